@@ -120,7 +120,7 @@ The unit is the model's size. Bytes are counted once per multicast, and once per
   grsgd topology ring base-2 mine.txt --ranks 8
 """,
     "bound": """\
-The least time in which the workers can compute the B gradients of one update is the smallest t with
+Prints the least time in which the workers can compute the B gradients of one update: the smallest t with
 sum floor(t / h_i) >= B, if a step of worker i takes h_i. Reports of runs with a server compare their time with it.
 
   grsgd bound experiments/demo/parameter_server.toml --ranks 5 --compute constant:0.1 --set algorithm.strategy=rennala

@@ -1,4 +1,4 @@
-"""Bars of runs: what they sent, the time of a step, and what the time was spent on."""
+"""Bars of runs: bytes sent, time of a step, and parts of the time."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -30,18 +30,18 @@ TONES = {
 }
 """Grey and hatch of each part of the time."""
 LEAST_PART = 0.002
-"""Share of the longest run from which on a part of the time is drawn."""
+"""Share of the longest run above which a part of the time is drawn."""
 
 
 class Bars(NamedTuple):
-    """A panel of bars. name: among the panels of a figure; draw: draws it of all series, and returns its title."""
+    """Panel of bars. ``name`` is its name in a figure; ``draw`` draws it for all series, and returns its title."""
 
     name: str
     draw: Callable[[Axes, list[Series]], str]
 
 
 def draw_bars(every: Sequence[Axes], series: list[Series], drawn: Sequence[Bars]) -> None:
-    """Draw some of `panels`, one on each axes. More than two are narrow: their titles stand higher."""
+    """Draw some of `panels`, one on each axes. More than two panels are narrow: their titles stand higher."""
     for axes, bars in zip(every, drawn, strict=True):
         title = bars.draw(axes, series)
         narrow = len(every) > 2
@@ -53,8 +53,8 @@ def draw_bars(every: Sequence[Axes], series: list[Series], drawn: Sequence[Bars]
 
 
 def panels(series: list[Series]) -> list[Bars]:
-    """Return the panels in which there is something to see. Times by the clock and simulated ones have panels of their
-    own, because their seconds are not the same."""
+    """Return the panels that have something to show. Times by the clock and simulated times have separate panels,
+    because their seconds are not the same."""
     runs = [run for one in series for run in one.runs]
     found = []
     for alike in by_clock(series):
@@ -69,13 +69,13 @@ def panels(series: list[Series]) -> list[Bars]:
 
 
 def shown_by_default(series: list[Series]) -> list[Bars]:
-    """Return the panels that are drawn where none are asked for: the time of a step where accuracies are missing."""
+    """Return the panels to draw if none are asked for: the time of a step only if accuracies are missing."""
     all_tested = all(is_tested([one]) for one in series)
     return [bars for bars in panels(series) if bars.name != "step" or not all_tested]
 
 
 def _draw_step(axes: Axes, series: list[Series], shown: list[Series]) -> str:
-    """The time of a step, in milliseconds; bars of the series ``shown`` alone."""
+    """Draw the time of a step, in milliseconds, with bars of the series ``shown`` only; return the title."""
     virtual = is_virtual(shown[0].runs[0])
     _draw_medians(
         axes, series, lambda run: 1000 * seconds_per_step(run) if is_virtual(run) is virtual else math.nan
@@ -85,7 +85,7 @@ def _draw_step(axes: Axes, series: list[Series], shown: list[Series]) -> str:
 
 
 def _draw_sent(axes: Axes, series: list[Series]) -> str:
-    """The payload; a diamond where a multicast counted once gives another number."""
+    """Draw the payload, with a diamond if counting a multicast once gives another number; return the title."""
     unit, size = byte_unit(max(bytes_sent(run) for one in series for run in one.runs))
     _draw_medians(axes, series, lambda run: bytes_sent(run) / size)
     if any(bytes_sent(run) != bytes_sent_once(run) for one in series for run in one.runs):
@@ -97,7 +97,7 @@ def _draw_sent(axes: Axes, series: list[Series]) -> str:
 
 
 def _draw_medians(axes: Axes, series: list[Series], of: Callable[[Run], float]) -> None:
-    """One bar a series, of its median, with the range of its seeds; none where nothing is known."""
+    """Draw one bar per series: its median, with the range of its seeds; no bar if nothing is known."""
     values = [_finite([of(run) for run in one.runs]) or [math.nan] for one in series]
     medians, lows, highs = (np.array([pick(one) for one in values]) for pick in (np.median, min, max))
     spread = np.array([medians - lows, highs - medians])
@@ -115,7 +115,7 @@ def _draw_medians(axes: Axes, series: list[Series], of: Callable[[Run], float]) 
 
 
 def _draw_split(axes: Axes, series: list[Series], shown: list[Series]) -> str:
-    """Draw how the time of a run was spent, from its start to its end; bars of the series ``shown`` alone."""
+    """Draw the parts of a run's time, from its start to its end, with bars of the series ``shown`` only."""
     rows = [row for row, one in enumerate(series) if one.index in {other.index for other in shown}]
     splits = [[time_split(run) | {"other": other_seconds(run)} for run in one.runs] for one in shown]
     left, longest = np.zeros(len(shown)), max(_finite([seconds(run) for one in shown for run in one.runs]), default=0)
@@ -130,7 +130,7 @@ def _draw_split(axes: Axes, series: list[Series], shown: list[Series]) -> str:
 
 
 def _median(values: list[float]) -> float:
-    """Return that of the values that are known; 0 if none is: there is nothing to draw."""
+    """Return the median of the known values; 0 if no value is known: there is nothing to draw."""
     return float(np.median(_finite(values) or [0.0]))
 
 
@@ -139,7 +139,7 @@ def _finite(values: list[float]) -> list[float]:
 
 
 def _end(axes: Axes, highest: np.ndarray) -> None:
-    """The axis ends beyond the longest bar."""
+    """Let the axis end beyond the longest bar."""
     axes.set_xlim(0, 1.06 * np.nanmax(highest, initial=0) or 1)
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)

@@ -1,4 +1,4 @@
-"""The least time in which workers of different speeds can make an update, which a parameter server is held against.
+"""Least time in which workers of different speeds can make an update, to compare with a parameter server's time.
 
 Source: Tyurin, Richtárik 2023, Optimal time complexities of parallel stochastic optimization methods under a fixed
 computation model; Maranjyan, Tyurin, Richtárik 2025, Ringmaster ASGD.
@@ -15,14 +15,14 @@ from grsgd.runs.run_file import Run
 def optimal_seconds(step_seconds: Sequence[float], gradients: int) -> float:
     """Return the smallest t with ``sum over i of floor(t / h_i) >= gradients``.
 
-    No method that computes so many gradients of one model is faster. ``step_seconds``: h_i of each worker, above 0 and
-    finite; raises ValueError for others, or if ``gradients`` is below 1.
+    No method that computes ``gradients`` gradients of one model is faster. ``step_seconds`` has h_i of each worker,
+    above 0 and finite. Raises ValueError for other values, or if ``gradients`` is below 1.
     """
     if gradients < 1:
         raise ValueError(f"gradients = {gradients}: must be at least 1")
     if not len(step_seconds) or not all(0 < h < math.inf for h in step_seconds):
         raise ValueError("every worker needs a finite time above 0 for a step")
-    ends = [(h, 1, h) for h in step_seconds]  # of each worker's next gradient, which is its k-th
+    ends = [(h, 1, h) for h in step_seconds]  # (end, k, h) of each worker's next gradient, its k-th
     heapq.heapify(ends)
     for _ in range(gradients):
         seconds, k, h = ends[0]
@@ -31,9 +31,9 @@ def optimal_seconds(step_seconds: Sequence[float], gradients: int) -> float:
 
 
 def time_over_optimum(run: Run) -> float:
-    """Return the seconds in which a server took the run's ``bound_gradients``, over the optimal ones.
+    """Return a server's seconds for the run's ``bound_gradients``, divided by the optimal seconds.
 
-    The workers' steps take what they took on average in this run. Gradients that were dropped do not count. NaN
+    The optimal seconds assume the mean step times of the workers in this run. Dropped gradients do not count. NaN
     without a server.
     """
     gradients = run.attributes.get("bound_gradients")

@@ -1,4 +1,4 @@
-"""The busiest cables of a simulated network, as a table."""
+"""Busiest cables of a simulated network, as a table."""
 
 import numpy as np
 
@@ -8,13 +8,13 @@ from grsgd.runs.run_file import Run
 from grsgd.runs.table import TextColumn
 
 SHOWN = 8
-"""Rows of the table."""
+"""Most rows of the table."""
 KINDS = {"from": "U", "to": "U", "bandwidth": "f", "bytes": "i"}
 
 
 def cables_of(run: Run) -> dict[str, np.ndarray] | None:
-    """Return the group ``traffic/cables`` of a run; None if there is none, or it is not as described
-    in docs/reference/run-file.md: a file may be anybody's."""
+    """Return the group ``traffic/cables`` of a run; None if it is missing, or differs from docs/reference/run-file.md:
+    a file may come from anybody."""
     traffic = run.extra.get("traffic", {})
     group = traffic.get("cables", {}) if isinstance(traffic, dict) else {}
     if not isinstance(group, dict) or not all(isinstance(group.get(name), np.ndarray) for name in KINDS):
@@ -27,9 +27,9 @@ def cables_of(run: Run) -> dict[str, np.ndarray] | None:
 
 
 def busiest_cables(run: Run) -> tuple[str, list[TextColumn]] | None:
-    """Return a heading and the columns of a table of the busiest cables; None for a run without any.
+    """Return a heading and the columns of a table of the busiest cables; None for a run without cables.
 
-    A cable is busy, in one direction, for as long as its bytes take at its bandwidth.
+    A cable is busy, in one direction, for the time that its bytes take at its bandwidth.
     """
     cables, time = cables_of(run), seconds(run)
     if cables is None:

@@ -1,4 +1,4 @@
-"""The columns of reports: what each says of a run, what it is called, and which give way where there is no room."""
+"""Columns of reports: values, titles, meanings, and the order in which they give way if there is no room."""
 
 import math
 from collections import Counter
@@ -28,23 +28,23 @@ from grsgd.text import printable
 
 
 class Column(NamedTuple):
-    """A number of a run, NaN where not known."""
+    """Number of a run, NaN if it is not known."""
 
     name: str
-    """As in ``--columns``."""
+    """Name of the column in ``--columns``."""
     data_name: str
-    """With its unit; the name in CSV and JSON, where accuracies and shares are fractions of 1."""
+    """Name with the unit, for CSV and JSON, in which accuracies and shares are fractions of 1."""
     title: str
     of: Callable[[Run], float]
     text: Callable[[float], str]
     meaning: str
 
     def cell(self, runs: Sequence[Run], spread: Spread) -> str:
-        """Return the number of one run, or what several say together, as text."""
+        """Return the number of one run, or the summary of several runs, as text."""
         return spread.text(self.values(runs), self.text)
 
     def data(self, runs: Sequence[Run], spread: Spread) -> dict[str, float | int | None]:
-        """Return the numbers for programs, by what follows the column's name."""
+        """Return the numbers for programs, by the suffix of the column's name."""
         plain = _count if self.text in (whole, human_bytes) else or_none
         return {end: plain(value) for end, value in spread.numbers(self.values(runs)).items()}
 
@@ -53,12 +53,12 @@ class Column(NamedTuple):
         return [(run.attributes["seed"], self.of(run)) for run in runs]
 
     def is_known(self, runs: Sequence[Run]) -> bool:
-        """Return whether it is known of any of the runs."""
+        """Return whether the number of any run is known."""
         return bool(known_values([self.of(run) for run in runs]))
 
 
 class WordsColumn(NamedTuple):
-    """Words on a run, or on several that differ in the seed alone."""
+    """Text about a run, or about several runs that differ only in the seed."""
 
     name: str
     title: str
@@ -80,7 +80,7 @@ class WordsColumn(NamedTuple):
 
 
 class Key(NamedTuple):
-    """A key of the configurations, such as ``optimizer.lr``: the same in all runs of a row."""
+    """Key of the configurations, such as ``optimizer.lr``, with the same value in all runs of a row."""
 
     name: str
     meaning = ""
@@ -106,7 +106,7 @@ AnyColumn = Column | WordsColumn | Key
 
 
 def or_none(value):
-    """Return the value, but None for numbers that JSON cannot say."""
+    """Return the value, or None for a number that JSON cannot express."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -116,12 +116,12 @@ def _count(value: float | None) -> int | float | None:
 
 BY_IMPORTANCE = """ended data time final to_target loss sent wait_share step epochs samples best rate simulating wait
     over_optimum consensus sent_once communicate compute other steps reason""".split()
-"""Where there is no room, the last give way."""
+"""Names of the columns by importance: if there is no room, the last columns give way first."""
 MAX_OWN = 8
-"""Metrics of users' own that have columns."""
+"""Most columns of users' own metrics."""
 BY_DEFAULT = """data epochs samples final best loss to_target time simulating step rate sent sent_once wait wait_share
     over_optimum consensus reason""".split()
-"""The columns that are shown where none are asked for, in this order."""
+"""Columns that are shown if none are asked for, in this order."""
 
 
 def _part(name: str) -> Column:
@@ -194,7 +194,7 @@ OF_PARTS = (
         "time before, between and after the steps",
     ),
 )
-"""The columns that say where the time of the ranks went."""
+"""Columns of the parts of the ranks' time."""
 OF_MODELS = (
     Column(
         "over_optimum",
@@ -238,7 +238,7 @@ def _to_target(runs: Sequence[Run]) -> Column:
 
 
 def _own(runs: Sequence[Run], taken: Container[str]) -> list[Column]:
-    """The metrics that users' own loops have logged: their last values."""
+    """Return the columns of the last values of metrics that users' own loops have logged."""
     logged = [name for run in runs for name in run.curve if name not in LAYOUT["curve"].keys() | columns_of(run)]
     names = {name: f"{name}_logged" if name in taken else name for name in [*dict.fromkeys(logged)][:MAX_OWN]}
     return [
@@ -248,7 +248,8 @@ def _own(runs: Sequence[Run], taken: Container[str]) -> list[Column]:
 
 
 def _of_metric(metric: Metric, runs: Sequence[Run]) -> list[Column]:
-    """Its final and its best value, of the runs that have this metric; those of further ones have its name."""
+    """Return the columns of a metric's final and best value, for runs with this metric; they are named after it, unless
+    it is the first."""
     every = metrics_of(runs)
     first, alone = metric == metric_of(runs[0]), every == [ACCURACY]
     alike = [other for other in every if other.name == metric.name]
@@ -272,7 +273,7 @@ def _of_metric(metric: Metric, runs: Sequence[Run]) -> list[Column]:
 
 
 def shown_by_default(runs: Sequence[Run]) -> list[AnyColumn]:
-    """Return the columns that suit the runs where none are asked for."""
+    """Return the columns that suit the runs if none are asked for."""
     columns = all_columns(runs)
     in_samples = any(math.isnan(measures.epochs(run)) for run in runs)
     is_tested = any(known_values([measures.best(run)]) for run in runs)
@@ -291,14 +292,14 @@ def shown_by_default(runs: Sequence[Run]) -> list[AnyColumn]:
 
 
 def by_importance(columns: Sequence[AnyColumn]) -> list[str]:
-    """Return the names of the columns, most important first; what users have logged is more than what they have not."""
+    """Return the names of the columns, most important first; logged metrics rank above the bytes sent."""
     own = [column.name for column in columns if column.name not in BY_IMPORTANCE]
     at = BY_IMPORTANCE.index("sent")
     return [*BY_IMPORTANCE[:at], *own, *BY_IMPORTANCE[at:]]
 
 
 def chosen(runs: Sequence[Run], wanted: Sequence[str]) -> list[AnyColumn]:
-    """Return the columns of these names, or of keys of configurations, in this order; raises UsageError."""
+    """Return the columns called ``wanted``, or keys of configurations, in this order; raises UsageError."""
     columns = all_columns(runs)
     by_name = {column.data_name: column for column in columns.values()} | columns
     keys = {key: Key(key) for run in runs for key in settings(run)}
@@ -316,7 +317,7 @@ def data_and_model(run: Run) -> str:
 
 
 def early_ends(runs: Sequence[Run]) -> str:
-    """Say why runs ended early, and how many of them; empty if none did."""
+    """Return the reasons of runs that ended early, with their number; empty if none did."""
     return _counted([run for run in runs if run.attributes["ended"] != Ended.COMPLETED], "reason", len(runs))
 
 

@@ -1,4 +1,4 @@
-"""Curves of runs: their metric, training loss and what users have logged, over time and over samples."""
+"""Curves of runs: their metric, training loss and logged values, over time and over samples."""
 
 import math
 from collections.abc import Callable
@@ -20,26 +20,26 @@ from grsgd.runs.series import Series
 BAND = 0.15  # opacity
 TARGET = {"color": "black", "linestyle": ":", "linewidth": 1}
 MAX_OWN = 4
-"""Metrics of users' own that are drawn."""
+"""Most of users' own metrics that are drawn."""
 
 
 class Quantity(NamedTuple):
-    """A dataset of the curve, ``factor`` times as large in the figure."""
+    """Dataset of the curve, multiplied by ``factor`` in the figure."""
 
     dataset: str
     title: str
     label: str
     factor: float = 1.0
     metric: Metric | None = None
-    """That it is the test value of, if it is one."""
+    """The metric whose test values the dataset has, if there is one."""
 
     @property
     def name(self) -> str:
-        """Its name among the panels of a figure: that of the metric, or of the dataset."""
+        """Name among the panels of a figure: the metric's name, or the dataset's."""
         return self.metric.name if self.metric else self.dataset
 
     def of(self, run: Run) -> np.ndarray:
-        """Return its value at each snapshot, NaN where not known."""
+        """Return the run's value at each snapshot, NaN if it is not known."""
         if self.metric is not None:
             is_of_it = metric_of(run) == self.metric
             return self.factor * values_of(run) if is_of_it else np.full(len(run.curve["time"]), math.nan)
@@ -51,7 +51,7 @@ class Quantity(NamedTuple):
         return any(known_values([*self.of(run), self.final(run)]) for one in series for run in one.runs)
 
     def final(self, run: Run) -> float:
-        """Return its value of the final model, NaN where not known."""
+        """Return the value of the run's final model, NaN if it is not known."""
         return self.factor * final_of(run) if self.metric is not None and metric_of(run) == self.metric else math.nan
 
 
@@ -60,7 +60,7 @@ SAMPLES = Quantity("samples", "samples of all ranks", "samples")
 
 
 class Axis(NamedTuple):
-    """An axis that curves of some series are drawn over: its values at each snapshot, and at the end."""
+    """Axis over which curves of some series are drawn: its values at each snapshot, and at the end."""
 
     name: str
     label: str
@@ -70,20 +70,20 @@ class Axis(NamedTuple):
 
 
 def time_axes(series: list[Series]) -> list[Axis]:
-    """Return an axis for runs by the clock and one for simulated runs, as far as there are such: their seconds are not
+    """Return an axis for runs by the clock, and one for simulated runs, if there are such runs: their seconds are not
     the same."""
     time = lambda run: run.curve["time"]  # noqa: E731
     return [Axis("time", time_label(alike), time, seconds, alike) for alike in by_clock(series)]
 
 
 def by_clock(series: list[Series]) -> list[list[Series]]:
-    """Return the series of runs by the clock, and those of simulated runs, without empty lists."""
+    """Return the series of runs by the clock, and the series of simulated runs, without empty lists."""
     both = [[one for one in series if is_virtual(one.runs[0]) is virtual] for virtual in (False, True)]
     return [alike for alike in both if alike]
 
 
 def samples_axis(series: list[Series]) -> Axis:
-    """Epochs, where they are known of all runs."""
+    """Return an axis of epochs, or of samples if the epochs of some run are not known."""
     in_epochs = not any(math.isnan(epochs(run)) for one in series for run in one.runs)
 
     def unit(run: Run) -> int:
@@ -103,7 +103,7 @@ def time_label(series: list[Series]) -> str:
 
 
 def quantities(series: list[Series]) -> list[Quantity]:
-    """Return the quantities that are drawn by default: metrics, or losses if all runs have these, and logged values.
+    """Return the quantities to draw by default: metrics, or losses if all runs have losses, and logged values.
 
     Returns samples if there is nothing else.
     """
@@ -116,7 +116,7 @@ def quantities(series: list[Series]) -> list[Quantity]:
 
 
 def all_quantities(series: list[Series]) -> list[Quantity]:
-    """Return all that can be drawn of the runs as curves."""
+    """Return all quantities that can be drawn as curves of the runs."""
     every = [*tested(series), LOSS, *own_quantities(series), SAMPLES]
     return [quantity for quantity in every if quantity.is_known(series)]
 
@@ -128,7 +128,7 @@ def tested(series: list[Series]) -> list[Quantity]:
 
 
 def own_quantities(series: list[Series]) -> list[Quantity]:
-    """Return what users have logged, `MAX_OWN` at most."""
+    """Return the quantities that users have logged, `MAX_OWN` at most."""
     runs = [run for one in series for run in one.runs]
     own = {name: None for run in runs for name in run.curve if name not in LAYOUT["curve"].keys() | columns_of(run)}
     return [Quantity(name, name, name) for name in [*own][:MAX_OWN] if _is_curve(series, name)]
@@ -149,7 +149,7 @@ def is_tested(series: list[Series]) -> bool:
 
 
 def draw_curves(axes: Axes, quantity: Quantity, over: Axis) -> dict[str, Artist]:
-    """Draw one panel; returns the entries that it needs in the legend, by their labels."""
+    """Draw one panel; return the entries that it needs in the legend, by label."""
     entries: dict[str, Artist] = {}
     for one in over.series:
         drawn = [run for run in one.runs if known_values(quantity.of(run))]
@@ -178,13 +178,13 @@ def draw_curves(axes: Axes, quantity: Quantity, over: Axis) -> dict[str, Artist]
 
 def _draw_line(axes: Axes, one: Series, x: np.ndarray, y: np.ndarray) -> None:
     known = ~np.isnan(y)
-    # Markers of different series at different snapshots, for curves that lie on each other.
+    # Markers of different series are at different snapshots, for curves that lie on each other.
     every = max(known.sum() // 8, 1)
     axes.plot(x[known], y[known], markevery=(one.index % every, every), **one.style)
 
 
 def _draw_seeds(axes: Axes, one: Series, runs: list[Run], quantity: Quantity, over: Axis) -> bool:
-    """Draw the median of several seeds and their range, where all of them are known; returns whether there is such."""
+    """Draw the median of several seeds, and their range, where all seeds are known; return whether it was drawn."""
     curves = [(over.of(run), quantity.of(run)) for run in runs]
     curves = [(x[~np.isnan(y)], y[~np.isnan(y)]) for x, y in curves]
     if len(curves) < 2:
@@ -201,7 +201,7 @@ def _draw_seeds(axes: Axes, one: Series, runs: list[Run], quantity: Quantity, ov
 
 
 def _draw_replicas(axes: Axes, one: Series, run: Run, quantity: Quantity, over: Axis) -> bool:
-    """Draw the range of the single replicas; returns whether there is one."""
+    """Draw the range of the single replicas; return whether there is a range."""
     x, least, greatest = over.of(run), *(quantity.factor * values_of(run, end) for end in ("_min", "_max"))
     known = ~np.isnan(least) & ~np.isnan(greatest)
     x, least, greatest, colour = x[known], least[known], greatest[known], one.style["color"]
@@ -213,7 +213,7 @@ def _draw_replicas(axes: Axes, one: Series, run: Run, quantity: Quantity, over: 
 
 
 def _draw_final(axes: Axes, one: Series, quantity: Quantity, over: Axis) -> bool:
-    """Mark the final model where its value is not the last snapshot's; returns whether it is so."""
+    """Mark the final model if its value differs from the last snapshot's; return whether it was marked."""
     finals, ends = [], []
     for run in one.runs:
         final, x, y = quantity.final(run), over.of(run), quantity.of(run)

@@ -1,15 +1,15 @@
-"""How a run ended, as its run file says it: the kind of end, and the reason in words."""
+"""End of a run, as its run file records it: the kind of end, and the reason in words."""
 
 from enum import StrEnum
 
 from grsgd.text import printable
 
 STOP_CRITERIA = ("epochs", "steps", "samples", "seconds")
-"""The keys of ``[train]`` that say when a run ends; it has exactly one of them, and a run that reaches it gives the key
-as its reason."""
+"""Keys of ``[train]`` that say when a run ends. A run has exactly one of these keys; a run that reaches its end gives
+the key as its reason."""
 
 END_OF_LOOP = "end of the loop"
-"""The reason of a loop that grsgd did not write, and that came to its end."""
+"""Reason of a user's own loop that came to its end."""
 
 TARGET_REACHED = "target reached"
 """The reason of a simulated run with ``train.stop_at_target`` that ended before its stop criterion."""
@@ -19,29 +19,28 @@ NON_FINITE_LOSS = "non-finite loss"
 INTERRUPTED = "interrupted (Ctrl-C)"
 TERMINATED = "terminated (SIGTERM)"
 ASKED_TO_END = "interrupted"
-"""By SIGUSR1, which ``grsgd run`` makes of Ctrl-C and SIGTERM."""
+"""Reason of a run ended by SIGUSR1, which ``grsgd run`` sends in place of Ctrl-C and SIGTERM."""
 
 
 class Ended(StrEnum):
-    """The kinds of ends."""
+    """Kinds of ends of runs."""
 
     COMPLETED = "completed"
-    """It reached the stop criterion that its configuration gives, the target at which it was to stop, or the
-    end of a loop that grsgd did not write."""
+    """The run reached its stop criterion, the target at which it was to stop, or the end of a user's own loop."""
     DIVERGED = "diverged"
-    """Its loss was no longer finite."""
+    """The loss of the run was no longer finite."""
     INTERRUPTED = "interrupted"
-    """A signal ended it."""
+    """A signal ended the run."""
     FAILED = "failed"
-    """Anything else: a rank was lost or raised an exception, or waited too long."""
+    """The run failed otherwise: a rank was lost or raised an exception, or waited too long."""
 
 
 FINISHED = (Ended.COMPLETED, Ended.DIVERGED)
-"""The ends of runs that need not be made again."""
+"""Ends of runs that need not be repeated."""
 
 
 def how_ended(reason: str) -> Ended:
-    """Return the kind of end that has this reason."""
+    """Return the kind of end with this reason."""
     if reason in (*STOP_CRITERIA, TARGET_REACHED, END_OF_LOOP):
         return Ended.COMPLETED
     if reason.startswith(NON_FINITE_LOSS):
@@ -50,11 +49,11 @@ def how_ended(reason: str) -> Ended:
 
 
 def end_attributes(reason: str) -> dict[str, str]:
-    """Return the attributes of a run file that say how the run ended; exceptions, which reasons quote, may have any
-    text."""
+    """Return the attributes of a run file that record the end of the run. The reason is made printable, because it may
+    quote any exception."""
     return {"ended": how_ended(reason).value, "reason": printable(reason)}
 
 
 def joint_reason(reasons: list[str]) -> str:
-    """Return why a run ended, by what its ranks say: some may have completed just before it was stopped."""
+    """Return the reason of a run's end from its ranks' reasons: some ranks may have completed just before a stop."""
     return next((reason for reason in reasons if reason not in STOP_CRITERIA), reasons[0])

@@ -1,4 +1,4 @@
-"""Whether a run has to be made again."""
+"""Check of whether a run has to be repeated."""
 
 import os
 
@@ -8,7 +8,8 @@ from grsgd.runs.run_file import Run, load_run
 
 
 def finished_run(path: str | os.PathLike, **attributes) -> Run | None:
-    """Return the run in a file if it need not be made again: it completed or diverged, and has these attributes."""
+    """Return the run in a file if it need not be repeated: it completed or diverged, and has ``attributes``; else
+    None."""
     try:
         run = load_run(path)
     except RunFileError:

@@ -1,24 +1,24 @@
-"""Reading an HDF5 file that another user may have written: as nested dicts, opening no other file, and with an end.
+"""Reading of an HDF5 file that another user may have written: into nested dicts, with limits, and no other file.
 
-The format can name other files (external links and storage), itself (links in circles), or much with few bytes (data
-that was never written, the same group under many names, compression). What `grsgd.runs.run_file.save_run` writes has
-none of it.
+The format can refer to other files (external links and storage), to itself (circular links), or to much data in few
+bytes (data that was never written, one group under many names, compression). A file from `grsgd.runs.run_file.save_run`
+has none of these, and the reader refuses them all.
 """
 
 import h5py
 import numpy as np
 
 MAX_OBJECTS = 10_000
-"""Groups and datasets, and attributes of each of them."""
+"""Most groups and datasets of a file, and most attributes of each."""
 MAX_LEVELS = 8
 MAX_BYTES = 64 * 2**20
-"""Bytes of all arrays together, where the file itself is not larger."""
+"""Most bytes of all arrays together, unless the file itself is larger."""
 MAX_TEXTS = 2**16
-"""Elements of an array of text, each of which may be as long as the file."""
+"""Most elements of an array of text, each of which may be as long as the file."""
 
 
 class Hdf5Reader:
-    """Reads one open file. ``bytes``: its size. ``units``: "unit" and "description" of each dataset read, by path."""
+    """Reader of one open file of ``bytes`` bytes. ``units`` has unit and description of each dataset read, by path."""
 
     def __init__(self, file: h5py.File, bytes: int):
         self.file = file
@@ -26,8 +26,8 @@ class Hdf5Reader:
         self._bytes, self._objects, self._seen = max(bytes, MAX_BYTES), MAX_OBJECTS, set()
 
     def tree(self) -> tuple[dict, dict]:
-        """Attributes of the root, and its content: dict for a group, array for a dataset, anything else for an
-        attribute of its group. Raises ValueError for what is said above."""
+        """Return the attributes of the root, and its content: a dict per group, an array per dataset, any other value
+        for an attribute of its group. Raises ValueError for a file that the module refuses."""
         self._count(self.file, "/")
         return self._attributes(self.file, "/"), self._members(self.file, "", MAX_LEVELS)
 
@@ -64,7 +64,8 @@ class Hdf5Reader:
         return {name: self._attribute(item, name, f"attribute {name!r} of {path!r}") for name in item.attrs}
 
     def _attribute(self, item, name: str, what: str):
-        """Return one of them. Of texts HDF5 tells the lengths only when all are read: they are counted afterwards."""
+        """Return an attribute. HDF5 tells the lengths of texts only after all are read, so they are counted
+        afterwards."""
         found = item.attrs.get_id(name)
         self._check(what, found.dtype, int(np.prod(found.shape, dtype=float)))
         value = item.attrs[name]
@@ -89,7 +90,8 @@ class Hdf5Reader:
         return self._texts(item, path) if h5py.check_string_dtype(item.dtype) else np.asarray(item[()])
 
     def _texts(self, item: h5py.Dataset, path: str) -> np.ndarray:
-        """One after the other: many may be one and the same long one in the file, and all take the longest's room."""
+        """Read texts one after the other: many may be the same long text in the file, and each needs the longest's
+        space."""
         texts, longest = np.empty(item.shape, object), 1
         for place in np.ndindex(item.shape):
             texts[place] = item.asstr()[place]
@@ -100,7 +102,7 @@ class Hdf5Reader:
         return texts.astype(str)
 
     def _check(self, what: str, dtype: np.dtype, size: int):
-        """Before anything of it is read. Raises ValueError."""
+        """Raise ValueError for an unfit dtype or size, before anything of the object is read."""
         if dtype.hasobject:
             if not h5py.check_string_dtype(dtype):
                 raise ValueError(f"{what} holds neither numbers nor text")
@@ -112,7 +114,7 @@ class Hdf5Reader:
 
 
 def plain(value):
-    """A plain Python value of NumPy's."""
+    """Return a value of NumPy as a plain Python value."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     return value.decode() if isinstance(value, bytes) else value

@@ -1,15 +1,15 @@
-"""The layout of a run file: the attributes of its root, and its datasets with their units."""
+"""Layout of a run file: the attributes of its root, and its datasets with their units."""
 
 from typing import NamedTuple
 
 import numpy as np
 
 FORMAT = 2
-"""Version of the file layout, kept in the root attribute ``format``; ``load_run`` refuses a greater one."""
+"""Version of the file layout, kept in the root attribute ``format``; ``load_run`` refuses a higher version."""
 
 
 class Layout(NamedTuple):
-    """The layout of one dataset: the names of its axes give its shape."""
+    """Layout of one dataset; its shape follows from the names of its axes."""
 
     dtype: type
     axes: tuple[str, ...]
@@ -31,7 +31,7 @@ ATTRIBUTES = {
     "reason": str,
     "hosts": list,
 }
-"""The attributes that every run must have, and their types."""
+"""Attributes that every run must have, and their types."""
 KNOWN = {
     "final_test_accuracy": float,
     "target_accuracy": float,
@@ -70,7 +70,7 @@ KNOWN = {
     "best_test_accuracy": float,
     "warnings": list,
 }
-"""Those that a run may have and that are read by reports; others are kept as they are."""
+"""Attributes that a run may have and that reports read; further attributes are kept unchanged."""
 
 
 def _measured(unit: str, description: str) -> Layout:
@@ -90,12 +90,12 @@ LAYOUT: dict[str, dict[str, Layout]] = {
     },
     "ranks": {
         "steps": Layout(np.int64, ("rank",), "steps", "steps done by the rank"),
-        "samples": Layout(np.int64, ("rank",), "samples", "samples the rank trained on"),
+        "samples": Layout(np.int64, ("rank",), "samples", "samples on which the rank trained"),
         "compute_seconds": Layout(
             np.float64,
             ("rank",),
             "s",
-            "gradients, updates and injected delays; the rest of the steps is communicating, waiting",
+            "gradients, updates and injected delays; the rest of the steps is communicating and waiting",
         ),
         "communicate_seconds": Layout(np.float64, ("rank",), "s", "time spent on sending, receiving and merging"),
         "wait_seconds": Layout(np.float64, ("rank",), "s", "time spent waiting for other ranks"),
@@ -106,10 +106,10 @@ LAYOUT: dict[str, dict[str, Layout]] = {
         "messages": Layout(np.int64, ("rank", "rank"), "messages", "messages from rank i (row) to rank j (column)"),
         "headers": Layout(np.int64, ("rank", "rank"), "bytes", "headers from rank i (row) to rank j (column)"),
         "repaired": Layout(
-            np.float64, ("rank",), "bytes", "sent again by MPI where datagrams of IP multicast were lost", optional=True
+            np.float64, ("rank",), "bytes", "sent again by MPI after datagrams of IP multicast were lost", optional=True
         ),
         "lost": Layout(
-            np.float64, ("rank",), "datagrams", "of IP multicast that did not come to the rank", optional=True
+            np.float64, ("rank",), "datagrams", "datagrams of IP multicast that the rank did not get", optional=True
         ),
         "interface": Layout(
             np.float64,
@@ -124,7 +124,7 @@ LAYOUT: dict[str, dict[str, Layout]] = {
         "count": Layout(np.int64, ("rank", "value"), "1", "merged models of each age at each rank", optional=True),
     },
 }
-"""The datasets of a run file, by group. Those marked optional may be missing: filled with NaN, or empty."""
+"""Datasets of a run file, by group. An optional dataset may be missing: it is filled with NaN, or empty."""
 
 UNITS = {f"{group}/{name}": (c.unit, c.description) for group in LAYOUT for name, c in LAYOUT[group].items()}
-"""Unit and description of all of them, by path."""
+"""Unit and description of all datasets, by path."""

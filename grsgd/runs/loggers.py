@@ -1,4 +1,5 @@
-"""Where the numbers of a run go while it goes on: a CSV file, TensorBoard, or any object with the same two methods."""
+"""Loggers that take the numbers of a run while it goes on: a CSV file, TensorBoard, or any object with their
+methods."""
 
 from __future__ import annotations
 
@@ -20,21 +21,21 @@ if TYPE_CHECKING:  # a command that only shows progress needs no NumPy
 
 
 class Logger(Protocol):
-    """A logger, which takes numbers while a run goes on, on one rank."""
+    """Logger on one rank, which takes numbers while a run goes on."""
 
     def log(self, step: int, values: dict[str, float]):
         """Take numbers by name, as they are after ``step`` steps."""
 
     def close(self):
-        """Write what is not written yet; nothing may be logged after this."""
+        """Write the remaining numbers; nothing may be logged after this call."""
 
 
 class CsvLogger:
-    """A CSV file with a column ``step``, one more for each name, and a row a call, which is in the file at once.
+    """CSV file with a column ``step``, a further column per name, and a row per call, which is written at once.
 
-    A file that is there stays until the first row replaces it; `go_on` keeps its rows up to a step. A name that was not
-    there before gets a column at the right; rows that lack a name have an empty field. Then the file is written anew,
-    beside its place and moved there in one step.
+    An existing file stays until the first row replaces it; `go_on` keeps its rows up to a step. A new name gets a
+    column at the right, and rows without this name get an empty field. The file is then written anew, next to its
+    place, and moved there in one step.
 
     Raises RunFileError, here and in `log`, if the file cannot be written.
     """
@@ -47,11 +48,11 @@ class CsvLogger:
             self._target = target_of(self.path)
             if self._target.exists():
                 open(self._target, "r+b").close()
-            with temporary_beside(self._target) as temporary:  # where the file is written anew
+            with temporary_beside(self._target) as temporary:  # in the folder where the file is written anew
                 open(temporary, "x").close()
 
     def go_on(self, step: int):
-        """Keep the rows of a file that is there up to ``step``, in place of replacing it: a run goes on from there."""
+        """Keep the rows of an existing file up to ``step``, and do not replace it: a run goes on from this step."""
         with naming(self.path):
             rows = self._rows_kept(step)
             self._columns += [name for name in rows[0] if name != "step"] if rows else []
@@ -77,14 +78,14 @@ class CsvLogger:
         return csv.DictWriter(self._file, self._columns, restval="", lineterminator="\n")
 
     def _rows_kept(self, last: float = math.inf) -> list[dict]:
-        """Return the rows that are there, up to the step ``last`` and as long as steps go up: the curve, which follows
-        when a run has ended, begins anew."""
+        """Return the existing rows, up to the step ``last`` and while steps go up: after the end of a run follow the
+        rows of its curve, which begins anew."""
         with open(self._target, newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         return rows if last == math.inf else list(takewhile(goes_up(last), rows))
 
     def _write_anew(self, rows: list[dict]):
-        """Write all rows under the columns that there are now, and keep the file open for more."""
+        """Write all rows under the present columns, and keep the file open for more rows."""
         if self._file is not None:
             self._file.close()
         with (
@@ -97,7 +98,7 @@ class CsvLogger:
 
 
 def goes_up(last: float) -> Callable[[dict], bool]:
-    """Return a function that tells of each row, in order, whether its step goes up and is not above ``last``."""
+    """Return a function that tells for each row, in order, whether its step goes up and is not above ``last``."""
     before = -math.inf
 
     def is_next(row: dict) -> bool:
@@ -117,10 +118,10 @@ def go_on(logger: Logger, step: int):
 
 
 class TensorBoardLogger:
-    """Event files for ``tensorboard --logdir FOLDER``, a scalar for each name; written every few seconds.
+    """Event files for ``tensorboard --logdir FOLDER``, with a scalar per name; written every few seconds.
 
-    The steps of a name only go up: what is logged for an earlier one than before is left out, as a line drawn through
-    it would go back and forth.
+    The steps of a name only go up: a value for an earlier step than the last one is left out, because the drawn line
+    would go back and forth.
 
     Raises ConfigError if the package ``tensorboard`` is not installed, RunFileError if the folder cannot be written.
     """
@@ -139,7 +140,7 @@ class TensorBoardLogger:
             self._writer = self._make_writer()
 
     def go_on(self, step: int):
-        """Have TensorBoard leave out what was logged after ``step``: a run goes on from there."""
+        """Make TensorBoard leave out values that were logged after ``step``: a run goes on from this step."""
         self._writer.close()
         self._writer = self._make_writer(purge_step=step + 1)
 
@@ -154,7 +155,7 @@ class TensorBoardLogger:
 
 
 def log_curve(run: Run, logger):
-    """Log the snapshots of a run, as they were evaluated after training: what is known of each."""
+    """Log the snapshots of a run with their known values, as evaluated after training."""
     curve, known = run.curve, run.attributes.get("train_samples")
     for at, step in enumerate(curve["step"]):
         values = {"seconds" if name == "time" else name: column[at] for name, column in curve.items() if name != "step"}

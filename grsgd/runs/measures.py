@@ -1,4 +1,4 @@
-"""Numbers of one run: what reports, figures and tables compare."""
+"""Numbers of one run, which reports, figures and tables compare."""
 
 import math
 
@@ -14,7 +14,7 @@ PARTS = ("compute", "communicate", "wait")
 
 
 def is_virtual(run: Run) -> bool:
-    """Whether the times of the run are simulated ones."""
+    """Return whether the times of the run are simulated."""
     return run.attributes.get("clock") == "virtual"
 
 
@@ -26,7 +26,7 @@ def epochs(run: Run) -> float:
 def snapshot_at_target(run: Run) -> int | None:
     """Return the first snapshot whose averaged model reaches the target of the run's metric.
 
-    None if there is none, and for a run that diverged, before or after it.
+    None if no snapshot does, and for a run that diverged, before or after it.
     """
     if run.attributes["ended"] == Ended.DIVERGED:
         return None
@@ -45,11 +45,11 @@ def samples_to_target(run: Run) -> float:
 
 
 def crossing(run: Run, column: str) -> float | None:
-    """Return the value of a column of the curve where the averaged model reaches the target.
+    """Return the value of a column of the curve at the point where the averaged model reaches the target.
 
-    Linear between the last snapshot before and the first one that reaches the target; of the latter alone, as an upper
-    bound (`crosses_before_first`), if there is none before. None if the target was not reached, as `snapshot_at_target`
-    defines it.
+    The value is interpolated linearly between the last snapshot before the target and the first snapshot that reaches
+    it. Without a snapshot before, it is the value of the latter, an upper bound (`crosses_before_first`). None if the
+    target was not reached, as `snapshot_at_target` defines it.
     """
     if (at := snapshot_at_target(run)) is None:
         return None
@@ -60,16 +60,16 @@ def crossing(run: Run, column: str) -> float | None:
 
 
 def crosses_before_first(run: Run) -> bool:
-    """Whether the first snapshot of the averaged model has the target already, so that the crossing may be earlier.
+    """Return whether the first snapshot of the averaged model reaches the target already: the crossing may be earlier.
 
-    It is exact at time 0, before any training.
+    A crossing at time 0, before any training, is exact.
     """
     at = snapshot_at_target(run)
     return at is not None and not _known_before(run, at).size and float(run.curve["time"][at]) > 0
 
 
 def _known_before(run: Run, at: int) -> np.ndarray:
-    """Return the snapshots before a snapshot whose metric is known."""
+    """Return the snapshots before snapshot ``at`` whose metric is known."""
     return np.flatnonzero(~np.isnan(values_of(run)[:at]))
 
 
@@ -82,26 +82,26 @@ def seconds(run: Run) -> float:
 
 
 def simulating_seconds(run: Run) -> float:
-    """Return the real time [s] that a simulation took; NaN for a run that was measured."""
+    """Return the real time [s] that a simulation took; NaN for a measured run."""
     return run.attributes["wall_seconds"] if is_virtual(run) else math.nan
 
 
 def time_split(run: Run) -> dict[str, float]:
-    """Return the time [s] spent on each of compute, communicate and wait, the mean over the ranks that train."""
+    """Return the time [s] spent on each of compute, communicate and wait, as the mean over the ranks that train."""
     trains = _trains(run)
     return {name: float(run.ranks[f"{name}_seconds"][trains].mean()) for name in PARTS}
 
 
 def other_seconds(run: Run) -> float:
-    """Return the time [s] of the run that `time_split` does not tell: before, between and after the ranks' steps."""
+    """Return the time [s] of the run outside of `time_split`: before, between and after the ranks' steps."""
     return max(seconds(run) - sum(time_split(run).values()), 0.0)
 
 
 def seconds_per_step(run: Run) -> float:
-    """Return n / (steps per second of all ranks), while they train: what a step of all ranks takes on average [s].
+    """Return n / (steps per second of all ranks) while they train: the mean time of a step of all ranks [s].
 
-    From the times of the ranks' steps alone, because the end of the curve includes what is drained after them. NaN if
-    there were no steps.
+    Only the times of the ranks' steps count, because the end of the curve includes messages that are drained after
+    them. NaN if there were no steps.
     """
     trains = _trains(run)
     steps, seconds = run.ranks["steps"][trains], sum(run.ranks[f"{name}_seconds"][trains] for name in PARTS)
@@ -111,7 +111,7 @@ def seconds_per_step(run: Run) -> float:
 
 
 def _trains(run: Run) -> np.ndarray:
-    """Which ranks have taken steps: others serve, or were lost. All, if none has."""
+    """Return which ranks have taken steps: other ranks serve, or were lost. All ranks, if none has."""
     trains = run.ranks["steps"] > 0
     return trains if trains.any() else ~trains
 
@@ -128,13 +128,13 @@ def samples_per_second(run: Run) -> float:
 
 
 def waiting_share(run: Run) -> float:
-    """Return the part of the ranks' time that they wait, a fraction."""
+    """Return the share of waiting in the ranks' time, a fraction."""
     split = time_split(run)
     return split["wait"] / total if (total := sum(split.values())) else math.nan
 
 
 def last_value(run: Run, name: str) -> float:
-    """Return the last value of a column of the curve that is known; NaN if there is none."""
+    """Return the last known value of a column of the curve; NaN if there is none."""
     values = run.curve.get(name)
     is_curve = values is not None and values.ndim == 1 and values.dtype.kind in "biuf"
     known = known_values(values) if is_curve else []
@@ -142,22 +142,22 @@ def last_value(run: Run, name: str) -> float:
 
 
 def final_consensus(run: Run) -> float:
-    """Return the last consensus distance that is known."""
+    """Return the last known consensus distance."""
     return last_value(run, "consensus_distance")
 
 
 def bytes_sent(run: Run) -> float:
-    """Return the payload of all ranks."""
+    """Return the payload of all ranks in bytes."""
     return float(run.traffic["sent"].sum())
 
 
 def bytes_sent_once(run: Run) -> float:
-    """Return the payload of all ranks, a multicast counted once."""
+    """Return the payload of all ranks in bytes, with a multicast counted once."""
     return float(run.traffic["sent_once"].sum())
 
 
 def median_staleness(values: np.ndarray, counts: np.ndarray) -> float:
-    """Return the median of `values` (ascending), each of them `counts` times; NaN if there are none."""
+    """Return the median of ``values`` (ascending), each taken ``counts`` times; NaN if there are none."""
     up_to = counts.cumsum(dtype=float)
     total = up_to[-1] if up_to.size else 0
     if not total:
@@ -169,12 +169,12 @@ def median_staleness(values: np.ndarray, counts: np.ndarray) -> float:
 def samples(run: Run) -> float:
     """Return the samples that all ranks have trained on.
 
-    The rows of ranks that were lost are 0; the end of the curve counts their samples, too, as the run did itself.
+    The rows of lost ranks are 0; the end of the curve includes their samples, as the run itself did.
     """
     last = run.curve["samples"][-1] if run.curve["samples"].size else 0
     return float(max(run.ranks["samples"].sum(), last))
 
 
 def steps(run: Run) -> float:
-    """Return the steps of the rank that has taken the most."""
+    """Return the number of steps of the rank that has taken most."""
     return float(run.ranks["steps"].max())

@@ -1,4 +1,4 @@
-"""The number that says how good a model is on test data: what it is called, its unit, and which way is better."""
+"""Metric of a model's quality on test data: its name, its unit, and whether higher or lower values are better."""
 
 import math
 import re
@@ -13,27 +13,27 @@ from grsgd.text import printable
 
 
 class Metric(NamedTuple):
-    """A metric of models, such as accuracy. In run files and in Python its values are plain numbers."""
+    """Metric of models, such as accuracy. In run files and in Python its values are plain numbers."""
 
     name: str
-    """In lower case, with ``_`` between words: the curve's column is ``test_NAME``."""
+    """Name in lower case, with ``_`` between words: the curve's column is ``test_NAME``."""
     unit: str = ""
-    """Such as "m". "%" stands for a fraction of 1 that is shown in per cent."""
+    """Unit such as "m". The unit "%" means a fraction of 1 that is shown in per cent."""
     higher_is_better: bool = False
 
     @property
     def column(self) -> str:
-        """The curve's column of the averaged model; with ``_min`` and ``_max`` those of single replicas."""
+        """Column of the curve for the averaged model; with ``_min`` and ``_max`` the columns for single replicas."""
         return f"test_{self.name}"
 
     @property
     def final(self) -> str:
-        """The attribute of a run with the value of its final model."""
+        """Attribute of a run with the value of its final model."""
         return f"final_test_{self.name}"
 
     @property
     def best(self) -> str:
-        """The attribute of a run with the value of the model that was saved as its best."""
+        """Attribute of a run with the value of the model that was saved as its best."""
         return f"best_test_{self.name}"
 
     @property
@@ -46,12 +46,12 @@ class Metric(NamedTuple):
 
     @property
     def factor(self) -> float:
-        """How many times as large values are shown."""
+        """Factor by which shown values are multiplied."""
         return 100.0 if self.unit == "%" else 1.0
 
     @property
     def in_unit(self) -> str:
-        """The unit in brackets, for titles and axes; nothing if there is none."""
+        """Unit in brackets, for titles and axes; empty if there is none."""
         return f" [{printable(self.unit, 20)}]" if self.unit else ""
 
     def number(self, value: float) -> str:
@@ -63,8 +63,7 @@ class Metric(NamedTuple):
         return printable(f"{self.number(value)} {self.unit}".rstrip())
 
     def chosen(self, value: float) -> str:
-        """Return a value that somebody has chosen, such as a target, as text: a percentage, or the metric's name and
-        the value."""
+        """Return a chosen value, such as a target, as text: a percentage, or the metric's name and the value."""
         name = "" if self.unit == "%" else f"{self.words} "
         return printable(f"{name}{self.factor * value:g} {self.unit}".rstrip())
 
@@ -74,11 +73,11 @@ class Metric(NamedTuple):
         return f"{text} {self.title}" if self.unit == "%" else f"{self.title} {text}"
 
     def is_reached(self, values, target: float):
-        """Return whether values are as good as the target, or better; False where one of them is not known."""
+        """Return whether values are as good as the target, or better; False for values that are not known."""
         return values >= target if self.higher_is_better else values <= target
 
     def units(self) -> dict[str, tuple[str, str]]:
-        """Return unit and description of the curve's columns, as `Run.units` has them."""
+        """Return unit and description of the curve's columns, in the form of `Run.units`."""
         whose = {"": "of the averaged model", "_min": "the least of a single replica", "_max": "the greatest of one"}
         unit, kind = ("1", ", a fraction") if self.unit == "%" else (self.unit or "1", "")
         return {f"curve/{self.column}{end}": (unit, f"{self.title}, {of}{kind}") for end, of in whose.items()}
@@ -87,7 +86,7 @@ class Metric(NamedTuple):
         return value > other if self.higher_is_better else value < other
 
     def best_of(self, values) -> float:
-        """Return the best of those values that are known; NaN if none is."""
+        """Return the best of the known values; NaN if none is known."""
         known = known_values(values)
         return (max if self.higher_is_better else min)(known, default=math.nan)
 
@@ -96,7 +95,7 @@ ACCURACY = Metric("accuracy", "%", higher_is_better=True)
 
 
 def check_metric(metric):
-    """Raise ConfigError for what is no `Metric`, or one whose name could not be that of a column."""
+    """Raise ConfigError for an object that is no `Metric`, or whose name could not be a column's name."""
     if not isinstance(metric, Metric):
         raise ConfigError(f"metric = {metric!r}: must be a grsgd.Metric")
     if not (isinstance(metric.name, str) and re.fullmatch(r"[a-z0-9_]+", metric.name)):
@@ -106,7 +105,7 @@ def check_metric(metric):
 
 
 def attributes_of(metric: Metric, target: float | None) -> dict:
-    """Return what a run file says of its metric, and of the target value: nothing of accuracy but its target."""
+    """Return the attributes of a run file for its metric and the target; for accuracy only the target."""
     if metric == ACCURACY:
         return {"target_accuracy": target}
     return {
@@ -118,7 +117,7 @@ def attributes_of(metric: Metric, target: float | None) -> dict:
 
 
 def metric_in(attributes: dict) -> Metric:
-    """Return the metric that attributes of a run file say; accuracy if they say none."""
+    """Return the metric in the attributes of a run file; accuracy if they name none."""
     if attributes.get("metric") is None:
         return ACCURACY
     return Metric(
@@ -137,7 +136,7 @@ def metrics_of(runs) -> list[Metric]:
 
 
 def values_of(run: Run, end: str = "") -> np.ndarray:
-    """Return the metric at each snapshot, [s], NaN where it was not measured; ``end``: "_min" or "_max", of single
+    """Return the metric at each snapshot, [s], NaN if it was not measured. ``end`` "_min" or "_max" selects single
     replicas."""
     values, time = run.curve.get(metric_of(run).column + end), run.curve["time"]
     is_curve = values is not None and values.shape == time.shape and values.dtype.kind in "biuf"
@@ -157,6 +156,6 @@ def target_of(run: Run) -> float:
 
 
 def columns_of(run: Run) -> set[str]:
-    """Return the columns of the curve that are of the metric."""
+    """Return the columns of the curve that belong to the metric."""
     column = metric_of(run).column
     return {column, f"{column}_min", f"{column}_max"}

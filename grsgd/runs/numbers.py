@@ -9,7 +9,7 @@ UNKNOWN = "—"
 
 
 def number(value: float) -> str:
-    """Three digits or more: 0.12, 12.3, 1234."""
+    """Return a number with three digits or more: 0.12, 12.3, 1234."""
     return f"{value:.{0 if value >= 1000 else 1 if value >= 10 else 2}f}"
 
 
@@ -18,12 +18,12 @@ def whole(value: float) -> str:
 
 
 def per_cent(value: float) -> str:
-    """A fraction, in per cent: 0.9312 -> "93.12"."""
+    """Return a fraction in per cent: 0.9312 -> "93.12"."""
     return f"{100 * value:.2f}"
 
 
 def share(value: float) -> str:
-    """A fraction, in per cent: 0.931 -> "93.1"."""
+    """Return a fraction in per cent: 0.931 -> "93.1"."""
     return f"{100 * value:.1f}"
 
 
@@ -32,13 +32,13 @@ def significant(value: float) -> str:
 
 
 def human_bytes(value: float) -> str:
-    """A number of bytes in the binary unit that suits it: 1536 -> "1.50 KiB"."""
+    """Return a number of bytes in a suitable binary unit: 1536 -> "1.50 KiB"."""
     unit, size = byte_unit(value)
     return f"{value / size:.{2 if size > 1 else 0}f} {unit}"
 
 
 def byte_unit(value: float) -> tuple[str, int]:
-    """The binary unit that suits a number of bytes, and its size in bytes: 1536 -> ("KiB", 1024)."""
+    """Return the binary unit that suits a number of bytes, and its size in bytes: 1536 -> ("KiB", 1024)."""
     units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
     power = min(int(math.log2(value) // 10), len(units) - 1) if value >= 1 else 0
     return units[power], 1024**power
@@ -50,7 +50,7 @@ def known_values(values: Sequence[float]) -> list[float]:
 
 
 def median_and_range(values: Sequence[float], text: Callable[[float], str]) -> str:
-    """One value, or the median and range of several; those not known are left out but counted."""
+    """Return one value, or the median and range of several; unknown values are left out but counted."""
     known = known_values(values)
     if not known:
         return UNKNOWN

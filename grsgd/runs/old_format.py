@@ -1,13 +1,13 @@
-"""Run files of format 1, which said less of the algorithm: all that is known of its options is in this module."""
+"""Run files of format 1, which recorded less about the algorithm: this module holds all knowledge of its options."""
 
 import tomllib
 
 from grsgd.runs.ending import end_attributes
 
 LABELLED = ("strategy", "scheme")
-"""Options of ``[algorithm]`` that were as good as its name."""
+"""Options of ``[algorithm]`` that belonged to the algorithm's name."""
 COMPARED = {"mode": "pair", "centre": "server", "rho": 1}
-"""Options of ``[algorithm]`` that decide what an exchange sends or what the data of a rank are, with the defaults."""
+"""Options of ``[algorithm]`` that decide the messages of an exchange or the data of a rank, with their defaults."""
 
 
 RENAMED = {"progress": "progress_mode"}
@@ -15,9 +15,9 @@ RENAMED = {"progress": "progress_mode"}
 
 
 def from_format_1(attributes: dict) -> dict:
-    """Return the attributes that format 2 has for a run, from those of format 1.
+    """Return the attributes of format 2 for a run, from its attributes of format 1.
 
-    Those that cannot be known, ``synchronous`` and ``exact_gradient``, are left out.
+    The attributes ``synchronous`` and ``exact_gradient`` cannot be known, so they are left out.
     """
     options = algorithm_options(attributes.get("config"))
     label = " ".join([str(attributes.get("algorithm", "")), *(str(options[key]) for key in LABELLED if key in options)])
@@ -29,7 +29,7 @@ def from_format_1(attributes: dict) -> dict:
 
 
 def algorithm_options(config) -> dict:
-    """Return the section ``[algorithm]`` of a configuration's text; empty if the text is none."""
+    """Return the section ``[algorithm]`` of a configuration's text; empty if the text has none."""
     if not isinstance(config, str):
         return {}
     try:

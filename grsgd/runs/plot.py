@@ -1,4 +1,4 @@
-"""Runs as one figure: the curves that they have, and bars of what was sent and what the time was spent on."""
+"""Runs as one figure: their curves, and bars of bytes sent and parts of the time."""
 
 import io
 import math
@@ -25,15 +25,15 @@ from grsgd.runs.several import load_runs
 SUFFIXES = (".png", ".pdf", ".svg")
 """File types that ``plot`` writes."""
 WIDTH, NARROW = 11.0, 6.0
-"""Inches of a figure, and of one with a single column of curves and no bars."""
+"""Width of a figure in inches, and of a figure with a single column of curves and no bars."""
 PANEL_HEIGHT = 3.6
-"""Inches of a row of curves."""
+"""Height of a row of curves in inches."""
 CURVES_TO_BARS = 0.75
-"""Least height of the curves, as a multiple of that of the bars: however many runs there are, curves have room."""
+"""Least height of the curves, as a multiple of the bars' height, so that many bars leave room for curves."""
 MANY = 8
-"""Series beyond which names are set smaller."""
+"""Number of series above which names are printed smaller."""
 COLUMN_WIDTH, COLUMN_FONT = 5.0, 7.5
-"""Inches of a figure that fits a column of a paper, at most, and the points of its letters."""
+"""Largest width in inches of a figure for a column of a paper, and the size of its letters in points."""
 
 
 Rows = list[tuple[Quantity, list[Axis]]]
@@ -41,7 +41,7 @@ Rows = list[tuple[Quantity, list[Axis]]]
 
 
 class Look(NamedTuple):
-    """The look of a figure; the fields are those of `plot`."""
+    """Look of a figure; the fields are parameters of `plot`."""
 
     panels: Sequence[str] = ()
     labels: Sequence[str] = ()
@@ -53,7 +53,7 @@ AS_IT_IS = Look()
 
 
 class Drawing(Figure):
-    """A figure that notebooks show by themselves."""
+    """Figure that notebooks show by themselves."""
 
     def _repr_png_(self) -> bytes:
         content = io.BytesIO()
@@ -67,30 +67,30 @@ def plot(
     skip: Callable[[RunFileError], None] | None = None,
     **look,
 ) -> Drawing:
-    """Draw runs, and write the figure to the file ``out``, if there is one, whose suffix is one of ``SUFFIXES``.
+    """Draw runs, and write the figure to the file ``out``, if it is given, whose suffix is one of ``SUFFIXES``.
 
-    Runs that differ in nothing but the seed share one curve and one bar (their median), and one entry of the legend.
-    Simulated times and times by the clock have panels of their own.
+    Runs that differ only in the seed share one curve and one bar (their median), and one entry of the legend. Simulated
+    times and times by the clock have separate panels.
 
     Parameters
     ----------
     runs
-        Runs, or the files that have them.
+        Runs, or files of runs.
     skip
         As for `load_runs`.
     panels
-        Names of the panels, in order; by default what the runs have. ``NAME`` of a metric, of what a loop has logged,
-        ``train_loss`` or ``samples`` is two panels, over time and over samples; ``NAME/time`` and ``NAME/samples`` are
-        one of them. ``step``, ``sent`` and ``split`` are bars.
+        Names of the panels, in order; by default all with content. A ``NAME`` of a metric, of a value that a loop has
+        logged, ``train_loss`` or ``samples`` means two panels, over time and over samples; ``NAME/time`` and
+        ``NAME/samples`` are one of them. ``step``, ``sent`` and ``split`` are bars.
     labels
-        Names of the curves and bars, in the order in which the legend has them.
+        Names of the curves and bars, in the order of the legend.
     title
-        Stands above the figure.
+        Title above the figure.
     size
-        Width and height in inches; by default such that all has room.
+        Width and height in inches; by default as large as the content needs.
 
     Raises RunFileError for a file that ``load_run`` refuses, another suffix, an unwritable ``out``, and if there is
-    nothing to draw; UsageError for unknown panels and another number of labels.
+    nothing to draw; UsageError for unknown panels and a wrong number of labels.
     """
     suffix = Path(out).suffix.lower() if out is not None else ""
     if out is not None and suffix not in SUFFIXES:
@@ -114,10 +114,10 @@ def series_of(runs: Sequence[str | os.PathLike | Run], skip: Callable[[RunFileEr
 
 
 def draw(series: list[Series], look: Look = AS_IT_IS) -> Drawing:
-    """Draw curves above, bars below: two subfigures, for the names of the bars not to narrow the curves.
+    """Draw curves above bars, in two subfigures, so that the names of the bars do not narrow the curves.
 
-    Only panels in which there is something to see, or those that ``look`` names. Raises RunFileError if there is
-    nothing to draw, and UsageError.
+    Only panels with content are drawn, or the panels in ``look``. Raises RunFileError if there is nothing to draw, and
+    UsageError.
     """
     series = named(series, look.labels)
     rows, drawn = chosen(series, look.panels)
@@ -143,7 +143,7 @@ def _drawn(series: list[Series], rows: Rows, drawn: list[Bars], look: Look, widt
 
 
 def named(series: list[Series], labels: Sequence[str]) -> list[Series]:
-    """Return the series with other names, if there are any; raises UsageError for another number of them."""
+    """Return the series with new names, if there are any; raises UsageError for a wrong number of names."""
     if not labels:
         return series
     if len(labels) != len(series):
@@ -177,13 +177,13 @@ def chosen(series: list[Series], panels: Sequence[str]) -> tuple[Rows, list[Bars
 
 
 def _axes_of(quantity: Quantity, over: list[Axis]) -> list[Axis]:
-    """Return the axes over which a quantity is drawn: where it is known, and samples not over themselves."""
+    """Return the axes over which a quantity is drawn: where it is known, but not samples over samples."""
     axes = [axis for axis in over if quantity.is_known(axis.series)]
     return [axis for axis in axes if axis.name != quantity.name]
 
 
 def _heights(series: list[Series], rows: Rows, drawn: list[Bars], width: float) -> list[float]:
-    """Return the inches of the curves with their legend, and of the bars, as far as there are such."""
+    """Return the heights in inches of the curves with their legend, and of the bars, if there are any."""
     per_row = 0.25 + 0.15 * _lines(series, 30) if len(series) <= MANY else 0.15 + 0.12 * _lines(series, 45)
     bars_height = (1.7 if len(drawn) > 2 else 1.2) + per_row * _bar_rows(series)
     entries = [_wrapped(one.name, 60) for one in series] + [""] * 3
@@ -228,12 +228,12 @@ def _draw_bars(figure: SubFigure, series: list[Series], drawn: list[Bars]) -> No
 
 
 def _bar_rows(series: list[Series]) -> int:
-    """At least two, for a single bar not to fill its panel."""
+    """Return the number of rows of bars, at least two, so that a single bar does not fill its panel."""
     return max(len(series), 2)
 
 
 def _name_rows(axes: Axes, series: list[Series]) -> None:
-    """The names of the bars, the first on top."""
+    """Write the names of the bars, the first on top."""
     many = len(series) > MANY
     names = [_wrapped(one.name, 45 if many else 30) for one in series]
     axes.set_yticks(range(len(series)), names, fontsize="small" if many else None)
@@ -250,11 +250,12 @@ def _plain(text: str) -> str:
 
 
 def _wrapped(name: str, width: int) -> str:
-    """Lines of at most ``width`` letters, numbers together with what they count; a dollar sign starts no formula."""
+    """Return lines of at most ``width`` letters, with numbers and their nouns together; a dollar starts no formula."""
     return _plain(textwrap.fill(re.sub(r"(\d) ", "\\1\N{NO-BREAK SPACE}", name), width))
 
 
 def _legend_columns(labels: list[str], width: float) -> int:
-    """As many as fit the width: a letter takes about 0.08 inch at 10 points, a line and the gaps as much as seven."""
+    """Return how many columns fit the width: a letter takes about 0.08 inch at 10 points, a line and gaps seven
+    letters."""
     longest = max((len(line) for label in labels for line in label.splitlines()), default=1)
     return max(int(width / (0.008 * rcParams["font.size"])) // (longest + 7), 1)

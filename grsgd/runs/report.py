@@ -1,4 +1,4 @@
-"""Runs as tables: one row a run, or one row a rank; for terminals, documents and programs."""
+"""Runs as tables: one row per run, or one row per rank; for terminals, documents and programs."""
 
 import csv
 import io
@@ -35,7 +35,7 @@ from grsgd.text import printable
 
 FORMATS = ("text", "md", "csv", "json", "latex")
 WIDTH = 120
-"""Letters a line of what is not made for a terminal."""
+"""Letters per line, except on a terminal."""
 
 
 def report(
@@ -47,18 +47,17 @@ def report(
     width: int = WIDTH,
     skip: Callable[[RunFileError], None] | None = None,
 ) -> str:
-    """A table of the runs in the files ``paths``, one row a run in the order given, with a legend below.
+    """Return a table of the runs in the files ``paths``, one row per run in the order given, with a legend below.
 
-    group: runs that differ in nothing but the seed share a row. "median" or True: median, and least and greatest value
-    in brackets; "mean": mean, and half of its 95 % interval.
-    form: one of ``FORMATS``; "text" is for terminals, "csv" and "json" give all numbers in full.
-    wanted: names of the columns, else those that suit the runs.
-    everything: show columns that do not fit ``width`` in further tables, where they are left out else; "text" alone.
-    skip: see `load_runs`.
+    ``group``: runs that differ only in the seed share a row. "median" or True shows the median, with the least and
+    greatest value in brackets; "mean" shows the mean, and half of its 95 % interval. ``form``: one of ``FORMATS``;
+    "text" is for terminals, "csv" and "json" give all numbers in full. ``wanted``: names of the columns; by default the
+    columns that suit the runs. ``everything``: whether to show columns that do not fit ``width`` in further tables, for
+    "text" only. ``skip``: see `load_runs`.
 
-    For a single file, the table of its ranks follows in text and Markdown, if no columns were asked for, and that of
-    the busiest cables of a simulated network. Raises RunFileError for a file that ``load_run`` refuses, and UsageError
-    for columns that there are not.
+    For a single file, text and Markdown have two more tables, if no columns were asked for: the ranks, and the busiest
+    cables of a simulated network. Raises RunFileError for a file that ``load_run`` refuses, and UsageError for unknown
+    columns.
     """
     paths, runs = load_runs(paths, skip)
     groups = by_experiment(runs) if group else [[i] for i in range(len(runs))]
@@ -95,7 +94,7 @@ def _text(
     width: int,
     spread: Spread,
 ) -> list[str]:
-    """The parts of a report whose lines are at most ``width`` letters long."""
+    """Return the parts of a report whose lines are at most ``width`` letters long."""
     runs = [run for row in rows for run in row]
     columns = chosen(runs, wanted) if wanted else _for_terminal(runs)
     known = columns if wanted else [column for column in columns if _tells(column, columns, runs)]
@@ -108,7 +107,7 @@ def _text(
     notes = [_legend(shown, rows, width, spread)]
     if left_out:
         names = ", ".join(left_out)
-        notes.append(_wrapped(f"No room for {names}: --all shows them, --columns A,B,C those that you name.", width))
+        notes.append(_wrapped(f"No room for {names}: --all shows all columns, --columns A,B,C some.", width))
     if unknown := [column.name for column in columns if column not in known]:
         notes.append(_wrapped(f"Not measured: {', '.join(unknown)}.", width))
     parts += ["\n".join(notes), *(_wrapped(line, width) for line in _savings(labels, rows))]
@@ -125,7 +124,7 @@ def _text(
 
 
 def _tells(column: AnyColumn, columns: Sequence[AnyColumn], runs: list[Run]) -> bool:
-    """Whether a column says anything: that no run has reached the target does, if models were tested."""
+    """Return whether a column says anything: "target not reached by any run" does, if models were tested."""
     if column.name == "to_target":
         return any(other.name.startswith("best") and other.is_known(runs) for other in columns)
     return column.is_known(runs)
@@ -138,8 +137,8 @@ def _laid_out(
 
 
 def _for_terminal(runs: list[Run]) -> list[AnyColumn]:
-    """Return the columns for a terminal: what is the same for all runs stands above the table instead, and why some
-    ended early below it."""
+    """Return the columns for a terminal. Facts common to all runs stand above the table instead, and reasons of early
+    ends below it."""
     columns = available.all_columns(runs)
     shown = [column for column in shown_by_default(runs) if column.name != "reason"]
     if len({data_and_model(run) for run in runs}) == 1:
@@ -148,7 +147,7 @@ def _for_terminal(runs: list[Run]) -> list[AnyColumn]:
 
 
 def _common(runs: list[Run]) -> str:
-    """Return what is the same for all runs, in a line."""
+    """Return the facts that are the same for all runs, in a line."""
     facts = (data_and_model, ranks_of, _batch, lambda run: f"seed {run.attributes['seed']}", _clock)
     found = [{fact(run) for run in runs} for fact in facts]
     return ", ".join(one.pop() for one in found if len(one) == 1 and not one & {"", UNKNOWN})
@@ -156,7 +155,7 @@ def _common(runs: list[Run]) -> str:
 
 def _batch(run: Run) -> str:
     batch = run.attributes.get("batch_size")
-    return f"{batch} samples a rank and step" if batch else ""
+    return f"{batch} samples per rank and step" if batch else ""
 
 
 def _clock(run: Run) -> str:
@@ -189,7 +188,7 @@ def _text_columns(
 
 
 def _legend(columns: Sequence[AnyColumn], rows: list[list[Run]], width: int, spread: Spread) -> str:
-    """Return the meanings of the columns, without units but where two differ in the unit alone."""
+    """Return the meanings of the columns, with units only if two columns differ only in the unit."""
     stems = [column.title.split(" [")[0] for column in columns]
     titles = [column.title if stems.count(stem) > 1 else stem for column, stem in zip(columns, stems, strict=True)]
     meanings = [f"{title}: {column.meaning}" for title, column in zip(titles, columns, strict=True) if column.meaning]
@@ -203,7 +202,7 @@ def _legend(columns: Sequence[AnyColumn], rows: list[list[Run]], width: int, spr
 
 
 def _savings(labels: list[str], rows: list[list[Run]]) -> list[str]:
-    """Say what adaptive communication saves against each row of the same algorithm without it, and its price."""
+    """Return what adaptive communication saves, and costs, compared with each row of the algorithm without it."""
     lines = []
     for label, runs in zip(labels, rows, strict=True):
         for other_label, others in zip(labels, rows, strict=True):
@@ -213,7 +212,7 @@ def _savings(labels: list[str], rows: list[list[Run]]) -> list[str]:
                 continue
             saving = 1 - _median(runs, _sent_per_sample) / _median(others, _sent_per_sample)
             lines.append(
-                f"{label}, adaptive, sent {saving:.1%} less a sample than {printable(other_label)}, and ended with a "
+                f"{label}, adaptive, sent {saving:.1%} less per sample than {printable(other_label)}, and ended with a "
                 f"consensus distance of {significant(_median(runs, final_consensus))} instead of "
                 f"{significant(_median(others, final_consensus))}."
             )
@@ -225,7 +224,7 @@ def _is_adaptive(run: Run) -> bool:
 
 
 def _setting(run: Run) -> tuple:
-    """Return what runs must share for their bytes to be compared."""
+    """Return the facts that runs must share before their bytes can be compared."""
     names = ("algorithm", "ranks", "dataset", "model", "batch_size", "clock", "network", "compute", "comparison")
     return tuple(run.attributes.get(name) for name in (*names, "replication"))
 
@@ -244,7 +243,7 @@ FACTS = (
     *("algorithm", "label", "ranks", "seed", "clock", "dataset", "model", "batch_size"),
     *("target_accuracy", "metric", "target"),
 )
-"""Attributes that stand in each record."""
+"""Attributes that each record has."""
 
 
 def _records(
@@ -254,7 +253,7 @@ def _records(
     wanted: list[AnyColumn] | None,
     spread: Spread | Literal[False],
 ) -> list[dict]:
-    """A dict a row, with numbers in full and None where not known; the same keys in all. ``spread``: of groups."""
+    """Return a dict per row, with full numbers, None if unknown, and the same keys in all; ``spread`` is of groups."""
     runs = [run for row in rows for run in row]
     columns = [column for column in available.all_columns(runs).values() if column.name != "data"]
     keys = [Key(key) for key in differing([row[0] for row in rows])]

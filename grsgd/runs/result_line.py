@@ -1,4 +1,4 @@
-"""The result of a run, in a line."""
+"""Result of a run, in one line."""
 
 import math
 
@@ -10,12 +10,12 @@ from grsgd.runs.run_file import Run
 FAR_POINTS = 10.0
 """Percentage points by which a final value is far worse than the best."""
 FAR_PART = 1 / 3
-"""So of values without per cent: as a part of the larger of the two."""
+"""Difference, as a part of the larger value, by which a value without per cent is far worse than the best."""
 
 
 def result_line(run: Run) -> str:
-    """Return the metric of the averaged model, the time to the target, the time that training took, and the
-    bytes that all ranks have sent, as far as the run has them: the numbers of `grsgd report`."""
+    """Return the metric of the averaged model, the time to the target, the training time, and the bytes that all ranks
+    have sent, as far as the run has them: the numbers of `grsgd report`."""
     metric, final, target = metric_of(run), final_of(run), target_of(run)
     unit = "simulated s" if is_virtual(run) else "s"
     parts = []
@@ -31,9 +31,9 @@ def result_line(run: Run) -> str:
 
 
 def far_below_best(metric: Metric, final: float, best: float) -> list[str]:
-    """Return in words how much worse the final value is than the run's best value, if it is far worse.
+    """Return a text on how much worse the final value is than the run's best value, if it is far worse.
 
-    Training has come apart then.
+    Training has then become unstable.
     """
     gap = abs(final - best)
     if not metric.is_better(best, final):

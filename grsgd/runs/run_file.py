@@ -1,4 +1,4 @@
-"""The run file: what one training run measured, in one HDF5 file.
+"""Run file: the measurements of one training run, in one HDF5 file.
 
 The attributes of a run are attributes of the root group; ``curve``, ``ranks``, ``traffic`` and ``staleness`` are groups
 of datasets, listed in `grsgd.runs.layout`. Every dataset carries its ``unit`` and a ``description``.
@@ -27,20 +27,19 @@ from grsgd.text import printable
 
 @dataclass(repr=False)
 class Run:
-    """One training run of n ranks with s snapshots.
+    """Training run of n ranks with s snapshots.
 
-    attributes: str, int, float, bool or lists of them; those of ``ATTRIBUTES`` are required. None means not known and
-        is not stored. ``final_test_accuracy`` (a fraction of 1), or the same of the run's ``metric``, is NaN where not
-        known.
-    curve: one value a snapshot, [s]: float64, but int64 for ``step`` and ``samples``; NaN where not measured.
-    ranks: one value a rank, [n]: int64 for ``steps`` and ``samples``, float64 seconds for the rest.
-    traffic: int64; ``sent``, ``messages`` and ``headers`` [n, n], element i, j from rank i to rank j; ``sent_once``
-        [n]; float64: ``interface`` [n, 2], NaN where not counted.
-    staleness: int64; ``value`` [k], in steps, ascending; ``count`` [n, k], the merged models of each age at each rank.
-    extra: further groups, which users add; reading and saving keeps them. As nested dicts: dict for a group, array
-        for a dataset, anything else for an attribute of its group. A group inside one of the four above stands under
-        the name of that one: ``extra["traffic"]["eth0"]``.
-    units: (unit, description) of the datasets that ``LAYOUT`` does not list, by path: ``units["traffic/eth0/sent"]``.
+    ``attributes``: str, int, float, bool or lists of them; the attributes in ``ATTRIBUTES`` are required. None means
+    unknown and is not stored. ``final_test_accuracy`` (a fraction of 1), or the same attribute of the run's ``metric``,
+    is NaN if it is not known. ``curve``: one value per snapshot, [s]: float64, but int64 for ``step`` and ``samples``;
+    NaN if not measured. ``ranks``: one value per rank, [n]: int64 for ``steps`` and ``samples``, float64 seconds for
+    the rest. ``traffic``: int64 ``sent``, ``messages`` and ``headers`` [n, n], where element i, j is from rank i to
+    rank j; ``sent_once`` [n]; float64 ``interface`` [n, 2], NaN if not counted. ``staleness``: int64 ``value`` [k], in
+    steps, ascending; ``count`` [n, k], the merged models of each age at each rank. ``extra``: further groups, which
+    users add; reading and saving keeps them. They are nested dicts: a dict per group, an array per dataset, any other
+    value for an attribute of its group. A group inside one of the four groups above is under the name of that group:
+    ``extra["traffic"]["eth0"]``. ``units``: (unit, description) of the datasets that ``LAYOUT`` does not list, by path:
+    ``units["traffic/eth0/sent"]``.
     """
 
     attributes: dict
@@ -54,7 +53,8 @@ class Run:
     def to_pandas(self, which: str = "curve"):
         """Return a pandas.DataFrame of the run, with the names and units of the run file.
 
-        which: "curve", a row a snapshot; "ranks", a row a rank; "traffic", a row for each pair of sender and receiver.
+        ``which`` is "curve", with a row per snapshot; "ranks", a row per rank; "traffic", a row per sender and
+        receiver.
 
         Raises ImportError if the package pandas is missing.
         """
@@ -80,10 +80,10 @@ class Run:
 
 
 def save_run(path: str | os.PathLike, run: Run) -> None:
-    """Write ``run`` to ``path``, as a whole or not at all: a file that was there stays until the new one is complete.
+    """Write ``run`` to ``path``, as a whole or not at all: an existing file stays until the new one is complete.
 
-    HDF5 makes it in memory: on a disk that is full, it would end the process. Raises RunFileError if a required name of
-    ``run`` is missing or does not fit, or the file cannot be written.
+    HDF5 builds the file in memory, because it would end the process on a full disk. Raises RunFileError if a required
+    name of ``run`` is missing or does not fit, or if the file cannot be written.
     """
     with naming(path):
         run, target = _as_written(run), target_of(path)
@@ -99,7 +99,7 @@ def save_run(path: str | os.PathLike, run: Run) -> None:
 
 
 def check_content(path: str | os.PathLike, attributes: dict) -> None:
-    """Find out before training whether a run file can hold ``attributes``.
+    """Check before training whether a run file can hold ``attributes``.
 
     The attributes are written into memory with the code of `save_run`, and read back.
 
@@ -117,7 +117,7 @@ def check_content(path: str | os.PathLike, attributes: dict) -> None:
 
 
 def why_unfit(name: str, array: np.ndarray, unit: tuple[str, str] = ("1", "")) -> str | None:
-    """Return why a run file cannot hold a dataset of this name and (unit, description); None if it can. Tried in
+    """Return why a run file cannot hold a dataset of this name and (unit, description); None if it can. It is tried in
     memory."""
     if not isinstance(array, np.ndarray):
         return f"{type(array).__name__}, expected a NumPy array"
@@ -131,20 +131,20 @@ def why_unfit(name: str, array: np.ndarray, unit: tuple[str, str] = ("1", "")) -
 
 
 def check_writable(path: str | os.PathLike, size: int = 0) -> None:
-    """Find out before training whether ``save_run`` can write ``path``; a file that is there stays untouched.
+    """Check before training whether ``save_run`` can write ``path``; an existing file stays unchanged.
 
-    ``size``: about how many bytes it will have. What processes that were killed have left beside it is removed.
+    ``size`` is about the number of bytes of the file. Leftovers of killed processes next to it are removed.
 
-    Raises RunFileError if not.
+    Raises RunFileError if the file cannot be written.
     """
     with naming(path):
         target = target_of(path)
-        # Only trying tells: permission bits say nothing about root, quotas or read-only file systems.
+        # Only trying gives the answer: permission bits say nothing about root, quotas or read-only file systems.
         if target.exists():
             open(target, "r+b").close()
             check_replaceable(target)
             with suppress(OSError, ValueError):
-                try_reading(target)  # now, and not when the run ends and asks how that one has ended
+                try_reading(target)  # now, and not at the end of the run, which asks how the old run has ended
         with temporary_beside(target) as temporary:
             with open(temporary, "xb") as file:
                 os.posix_fallocate(file.fileno(), 0, min(max(size, 1), MAX_TRIED_BYTES))
@@ -153,11 +153,11 @@ def check_writable(path: str | os.PathLike, size: int = 0) -> None:
 
 
 _seen: dict[Path, tuple[int, int] | None] = {}
-"""The files that this process is about to write, as it has seen or written them last."""
+"""Files that this process is about to write, with their stamps when it last saw or wrote them."""
 
 
 def was_replaced(path: str | os.PathLike) -> bool:
-    """Return whether another process has written a file since this process called `check_writable`, if it has."""
+    """Return whether another process has written a file since this process called `check_writable` for it."""
     with naming(path):
         target = target_of(path)
     return target in _seen and _seen[target] != stamp(target)
@@ -166,12 +166,12 @@ def was_replaced(path: str | os.PathLike) -> bool:
 def load_run(path: str | os.PathLike) -> Run:
     """Read a run file: numpy arrays of the shapes and dtypes named at ``Run``, attributes as plain Python values.
 
-    Raises RunFileError if the file is missing, not HDF5, truncated, not a run file or of a newer format; also for what
-    HDF5 can do and run files never need, such as data in other files (``hdf5``).
+    Raises RunFileError if the file is missing, not HDF5, truncated, not a run file or of a newer format. Also refuses
+    features of HDF5 that run files never need, such as data in other files (``hdf5``).
     """
     with naming(path):
         target = target_of(path)
-        open(target, "rb").close()  # for a plainer reason than HDF5 would give
+        open(target, "rb").close()  # its error is plainer than HDF5's
         if not h5py.is_hdf5(target):
             raise ValueError("not an HDF5 file")
         try_reading(target)
@@ -180,23 +180,23 @@ def load_run(path: str | os.PathLike) -> Run:
                 run = _gather(Hdf5Reader(file, os.path.getsize(target)))
         except ValueError:
             raise
-        except Exception as error:  # whatever h5py makes of damaged bytes
+        except Exception as error:  # h5py raises errors of many kinds for damaged bytes
             raise ValueError(f"truncated or damaged HDF5 file: {reason_of(error)}") from error
         return _checked(run)
 
 
 MAX_TRIED_BYTES = 2**28
-"""Bytes of the space that is tried before training, at most."""
+"""Most bytes of the disk space that is tried before training."""
 
 
 # ---- between a Run and an open file
 
 LIBVER = "v108"
-"""Files of HDF5 1.8 and later may have attributes of more than 64 KiB: the hosts of many ranks."""
+"""Files of HDF5 1.8 and later may have attributes of more than 64 KiB, as for the hosts of many ranks."""
 
 
 def _in_memory() -> h5py.File:
-    """Return a new file that is on no disk, under a name that no other file of this process has."""
+    """Return a new file that is only in memory, under a name that no other file of this process has."""
     return h5py.File(secrets.token_hex(), "w", libver=LIBVER, driver="core", backing_store=False)
 
 
@@ -255,7 +255,7 @@ def _write(group: h5py.Group, tree: dict, units: dict[str, tuple[str, str]]) -> 
 
 
 def _unfit(name: str, value, reason) -> str:
-    """Say in one line what HDF5 cannot hold as an attribute."""
+    """Return a line on an attribute that HDF5 cannot hold."""
     text = f"{value!r}"
     found = NOT_TEXT.search(text)
     begin = max(found.start() - 40, 0) if found else 0
@@ -265,19 +265,19 @@ def _unfit(name: str, value, reason) -> str:
 
 
 NOT_TEXT = re.compile(r"\\x00|\\ud[89a-f]")
-"""A letter that HDF5 cannot hold, as `repr` shows it."""
+"""A letter that HDF5 cannot hold, in the form of `repr`."""
 
 
 def _storable(value):
-    """Lists of text as variable-length UTF-8; h5py does so by itself for a single str only."""
+    """Return lists of text as variable-length UTF-8; h5py does so by itself only for a single str."""
     return np.asarray(value, h5py.string_dtype()) if np.asarray(value).dtype.kind == "U" else value
 
 
-# ---- what a Run must hold
+# ---- content that a Run must have
 
 
 def _checked(run: Run) -> Run:
-    """The same run with plain attributes, arrays of the dtypes of ``LAYOUT`` and its optional datasets filled in."""
+    """Return the run with plain attributes, arrays of the dtypes of ``LAYOUT``, and its optional datasets filled in."""
     attributes = {name: plain(value) for name, value in run.attributes.items() if name != "format"}
     final = f"final_test_{attributes.get('metric') or 'accuracy'}"
     attributes.setdefault(final, math.nan)
@@ -291,7 +291,7 @@ def _checked(run: Run) -> Run:
         raise ValueError(f"{loose[0]!r} in extra is neither a group nor an array: it belongs to the attributes")
     sizes = {"rank": attributes["ranks"], "way": 2}
     if len(attributes["hosts"]) != sizes["rank"]:
-        raise ValueError(f"attribute 'hosts' must name one host a rank: {len(attributes['hosts'])} for {sizes['rank']}")
+        raise ValueError(f"attribute 'hosts' must name a host per rank: {len(attributes['hosts'])} for {sizes['rank']}")
     sections = {group: _section(group, getattr(run, group), sizes) for group in LAYOUT}
     if (sections["staleness"]["count"] < 0).any():
         raise ValueError("dataset 'staleness/count' must hold 0 or more")
@@ -328,7 +328,7 @@ def _section(group: str, given: dict, sizes: dict[str, int]) -> dict[str, np.nda
 
 
 def _check_shape(name: str, shape: tuple[int, ...], axes: tuple[str, ...], sizes: dict[str, int]) -> None:
-    """The first dataset with an axis sets the size of that axis, the later ones must agree."""
+    """Check a shape: the first dataset with an axis sets the size of that axis, and later datasets must agree."""
     if len(shape) == len(axes):
         expected = tuple(sizes.setdefault(axis, size) for axis, size in zip(axes, shape, strict=True))
         if shape == expected:

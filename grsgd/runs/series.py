@@ -1,4 +1,4 @@
-"""The runs that are drawn alike in a figure: those of one experiment, with one colour, line and marker."""
+"""Series of a figure: the runs of one experiment, drawn with one colour, line and marker."""
 
 import os
 from collections.abc import Sequence
@@ -7,14 +7,14 @@ from typing import NamedTuple
 from grsgd.runs.run_file import Run
 from grsgd.runs.several import by_experiment, names, seeds_of
 
-# Okabe and Ito's colours, which the colour-blind can tell apart; a dark red in place of the yellow, too light on paper.
+# Okabe and Ito's colours, which the colour-blind can tell apart; a dark red replaces the yellow, too light on paper.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#56b4e9", "#e69f00", "#882255")
 LINES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "h", "d")
 
 
 def style(index: int) -> dict:
-    """Return how matplotlib is to draw a curve, another for each of dozens of numbers."""
+    """Return matplotlib's style of curve number ``index``; dozens of numbers have different styles."""
     return {
         "color": COLOURS[index % len(COLOURS)],
         "linestyle": LINES[(index + index // len(COLOURS)) % len(LINES)],
@@ -25,7 +25,7 @@ def style(index: int) -> dict:
 
 
 class Series(NamedTuple):
-    """Runs of one experiment, most often one per seed."""
+    """Runs of one experiment, usually one per seed."""
 
     name: str
     runs: list[Run]
@@ -37,7 +37,7 @@ class Series(NamedTuple):
 
 
 def as_series(paths: Sequence[str | os.PathLike], runs: Sequence[Run]) -> list[Series]:
-    """Return the runs, those together that differ in nothing but the seed."""
+    """Return the series of the runs: runs that differ only in the seed are in one series."""
     groups = by_experiment(runs)
     labels = names([paths[group[0]] for group in groups], [runs[group[0]] for group in groups])
     return [

@@ -1,4 +1,4 @@
-"""The configurations of runs, key by key: in which keys several differ, and what these say."""
+"""Configurations of runs, key by key: the keys in which several differ, and their values."""
 
 import json
 import tomllib
@@ -8,9 +8,9 @@ from grsgd.runs.run_file import Run
 from grsgd.text import printable
 
 MAX_KEYS = 4
-"""Keys that a name has at most."""
+"""Most keys in a name."""
 MAX_LETTERS = 40
-"""Letters of a value in a name."""
+"""Most letters of a value in a name."""
 
 
 OF_LOOPS = {
@@ -23,25 +23,25 @@ OF_LOOPS = {
     "config.epochs": "train.epochs",
     "config.steps": "train.steps",
 }
-"""The keys under which own loops keep a value, and the keys under which `grsgd train` has the same value."""
+"""Keys under which own loops keep a value, and keys under which `grsgd train` has the same value."""
 WHERE = ("network", "compute", "device")
-"""Attributes of a run file that say where a run took place, and stand beside the keys of its configuration."""
+"""Attributes of a run file that say where a run took place; they count as keys of its configuration."""
 
 
 def settings(run: Run) -> dict[str, object]:
-    """Return the keys of a run's configuration with their values, in order, sections before a dot, without the seed,
-    and what `WHERE` names. Without the configuration where its text is none."""
+    """Return the keys of a run's configuration with their values, in order, with sections before a dot and without the
+    seed, and the attributes in `WHERE`. The keys are missing if the configuration is no valid TOML."""
     where = {name: run.attributes[name] for name in WHERE if run.attributes.get(name) not in (None, "meta")}
     try:
         table = tomllib.loads(run.attributes["config"])
         known = {OF_LOOPS.get(key, key): value for key, value in flattened(table)}
         return {key: value for key, value in known.items() if key.rpartition(".")[2] != "seed"} | where
-    except (ValueError, RecursionError):  # the first also for whole numbers of thousands of digits
+    except (ValueError, RecursionError):  # ValueError also for whole numbers of thousands of digits
         return where
 
 
 def flattened(table: Mapping, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the keys of nested tables with their values, sections before a dot."""
+    """Yield the keys of nested tables with their values, with sections before a dot."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from flattened(value, f"{prefix}{key}.")
@@ -50,14 +50,14 @@ def flattened(table: Mapping, prefix: str = "") -> Iterator[tuple[str, object]]:
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
-    """Return the keys in whose values the configurations of runs differ, in the order of the configurations."""
+    """Return the keys in which the configurations of runs differ, in the order of the configurations."""
     known = [settings(run) for run in runs]
     keys = dict.fromkeys(key for one in known for key in one)
     return [key for key in keys if len({_comparable(one.get(key)) for one in known}) > 1]
 
 
 def distinguishing(runs: Sequence[Run]) -> list[str]:
-    """Return as few keys as tell the configurations of runs apart, in order, and at most `MAX_KEYS`.
+    """Return as few keys as possible that tell the configurations of runs apart, in order, and at most `MAX_KEYS`.
 
     A key that only repeats the keys before it is left out. The keys may not tell all runs apart.
     """
@@ -72,7 +72,7 @@ def distinguishing(runs: Sequence[Run]) -> list[str]:
 
 
 def in_words(run: Run, keys: Sequence[str]) -> str:
-    """Return what a run's configuration has for these keys, such as "lr 0.05, H 4"."""
+    """Return the values of ``keys`` in a run's configuration as text, such as "lr 0.05, H 4"."""
     known, short = settings(run), [_short(key) for key in keys]
     names = [name if short.count(name) == 1 else key for key, name in zip(keys, short, strict=True)]
     return ", ".join(
@@ -89,7 +89,7 @@ def text(value: object) -> str:
 
 
 def _short(key: str) -> str:
-    """Return the last word of a key, with the one before if that is the number of a rank."""
+    """Return the last word of a key; if it is the number of a rank, with the word before."""
     *_, before, last = f".{key}".split(".")
     return f"{before}.{last}" if last.isdigit() else last
 

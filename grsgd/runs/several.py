@@ -17,18 +17,18 @@ DIGESTS = tuple(
     f"{what}_sha256"
     for what in ("algorithm", "model_code", "data_code", "task_code", "schedule_code", "optimizer_code")
 )
-"""Attributes with the digests of files that a run comes from."""
+"""Attributes with the digests of files that a run uses."""
 
 
 def load_runs(
     paths: Sequence[str | os.PathLike], skip: Callable[[RunFileError], None] | None = None
 ) -> tuple[list[str | os.PathLike], list[Run]]:
-    """Read run files; returns the paths of those that could be read, and their runs.
+    """Read run files; return the paths of the readable files, and their runs.
 
-    A file with the same content as one before it is left out, which a line on stderr says: a copy is no other run.
+    A file with the same content as an earlier one is left out, with a line on stderr: a copy is no other run.
 
-    ``skip``: gets the error of each file that cannot be read. Raises RunFileError where it is not given, and if no file
-    is left.
+    ``skip`` receives the error of each file that cannot be read. Raises RunFileError if ``skip`` is not given, and if
+    no file is left.
     """
     if not paths:
         raise RunFileError("no run files given")
@@ -63,10 +63,10 @@ def _digest(path: str | os.PathLike) -> bytes:
 
 
 def names(paths: Sequence[str | os.PathLike], runs: Sequence[Run], short: bool = False) -> list[str]:
-    """Names of the runs: label, ranks and clock; where these are alike, the keys in which their configurations differ;
-    then the seed or the file.
+    """Return names of the runs: label, ranks and clock; if these are alike, also the keys in which the configurations
+    differ; then the seed or the file.
 
-    ``short``: without the ranks and the clock where all runs have the same.
+    ``short`` leaves out the ranks and the clock if all runs have the same.
     """
     same_ranks = short and len({run.attributes["ranks"] for run in runs}) == 1
     same_clock = short and len({_clock(run) for run in runs}) == 1
@@ -91,7 +91,7 @@ def names(paths: Sequence[str | os.PathLike], runs: Sequence[Run], short: bool =
 
 
 def _alike(names: Sequence[str]) -> list[list[int]]:
-    """Return where each name stands, in order."""
+    """Return the places of each name, in order."""
     places: dict[str, list[int]] = {}
     for i, name in enumerate(names):
         places.setdefault(name, []).append(i)
@@ -106,13 +106,13 @@ def _name(run: Run, with_ranks: bool, with_clock: bool) -> str:
 
 
 def _clock(run: Run) -> str:
-    """Return in words how a run has its times; empty for one by the clock."""
+    """Return a text on the run's clock; empty for a run by the clock."""
     is_timed_alone = run.attributes.get("timing_only")
     return "simulated" + ", times alone" * bool(is_timed_alone) if is_virtual(run) else ""
 
 
 def seeds_of(runs: Sequence[Run]) -> str:
-    """Return "3 seeds", or "4 runs of 3 seeds" where several runs have the same one; empty for a single run."""
+    """Return "3 seeds", or "4 runs of 3 seeds" if several runs have the same seed; empty for a single run."""
     seeds = len({run.attributes["seed"] for run in runs})
     if len(runs) == 1:
         return ""
@@ -127,7 +127,7 @@ def ranks_of(run: Run) -> str:
 
 
 def by_experiment(runs: Sequence[Run]) -> list[list[int]]:
-    """Indices of the runs, those together that differ in nothing but the seed; in the order of the first of each."""
+    """Return groups of indices of runs that differ only in the seed, in the order of each group's first run."""
     groups: dict[tuple, list[int]] = {}
     for i, run in enumerate(runs):
         names = ("algorithm", *DIGESTS, "ranks", "dataset", "model", "clock", "timing_only")

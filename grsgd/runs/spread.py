@@ -9,38 +9,38 @@ import numpy as np
 from grsgd.runs.numbers import UNKNOWN, known_values, median_and_range
 
 Values = Sequence[tuple[object, float]]
-"""Of each run its seed and a number, NaN where not known."""
+"""Seed and number of each run; the number is NaN if it is not known."""
 EXACT_QUANTILES = {1: 12.706205, 2: 4.302653, 3: 3.182446, 4: 2.776445, 5: 2.570582, 6: 2.446912}
-"""Of Student's t distribution at 0.975, where few degrees of freedom make the expansion inexact."""
+"""Quantiles of Student's t distribution at 0.975, for few degrees of freedom, where the expansion is inexact."""
 NORMAL_QUANTILE = 1.959964
 
 
 class MedianAndRange:
-    """The median of all runs, with the least and the greatest value."""
+    """Summary by the median of all runs, with the least and the greatest value."""
 
     note = "median (least–greatest)"
 
     def text(self, values: Values, text: Callable[[float], str]) -> str:
-        """Return it in words; ``text`` writes one number."""
+        """Return the summary as text; ``text`` writes one number."""
         return median_and_range([value for _, value in values], text)
 
     def numbers(self, values: Values) -> dict[str, float | None]:
-        """Return the numbers by what follows the column's name."""
+        """Return the numbers by the suffix of the column's name."""
         known = known_values([value for _, value in values])
         middle = float(np.median(known)) if known else None
         return {"": middle, "_least": min(known, default=None), "_greatest": max(known, default=None)}
 
 
 class MeanAndInterval:
-    """The mean of the seeds with half of its 95 % interval, by Student's t distribution.
+    """Summary by the mean over the seeds, with half of its 95 % interval, by Student's t distribution.
 
-    Runs of one seed are no independent samples: their mean counts once.
+    Runs of one seed are no independent samples, so only their mean counts.
     """
 
     note = "mean ± half of its 95 % interval, by Student's t over the seeds"
 
     def text(self, values: Values, text: Callable[[float], str]) -> str:
-        """Return it in words; ``text`` writes one number."""
+        """Return the summary as text; ``text`` writes one number."""
         of_seeds = by_seed(values)
         if not of_seeds:
             return UNKNOWN
@@ -50,7 +50,7 @@ class MeanAndInterval:
         return shown if known == len(values) else f"{shown}, {known} of {len(values)}"
 
     def numbers(self, values: Values) -> dict[str, float | None]:
-        """Return the numbers by what follows the column's name."""
+        """Return the numbers by the suffix of the column's name."""
         of_seeds = by_seed(values)
         return {"": fmean(of_seeds) if of_seeds else None, "_half_interval": half_interval(of_seeds)}
 
@@ -61,7 +61,7 @@ Spread = MedianAndRange | MeanAndInterval
 
 
 def by_seed(values: Values) -> list[float]:
-    """Return the mean of the known numbers of each seed."""
+    """Return the mean of each seed's known numbers."""
     seeds: dict[object, list[float]] = {}
     for seed, value in values:
         if not math.isnan(value):
@@ -70,7 +70,7 @@ def by_seed(values: Values) -> list[float]:
 
 
 def half_interval(values: Sequence[float]) -> float | None:
-    """Return half of the 95 % interval of the mean of independent values; None of fewer than two."""
+    """Return half of the 95 % interval of the mean of independent values; None for fewer than two values."""
     if len(values) < 2:
         return None
     return t_quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values))
@@ -79,7 +79,7 @@ def half_interval(values: Sequence[float]) -> float | None:
 def t_quantile(degrees: int) -> float:
     """Return the 0.975 quantile of Student's t distribution, to four digits.
 
-    By the expansion of Fisher and Cornish (1960), equation 3.4 of "The Percentile Points of Distributions Having Known
+    The expansion is by Fisher and Cornish (1960), equation 3.4 of "The Percentile Points of Distributions Having Known
     Cumulants", in powers of 1 / ``degrees``.
     """
     if degrees in EXACT_QUANTILES:

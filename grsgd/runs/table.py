@@ -10,13 +10,13 @@ from grsgd.runs.numbers import UNKNOWN
 from grsgd.text import printable
 
 GAP = 2
-"""Spaces between two columns."""
+"""Number of spaces between two columns."""
 LEAST_NAME = 12
 """Letters of a row's name that are shown on the narrowest terminal."""
 
 
 class TextColumn(NamedTuple):
-    """A column whose cells are text; ``is_number``: whether they are set to the right."""
+    """Column whose cells are text; ``is_number`` says whether they are aligned right."""
 
     name: str
     title: str
@@ -29,7 +29,7 @@ class TextColumn(NamedTuple):
 
 
 def markdown(columns: Sequence[TextColumn]) -> str:
-    """Return all columns as a table that is plain to read as it is, and a table in Markdown too."""
+    """Return all columns as a table that is readable as plain text and as Markdown."""
     return _table([column._replace(cells=[_escaped(cell) for cell in column.cells]) for column in columns], "pipe")
 
 
@@ -43,15 +43,15 @@ def latex(columns: Sequence[TextColumn]) -> str:
         [printable(cell).replace(UNKNOWN, "---").replace("–", "--") for cell in column.cells] for column in columns
     ]
     plain = [column._replace(cells=one) for column, one in zip(columns, cells, strict=True)]
-    # After the end of a row, LaTeX takes a bracket or a star for an argument of it.
+    # After the end of a row, LaTeX reads a bracket or a star as an argument of the line break.
     table = re.sub(r"^ ([\[*])", r" {}\1", _table(plain, "latex_booktabs"), flags=re.MULTILINE)
     return "% \\usepackage{booktabs}\n" + table.replace("±", r"$\pm$")
 
 
 def fitted(columns: Sequence[TextColumn], width: int, by_importance: Sequence[str]) -> tuple[str, list[str]]:
-    """Return a table of at most ``width`` letters, and the names of the columns that there was no room for.
+    """Return a table of at most ``width`` letters, and the names of the columns that do not fit.
 
-    ``by_importance``: names of columns, the last of which give way first.
+    ``by_importance`` has names of columns, of which the last give way first.
     """
     rows, *others = _short(columns, width)
     room, kept = width - rows.width, set()
@@ -64,7 +64,7 @@ def fitted(columns: Sequence[TextColumn], width: int, by_importance: Sequence[st
 
 
 def stacked(columns: Sequence[TextColumn], width: int) -> str:
-    """Return all columns in as many tables, one below the other, as ``width`` asks for."""
+    """Return all columns as tables one below the other, as many as ``width`` needs."""
     rows, *others = _short(columns, width)
     tables = [[rows]]
     for column in others:
@@ -76,7 +76,8 @@ def stacked(columns: Sequence[TextColumn], width: int) -> str:
 
 
 def _short(columns: Sequence[TextColumn], width: int) -> list[TextColumn]:
-    """The same columns in one line a cell: names that leave half of the width to the others, and words that fit."""
+    """Return the columns with one line per cell; names leave half of the width to the others, and words are cut to
+    fit."""
     rows, *others = [column._replace(cells=[printable(cell) for cell in column.cells]) for column in columns]
     rows = _cut(rows, max(width // 2, LEAST_NAME))
     room = max(width - rows.width - GAP, LEAST_NAME)
@@ -88,7 +89,7 @@ def _cut(column: TextColumn, most: int) -> TextColumn:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return at most so many letters, of the beginning and the end: both tell runs apart."""
+    """Return at most ``most`` letters of a text, from its beginning and its end, because both tell runs apart."""
     if len(text) <= most:
         return text
     end = (most - 1) // 2
@@ -96,7 +97,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def _plain(columns: Sequence[TextColumn]) -> str:
-    """Header and dashes are rows like others: tabulate would make more room for a header."""
+    """Return a plain table whose header and dashes are ordinary rows: tabulate would make more room for a header."""
     cells = list(zip(*([one.title, "-" * one.width, *one.cells] for one in columns), strict=True))
     text = tabulate(cells, tablefmt="plain", colalign=_alignment(columns), disable_numparse=True)
     return "\n".join(line.rstrip() for line in text.splitlines())

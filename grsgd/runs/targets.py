@@ -1,4 +1,4 @@
-"""The file behind a path that a user names, found without foreign links, and its errors in one line."""
+"""File behind a path from a user, found without foreign links; its errors fit in one line."""
 
 import os
 import stat
@@ -12,7 +12,7 @@ from grsgd.text import printable
 
 @contextmanager
 def naming(path: str | os.PathLike) -> Iterator[None]:
-    """Turn whatever goes wrong inside into a RunFileError that names ``path``."""
+    """Turn any error in the block into a RunFileError that names ``path``."""
     try:
         yield
     except (OSError, RuntimeError, TypeError, ValueError, OverflowError) as error:
@@ -20,16 +20,16 @@ def naming(path: str | os.PathLike) -> Iterator[None]:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the text of an error for one line: the system's own words for an errno."""
+    """Return the text of an error for one line: the system's text for an errno."""
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
     return printable(str(error))
 
 
 def target_of(path: str | os.PathLike) -> Path:
-    """The file behind ``path``, symbolic links followed, so that a link to a run file survives a rewrite.
+    """Return the file behind ``path`` after following symbolic links, so that a link to a run file survives a rewrite.
 
-    But not those that another user has put into a folder where all may write.
+    Links that another user has put into a folder where all may write are refused.
     """
     check_links(Path(os.path.abspath(path)))
     target = Path(os.path.realpath(path))
@@ -47,7 +47,7 @@ def target_of(path: str | os.PathLike) -> Path:
 
 
 def check_links(path: Path, depth: int = 40) -> None:
-    """Raise ValueError if on the way to an absolute ``path`` there is a link that is not to be followed."""
+    """Raise ValueError if a link on the way to an absolute ``path`` must not be followed."""
     for place in (*reversed(path.parents), path):
         if depth and place.is_symlink():
             folder, link = place.parent.stat(), place.lstat()
@@ -57,14 +57,14 @@ def check_links(path: Path, depth: int = 40) -> None:
 
 
 def check_replaceable(target: Path) -> None:
-    """Raise ValueError if a file can be written but not replaced: another user's, in a sticky folder such as /tmp."""
+    """Raise ValueError for a file that can be written but not replaced: another user's, in a sticky folder as /tmp."""
     folder, owner = target.parent.stat(), target.stat().st_uid
     if folder.st_mode & stat.S_ISVTX and os.geteuid() not in (0, owner, folder.st_uid):
         raise ValueError("is another user's file in a folder where only its owner may replace it")
 
 
 def stamp(path: str | os.PathLike) -> tuple[int, int] | None:
-    """Return numbers that are others when a file was replaced; None if there is none."""
+    """Return numbers that change when a file is replaced; None if there is no file."""
     try:
         found = os.stat(path)
     except OSError:

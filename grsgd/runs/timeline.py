@@ -1,7 +1,7 @@
-"""Timelines of what every rank did, in Chrome's trace-event format: for ui.perfetto.dev or chrome://tracing.
+"""Timelines of the activities of every rank, in Chrome's trace-event format: for ui.perfetto.dev or chrome://tracing.
 
-A rank is a process of the file. Its tracks are `TRACKS`; spans of one track that overlap, such as messages to several
-ranks, are spread over several lanes of it. An arrow leads from a message's sending to its receipt.
+A rank is a process of the file. Its tracks are `TRACKS`. Overlapping spans of one track, such as messages to several
+ranks, are on several lanes of the track. An arrow leads from the sending of a message to its receipt.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from grsgd.runs.targets import naming, target_of
 
 COMPUTE, MERGE, WAIT, SEND, RECEIVE = TRACKS = ("compute", "merge", "wait", "send", "receive")
 MAX_SPANS = 100_000
-"""Spans of a rank that are kept, the first ones: about 40 MB of memory."""
+"""Most spans of a rank that are kept, the first ones: about 40 MB of memory."""
 MAX_SPANS_TOGETHER = 1_000_000
-"""And of all ranks of a run."""
+"""Most spans of all ranks of a run that are kept."""
 SHORTEST_MESSAGE = 2e-9
-"""Seconds that a message is drawn with at least: an arrow needs a span to begin and end in."""
+"""Least seconds for which a message is drawn, because an arrow needs a span to begin and end in."""
 ARROW_INSET = 1e-9
 """Seconds from the edge of a span to the end of an arrow in it."""
 
 
 class Span(NamedTuple):
-    """Something that a rank did from ``begin`` to ``end``, in seconds since training began.
+    """Activity of a rank from ``begin`` to ``end``, in seconds since training began.
 
-    peer, nbytes, tag: of a message; peer None: unknown, or several. message: the same object at sender and receiver.
+    ``peer``, ``nbytes`` and ``tag`` are a message's; ``peer`` is None if it is unknown, or if there are several.
+    ``message`` is the same object at sender and receiver.
     """
 
     track: str
@@ -43,31 +44,31 @@ class Span(NamedTuple):
 
 
 class Timeline:
-    """The spans of one rank.
+    """Spans of one rank.
 
     Parameters
     ----------
     clock
-        Gives seconds.
+        Function that returns seconds.
     limit
-        Spans that are kept, the first ones.
+        Most spans that are kept, the first ones.
     shortest
-        Seconds of waiting and merging that are left out as being nothing.
+        Seconds up to which waiting and merging are left out as negligible.
     """
 
     def __init__(self, rank: int, clock: Callable[[], float], limit: int = MAX_SPANS, shortest: float = 0.0):
         self.rank, self.clock, self.limit, self.shortest = rank, clock, limit, shortest
         self.spans: list[Span] = []
         self.left_out = 0
-        """Spans beyond the limit."""
+        """Number of spans beyond the limit."""
         self._zero: float | None = None
 
     def begin(self, zero: float):
-        """Training begins at ``zero`` of the clock: what was before is left out."""
+        """Begin to record: training begins at ``zero`` of the clock, and earlier spans are left out."""
         self._zero = zero
 
     def add(self, track: str, name: str, begin: float, end: float, *message):
-        """Note a span from ``begin`` to ``end`` of the clock; ``message``: peer, nbytes, tag, message of `Span`."""
+        """Note a span from ``begin`` to ``end`` of the clock; ``message`` has peer, nbytes, tag, message of `Span`."""
         if self._zero is None or begin < self._zero:
             return
         if end - begin <= self.shortest and track not in (SEND, RECEIVE):
@@ -78,12 +79,12 @@ class Timeline:
             self.spans.append(Span(track, sys.intern(name), begin - self._zero, end - self._zero, *message))
 
     def kept(self) -> FinishedTimeline:
-        """Return what is to be written."""
+        """Return the timeline to be written."""
         return FinishedTimeline(self.rank, list(self.spans), self.left_out)
 
 
 class FinishedTimeline(NamedTuple):
-    """The spans of a rank that are written, and how many are not."""
+    """Spans of a rank that are written, and the number of spans that are left out."""
 
     rank: int
     spans: list[Span]
@@ -91,14 +92,14 @@ class FinishedTimeline(NamedTuple):
 
 
 def limit_of(ranks: int) -> int:
-    """Return how many spans of each of so many ranks are kept."""
+    """Return the most spans of each rank that are kept, in a run of ``ranks`` ranks."""
     return max(1, min(MAX_SPANS, MAX_SPANS_TOGETHER // ranks))
 
 
 def write(path: str | os.PathLike, timelines: Iterable[FinishedTimeline], clock: str) -> list[str]:
-    """Write the timelines of all ranks as a whole or not at all; ``clock``: whose seconds they are, for the reader.
+    """Write the timelines of all ranks as a whole or not at all; ``clock`` names their clock for the reader.
 
-    Returns what is missing in it, a line each. Raises RunFileError.
+    Returns a line on each missing part. Raises RunFileError.
     """
     timelines = list(timelines)
     missing = [cut_off(path, timelines)] if any(kept.left_out for kept in timelines) else []
@@ -112,7 +113,7 @@ def write(path: str | os.PathLike, timelines: Iterable[FinishedTimeline], clock:
 
 
 def cut_off(path, timelines: list[FinishedTimeline]) -> str:
-    """Say from when on spans are missing."""
+    """Return a line that says from when on spans are missing."""
     cut = [kept for kept in timelines if kept.left_out]
     first = min(cut, key=lambda kept: kept.spans[-1].begin)
     return (
@@ -123,10 +124,10 @@ def cut_off(path, timelines: list[FinishedTimeline]) -> str:
 
 
 def events(timelines: list[FinishedTimeline]) -> Iterator[dict]:
-    """Iterate over the events of the file: names of tracks, spans, arrows. Times are in microseconds."""
+    """Yield the events of the file: names of tracks, spans, arrows. Times are in microseconds."""
     sent = {span.message: span.begin for kept in timelines for span in kept.spans if is_end(span, SEND)}
     ends: dict[Hashable, dict[str, tuple[int, int, float]]] = {}
-    tid = 1 + max((kept.rank for kept in timelines), default=0)  # a thread numbered as its process is drawn first
+    tid = 1 + max((kept.rank for kept in timelines), default=0)  # a thread with its process's number is drawn first
     for rank, spans, _ in timelines:
         yield named("process_name", rank, tid, f"rank {rank}")
         yield named("process_sort_index", rank, tid, rank)
@@ -157,7 +158,8 @@ def is_end(span: Span, track: str) -> bool:
 
 
 def as_drawn(span: Span, sent: dict[Hashable, float]) -> Span:
-    """A message is received from when it was sent on, not from when it was waited for; ``sent``: when that was."""
+    """Return a span as it is drawn: a message is received from its sending on, not from the wait for it. ``sent`` has
+    the times of sending, by message."""
     if span.track not in (SEND, RECEIVE):
         return span
     begin = span.begin
@@ -167,7 +169,7 @@ def as_drawn(span: Span, sent: dict[Hashable, float]) -> Span:
 
 
 def lanes_of(spans: list[Span]) -> list[int]:
-    """Return a lane for each span, ascending by begin, so that those of one lane do not overlap: the lowest free."""
+    """Return a lane for each span, ascending by begin: the lowest free lane, so that spans of a lane do not overlap."""
     lanes, free = [], []
     for span in spans:
         lane = next((number for number, end in enumerate(free) if end <= span.begin), len(free))
@@ -191,5 +193,5 @@ def event_of(span: Span, rank: int, tid: int) -> dict:
 
 
 def microseconds(seconds: float) -> float:
-    """Return microseconds, to the nanosecond."""
+    """Return ``seconds`` in microseconds, rounded to the nanosecond."""
     return round(1e6 * seconds, 3)

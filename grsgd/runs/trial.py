@@ -1,9 +1,9 @@
-"""Reading an HDF5 file on trial, in another process.
+"""Trial reading of an HDF5 file, in another process.
 
-Wrong bytes can make HDF5 loop, crash, or take all memory, and no call of it can be interrupted.
+Wrong bytes can make HDF5 loop, crash, or allocate all memory, and no call of it can be interrupted.
 
-One process tries all files, one after the other, each within limits of time and memory, and is started for the first.
-``python -m grsgd.runs.trial`` is that process.
+One process tries all files, one after the other, each within limits of time and memory; it is started for the first
+file. ``python -m grsgd.runs.trial`` is this process.
 """
 
 import atexit
@@ -25,28 +25,28 @@ from grsgd.mpi_environment import module
 from grsgd.runs.hdf5 import Hdf5Reader
 
 SECONDS = 10.0
-"""Seconds of the processor that a file of no size may take."""
+"""Seconds of processor time for a file of no size."""
 BYTES_PER_SECOND = 8 * 2**20
 MOST_SECONDS = 300.0
 BYTES = 2**30
-"""Memory that a file of no size may take, beside Python's."""
+"""Bytes of memory for a file of no size, in addition to Python's."""
 PATIENCE = 600.0
-"""Seconds to wait for a process that gets no processor, or reads from a folder that does not answer."""
+"""Seconds to wait for a process that gets no processor time, or reads from a folder that does not answer."""
 
 _good: set[tuple] = set()
-"""Files that can be read, as they were then."""
+"""Files that could be read, with their state at that time."""
 _lock = threading.Lock()
 _helper: tuple[int, subprocess.Popen] | None = None
-"""The process that tries, and the one that has started it: a fork must not talk to it."""
+"""The process that tries, and the process that has started it: a fork must not talk to it."""
 
 
 def try_reading(path: str | os.PathLike):
-    """Raise ValueError, in words for a line, if a file cannot be read as a whole within the limits."""
+    """Raise ValueError, in one line, if a file cannot be read as a whole within the limits."""
     with _lock:
         key = _key(path)
         if key in _good:
             return
-        size = key[-1]  # of a sparse file terabytes, which lie nowhere
+        size = key[-1]  # for a sparse file possibly terabytes that take no disk
         seconds = min(SECONDS + size / BYTES_PER_SECOND, MOST_SECONDS)
         most = min(BYTES + 4 * size, max(available(), 2**27))
         answer = _ask({"path": os.path.abspath(path), "seconds": seconds, "bytes": most})
@@ -67,10 +67,10 @@ def _key(path) -> tuple:
 
 
 def _ask(request: dict) -> str:
-    """Return what is wrong with a file; "" if nothing is."""
+    """Return the error of a file; "" if it has none."""
     try:
         process = _process()
-    except OSError:  # no other process can be started: there is no trial
+    except OSError:  # no other process can be started, so there is no trial
         return ""
     try:
         with suppress(BrokenPipeError):
@@ -81,13 +81,13 @@ def _ask(request: dict) -> str:
             return f"not read after {PATIENCE:g} s: the machine is busy, or its folder does not answer"
         if line := process.stdout.readline():
             return json.loads(line)
-    except BaseException:  # a signal: its answer must not be taken for that of the next file
+    except BaseException:  # after a signal the answer must not be taken for the answer of the next file
         stop()
         raise
     stop()
     if process.returncode == -signal.SIGPROF:
-        return f"damaged HDF5 file: to read it does not end ({request['seconds']:.3g} s of the processor)"
-    return f"damaged HDF5 file: to read it ends the process ({_name(process.returncode)})"
+        return f"damaged HDF5 file: reading it does not end ({request['seconds']:.3g} s of processor time)"
+    return f"damaged HDF5 file: reading it ends the process ({_name(process.returncode)})"
 
 
 def _name(ended: int) -> str:
@@ -100,7 +100,7 @@ def _process() -> subprocess.Popen:
         root = str(Path(__file__).parents[2])
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([root, *filter(None, [os.getenv("PYTHONPATH")])])}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # each of which takes address space
+        one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # each thread takes address space
         command = module("grsgd.runs.trial")
         process = subprocess.Popen(command, env=environment | one_thread, start_new_session=True, **pipes)
         _helper = os.getpid(), process
@@ -109,7 +109,7 @@ def _process() -> subprocess.Popen:
 
 
 def stop():
-    """End the process that tries; the next file starts another one."""
+    """End the process that tries; the next file starts another process."""
     global _helper
     if _helper is not None and _helper[0] == os.getpid():
         process = _helper[1]
@@ -121,11 +121,11 @@ def stop():
     _helper = None
 
 
-# ---- in that process
+# ---- in the other process
 
 
 def main():
-    """Try each file that a line on stdin names, and answer with a line: what is wrong, or ""."""
+    """Try each file in a line on stdin, and answer with a line: its error, or ""."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     for line in sys.stdin.buffer:
@@ -146,8 +146,8 @@ def wrong_with(path: str) -> str:
     except ValueError as error:
         return str(error)[:4000]
     except MemoryError:
-        return "damaged HDF5 file: to read it takes too much memory"
-    except Exception as error:  # whatever h5py makes of damaged bytes
+        return "damaged HDF5 file: reading it takes too much memory"
+    except Exception as error:  # h5py raises errors of many kinds for damaged bytes
         return f"truncated or damaged HDF5 file: {str(error)[:4000]}"
     return ""
 

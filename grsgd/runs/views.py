@@ -15,17 +15,17 @@ from grsgd.runs.several import ranks_of
 from grsgd.text import printable
 
 ROWS = 5
-"""Snapshots that a notebook shows, the last ones."""
+"""Number of last snapshots that a notebook shows."""
 BARE = ("run", "ended")
 """Facts that need no name."""
 FRAMES = ("curve", "ranks", "traffic")
 
 
 def line(run: Run) -> str:
-    """Return what ran, how it ended, and its most important numbers, in a line."""
+    """Return the run's label, its end, and its most important numbers, in a line."""
     try:
         facts = _facts(run)
-    except (KeyError, TypeError, ValueError):  # still being put together
+    except (KeyError, TypeError, ValueError):  # the run is still being assembled
         return f"<Run: {printable(str(run.attributes.get('algorithm')))}, incomplete>"
     return f"<Run: {'; '.join(value if key in BARE else f'{key} {value}' for key, value in facts.items())}>"
 

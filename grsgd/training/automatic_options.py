@@ -15,12 +15,12 @@ from grsgd.training.gradients import CommonBatch
 from grsgd.training.stragglers import DelayModel
 
 DELAYED_STEPS = 500
-"""Steps of the run whose delays a trial knows."""
+"""Number of steps of the run whose delays a trial knows."""
 
 
 def choose_options(config: Config, dataset: Dataset, model: torch.nn.Module, context: RankContext):
-    """Schedule, on all ranks at once: return ``config`` with every option decided, and why so, by attribute of the run
-    file.
+    """Schedule, on all ranks at once: return ``config`` with every option decided, and the reasons, by attribute of the
+    run file.
 
     ``model`` is not changed; ``context.comm`` carries nothing else. Raises ConfigError, such as NoMulticast.
     """
@@ -31,12 +31,12 @@ def choose_options(config: Config, dataset: Dataset, model: torch.nn.Module, con
 
 
 def with_options(config: Config, chosen: dict) -> Config:
-    """Return the configuration with other options of its algorithm."""
+    """Return the configuration with changed options of its algorithm."""
     return config.model_copy(update={"algorithm": config.algorithm.model_copy(update=chosen)})
 
 
 def load_of(config: Config, dataset: Dataset, trial: CommonBatchAlgorithm) -> Load:
-    """Return what the ranks of a run compute, and what delays them. Raises ConfigError."""
+    """Return the work of the ranks in a run, and their delays. Raises ConfigError."""
     ranks = trial.comm.size
 
     def gradients(most: int | None = None) -> CommonBatch:

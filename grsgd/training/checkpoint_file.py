@@ -1,8 +1,8 @@
-"""The file of one rank's part of a checkpoint: a line that says which part it is, with a digest of all, then arrays.
+"""File of one rank's part of a checkpoint: a line that identifies the part, with a digest of the file, then arrays.
 
-The line fills the first block. Behind it are arrays as `numpy.save` writes them. The first array is a JSON text with
-all other values, in which places are kept for the other arrays. HDF5 is not used, for it ends the process where a disk
-is full. Nothing is interpreted before the digest is found to be right, so any damage is refused.
+The line fills the first block. After it come arrays as `numpy.save` writes them. The first array is a JSON text with
+all other values, and with placeholders for the other arrays. HDF5 is not used, because it ends the process if a disk is
+full. Nothing is interpreted before the digest has been checked, so any damage is refused.
 """
 
 import hashlib
@@ -18,21 +18,21 @@ from numpy.lib.format import read_array, write_array
 from grsgd.errors import RunFileError
 
 FORMAT = 2
-"""Number of the format; another one is refused."""
+"""Number of the file format; a file of another format is refused."""
 KIND = "checkpoint of grsgd"
 BLOCK = 512
-"""Bytes of the line with which a file begins, spaces included."""
+"""Length in bytes of the line at the beginning of a file, including spaces."""
 CHUNK = 2**20
-"""Bytes of which the digest is computed at once."""
+"""Bytes that are read at once to compute the digest."""
 PLACE = "an array of this file"
-"""In place of an array, in the JSON text."""
+"""Placeholder for an array in the JSON text."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """The identity of a file: the part of ``rank``, one of ``ranks``, of the checkpoint ``id``.
+    """Identity of a file: the part of ``rank``, one of ``ranks``, of the checkpoint ``id``.
 
-    The checkpoint was taken after ``samples`` samples of all ranks. The id is random, and the same in all its parts.
+    The checkpoint was taken after ``samples`` samples of all ranks. The id is random, and the same in all parts.
     """
 
     id: str
@@ -42,7 +42,7 @@ class Header:
 
 
 def write(path: Path, header: Header, state: dict, config: str):
-    """Write a state, a tree of dicts whose leaves are arrays and what JSON can hold, and the configuration.
+    """Write the configuration and a state, a tree of dicts whose leaves are arrays and values that JSON can hold.
 
     Raises OSError, and TypeError or ValueError for a value that no file can hold.
     """
@@ -58,7 +58,8 @@ def write(path: Path, header: Header, state: dict, config: str):
 
 
 def read(path: Path) -> tuple[Header, dict, str]:
-    """Return what `write` was given; raises RunFileError for any file that `write` has not left like this."""
+    """Return the arguments that `write` was given; raises RunFileError for any file that `write` has not left like
+    this."""
     header = read_header(path)
     try:
         with open(path, "rb") as file:
@@ -69,12 +70,12 @@ def read(path: Path) -> tuple[Header, dict, str]:
             return header, _with_arrays(content["state"], file), content["config"]
     except RunFileError:
         raise
-    except Exception as error:  # a stranger's file may hold anything behind a digest that is right
+    except Exception as error:  # a stranger's file may hold anything, with a correct digest
         raise RunFileError(f"{path}: cannot be read: {_reason(error)}") from None
 
 
 def read_header(path: Path) -> Header:
-    """Return what a file says that it is, which is not checked; raises RunFileError."""
+    """Return the header of a file, unchecked; raises RunFileError if the file has none."""
     try:
         with open(path, "rb", opener=_without_waiting) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -94,12 +95,12 @@ def read_header(path: Path) -> Header:
 
 
 def check(tree: dict):
-    """Raise TypeError or ValueError, naming it, for a value that no file can hold."""
+    """Raise TypeError or ValueError for a value that no file can hold, and name the value."""
     _without_arrays(tree, [])
 
 
 def _without_arrays(tree: dict, arrays: list[np.ndarray], where: str = "") -> dict:
-    """Return a copy of a tree with PLACE where arrays were, which are appended to ``arrays``."""
+    """Return a copy of a tree with PLACE in place of arrays, which are appended to ``arrays``."""
     copy = {}
     for name, value in tree.items():
         if not isinstance(name, str):
@@ -121,7 +122,7 @@ def _without_arrays(tree: dict, arrays: list[np.ndarray], where: str = "") -> di
 
 
 def _with_arrays(tree: dict, file) -> dict:
-    """Return a tree with the next arrays of a file in the places that are kept for them."""
+    """Return a tree with the next arrays of a file in place of the placeholders."""
     return {
         name: _with_arrays(value, file)
         if isinstance(value, dict)
@@ -138,7 +139,7 @@ def _line(header: Header, digest: str) -> bytes:
 
 
 def _digest(header: Header, file) -> str:
-    """Return the digest of the header and of everything in an open file behind the first block."""
+    """Return the digest of the header and of everything in an open file after the first block."""
     digest = hashlib.sha256(_line(header, ""))
     file.seek(BLOCK)
     while part := file.read(CHUNK):

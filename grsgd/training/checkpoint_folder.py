@@ -1,8 +1,8 @@
-"""The folder of a run's checkpoints, as one rank sees it: which exist, which are whole, and which are removed.
+"""Folder of a run's checkpoints, as one rank sees it: existing, whole and removed checkpoints.
 
 ``FOLDER/samples-000000012800/rank-0003.ckpt`` is a rank's part of a checkpoint (`grsgd.training.checkpoint_file`), and
-``FOLDER/curve-5f3a.../rank-0003.bin`` has its snapshots so far. ``FOLDER/complete`` exists once a checkpoint was whole.
-All ranks share the folder, or each has its own.
+``FOLDER/curve-5f3a.../rank-0003.bin`` has the rank's snapshots so far. ``FOLDER/complete`` exists once a checkpoint was
+whole. All ranks share the folder, or each rank has its own.
 """
 
 import os
@@ -20,11 +20,11 @@ COMPLETE, LOCK = "complete", "lock"
 SAMPLES, RANK = re.compile(r"samples-([0-9]{12,18})"), re.compile(r"rank-([0-9]{4,9})\.(ckpt|bin)")
 OURS = re.compile(rf"{SAMPLES.pattern}|curve-[0-9a-f]+")
 LOCK_SECONDS = 5.0
-"""How long to wait for a job that ends just now."""
+"""Seconds to wait for the end of another job that uses the folder."""
 
 
 class CheckpointPart(NamedTuple):
-    """A file of a checkpoint, as its rank has found it; without header there is a problem, in one line."""
+    """File of a checkpoint, as its rank has found it; without a header it has a problem, in one line."""
 
     samples: int
     rank: int
@@ -33,7 +33,7 @@ class CheckpointPart(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A checkpoint after so many samples, of so many ranks; with a problem it is not whole, and that says why."""
+    """Checkpoint after ``samples`` samples, of ``ranks`` ranks; ``problem`` says why it is not whole, if it is not."""
 
     samples: int
     ranks: int = 0
@@ -57,7 +57,7 @@ def take(folder: Path) -> IO:
         folder.mkdir(parents=True, exist_ok=True)
         lock = exclusive_lock(folder / LOCK, LOCK_SECONDS)
         if not any(map(SAMPLES.fullmatch, _names(folder))):
-            (folder / COMPLETE).unlink(missing_ok=True)  # of a run whose checkpoints somebody has removed
+            (folder / COMPLETE).unlink(missing_ok=True)  # left by a run whose checkpoints were removed by hand
         return lock
     except TimeoutError:
         raise ConfigError(
@@ -68,7 +68,7 @@ def take(folder: Path) -> IO:
 
 
 def parts(folder: Path, rank: int, ranks: int) -> list[CheckpointPart]:
-    """Return the files of this rank, one of ``ranks``; as rank 0 those of ranks that are no more, too."""
+    """Return the files of this rank, one of ``ranks``; on rank 0 also the files of ranks that no longer exist."""
     found = []
     for samples in sorted(int(match[1]) for match in map(SAMPLES.fullmatch, _names(folder)) if match):
         for number in _numbers(folder / name_of(samples), rank, ranks):
@@ -84,7 +84,7 @@ def parts(folder: Path, rank: int, ranks: int) -> list[CheckpointPart]:
 
 
 def checkpoints(found: Iterable[CheckpointPart]) -> list[Found]:
-    """Return the checkpoints of which these are all parts, the newest first."""
+    """Return the checkpoints of all parts in ``found``, the newest first."""
     by_samples: dict[int, list[CheckpointPart]] = {}
     for part in found:
         by_samples.setdefault(part.samples, []).append(part)
@@ -112,15 +112,15 @@ def _checkpoint(samples: int, found: list[CheckpointPart]) -> Found:
 
 
 def remove_others(folder: Path, keep: set[str], rank: int, ranks: int):
-    """Remove this rank's files of all checkpoints and curves but those to keep."""
+    """Remove this rank's files of all checkpoints and curves whose names are not in ``keep``."""
     for name in _names(folder):
         if name not in keep and OURS.fullmatch(name):
             remove(folder / name, rank, ranks)
 
 
 def remove(place: Path, rank: int, ranks: int):
-    """Remove this rank's files of a checkpoint or curve; rank 0 those of ranks that are no more, and what killed
-    processes have left."""
+    """Remove this rank's files of a checkpoint or curve. Rank 0 also removes files of ranks that no longer exist, and
+    temporary files of killed processes."""
     if place.is_symlink():
         return
     for number in _numbers(place, rank, ranks):
@@ -131,23 +131,23 @@ def remove(place: Path, rank: int, ranks: int):
         if rank == 0:
             for path in place.glob(".grsgd-*.tmp"):
                 path.unlink()
-        place.rmdir()  # if it was the last one's
+        place.rmdir()  # succeeds for the rank that removes the last file
 
 
 def curve_in(place: Path, rank: int) -> Path:
-    """Return where a rank's snapshots are, in the folder of a curve."""
+    """Return the path of a rank's snapshots in the folder of a curve."""
     return place / f"rank-{rank:04d}.bin"
 
 
 def make_place(place: Path):
-    """Make the folder of a checkpoint or a curve; raises OSError, also where others have put a link."""
+    """Make the folder of a checkpoint or a curve; raises OSError, also if a link is in its place."""
     place.mkdir(parents=True, exist_ok=True)
     if place.is_symlink():
         raise OSError(f"{place} is a symbolic link")
 
 
 def _numbers(place: Path, rank: int, ranks: int) -> list[int]:
-    """Return the ranks whose files are this one's concern: only rank 0 reads the whole folder, which may be large."""
+    """Return the ranks whose files this rank handles: only rank 0 reads the whole folder, which may be large."""
     if rank:
         return [rank] if os.path.lexists(place / file_of(rank)) or os.path.lexists(curve_in(place, rank)) else []
     numbers = {int(match[1]) for match in map(RANK.fullmatch, _names(place)) if match}
@@ -162,5 +162,5 @@ def _names(folder: Path) -> list[str]:
 
 
 def is_same_folder(folder: Path, other: Path | None) -> bool:
-    """Whether two paths, either of which may be relative or a link, are of one folder."""
+    """Return whether two paths, either of which may be relative or a link, lead to one folder."""
     return other is not None and folder.resolve() == other.resolve()

@@ -1,6 +1,7 @@
-"""The checkpoints that a run takes: the state of every rank (`rank_state`), in a folder that outlives the job.
+"""Checkpoints that a run takes: the state of every rank (`rank_state`), in a folder that outlives the job.
 
-Each rank writes its own files (`checkpoint_folder`), beside the training. A checkpoint is whole when all ranks have.
+Each rank writes its own files (`checkpoint_folder`), in the background of training. A checkpoint is whole once all
+ranks have written theirs.
 """
 
 import os
@@ -41,14 +42,14 @@ from grsgd.training.recovery import Recovery, do_nothing
 from grsgd.training.trainer import Trainer
 
 KEPT = 2
-"""Whole checkpoints that are kept."""
+"""Number of whole checkpoints that are kept."""
 ID_BITS = 52
-"""Of a random number that ranks tell each other as float64."""
+"""Bits of a random number that ranks tell each other as float64."""
 
 
 @dataclass(frozen=True)
 class Every:
-    """How often checkpoints are taken: every so many steps, or seconds."""
+    """Interval of checkpoints: ``steps`` steps or ``seconds`` seconds."""
 
     steps: int | None = None
     seconds: float | None = None
@@ -65,23 +66,23 @@ class Every:
 
 
 class Checkpoints(Recovery):
-    """Recovery of a job by a later one: takes the checkpoints of one rank.
+    """Recovery of a job by a later job: takes the checkpoints of one rank.
 
-    Of an algorithm with messages under way between two steps all ranks rest first: they take in every message and end
-    what goes on in the background.
+    If an algorithm has messages under way between two steps, all ranks rest first: they take in every message and end
+    their background activities.
 
     Parameters
     ----------
     folder
-        Of all checkpoints of the run; all ranks share it, or each has its own.
+        Folder of all checkpoints of the run; all ranks share it, or each has its own.
     every
-        How often.
+        Interval of checkpoints.
     meeting
-        By which ranks agree on when, where the clock, a signal, or a rank that runs free asks for one.
+        Agreement of the ranks on the step, if the clock, a signal, or a rank that runs free asks for a checkpoint.
     config
         The configuration, as TOML.
     go_on
-        As of `Recovery`.
+        As in `Recovery`.
     """
 
     knows_the_end = False
@@ -97,24 +98,24 @@ class Checkpoints(Recovery):
         super().__init__(go_on)
         self.folder, self.every, self.meeting, self.config = folder, every, meeting, config.toml()
         self.code = digests_of(config)
-        """Of the files that the configuration takes something from."""
+        """Digests of the files outside this package that the configuration uses."""
         self.comm, self.in_lockstep = meeting.comm, meeting.in_lockstep
         self.rests_between_steps = config.traits.rests_between_steps
         self.problem = ""
-        """Why the last one could not be written."""
+        """The reason why the last checkpoint could not be written; empty if it was."""
         self._thread: threading.Thread | None = None
         self._at = 0
-        """Samples of all ranks at the last one that was begun."""
+        """Samples of all ranks at the last checkpoint that was begun."""
         self._step, self._time = 0, time.monotonic()
-        """This rank's step, and when it was."""
+        """This rank's step at the last checkpoint, and its time."""
         self._meets = False
-        """Whether this rank rests because one of them has asked."""
+        """Whether this rank rests because a rank has asked for a meeting."""
         self._curve = CurveFile(folder, self.comm.rank)
         self._whole: list[tuple[str, str]] = []
-        """The whole checkpoints that are kept: the names of each one's folder, and of its curve's."""
+        """The whole checkpoints that are kept: the names of each one's folder, and of its curve's folder."""
 
     def attach(self, trainer: Trainer):
-        """Take the checkpoints of ``trainer``; raises ConfigError if no file could hold what its optimizer keeps."""
+        """Take the checkpoints of ``trainer``; raises ConfigError if no file can hold the state of its optimizer."""
         super().attach(trainer)
         try:
             checkpoint_file.check({"optimizer": state_of_optimizer(trainer.optimizer.optimizer)})
@@ -125,14 +126,15 @@ class Checkpoints(Recovery):
             ) from None
 
     def go_on_from_checkpoint(self, folder: Path, samples: int, names: tuple[str, str], curve: CurveFile | None):
-        """Go on from a checkpoint; newer ones in the same folder, none of which is whole, stay until the next is."""
+        """Go on from a checkpoint; newer checkpoints in its folder, none of them whole, stay until the next one is
+        whole."""
         self._at, self._step, self._time = samples, self.trainer.totals.steps, time.monotonic()
         if is_same_folder(self.folder, folder):
             self._whole = [names]
             self._curve = curve or self._curve
 
     def watch(self):
-        """Look whether it is time, or another rank has asked for a checkpoint; called while this rank waits, too."""
+        """Look whether a checkpoint is due or another rank has asked for one; called while this rank waits, too."""
         step = self.trainer.totals.steps
         if self.comm.rank == 0 and self._is_time(step):
             self._step, self._time = step, time.monotonic()
@@ -140,15 +142,15 @@ class Checkpoints(Recovery):
         self.meeting.watch(step)
 
     def _is_time(self, step: int) -> bool:
-        """Whether rank 0 is to ask all ranks; those in lockstep count steps themselves."""
+        """Return whether rank 0 is to ask all ranks for a checkpoint; ranks in lockstep count steps themselves."""
         if self.every.seconds is not None:
             return time.monotonic() - self._time >= self.every.seconds
         return not self.in_lockstep and step >= self._step + self.every.steps
 
     def before_step(self, step: int):
-        """Schedule, before each step: take a checkpoint if it is time, or return that all ranks are to rest first.
+        """Schedule, before each step: take a checkpoint if it is due, or return that all ranks are to rest first.
 
-        Raises Stopped, on all ranks, after a checkpoint that was asked for by a signal.
+        Raises Stopped, on all ranks, after a checkpoint that a signal has asked for.
         """
         self.watch()
         meets = yield from self.meeting.before_step(step)
@@ -161,15 +163,15 @@ class Checkpoints(Recovery):
         return False
 
     def leave_steps(self):
-        """This rank steps no more before `at_rest`, where all meet. In lockstep others may still ask for a step that
-        nobody takes."""
+        """Note that this rank takes no step before `at_rest`, where all ranks meet. In lockstep other ranks may still
+        ask for a step that no rank takes."""
         self.meeting.is_held = not self.in_lockstep
 
     def at_rest(self, ended: bool):
-        """Schedule, on all ranks at once, while no message is under way: take a checkpoint, unless one of them has
-        reached the end of the run; returns whether it has.
+        """Schedule, on all ranks at once, while no message is under way: take a checkpoint, unless a rank has reached
+        the end of the run; returns whether one has.
 
-        ``ended``: whether this rank has. Raises Stopped as `before_step`.
+        ``ended`` says whether this rank has reached the end. Raises Stopped as `before_step`.
         """
         votes = np.array([ended, self._meets, bool(self.meeting.reason)], float)
         yield from halving_doubling_allreduce(self.comm, votes, tags.CHECKPOINT)
@@ -184,7 +186,8 @@ class Checkpoints(Recovery):
         return False
 
     def _take(self, reason: str):
-        """Schedule, on all ranks at once: copy the state, and begin to write it; raises Stopped for a reason."""
+        """Schedule, on all ranks at once: copy the state, and begin to write it; raises Stopped if a reason is
+        given."""
         yield from self.written()
         trainer = self.trainer
         id = 0 if self.comm.rank else secrets.randbits(ID_BITS)
@@ -195,7 +198,7 @@ class Checkpoints(Recovery):
             header = Header(f"{int(told[1]):013x}", self._at, self.comm.size, self.comm.rank)
             try:
                 state = state_of(trainer)
-            except Exception as error:  # of an optimizer or a model of somebody's own: training goes on
+            except Exception as error:  # from a user's optimizer or model: training goes on
                 self._has_failed(error)
                 state = None
             self._thread = threading.Thread(target=self._write, args=(state, trainer.snapshots, header), daemon=True)
@@ -205,7 +208,7 @@ class Checkpoints(Recovery):
             raise Stopped(reason)
 
     def written(self):
-        """Schedule, on all ranks at once: wait until all have written their part of the last one; remove older ones."""
+        """Schedule, on all ranks at once: wait until all have written the last checkpoint; remove older checkpoints."""
         if self._thread is None:
             return
         thread, self._thread = self._thread, None
@@ -213,7 +216,7 @@ class Checkpoints(Recovery):
         failed = np.array([float(bool(self.problem))])
         yield from halving_doubling_allreduce(self.comm, failed, tags.CHECKPOINT)
         name = name_of(self._at)
-        if failed[0]:  # what others have written takes room on a disk that may be full
+        if failed[0]:  # files of the other ranks take room on a disk that may be full
             remove(self.folder / name, self.comm.rank, self.comm.size)
             return
         self.last = self.folder / name
@@ -243,11 +246,11 @@ class Checkpoints(Recovery):
             with atomic_write(path) as temporary:
                 checkpoint_file.write(temporary, header, state, self.config)
             self.problem = ""
-        except Exception as error:  # of the disk; and what an optimizer keeps may fit into no file
+        except Exception as error:  # an error of the disk, or an optimizer's state that fits into no file
             self._has_failed(error)
 
     def _has_failed(self, error: Exception):
-        """Note why a checkpoint could not be written, and say so at once if it is another reason than before."""
+        """Note why a checkpoint could not be written, and print the reason at once if it is a new one."""
         before = self.problem
         self.problem = f"{self.folder}: {getattr(error, 'strerror', None) or error}"
         if self.problem != before:

@@ -1,4 +1,4 @@
-"""The gradients of one rank's steps: what computes them, how much they are delayed, and their losses."""
+"""Gradients of one rank's steps: their computation, delays and losses."""
 
 import math
 
@@ -20,9 +20,9 @@ from grsgd.training.times import RankTotals
 
 
 class GradientComputing:
-    """Computes the gradients of one rank, and keeps their losses until the next snapshot.
+    """Computation of one rank's gradients, whose losses are kept until the next snapshot.
 
-    ``totals``: times of the rank, to which that of computing is added.
+    ``totals`` are the times of the rank, to which the computing time is added.
     """
 
     def __init__(self, config: Config, dataset: Dataset, replica: Replica, context: RankContext, totals: RankTotals):
@@ -33,18 +33,18 @@ class GradientComputing:
         self.workers = workers_of(config.algorithm_class, config.algorithm_options, self.ranks)
         self.delays = DelayModel(config.stragglers, self.rank, config.seed)
         self.gradients: OwnBatches | CommonBatch | None = None
-        """None on a rank that does not train."""
+        """Source of the gradients; None on a rank that does not train."""
         self.loss: float | None = None
-        """Of the last gradient."""
+        """Loss of the last gradient."""
         self.losses: dict[int, list[float]] = {}
-        """The losses since the last snapshot, by number of the block."""
+        """Losses since the last snapshot, by number of the block."""
         self.stages: list = []
-        """Of a gradient in simulated time: moments at which the gradient of a parameter is there."""
+        """Moments of a gradient in simulated time at which the gradient of a parameter is complete."""
 
     def go_on_from(self, step: int, algorithm: Algorithm):
         """Compute the gradients from step number ``step`` on, for ``algorithm``."""
         self.close()
-        torch.backends.cudnn.deterministic = self.shares_batches  # all get the same of a block, bit for bit
+        torch.backends.cudnn.deterministic = self.shares_batches  # a block's gradient must be equal on all ranks
         if self.shares_batches:
             self.gradients = CommonBatch.of(self.config, self.data, self.replica, algorithm, self.ranks, step)
         elif self.rank < self.workers:
@@ -52,9 +52,10 @@ class GradientComputing:
             self.gradients = OwnBatches.of(self.config, self.data, self.replica, *shards, step)
 
     def tell_early(self, algorithm: Algorithm):
-        """Tell the algorithm of the gradient of each parameter as soon as it is there, where it sends gradients early.
+        """Tell the algorithm each parameter's gradient as soon as it is complete, if the algorithm sends gradients
+        early.
 
-        A rank with delays has no gradient before they are over.
+        A rank with delays has no complete gradient before they are over.
         """
         if not (algorithm.traits.sends_early and self.ranks > 1 and self.delays.is_none):
             return
@@ -64,7 +65,7 @@ class GradientComputing:
             self.replica.on_gradient(algorithm.gradient_ready)
 
     def gradient(self, step: int):
-        """Schedule: the gradient of a step, and this rank's delay.
+        """Schedule: compute the gradient of a step, and wait for this rank's delay.
 
         Raises Stopped, on all ranks, if the loss is not finite.
         """
@@ -79,12 +80,12 @@ class GradientComputing:
         self.loss = self._mean(gradient.value, step)
 
     def skip(self):
-        """Schedule: pass over the batch of a step, of which the algorithm needs no gradient."""
+        """Schedule: pass over the batch of a step whose gradient the algorithm does not need."""
         yield Compute(self.gradients.skip, 0)
 
     def _mean(self, losses: dict[int, float] | None, step: int) -> float | None:
-        """Keep the losses of the blocks for the next snapshot; returns their mean, None where there is none."""
-        if not losses:  # None where time alone is simulated; empty on a rank without a block
+        """Keep the losses of the blocks for the next snapshot; return their mean, or None if there are no losses."""
+        if not losses:  # None if only times are simulated; empty on a rank without a block
             return None
         weights = self.gradients.weights
         loss = sum(losses[number] * weight for number, weight in weights.items()) / self.gradients.samples

@@ -1,4 +1,4 @@
-"""The snapshots of a rank in a folder of checkpoints: one file to which new ones are appended, and a digest of each."""
+"""Snapshots of a rank in a folder of checkpoints: one file to which snapshots are appended, and a digest of each."""
 
 import hashlib
 import os
@@ -13,7 +13,8 @@ NAME = re.compile(r"curve-[0-9a-f]{1,16}")
 
 
 class CurveFile:
-    """A rank's file. ``name``: of its folder, "" before one exists; ``digests``: of the snapshots in it."""
+    """File of a rank. ``name`` is its folder's name, "" before the folder exists; ``digests`` are the snapshots'
+    digests."""
 
     def __init__(self, folder: Path, rank: int, name: str = "", digests: list[str] = ()):
         self.folder, self.rank = folder, rank
@@ -26,7 +27,7 @@ class CurveFile:
         return curve_in(self.folder / self.name, self.rank)
 
     def write(self, snapshots: Snapshots, count: int, id: str):
-        """Append the snapshots up to number ``count`` that are not in the file yet; ``id``: of the checkpoint.
+        """Append the snapshots up to number ``count`` that are not in the file yet; ``id`` is the checkpoint's id.
 
         Raises OSError.
         """
@@ -47,9 +48,9 @@ class CurveFile:
         self.name, self.digests = place.name, digests
 
     def give(self, snapshots: Snapshots) -> bool:
-        """Bring the snapshots back that are in the file, whose marks are there; returns whether all are what they were.
+        """Restore the snapshots in the file, whose marks are known; return whether all are undamaged.
 
-        Those that are not count as not kept, which the warnings of ``snapshots`` say.
+        Damaged snapshots count as not kept, and the warnings of ``snapshots`` report them.
         """
         renumbered = {}
         for number, content in enumerate(self._contents(snapshots.bytes)):
@@ -64,7 +65,7 @@ class CurveFile:
         return len(renumbered) == len(self.digests)
 
     def _contents(self, bytes: int) -> Iterator[bytes | None]:
-        """Yield the snapshots, None for one that is damaged or missing."""
+        """Yield the snapshots, with None in place of a damaged or missing snapshot."""
         for number, digest in enumerate(self.digests):
             try:
                 with open(self.path, "rb", opener=_no_link) as file:

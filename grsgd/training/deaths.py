@@ -1,4 +1,4 @@
-"""Deaths of processes: which rank's is to die when, and what the run file says of those that have died."""
+"""Deaths of processes: their planned times and ranks, and the entries of the run file about actual deaths."""
 
 import heapq
 import math
@@ -14,13 +14,14 @@ from grsgd.seeding import Purpose, generator
 
 
 def planned_deaths(faults: Faults, ranks: int, seed: int) -> Iterator[tuple[float, int]]:
-    """Yield (seconds after the start of training, rank), ascending: whichever process holds the rank then dies."""
+    """Yield (seconds after the start of training, rank) of the planned deaths, ascending; the rank's process dies
+    then."""
     listed = sorted((seconds, rank) for rank, seconds in faults.die.items())
     return heapq.merge(listed, random_deaths(faults.every, ranks, seed) if faults.every else ())
 
 
 def comes_back(faults: Faults, ranks: int, seed: int, spare: int) -> float:
-    """Return how many seconds after the start of training a spare is there, by its number: 0 for the first."""
+    """Return the seconds after the start of training at which a spare arrives; ``spare`` is its number from 0."""
     if faults.back_seconds is None:
         return 0.0
     died = next((at for at, _ in islice(planned_deaths(faults, ranks, seed), spare, None)), math.inf)
@@ -35,9 +36,9 @@ def random_deaths(mean: float, ranks: int, seed: int) -> Iterator[tuple[float, i
 
 
 def without(rank: int, lost: Collection[int], ranks: int, config: Config, labels: np.ndarray) -> str:
-    """Return what a run lacks for which no process holds ``rank`` in the end, one of those ``lost``.
+    """Return a warning about a run in which no process holds ``rank``, one of the ranks in ``lost``, at the end.
 
-    ``labels``: of the training data, of which a rank's shards may lie on other ranks, too.
+    ``labels`` are the labels of the training data; a rank's shards may lie on other ranks, too.
     """
     parts = shards(labels, ranks, alpha=config.data.alpha, seed=config.seed)
     left = set(range(ranks)) - set(lost)
@@ -49,21 +50,21 @@ def without(rank: int, lost: Collection[int], ranks: int, config: Config, labels
 
 
 def after_training(is_known: bool) -> str:
-    """Return what a run lacks where the process of a rank has died when all had trained to the end.
+    """Return a warning about a rank whose process has died after all ranks had trained to the end.
 
-    ``is_known``: whether others know what it had measured.
+    ``is_known`` says whether other ranks know the measurements of the dead process.
     """
-    row = "" if is_known else ", and what it had measured is not known"
+    row = "" if is_known else ", and its measurements are not known"
     return f"its process has died after training: its model is in no average that was tested or saved{row}"
 
 
 def accounts(
     deaths: Iterable[tuple], waits: dict[int, float], ranks: int
 ) -> dict[str, tuple[np.ndarray, tuple[str, str]]]:
-    """Return what the run file says of deaths, as for `Algorithm.extra`.
+    """Return the entries of the run file on deaths, in the form of `Algorithm.extra`.
 
-    ``deaths``: those that each of the processes that are left has noticed (`Death.after`); ``waits``: the longest wait
-    of each, by rank.
+    ``deaths`` are the deaths that each remaining process has noticed (`Death.after`); ``waits`` is the longest wait of
+    each remaining process, by rank.
     """
     noticed: dict[int, tuple[float, int]] = {}
     replaced: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""The attributes of a run file that are known before the first step."""
+"""Attributes of a run file that are known before the first step."""
 
 import platform
 import subprocess
@@ -19,7 +19,7 @@ from grsgd.training.trainer import Trainer
 
 
 def describe(trainer: Trainer) -> dict:
-    """Return the root attributes of the run file, but for where the run takes place and how it ends.
+    """Return the root attributes of the run file, except for the place of the run and its end.
 
     The value of ``commit`` is known on rank 0 only.
     """
@@ -43,7 +43,7 @@ def describe(trainer: Trainer) -> dict:
 
 
 def describe_algorithm(algorithm: Algorithm) -> dict:
-    """Return those attributes that a run has in any loop: of the algorithm, the size of its model, and the software."""
+    """Return the attributes that a run has in any loop: the algorithm, the size of its model, and the software."""
     traits, replica = algorithm.traits, algorithm.replica
     return attributes_of("algorithm", type(algorithm)) | {
         "algorithm": algorithm.name,
@@ -67,12 +67,12 @@ def describe_algorithm(algorithm: Algorithm) -> dict:
 
 
 def expected_bytes(config: Config, ranks: int) -> int:
-    """About the size of the run file: matrices of traffic, a curve, and the rest."""
+    """Return about the size of the run file in bytes: matrices of traffic, a curve, and the rest."""
     return 2**17 + 8 * (3 * ranks**2 + 32 * ranks + 8 * config.train.snapshots)
 
 
 def commit() -> str | None:
-    """Return the commit of the source code, if it lies in a git repository; marked if it was changed since."""
+    """Return the commit of the source code, if it lies in a git repository; a mark says if it was changed since."""
     file = Path(__file__)
     git = partial(subprocess.run, cwd=file.parent, capture_output=True, text=True, timeout=10, check=True)
     try:

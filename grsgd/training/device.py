@@ -1,4 +1,4 @@
-"""The device on which a rank trains: which one it is, and one pool of its memory for torch and CuPy."""
+"""Device on which a rank trains, and one pool of its memory for torch and CuPy."""
 
 import os
 import platform
@@ -15,10 +15,10 @@ from grsgd.errors import ConfigError
 
 
 def pick_device(name: str, local_rank: int = 0) -> torch.device:
-    """Return the device of ``device = name`` for the rank with this number among those of its host.
+    """Return the device of ``device = name`` for a rank; ``local_rank`` is its number on its host.
 
-    ``auto`` is a GPU where torch and CuPy find one. Ranks take a host's GPUs in turn; if there are more ranks, several
-    share one. Raises ConfigError if a GPU is asked for and missing.
+    ``auto`` is a GPU if torch and CuPy find one. The ranks of a host take its GPUs in turn; if there are more ranks
+    than GPUs, several ranks share one. Raises ConfigError if a GPU is asked for and missing.
     """
     missing = None
     if not torch.cuda.is_available():
@@ -33,14 +33,14 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
 
 
 def use_threads():
-    """Have torch compute with as many threads as OMP_NUM_THREADS says; one if it is not set, for ranks share cores."""
+    """Set torch's number of threads to OMP_NUM_THREADS; to one if it is not set, because ranks share cores."""
     torch.set_num_threads(torch.get_num_threads() if os.environ.get("OMP_NUM_THREADS") else 1)
 
 
 def use(device: torch.device):
-    """Make ``device`` the one that torch and CuPy use in this thread, and torch's pool of memory that of CuPy too.
+    """Make torch and CuPy use ``device`` in this thread, with torch's pool of memory for both.
 
-    With a pool each, what one library has freed would be lost for the other.
+    With two pools, memory that one library has freed would be lost for the other.
     """
     if device.type == "cuda":
         import cupy
@@ -51,7 +51,7 @@ def use(device: torch.device):
 
 
 def name(device: torch.device) -> str:
-    """Return what the device is, such as "NVIDIA H200 0", with its number on this host."""
+    """Return the name of the device, such as "NVIDIA H200 0", with its number on this host."""
     return f"{torch.cuda.get_device_name(device)} {device.index}" if device.type == "cuda" else "none"
 
 

@@ -1,4 +1,4 @@
-"""The task's metric of single replicas and of their average, after training."""
+"""Task's metric of single replicas and of their average, after training."""
 
 import math
 from dataclasses import dataclass
@@ -14,15 +14,16 @@ from grsgd.runs.metric import ACCURACY, Metric
 from grsgd.tasks import Task
 
 BATCH = 256
-"""Samples that are evaluated at once, at most."""
+"""Most samples that are evaluated at once."""
 OUTPUTS = 2**24
-"""Numbers that a model may make of the samples that are evaluated at once; of one sample it may make more."""
+"""Most numbers in the outputs of the samples that are evaluated at once; a single sample may have more."""
 
 
 @dataclass(frozen=True)
 class Quality:
-    """The task's metric on test data, of the averaged model; lowest and highest of the single replicas, NaN if they
-    were not evaluated; and the consensus distance ``sqrt(mean_i |x_i - xbar|^2) / |xbar|`` of their parameters."""
+    """Task's metric on test data: ``mean`` of the averaged model, ``lowest`` and ``highest`` of the single replicas,
+    which are NaN if they were not evaluated. ``consensus_distance`` is ``sqrt(mean_i |x_i - xbar|^2) / |xbar|`` of the
+    replicas' parameters."""
 
     mean: float
     lowest: float
@@ -33,7 +34,7 @@ class Quality:
 
 def outputs(model: torch.nn.Module, split: Split, task: Task, indices: np.ndarray, device):
     """Yield (outputs, targets, items) of the samples ``indices``, a batch at a time, in evaluation mode, without
-    gradients. ``items``: how many the task counts."""
+    gradients. ``items`` is the number of items that the task counts."""
     training, dtype = model.training, next(model.parameters()).dtype
     model.eval()
     with torch.no_grad():
@@ -46,7 +47,7 @@ def outputs(model: torch.nn.Module, split: Split, task: Task, indices: np.ndarra
 
 
 def samples_at_once(model: torch.nn.Module, split: Split, indices: np.ndarray, device) -> int:
-    """Return how many of the samples are evaluated at once: of a long text a model makes many numbers."""
+    """Return how many samples are evaluated at once: of a long text a model makes many numbers."""
     if not len(indices):
         return BATCH
     x, y = next(iter(split.batches([indices[:1]])))
@@ -55,22 +56,22 @@ def samples_at_once(model: torch.nn.Module, split: Split, indices: np.ndarray, d
 
 
 def score(model: torch.nn.Module, split: Split, task: Task, indices: np.ndarray, device) -> np.ndarray:
-    """Return the sums that the task's score of the samples ``indices`` has, and how many items there are, float64
-    [k + 1], in evaluation mode."""
-    if not len(indices):  # as many zeros as other ranks have sums
+    """Return the sums of the task's score over the samples ``indices``, and the number of items, float64 [k + 1], in
+    evaluation mode."""
+    if not len(indices):  # zeros, as many as the sums of other ranks
         return np.zeros_like(score(model, split, task, np.zeros(1, np.int64), device))
     return sum(task.totals(*batch) for batch in outputs(model, split, task, indices, device))
 
 
 def share(split: Split, rank: int, ranks: int) -> np.ndarray:
-    """Return the samples that one of ``ranks`` ranks tests the averaged model with."""
+    """Return the samples with which ``rank``, one of ``ranks``, tests the averaged model."""
     return np.arange(len(split))[rank::ranks]
 
 
 def metric_and_loss(model: torch.nn.Module, split: Split, task: Task, device, ranks: int = 1) -> tuple[float, float]:
     """Return the task's metric and the mean loss of a model, computed by this process alone.
 
-    In the batches that so many ``ranks`` would take: in others the outputs could be rounded otherwise.
+    The batches are the batches of ``ranks`` ranks: with other batches the outputs could be rounded differently.
     """
     totals, losses, count = 0.0, 0.0, 0
     for rank in range(ranks):
@@ -82,19 +83,20 @@ def metric_and_loss(model: torch.nn.Module, split: Split, task: Task, device, ra
 
 
 def in_double(values):
-    """Return real numbers in double precision, and what is something else as it is."""
+    """Return real numbers in double precision, and anything else unchanged."""
     return values.double() if torch.is_tensor(values) and values.is_floating_point() else values
 
 
 def quality(
     comm, replica: Replica, split: Split, task: Task, replicas: bool = True, weight: float = 1.0, known: bool = True
 ):
-    """Schedule, on all ranks at once: the `Quality` of the present replicas. Leaves their average in the replica.
+    """Schedule, on all ranks at once: return the `Quality` of the present replicas. Leaves their average in the
+    replica.
 
-    ``replicas``: whether to evaluate single ones, each on all of ``split``; their average is evaluated by all together.
-    ``weight``: how much this rank's parameters count in it, compared with the others'. Of the buffers all count alike.
-    ``known``: whether this rank has a model at all; where not, its weight has to be 0, and there is no replica of it.
-    Where all weights are 0, for the rank that had the result has died, nothing is known of the mean.
+    ``replicas`` says whether to evaluate single replicas, each on all of ``split``; all ranks together evaluate the
+    average. ``weight`` is the weight of this rank's parameters in the average, relative to the others; all buffers have
+    the same weight. ``known`` says whether this rank has a model; without a model its weight must be 0, and its replica
+    is not counted. If all weights are 0, because the rank with the result has died, the mean is unknown.
     """
     own = math.nan
     if replicas and known:
@@ -118,6 +120,6 @@ def quality(
 
 
 def of_replicas(values: np.ndarray) -> tuple[float, float]:
-    """Return the lowest and the highest of the values, NaN if none is known."""
+    """Return the lowest and the highest of the values; NaN if no value is known."""
     known = values[~np.isnan(values)]
     return (float(known.min()), float(known.max())) if known.size else (math.nan, math.nan)

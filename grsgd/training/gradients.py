@@ -1,6 +1,6 @@
-"""Where a rank's gradients come from: batches of its own, or its blocks of a batch that all ranks share.
+"""Sources of a rank's gradients: batches of its own, or its blocks of a batch that all ranks share.
 
-Both leave the gradient in the replica and return the losses; neither communicates.
+Both sources leave the gradient in the replica and return the losses; neither communicates.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,12 +22,12 @@ from grsgd.training import unwrapped
 from grsgd.training.optimizer import build_optimizer
 
 FORWARD_SHARE = 1 / 3
-"""Of the time that a gradient takes: a backward pass has about twice the operations of a forward pass."""
+"""Share of the forward pass in the time of a gradient: a backward pass has about twice its operations."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Samples ``begin`` to ``end`` of each batch, which ``batches`` yields, as (images, labels), one after the other.
+    """Samples ``begin`` to ``end`` of each batch; ``batches`` yields them as (images, labels).
 
     A rank with batches of its own has one block, whose number is the rank.
     """
@@ -48,9 +48,9 @@ class OwnBatches:
     def __init__(self, replica: Replica, block: Block, task: Task):
         self.replica, self.blocks, self.task = replica, [block], task
         self.samples = block.samples
-        """Computed for one gradient."""
+        """Number of samples of one gradient."""
         self.weights = {block.number: block.samples}
-        """How much the loss of each block counts in the loss of all ranks."""
+        """Weight of each block's loss in the loss of all ranks."""
 
     @classmethod
     def of(
@@ -63,8 +63,8 @@ class OwnBatches:
         replication: int,
         first: int = 0,
     ):
-        """Take batches of this rank's shards, from number ``first`` on; ``replication``: how many of the ``workers``
-        hold each shard."""
+        """Take batches of this rank's shards, from number ``first`` on; each shard is held by ``replication`` of the
+        ``workers``."""
         seed_torch(replica.device, Purpose.DROPOUT, config.seed, rank)
         parts = shards(dataset.train.labels, workers, alpha=config.data.alpha, seed=config.seed)
         held = np.concatenate([parts[k] for k in held_by(rank, workers, replication)])
@@ -75,10 +75,10 @@ class OwnBatches:
         return cls(replica, Block(rank, 0, config.data.batch_size, batches), config.make_task())
 
     def next_gradient(self) -> dict[int, float]:
-        """Leave the gradient of the next batch in the replica; returns its mean loss, by number of the block."""
+        """Leave the gradient of the next batch in the replica; return its mean loss, by number of the block."""
         (block,), replica = self.blocks, self.replica
         x, y = next(block.batches)
-        count = self.task.count(y)  # before it lies on a GPU, where that would wait
+        count = self.task.count(y)  # before it lies on a GPU, where counting would wait
         x, y = to_device(x, y, replica.device, replica.dtype)
         replica.zero_gradients()
         loss = self.task.total_loss(replica.model(x), y) / count
@@ -94,7 +94,7 @@ class OwnBatches:
 class CommonBatch:
     """Gradients of this rank's blocks of a batch that all ranks share, handed to the algorithm block by block.
 
-    All that is random depends on the block and the step, so that all ranks that compute a block get the same gradient.
+    All random choices depend on the block and the step, so that all ranks that compute a block get the same gradient.
     """
 
     def __init__(
@@ -107,16 +107,16 @@ class CommonBatch:
         ready: Callable[[int], None],
         step: int = 0,
     ):
-        """``batch``: samples of all blocks; ``ready``: called with a block's number when its gradient is there;
-        ``step``: the first one."""
+        """Create the source; ``batch`` is the number of samples of all blocks, ``ready`` is called with a block's
+        number when its gradient is complete, and ``step`` is the first step."""
         self.task = task
         self.replica, self.blocks, self.batch, self.seed, self.ready = replica, blocks, batch, seed, ready
         self.samples = sum(block.samples for block in blocks)
-        """Computed for one gradient; with redundancy more than data.batch_size."""
+        """Number of samples of one gradient; with redundancy more than data.batch_size."""
         self.weights = {block.number: block.samples for block in blocks}
-        """How much the loss of each block counts in the loss of all ranks."""
+        """Weight of each block's loss in the loss of all ranks."""
         self.step = step
-        torch.backends.cudnn.deterministic = True  # all get the same of a block, bit for bit
+        torch.backends.cudnn.deterministic = True  # all ranks get the same gradient of a block, bit for bit
 
     @classmethod
     def of(
@@ -130,7 +130,7 @@ class CommonBatch:
         most: int | None = None,
     ):
         """Take the algorithm's blocks of batches of ``ranks`` times data.batch_size samples, from number ``first`` on;
-        of each block ``most`` samples, if that is less."""
+        at most ``most`` samples of each block."""
         size = ranks * config.data.batch_size
         check_common_batch(config, size, algorithm)
         everything = np.arange(len(dataset.train))
@@ -145,12 +145,12 @@ class CommonBatch:
         return cls(replica, blocks, config.make_task(), size, config.seed, algorithm.block_gradient_ready, first)
 
     def next_gradient(self) -> dict[int, float]:
-        """Compute the blocks of the next batch; returns the mean loss of each, by its number."""
+        """Compute the gradients of the next batch's blocks; return each block's mean loss, by its number."""
         replica = self.replica
         losses = {}
         for block in self.blocks:
             x, y = next(block.batches)
-            # A sample of one block counts as much as one of another, however many items (tokens) a sample has.
+            # Samples of all blocks have the same weight, however many items (tokens) a sample has.
             items = self.task.count(y) * self.batch / block.samples
             x, y = to_device(x, y, replica.device, replica.dtype)
             seed_torch(replica.device, Purpose.BLOCK_DROPOUT, self.seed, self.step, block.number)
@@ -174,8 +174,8 @@ class CommonBatch:
 
 
 def stages(sizes: list[int], ready: Callable[[int], None]) -> list[tuple[float, Callable[[], None]]]:
-    """Return when ``ready(i)`` is called for each parameter, as the stages of a `Compute`: a model of a backward pass
-    that finishes one after the other, from the last to the first, in times that go with their ``sizes``."""
+    """Return the stages of a `Compute` at which ``ready(i)`` is called for each parameter. They model a backward pass
+    that finishes the parameters from the last to the first, in times proportional to their ``sizes``."""
     found, done, total = [], 0, sum(sizes)
     for i in reversed(range(len(sizes))):
         done += sizes[i]
@@ -194,7 +194,7 @@ def slice_batches(stream, begin: int, end: int):
 
 
 def check_common_batch(config: Config, size: int, algorithm: CommonBatchAlgorithm):
-    """Raise ConfigError for what a common batch of ``size`` samples does not allow."""
+    """Raise ConfigError for settings that a common batch of ``size`` samples does not allow."""
     name = algorithm.name
     if config.data.alpha is not None:
         raise ConfigError(f"data.alpha = {config.data.alpha}: {name} has no shards, all ranks share every batch")
@@ -212,10 +212,10 @@ def check_common_batch(config: Config, size: int, algorithm: CommonBatchAlgorith
 def step_alone(
     config: Config, dataset: Dataset, model: torch.nn.Module, on_each_gradient: Callable[[], None] | None = None
 ) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Return the two parts of a training step of one rank without any communication, its gradient and the update with
-    that, to measure computing.
+    """Return the two parts of a training step of one rank without any communication, the gradient and the update, to
+    measure their times.
 
-    on_each_gradient: called whenever backward has finished the gradient of a parameter.
+    ``on_each_gradient`` is called whenever backward has finished the gradient of a parameter.
     """
     replica = Replica(model, getattr(torch, config.dtype), flat_gradients=False)
     if on_each_gradient is not None:

@@ -1,4 +1,4 @@
-"""The data set that a configuration names, and the model that all ranks start with."""
+"""Data set that a configuration names, and the model with which all ranks start."""
 
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -18,9 +18,9 @@ from grsgd.text import printable
 
 
 def load_data(config: Config) -> Dataset:
-    """Load the data of ``config``, the part that it names; raises ConfigError or DataError.
+    """Load the part of the data that ``config`` names; raises ConfigError or DataError.
 
-    A batch may be larger than a rank's part of them, which it then holds several times, but not than all of them.
+    A batch may be larger than a rank's part of the data, which it then holds several times, but not than all data.
     """
     chosen = config.data
     try:
@@ -43,7 +43,7 @@ def load_data(config: Config) -> Dataset:
 
 
 def check_targets(config: Config, dataset: Dataset):
-    """Raise ConfigError for a task that is for other targets than the data have, and for shards by class without
+    """Raise ConfigError if the task needs other targets than the data have, and for shards by class of data without
     classes."""
     kind, name = config.make_task().targets, config.data.name
     if kind not in (None, dataset.targets):
@@ -66,14 +66,14 @@ OWN = {
     "optimizer": "optimizers",
     "schedule": "schedules",
 }
-"""Sections whose name may be that of something of the user's own, and its kind."""
+"""Sections whose name may be a part of the user's own, and the kind of the part."""
 
 
 @contextmanager
 def in_own_code(config: Config, elsewhere: str | None = None):
-    """Turn an exception inside, in code of the user's own, into a ConfigError that names file and line.
+    """Turn an exception from the user's own code into a ConfigError that names file and line.
 
-    ``elsewhere``: begins the line of any other exception, which is raised as it is if this is None.
+    ``elsewhere`` begins the line of any other exception; if it is None, other exceptions are raised unchanged.
     """
     try:
         yield
@@ -92,15 +92,15 @@ def in_own_code(config: Config, elsewhere: str | None = None):
 
 
 class Images(NamedTuple):
-    """The images, or texts, that a network is for: as much of them as it must know."""
+    """Properties of images, or texts, that a network must know."""
 
     shape: tuple[int, ...]
-    """(channels, height, width) of images, (places,) of text."""
+    """Shape (channels, height, width) of images, (places,) of text."""
     classes: int
 
 
 def images_of(config: Config) -> Images:
-    """Return what the data of ``config`` are like; loads them only if that is not known. Raises as `load_data` does."""
+    """Return the properties of the data of ``config``; load the data only if necessary. Raises as `load_data` does."""
     entry, only = REGISTER.get(config.data.name), config.data.only_classes
     if entry is None or entry.shape is None or entry.classes is None:
         dataset = load_data(config)
@@ -116,6 +116,6 @@ def build_model(config: Config, images: Dataset | Images, device: torch.device) 
             model = zoo.build(config.model.name, images.shape, images.classes, **config.model.options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"model.name = {config.model.name!r}: {error}") from None
-    except RuntimeError as error:  # torch's, for sizes that no memory has
+    except RuntimeError as error:  # from torch, for sizes beyond any memory
         raise ConfigError(f"model.name = {config.model.name!r}: {printable(str(error), 200)}") from error
     return model.to(device)

@@ -1,4 +1,4 @@
-"""Models that runs have saved, as torch models again: ``load_model``, and what ``grsgd evaluate`` measures of them."""
+"""Models that runs have saved, as torch models: ``load_model``, and the measurements of ``grsgd evaluate``."""
 
 import hashlib
 import io
@@ -34,12 +34,12 @@ from grsgd.training.inputs import Images, build_model, images_of, load_data
 from grsgd.training.memory import blueprint
 
 MAX_DIFFERENCES = 3
-"""How many differences between a file and a model are named."""
+"""Most differences between a file and a model that an error names."""
 CPU = torch.device("cpu")
 
 
 class ModelSource(NamedTuple):
-    """The file and the configuration that a model is made of."""
+    """File and configuration from which a model is made."""
 
     path: Path
     """A file that should hold a state dict."""
@@ -47,9 +47,9 @@ class ModelSource(NamedTuple):
     """The bytes of that file."""
     config: Config
     run: Run | None
-    """The run that ``config`` is of, if it is not from a TOML file."""
+    """The run of ``config``; None if ``config`` is from a TOML file."""
     warning: str | None
-    """A line to read before the model is used."""
+    """A line to print before the model is used."""
 
 
 def load_model(
@@ -60,27 +60,27 @@ def load_model(
     Parameters
     ----------
     path
-        A run file, which knows its model; or a file with a state dict, together with ``config``.
+        A run file, which names its model; or a file with a state dict, together with ``config``.
     config
-        The configuration of the run, a TOML file, or its run file: the network is built as it says. Data need not be
-        there, but for a TOML file with a set whose shape is not known without it, such as an imagefolder.
+        The configuration of the run, as a TOML file or its run file, from which the network is built. The data set need
+        not exist, unless a TOML file names a set of unknown shape, such as an imagefolder.
     best
-        Of a run file: the model that tested best, not the final one.
+        With a run file: whether to load the model that tested best, and not the final one.
     trust
-        Whether code that a run file's configuration names may run: of a model, and of data if the run file does not say
-        their shape. The code is compared with the run's record of it. A TOML file may name any code.
+        Whether code that a run file's configuration names may run: code of a model, and of data if the run file does
+        not record their shape. The code is compared with the run's record of it. A TOML file may name any code.
 
     Returns
     -------
     torch.nn.Module
-        From images, of the configuration's dtype and normalised as the data set is, [b, channels, height, width] to
-        logits [b, classes]; `gpt` from tokens, int64 [b, places], to logits [b, places, tokens].
+        Maps images, of the configuration's dtype and normalised as the data set is, [b, channels, height, width], to
+        logits [b, classes]; `gpt` maps tokens, int64 [b, places], to logits [b, places, tokens].
 
     Raises
     ------
     UsageError
-        In one line, if a file is missing or not what it should be, does not fit the network, or is no longer the one
-        that the run has saved; and for code that a run file names, without ``trust`` or where it has changed.
+        In one line, if a file is missing or of another kind, does not fit the network, or has changed since the run
+        saved it; and for code that a run file names, without ``trust`` or after the code has changed.
     """
     with found(path, config, best=best, is_tested=False, trust=trust) as source:
         with torch.random.fork_rng(devices=[]):  # building a network draws its first weights
@@ -91,7 +91,7 @@ def load_model(
 
 
 class Evaluation(NamedTuple):
-    """How good a model is on test data: the task's metric, its value, and the mean loss."""
+    """Quality of a model on test data: the task's metric, its value, and the mean loss."""
 
     metric: Metric
     value: float
@@ -103,7 +103,8 @@ class Evaluation(NamedTuple):
 def evaluate(path, config=None, overrides: Sequence[str] = (), best: bool = False, trust: bool = False) -> Evaluation:
     """Test a model, found as `load_model` finds it, on the test data of its configuration with ``overrides``.
 
-    With a run file the batches are those of the run's own evaluation, so that the value is the same number. Raises
+    With a run file the batches are the batches of the run's own evaluation, so that the value is the same number.
+    Raises
     UsageError.
     """
     with found(path, config, overrides, best, trust=trust) as source:
@@ -118,19 +119,19 @@ def evaluate(path, config=None, overrides: Sequence[str] = (), best: bool = Fals
     return Evaluation(task.metric, *measured, len(dataset.test), source)
 
 
-# ---- where the model is
+# ---- place of the model
 
 
 @contextmanager
 def found(
     path, config=None, overrides: Sequence[str] = (), best: bool = False, is_tested: bool = True, trust: bool = False
 ) -> Iterator[ModelSource]:
-    """Find what a model is made of, by a run file, or by a model and its configuration or run file; raises UsageError.
-    ``is_tested``: whether the model is to be tested, for which its task is needed.
+    """Find the source of a model: by a run file, or by a model and its configuration or run file; raises UsageError.
+    ``is_tested`` says whether the model is to be tested, which needs its task.
 
-    A file that is not what the run has saved is refused where the run file alone leads to it. In the block, code that a
-    run file names is imported with ``trust`` alone, and if it is what the run has recorded; ``overrides`` are the
-    user's.
+    A file that has changed since the run saved it is refused if only the run file leads to it. In the block, code that
+    a run file names is imported only with ``trust``, and only if it equals the run's record of it. ``overrides`` come
+    from the user.
     """
     if config is None and not is_run_file(path):
         raise ModelError(f"{path}: is not a run file: name the configuration of the model, or its run file, after it")
@@ -141,7 +142,7 @@ def found(
 
 
 def names_of(path, run: Run, overrides: Sequence[str], trust: bool):
-    """Return the context in which code is looked up that a run file names; ``overrides`` are not the file's."""
+    """Return the context that looks up code named in a run file; ``overrides`` are not from the file."""
     own = {}
     for override in overrides:
         apply(override, own)
@@ -150,7 +151,8 @@ def names_of(path, run: Run, overrides: Sequence[str], trust: bool):
 
 
 def source_of(path, config, best: bool, settings: Config, run: Run | None) -> ModelSource:
-    """Read the model of ``path``, whose configuration is ``settings``, of ``config`` or the run; raises UsageError."""
+    """Read the model of ``path``, whose configuration is ``settings``, from ``config`` or the run; raises
+    UsageError."""
     if is_run_file(path):
         file, sha256 = saved_model(path, run if config is None else load_run(path), best)
         content = read_file(file)
@@ -167,7 +169,7 @@ def source_of(path, config, best: bool, settings: Config, run: Run | None) -> Mo
 def read_file(path) -> bytes:
     with naming(path):
         target = target_of(path)
-        if (size := target.stat().st_size) > (free := available()):  # also of a sparse file, which takes no disk
+        if (size := target.stat().st_size) > (free := available()):  # also for a sparse file, which takes no disk
             raise ValueError(f"holds {human_bytes(size)}, and {human_bytes(free)} of memory are free")
         return target.read_bytes()
 
@@ -180,10 +182,10 @@ def is_run_file(path) -> bool:
 
 
 def configuration(path, overrides: Sequence[str], is_tested: bool) -> tuple[dict, Run | None]:
-    """Read a configuration from a TOML file or a run file, and return that run as well; raises UsageError.
+    """Read a configuration from a TOML file or a run file, and return it with the run, if any; raises UsageError.
 
-    The algorithm plays no part any more, nor how the learning rate changed, nor the task of a model that is not tested:
-    others take their places, for one's own may be in a file that has gone.
+    The algorithm and the schedule do not matter here, nor does the task of a model that is not tested. Others take
+    their places, because a user's own part may be in a file that is gone.
     """
     run = load_run(path) if is_run_file(path) else None
     if run:
@@ -202,9 +204,9 @@ def configuration(path, overrides: Sequence[str], is_tested: bool) -> tuple[dict
 
 
 def saved_model(path, run: Run, best: bool) -> tuple[Path, str]:
-    """Return the file that a run has saved its model in and what its digest was; raises ModelError.
+    """Return the file in which a run has saved its model, and the file's recorded digest; raises ModelError.
 
-    A file that is no longer where it was is looked for beside the run file.
+    A file that has been moved is looked for next to the run file.
     """
     name, other = ("best_model", "model") if best else ("model", "best_model")
     file, sha256 = (run.attributes.get(f"{name}_{what}") for what in ("file", "sha256"))
@@ -223,17 +225,17 @@ def saved_model(path, run: Run, best: bool) -> tuple[Path, str]:
 
 
 def recorded_images(run: Run | None) -> Images | None:
-    """Return what a run file says of the shape of its data; None if it says nothing, or nonsense."""
+    """Return the shape of the data as recorded in a run file; None if the file has no valid record of it."""
     shape, classes = (run.attributes.get(name) if run else None for name in ("input_shape", "classes"))
     whole = isinstance(shape, list) and all(type(size) is int for size in [*shape, classes])
     return Images(tuple(shape), classes) if whole else None
 
 
-# ---- its weights
+# ---- weights of the model
 
 
 def filled(images: Dataset | Images, source: ModelSource) -> torch.nn.Module:
-    """Build the model for such data, with the weights of a file, in the configuration's dtype, in evaluation mode.
+    """Build the model for ``images``, with the weights of a file, in the configuration's dtype, in evaluation mode.
 
     A model of this package is compared with the file before it takes memory. Raises ModelError and ConfigError.
     """
@@ -244,13 +246,13 @@ def filled(images: Dataset | Images, source: ModelSource) -> torch.nn.Module:
     check_fit(model, state, source)
     try:
         model.load_state_dict(state)
-    except (RuntimeError, TypeError) as error:  # tensors of unusual kinds
+    except (RuntimeError, TypeError) as error:  # for tensors of unusual kinds
         raise does_not_fit(source, printable(str(error), 200)) from None
     return model
 
 
 def check_fit(model: torch.nn.Module, state: Mapping[str, torch.Tensor], source: ModelSource):
-    """Raise ModelError where names and shapes of a model's state dict are not those of the file."""
+    """Raise ModelError if the names and shapes in a model's state dict differ from the file's."""
     if different := differences(model.state_dict(), state):
         more = len(different) - MAX_DIFFERENCES
         raise does_not_fit(source, "; ".join(different[:MAX_DIFFERENCES]) + (f"; and {more} more" if more > 0 else ""))
@@ -261,7 +263,7 @@ def does_not_fit(source: ModelSource, why: str) -> ModelError:
 
 
 def state_in(path: Path, content: bytes) -> dict[str, torch.Tensor]:
-    """Return the state dict in the bytes of a file, on the CPU; nothing of what is in it is run. Raises ModelError."""
+    """Return the state dict in the bytes of a file, on the CPU; no code in the file is run. Raises ModelError."""
     check_plain(path, content)
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -270,7 +272,7 @@ def state_in(path: Path, content: bytes) -> dict[str, torch.Tensor]:
         raise ModelError(
             f"{path}: is not a state dict: it holds other objects than tensors, which could run code and are not loaded"
         ) from None
-    except Exception:  # whatever torch makes of other files
+    except Exception:  # torch raises errors of many kinds for other files
         raise ModelError(f"{path}: is not a state dict: not a file of torch.save, or a damaged one") from None
     if not isinstance(state, Mapping):
         raise ModelError(f"{path}: is not a state dict, but of type {type(state).__name__}")
@@ -285,13 +287,13 @@ def check_plain(path: Path, content: bytes):
     with suppress(zipfile.BadZipFile, NotImplementedError), zipfile.ZipFile(io.BytesIO(content)) as archive:
         entries = archive.infolist()
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-            raise ModelError(f"{path}: is not a file of torch.save: what is in it is compressed")
+            raise ModelError(f"{path}: is not a file of torch.save: its content is compressed")
         if sum(entry.file_size for entry in entries) > len(content):
-            raise ModelError(f"{path}: is not a file of torch.save: it says that it holds more than it does")
+            raise ModelError(f"{path}: is not a file of torch.save: it claims to hold more bytes than it does")
 
 
 def differences(expected: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]) -> list[str]:
-    """Return in which names and shapes two state dicts differ, a few words each."""
+    """Return the differences of two state dicts in names and shapes, a few words for each."""
     shapes = [
         f"{name} is {size(found[name])}, expected {size(value)}"
         for name, value in expected.items()

@@ -1,4 +1,4 @@
-"""Whether a model and all that is kept beside it fit into memory, before any of it is there."""
+"""Check of whether a model and all arrays of its size fit into memory, before they are allocated."""
 
 import math
 
@@ -13,7 +13,7 @@ from grsgd.runs.numbers import human_bytes
 from grsgd.training.inputs import Images, build_model
 
 MODEL_SIZED_ARRAYS = 10
-"""About how many arrays of the model's size a rank holds: parameters, gradients, momenta, messages."""
+"""About the number of arrays of the model's size per rank: parameters, gradients, momenta, messages."""
 
 
 def blueprint(config: Config, images: Dataset | Images) -> torch.nn.Module:
@@ -23,10 +23,10 @@ def blueprint(config: Config, images: Dataset | Images) -> torch.nn.Module:
 
 
 def rank_bytes(model: torch.nn.Module, config: Config, ranks: int) -> int:
-    """Return about how many bytes all arrays of the size of ``model`` take that a rank has: parameters, gradients,
-    the optimizer's and the algorithm's.
+    """Return about the bytes of all arrays of the size of ``model`` on a rank: parameters, gradients, and the arrays of
+    the optimizer and the algorithm.
 
-    Rather too few: what MPI, evaluation and the memory allocator hold besides has been measured as 2 to 7 arrays more.
+    The number is rather too small: measurements found 2 to 7 more such arrays in MPI, evaluation and the allocator.
     """
     itemsize = getattr(torch, config.dtype).itemsize
     algorithm, arrays = config.algorithm_class, MODEL_SIZED_ARRAYS
@@ -36,9 +36,9 @@ def rank_bytes(model: torch.nn.Module, config: Config, ranks: int) -> int:
 
 
 def check_fits(config: Config, dataset: Dataset, ranks: int, local_ranks: int, device: torch.device):
-    """Raise ConfigError if what the ranks of this host are about to allocate is more than is available.
+    """Raise ConfigError if the arrays that the ranks of this host are about to allocate exceed the available memory.
 
-    ``ranks``, ``local_ranks``: of the job, and of those on this host.
+    ``ranks`` counts the ranks of the job, ``local_ranks`` the ranks on this host.
     """
     model = blueprint(config, dataset)
     each, sharing, where = rank_bytes(model, config, ranks), local_ranks, "on this host"
@@ -52,6 +52,6 @@ def check_fits(config: Config, dataset: Dataset, ranks: int, local_ranks: int, d
         all_of_them = f", {human_bytes(sharing * each)} {where} ({sharing} ranks)" if sharing > 1 else ""
         raise ConfigError(
             f"model.name = {config.model.name!r}: {parameters:,} parameters, with gradients, optimizer and messages of "
-            f"{config.algorithm.name}, take about {human_bytes(each)} a rank{all_of_them}, and {human_bytes(there)} "
-            f"are free {where}: take a smaller model or fewer ranks a host"
+            f"{config.algorithm.name}, take about {human_bytes(each)} per rank{all_of_them}, and {human_bytes(there)} "
+            f"are free {where}: take a smaller model or fewer ranks per host"
         )

@@ -1,4 +1,4 @@
-"""The torch optimizer that a configuration names."""
+"""Torch optimizer that a configuration names."""
 
 import inspect
 from collections.abc import Mapping
@@ -13,17 +13,17 @@ from grsgd.errors import ConfigError
 from grsgd.options import check_kind
 
 NOT_FOR_RUNS = {
-    torch.optim.LBFGS: "it computes several gradients a step, a run one",
+    torch.optim.LBFGS: "it computes several gradients per step, a run only one",
     torch.optim.SparseAdam: "it needs sparse gradients, which no model of a run has",
 }
-"""Optimizers of torch that no run can have, and why."""
+"""Optimizers of torch that no run can have, each with the reason."""
 
 
 def build_optimizer(wanted: Optimizer, parameters) -> torch.optim.Optimizer:
     """Build the torch optimizer; raises ConfigError for a name or an argument that torch does not take.
 
-    With ``clip`` its ``step()`` begins by clipping what it is about to apply: the mean gradient of all ranks where
-    gradients are sent, which is the same on all of them, else the rank's own.
+    With ``clip`` its ``step()`` first clips the gradient that it applies. If gradients are sent, this is the mean
+    gradient of all ranks, the same on all of them; otherwise it is the rank's own gradient.
     """
     classes = optimizers_of_torch()
     if outside.is_outside(wanted.name):
@@ -61,7 +61,7 @@ def build_optimizer(wanted: Optimizer, parameters) -> torch.optim.Optimizer:
 
 @cache
 def optimizers_of_torch() -> dict[str, type[torch.optim.Optimizer]]:
-    """Return them by their names in lower case."""
+    """Return the optimizers of torch by their names in lower case."""
     return {
         name.lower(): value
         for name, value in vars(torch.optim).items()
@@ -71,7 +71,7 @@ def optimizers_of_torch() -> dict[str, type[torch.optim.Optimizer]]:
 
 @cache
 def arguments_of(cls: type[torch.optim.Optimizer]) -> Mapping[str, inspect.Parameter]:
-    """Return what an optimizer takes."""
+    """Return the arguments that an optimizer class takes."""
     return inspect.signature(cls).parameters
 
 
@@ -81,10 +81,10 @@ def is_optimizer(value) -> bool:
 
 @cache
 def never_compiled(cls: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
-    """Return the same optimizer without what torch wraps around it for compiling.
+    """Return the same optimizer class without torch's wrappers for compiling.
 
-    As it is made, and in every step, that imports torch's compiler, to tell it to leave the optimizer alone. It takes
-    as long as to import torch.
+    The wrappers import torch's compiler when the optimizer is made and in every step, to exclude the optimizer from
+    compilation. This import takes as long as the import of torch.
     """
     own = {name: inspect.unwrap(getattr(cls, name)) for name in ("add_param_group", "state_dict", "load_state_dict")}
     own["step"] = torch.no_grad()(inspect.unwrap(cls.step))
@@ -92,5 +92,5 @@ def never_compiled(cls: type[torch.optim.Optimizer]) -> type[torch.optim.Optimiz
 
 
 def clip(optimizer: torch.optim.Optimizer, norm: float):
-    """Scale all gradients of ``optimizer`` down to the L2 norm ``norm`` together, if theirs is larger."""
+    """Scale all gradients of ``optimizer`` down to the joint L2 norm ``norm``, if their norm is larger."""
     torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], norm)

@@ -1,8 +1,8 @@
-"""How far the run is, in samples summed over all ranks, and when it has ended.
+"""Progress of a run, in samples summed over all ranks, and its end.
 
-Learning-rate schedules, snapshots and the end of a run are functions of that count, so that an epoch means the same
-for synchronous and asynchronous algorithms. Two ways to know it: ranks in lockstep compute it; ranks that run free
-report to rank 0, which adds up, and never wait for the answer.
+Learning-rate schedules, snapshots and the end of a run are functions of this count, so that an epoch means the same for
+synchronous and asynchronous algorithms. Ranks in lockstep compute the count. Ranks that run free report to rank 0,
+which adds the reports up, and never wait for its answer.
 """
 
 import math
@@ -19,18 +19,18 @@ from grsgd.comm.pollables import Signal
 from grsgd.config import Config
 
 RESOLUTION = 1000
-"""A rank reports about so many times in a run of known length."""
+"""About the number of reports of a rank in a run of known length."""
 EARLY_MARKS = 6
-"""How many marks a run by the clock has before the first of those that are evenly spread."""
+"""Number of marks in a run by the clock before the first of the evenly spread marks."""
 MOST_MARKS = 10**6
-"""The most marks of a run that another run goes on from."""
+"""Most marks of a run from which another run goes on."""
 
 
 class Marks:
-    """``count`` marks, evenly spread over a run; the last one is its ``end``. ``early`` more lie before them: at 1/2,
-    1/4, 1/8 ... of the first, so that a run that is ended long before its time has a curve, too.
+    """``count`` marks, evenly spread over a run; the last mark is its ``end``. ``early`` more marks lie before them, at
+    1/2, 1/4, 1/8 ... of the first: a run that is ended long before its time then has a curve, too.
 
-    ``in_seconds``: whether values are seconds, not samples.
+    ``in_seconds`` says whether values are seconds; otherwise they are samples.
     """
 
     def __init__(self, end: float, count: int, early: int = 0, in_seconds: bool = False, shift: int = 0):
@@ -39,37 +39,39 @@ class Marks:
         self.early = early
         self.in_seconds = in_seconds
         self.shift = shift
-        """How many more marks the run has had, before it went on with these ones, than these would have been."""
+        """Marks that the run had before it went on with these marks, minus the marks that these would have had by
+        then."""
         self.passed = 0
-        """How many marks have been passed."""
+        """Number of marks that have been passed."""
 
     @property
     def total(self) -> int:
-        """All marks, early ones and the end included."""
+        """Number of all marks, including early marks and the end."""
         return self.shift + self.early + self.count
 
     def due(self, value: float) -> int:
-        """Return how many marks lie between the last call's value and this one; the end does not count."""
+        """Return the number of marks between the last call's value and ``value``; the end does not count."""
         before = self.passed
         self.passed = max(before, self.shift + self.reached(value))
         return self.passed - before
 
     def reached(self, value: float) -> int:
-        """Return how many of these marks are at most ``value``."""
+        """Return the number of these marks that are at most ``value``."""
         reached = min(int(value * self.count / self.end), self.count - 1)
         early = sum(value * self.count * 2**halving >= self.end for halving in range(1, self.early + 1))
         return self.early + reached if reached else early
 
     def state(self) -> dict:
-        """Return what `go_on` needs to know of the marks of a run that goes on."""
+        """Return the state of these marks, which `go_on` needs in a run that goes on."""
         return {name: getattr(self, name) for name in ("end", "count", "early", "in_seconds", "shift")}
 
     def go_on(self, state: dict, samples: int, seconds: float, early: int) -> int:
-        """Go on with these marks in a run that has had the marks of ``state`` for so many samples and seconds.
+        """Go on with these marks in a run that had the marks of ``state`` for ``samples`` samples and ``seconds``
+        seconds.
 
-        The first ``early`` marks of the run were early ones. Returns how many of all marks are early ones now.
-        All ranks must be given the same, for mark k is the same for all. Raises TypeError or ValueError for a state
-        that no run has.
+        The first ``early`` marks of the run were early ones. Returns the number of early marks among all marks now. All
+        ranks must give the same arguments, so that mark k is the same for all. Raises TypeError or ValueError for a
+        state that no run has.
         """
         before = Marks(**state)
         before.check()
@@ -89,7 +91,7 @@ class Marks:
 
     @property
     def next(self) -> float:
-        """The next mark that has not been passed."""
+        """The next mark that has not been passed, in samples or seconds."""
         passed = max(self.passed - self.shift, 0)
         if passed < self.early:
             return self.end / self.count / 2 ** (self.early - passed)
@@ -97,13 +99,13 @@ class Marks:
 
 
 class Progress:
-    """One rank's view of the run. ``end``: samples at which it ends, or ``seconds`` after its start.
+    """One rank's view of the run's progress. The run ends at ``end`` samples, or ``seconds`` after its start.
 
-    By itself it communicates nothing: it is for algorithms that know how far the run is, and say so by `note_steps`.
+    This class communicates nothing: it is for algorithms that know the progress and report it by `note_steps`.
     """
 
     remembers: tuple[str, ...] = ("samples", "own")
-    """The attributes that a checkpoint keeps."""
+    """Attributes that a checkpoint keeps."""
 
     def __init__(
         self,
@@ -122,7 +124,7 @@ class Progress:
         self.samples_per_step = samples_per_step
         self.samples = 0
         self.ahead = 0
-        """So many of these are taken for granted: others are only expected to have processed them by now."""
+        """Samples in ``samples`` that are only assumed: other ranks are expected to have processed them by now."""
         self.own = 0
         self.began = 0.0
         self.elapsed_before = 0.0
@@ -134,68 +136,70 @@ class Progress:
         self.began = self.driver.clock() - self.elapsed_before
 
     def begin(self):
-        """Begin what goes on in the background, before the first step, and again after each `finish` but the last."""
+        """Begin background activities before the first step, and again after each `finish` except the last."""
 
     def state(self) -> dict[str, int]:
-        """Return what `restore` needs, beside the marks and the time."""
+        """Return the state that `restore` needs, in addition to the marks and the time."""
         return {name: getattr(self, name) for name in self.remembers}
 
     def skip(self, steps: int, batch: int, ranks: int):
-        """Go on where so many steps of each of ``ranks`` ranks would have led."""
+        """Go on as after ``steps`` steps of each of ``ranks`` ranks, with batches of ``batch`` samples."""
         self.own = steps * batch
         self.samples = self.own * ranks
 
     def restore(self, state: dict[str, int]):
-        """Go on where another process has ended."""
+        """Continue from the state of another process."""
         for name in self.remembers:
             setattr(self, name, state[name])
 
     steps = 0
-    """How many steps all ranks have taken, if they all take the same number."""
+    """Number of steps of all ranks, if they all take the same number."""
     counts = np.zeros(0, np.int64)
-    """Samples of each rank, if they are counted so."""
+    """Samples of each rank, if ranks are counted separately."""
 
     def go_on(self, comm, furthest) -> int:
-        """Go on with the ranks of ``comm``, where the ``furthest`` of them is (`grsgd.training.regroup.HowFar`).
-        Returns how many batches of its own a rank has used that has got another process."""
+        """Go on with the ranks of ``comm``, at the progress of the ``furthest`` of them
+        (`grsgd.training.regroup.HowFar`). Returns the number of this rank's own batches that are used up, for a rank
+        that has got another process."""
         raise NotImplementedError
 
     def advance(self, samples: int):
-        """Note that this rank has processed ``samples`` more."""
+        """Note that this rank has processed ``samples`` more samples."""
         self.own += samples
 
     @property
     def trained(self) -> int:
-        """Samples that have been trained on for certain, which is what is written down."""
+        """Samples that have certainly been trained on; this number goes into the run file."""
         return self.samples - self.ahead
 
     def note_steps(self, steps: int, ahead: int = 0):
-        """Note that all ranks together have taken so many steps, which are in the model; ``ahead`` of them, at the
-        end, are only taken for granted."""
+        """Note that the model contains ``steps`` steps of all ranks together; the last ``ahead`` of them are only
+        assumed."""
         self.samples, self.ahead = steps * self.samples_per_step, ahead * self.samples_per_step
 
     def elapsed(self) -> float:
         return self.driver.clock() - self.began
 
     def share(self) -> float:
-        """Return how much of the run is done; 1 at its end."""
+        """Return the completed share of the run; 1 at its end."""
         return self.samples / self.end if self.end is not None else self.elapsed() / self.seconds
 
     def decide(self):
-        """Schedule, before each step: returns (whether the run has ended, how many marks it has passed since)."""
+        """Schedule, before each step: return (whether the run has ended, the number of marks passed since the last
+        call)."""
         if self.end is not None:
             return self.samples >= self.end, self.marks.due(self.samples)
         elapsed = self.elapsed()
         return elapsed >= self.seconds, self.marks.due(elapsed)
-        yield  # never reached: makes this a schedule, as it must be where ranks have to agree
+        yield  # never reached: makes this method a schedule, as it must be if ranks have to agree
 
     def finish(self):
-        """Schedule, after the last step, or before a rest: makes ``samples`` exact."""
+        """Schedule, after the last step or before a rest: make ``samples`` exact."""
         yield from ()
 
 
 class Lockstep(Progress):
-    """All ranks have taken the same number of steps whenever they decide."""
+    """Progress of ranks that have taken the same number of steps whenever they decide."""
 
     remembers = ("samples", "own", "step", "meeting")
 
@@ -203,8 +207,8 @@ class Lockstep(Progress):
         super().__init__(*args)
         self.step = 0
         self.absent = 0
-        """Ranks that have no share in the step under way: their processes have joined in its midst."""
-        self.meeting = 1  # the step before which rank 0 tells the time, when the run is measured in seconds
+        """Ranks without a share in the step under way, because their processes have joined during it."""
+        self.meeting = 1  # the step before which rank 0 tells the time, if the length of the run is in seconds
 
     def advance(self, samples):
         super().advance(samples)
@@ -231,8 +235,8 @@ class Lockstep(Progress):
             return (yield from super().decide())
         if self.step < self.meeting:
             return False, 0
-        # Clocks differ: rank 0 decides, for all at the same step, and when to meet again: half-way to the end or to
-        # the next mark, so that meetings are rare at first and the end is met within a step or two.
+        # Clocks differ, so rank 0 decides for all ranks, at the same step. It also decides the next meeting: half-way
+        # to the end or to the next mark. So meetings are rare at first, and the end is met within a step or two.
         ended, due = yield from super().decide()
         left = min(self.seconds, self.marks.next) - self.elapsed()
         steps_left = left * self.step / max(self.elapsed(), 1e-9)
@@ -243,7 +247,7 @@ class Lockstep(Progress):
 
 
 class FreeRunning(Progress):
-    """Every rank counts its own samples; rank 0 adds up the reports of the others and answers with the total."""
+    """Progress of ranks that count their own samples; rank 0 adds up the other ranks' reports and returns the total."""
 
     remembers = ("samples", "own", "reported")
 
@@ -278,7 +282,7 @@ class FreeRunning(Progress):
             yield self.activity
 
     def _report(self):
-        """Background schedule of every other rank."""
+        """Background schedule of every rank except rank 0: report samples."""
         total = np.zeros(1, np.int64)
         while True:
             yield self.news
@@ -292,7 +296,7 @@ class FreeRunning(Progress):
                 return
 
     def _add_up(self):
-        """Background schedule of rank 0. The last answer to each rank waits for all, so that it is exact."""
+        """Background schedule of rank 0. The last answer to each rank waits for all ranks, so that it is exact."""
         report = np.zeros(3, np.int64)
         training = self.comm.size - 1
         answers = []
@@ -310,10 +314,9 @@ class FreeRunning(Progress):
 
 
 class Counted(Progress):
-    """Every rank keeps how many samples each has processed, as far as it knows, and tells the others in turn.
-
-    So no rank is needed, and what a rank has done that dies is not forgotten. Where a process takes its place, at most
-    what it did since it last told somebody is missing.
+    """Progress of ranks that each keep the last known samples of all ranks, and tell the others in turn. So no single
+    rank is needed, and the work of a rank that dies is not forgotten. If another process takes its place, at most the
+    samples since its last report are missing.
     """
 
     def __init__(self, *args):
@@ -329,7 +332,7 @@ class Counted(Progress):
         self.activity = self.driver.start(self._learn())
 
     def go_on(self, comm, furthest):
-        """Go on; ranks are counted as before, also those that are gone."""
+        """Go on; ranks are counted as before, including ranks that are gone."""
         self.take(furthest.counts)
         self.marks.passed = max(self.marks.passed, int(furthest.marks))
         return int(self.counts[self.comm.rank]) // self.samples_per_step
@@ -345,12 +348,12 @@ class Counted(Progress):
             self.reports += 1
 
     def take(self, counts: np.ndarray):
-        """Go on where another rank is, as it knows: with the counts of all."""
+        """Go on with another rank's counts of all ranks."""
         self.counts[:] = counts
         self.samples = int(self.counts.sum())
 
     def finish(self):
-        if self.end is not None:  # others may wait for these samples
+        if self.end is not None:  # other ranks may wait for these samples
             self._tell([rank for rank in range(self.comm.size) if rank != self.comm.rank])
         yield from ()
 
@@ -361,8 +364,8 @@ class Counted(Progress):
             self._sending.append(Tolerant(self.comm.Isend(report, rank, tags.PROGRESS_REPORT), report))
 
     def _learn(self):
-        """Background schedule without end; one that is begun anew goes on with the receive of the one before."""
-        others = np.arange(self.comm.size) != self.comm.rank  # this rank's own count is the trainer's to change
+        """Background schedule without end; when it is begun anew, it goes on with the receive of the one before."""
+        others = np.arange(self.comm.size) != self.comm.rank  # only the trainer changes this rank's own count
         while True:
             self._receiving = self._receiving or self.comm.Irecv(self._report, ANY_RANK, tags.PROGRESS_REPORT)
             yield self._receiving
@@ -376,8 +379,8 @@ def make_progress(
 ) -> Progress:
     """Return a rank's progress.
 
-    ``samples``: in the training data; ``workers``: ranks that train; ``is_known``: whether the algorithm tells it;
-    ``early_marks``: as for `Marks`.
+    ``samples`` is the number of training samples, ``workers`` the number of ranks that train. ``is_known`` says whether
+    the algorithm reports the progress; ``early_marks`` is as for `Marks`.
     """
     kind = Progress if is_known else Lockstep if config.traits.synchronous else FreeRunning
     if context.membership is not None and kind is FreeRunning:

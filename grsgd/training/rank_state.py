@@ -1,6 +1,6 @@
-"""The state that a rank needs to go on where it was: all that its next steps and its run file depend on.
+"""State that a rank needs to go on: everything on which its next steps and its run file depend.
 
-A state is a tree of dicts whose leaves are arrays and what JSON can hold. It shares no memory with the rank.
+A state is a tree of dicts whose leaves are arrays and values that JSON can hold. It shares no memory with the rank.
 """
 
 from collections import Counter
@@ -45,9 +45,9 @@ def state_of(trainer: Trainer) -> dict:
 
 
 def restore(trainer: Trainer, state: dict, samples: int, seconds: float):
-    """Put a rank that has not taken a step yet into a state; its algorithm has started.
+    """Set the state of a rank that has not taken a step yet, and whose algorithm has started.
 
-    ``samples``, ``seconds``: how far the run is, as far as any rank knows, and so the same on all ranks.
+    ``samples`` and ``seconds`` are the largest progress that any rank knows, so they are the same on all ranks.
     """
     replica, model = trainer.replica, state["model"]
     fill(replica.params, model["parameters"])
@@ -74,21 +74,21 @@ def restore(trainer: Trainer, state: dict, samples: int, seconds: float):
     marks = state["curve"]["marks"]
     curve.early = trainer.progress.marks.go_on(marks, samples, seconds, state["curve"]["early"])
     trainer.computing.go_on_from(trainer.totals.steps, trainer.algorithm)
-    restore_streams(trainer, state["streams"])  # last: making the batches has drawn from them
+    restore_streams(trainer, state["streams"])  # last, because making the batches has drawn from the streams
 
 
 # ---- parts
 
 
 def result_of(trainer: Trainer) -> dict:
-    """Return the parameters that count in the average of all ranks, where they are not those of the replica."""
+    """Return the parameters that count in the average of all ranks, if they differ from the replica's."""
     parameters, _ = trainer.algorithm.snapshot()
     is_own = torch.equal(parameters, trainer.replica.params.tensor)
     return {} if is_own else {"parameters": array_of(parameters)}
 
 
 def state_of_optimizer(optimizer: torch.optim.Optimizer) -> dict:
-    """Return what the optimizer remembers of each parameter, by the parameter's number, and its groups."""
+    """Return the optimizer's state of each parameter, by the parameter's number, and its groups."""
     whole = optimizer.state_dict()
     remembered = {
         str(number): {name: value_of(value) for name, value in of_one.items()}
@@ -112,7 +112,7 @@ def with_tensors(values: dict) -> dict:
 
 
 def state_of_streams(trainer: Trainer) -> dict:
-    """Return where the random streams are: the algorithm's, and torch's, of which models draw."""
+    """Return the states of the random streams: the algorithm's, and torch's, from which models draw."""
     streams = {"algorithm": trainer.algorithm.rng.bit_generator.state, "torch": torch.get_rng_state().numpy().copy()}
     if trainer.replica.device.type == "cuda":
         streams["cuda"] = torch.cuda.get_rng_state(trainer.replica.device).numpy().copy()

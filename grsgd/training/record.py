@@ -1,4 +1,4 @@
-"""From what every rank measured to the one run file of the job."""
+"""Assembly of the one run file of a job from the measurements of all ranks."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -19,7 +19,7 @@ NOT_COUNTED = np.full(2, np.nan)
 
 @dataclass
 class RankMeasurements:
-    """The measurements of one rank, small enough to be sent around."""
+    """Measurements of one rank, small enough to be sent to other ranks."""
 
     moments: list[Moment]
     numbers: list[int]
@@ -27,7 +27,7 @@ class RankMeasurements:
     early: int
     measured: dict[str, float]
     traffic: np.ndarray
-    """`Traffic.rows`."""
+    """Rows as from `Traffic.rows`."""
     sent_once: int
     repaired: int
     lost: int
@@ -38,7 +38,8 @@ class RankMeasurements:
 
     @classmethod
     def of(cls, trainer: Trainer, interface: np.ndarray = NOT_COUNTED) -> "RankMeasurements":
-        """``interface``: bytes that the interfaces of the rank's host have sent and received."""
+        """Return the record of a trainer; ``interface`` has the bytes that its host's interfaces have sent and
+        received."""
         traffic = trainer.comm.traffic
         numbers = list(trainer.snapshots.numbers)  # before the moments: the trainer may be taking a snapshot
         return cls(
@@ -64,13 +65,13 @@ class RankMeasurements:
 
     @classmethod
     def of_nothing(cls) -> "RankMeasurements":
-        """Return the record of a rank that did not answer: no traffic, no steps, and times that are not known."""
+        """Return the record of a rank that did not answer: no traffic, no steps, and unknown times."""
         nothing = {key: 0 if key in ("steps", "samples") else math.nan for key in asdict(RankTotals())}
         return cls([], [], [], 0, nothing, np.zeros((0, 4), np.int64), 0, 0, 0, {}, [], NOT_COUNTED, {})
 
 
 def marks_of(records: list[RankMeasurements], reason: str) -> list[int]:
-    """Return the marks of the curve of a run that ended for this reason: those of all records that have any."""
+    """Return the marks of the curve of a run that ended for ``reason``: the common marks of all records with marks."""
     answered = [record for record in records if record.moments]
     early = max((record.early for record in answered), default=0)
     return common_marks([record.numbers for record in answered], early if reason in STOP_CRITERIA else 0)
@@ -81,9 +82,9 @@ def assemble(
 ) -> Run:
     """Return the run of all ranks' records, ascending by rank.
 
-    The curve has the marks at which every rank has a snapshot (every rank that has any). What algorithms keep besides
-    is that of the first rank that has it.
-    ``qualities``: at these marks, as far as evaluated; ``final``: of the final model.
+    The curve has the marks at which every rank with snapshots has one. Further arrays of algorithms come from the first
+    rank that has them. ``qualities`` are the evaluated qualities at the first of these marks; ``final`` is the quality
+    of the final model.
     """
     answered = [record for record in records if record.moments]
     marks = marks_of(records, attributes["reason"])
@@ -124,7 +125,7 @@ def assemble(
 
 
 def fitting(extra: dict) -> tuple[dict, list[str]]:
-    """Return what algorithms keep besides, as far as it fits into a run file, and a line for all that does not."""
+    """Return the algorithms' arrays that fit into a run file, and a line for every array that does not."""
     fits, left_out = {}, []
     for name, kept in extra.items():
         try:
@@ -140,7 +141,7 @@ def fitting(extra: dict) -> tuple[dict, list[str]]:
 
 
 def traffic_of(records: list[RankMeasurements]) -> dict[str, np.ndarray]:
-    """Return what every rank has sent to every other, and each in all, a multicast counted once."""
+    """Return the bytes that every rank sent to every other, and each rank's total, with a multicast counted once."""
     n = len(records)
     found = {name: np.zeros((n, n), np.int64) for name in ("sent", "headers", "messages")}
     for rank, record in enumerate(records):

@@ -1,4 +1,4 @@
-"""The part that recovery takes in training, so that a run outlives the end of a process, or of the whole job."""
+"""Part of recovery in training, by which a run outlives the end of a process, or of the whole job."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,14 +14,14 @@ def do_nothing(_):
 
 
 class Recovery:
-    """What the trainer of a rank does for recovery; here nothing, for runs that end with the first process that dies.
+    """Recovery of a rank's trainer; this base class does nothing, for runs that end when the first process dies.
 
-    ``go_on``: called with the trainer when the algorithm has started, before the first step; where a run goes on from
-    a checkpoint, it puts the rank into the state in the checkpoint.
+    ``go_on`` is called with the trainer after the algorithm has started, before the first step. In a run from a
+    checkpoint, it sets the rank's state to the state in the checkpoint.
     """
 
     has_trained = True
-    """Whether this process has ever trained: one that has joined a run may find it at its end."""
+    """Whether this process has ever trained: a process that has joined a run may find it at its end."""
     has_share = True
     """Whether this rank's gradient has a share in the mean of the step under way."""
     knows_the_end = True
@@ -41,7 +41,7 @@ class Recovery:
         self.trainer = trainer
 
     def take_over(self):
-        """Schedule, on a process that has just taken a rank over: get the state of the rank from other ranks."""
+        """Schedule, on a process that has just taken over a rank: get the state of the rank from other ranks."""
         yield from ()
 
     def started(self):
@@ -55,11 +55,11 @@ class Recovery:
         """Look for messages of other ranks and for signals; also called while this rank waits."""
 
     def train(self):
-        """Schedule: all steps of this rank."""
+        """Schedule: take all steps of this rank."""
         yield from self.trainer.to_the_end()
 
     def before_step(self, step: int):
-        """Schedule, before step number ``step``; returns whether all ranks are to rest in place of the step."""
+        """Schedule, before step number ``step``: return whether all ranks are to rest in place of the step."""
         yield from ()
         return False
 
@@ -68,16 +68,16 @@ class Recovery:
         yield from self.trainer.computing.gradient(step)
 
     def guarded(self, hook: Callable) -> Callable:
-        """Return the hook in place of ``hook``, one of the algorithm's."""
+        """Return the hook to call in place of ``hook``, a hook of the algorithm."""
         return hook
 
     def leave_steps(self):
         """Note that this rank takes no step before `at_rest`."""
 
     def at_rest(self, ended: bool):
-        """Schedule, while no message of the algorithm is under way; returns whether training is over.
+        """Schedule, while no message of the algorithm is under way: return whether training is over.
 
-        ``ended``: whether this rank's training is.
+        ``ended`` says whether this rank has ended its training.
         """
         yield from ()
         return True
@@ -87,23 +87,24 @@ class Recovery:
         yield from self.trainer.average()
 
     def ended(self):
-        """Note that this rank has ended its training, or that an error has."""
+        """Note that this rank has ended its training, also after an error."""
 
     def model(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the parameters and buffers of this rank, the final ones after training."""
+        """Return the parameters and buffers of this rank; after training the final ones."""
         return self.trainer.algorithm.snapshot()
 
     def go_on_from_checkpoint(self, folder: Path, samples: int, names: tuple[str, str], curve: CurveFile | None):
-        """Note the checkpoint that the run goes on from: its ``folder`` of checkpoints, the samples of all ranks at it,
-        and the ``names`` of its own folder and of its curve's.
+        """Note the checkpoint from which the run goes on: its ``folder`` of checkpoints, the samples of all ranks in
+        it, and the ``names`` of its own folder and of its curve's.
 
-        ``curve``: its curve, if new snapshots can be appended.
+        ``curve`` is the checkpoint's curve, if new snapshots can be appended to it.
         """
 
     def asks_for_checkpoint(self, reason: str) -> bool:
-        """Ask all ranks to take a checkpoint and then to stop, for a reason; returns False where none are taken."""
+        """Ask all ranks to take a checkpoint and then to stop, for ``reason``; return False if no checkpoints are
+        taken."""
         return False
 
     def warnings(self) -> list[str]:
-        """Return sentences about the recovery that users must know, for the run file."""
+        """Return warnings about the recovery for the run file, one sentence each."""
         return []

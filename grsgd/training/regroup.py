@@ -1,8 +1,7 @@
-"""Recovery of ranks that need each other in every step: after a death, or when a process has joined, all begin again.
+"""Recovery of ranks that need each other in every step: after a death or a join, all ranks begin again.
 
-All ranks take the average of their models, as a run does that goes on from a checkpoint on another number of ranks. The
-algorithm is made anew for as many ranks as there are. The step under way is given up; a step that sends gradients is
-taken again.
+All ranks take the average of their models, as in a run from a checkpoint of another number of ranks. The algorithm is
+made anew for the present number of ranks. The step under way is given up; a step that sends gradients is taken again.
 """
 
 from dataclasses import replace
@@ -23,12 +22,13 @@ from grsgd.training.trainer import Trainer
 
 
 class HowFar(NamedTuple):
-    """The numbers that each rank tells the others when they meet.
+    """Numbers that each rank tells the others when they meet.
 
-    has_trained: whether the rank has a model. steps: of all ranks, where all take the same steps, else 0. has_gradient:
-    whether the rank has its gradient of the next step. samples: of all ranks. marks: that the rank has passed. seconds:
-    since the run began. counts: the samples of each rank, float64 of shape [ranks], or of shape [0] where ranks do not
-    count the samples of others.
+    ``has_trained`` says whether the rank has a model. ``steps`` is the number of steps if all ranks take the same
+    steps, else 0. ``has_gradient`` says whether the rank has its gradient of the next step. ``samples`` counts the
+    samples of all ranks, and ``marks`` the marks that the rank has passed. ``seconds`` is the time since the run began.
+    ``counts`` has the samples of each rank, float64 of shape [ranks], or [0] if ranks do not count the samples of
+    others.
     """
 
     has_trained: float
@@ -45,11 +45,11 @@ class HowFar(NamedTuple):
 
 
 HOW_FAR_NUMBERS = len(HowFar._fields) - 1
-"""Numbers of a `HowFar` beside the samples of each rank."""
+"""Number of values in a `HowFar`, without the samples of each rank."""
 
 
 class NoGradient:
-    """Stand-in for `KeptGradient` where steps send no gradients: a step that was broken off is begun anew."""
+    """Stand-in for `KeptGradient` if steps send no gradients: a step that was broken off is begun anew."""
 
     is_there = is_absent = False
 
@@ -60,29 +60,29 @@ class NoGradient:
         """Note nothing."""
 
     def put_back(self) -> bool:
-        """Return that the gradient is to be computed."""
+        """Return False: the gradient is to be computed."""
         return False
 
 
 class KeptGradient:
-    """A rank's own gradient, so that a step that was broken off while gradients were summed is taken again with it.
+    """Rank's own gradient, with which a step that was broken off while gradients were summed is taken again.
 
-    Nobody waits then for the gradient of a process that has joined just now: it has no share in the mean of this step.
+    No rank then waits for the gradient of a process that has just joined: it has no share in the mean of this step.
     """
 
     def __init__(self, gradient: Flat, progress: Progress):
         self.gradient, self.progress = gradient, progress
         self.copy = gradient.like()
         self.computed_after = -1
-        """The number of steps that had been taken when the gradient was computed."""
+        """Number of steps that had been taken when the gradient was computed."""
         self.weight: float | None = None
-        """The factor with which the gradient is put back; None if the step begins with a new gradient."""
+        """Factor with which the gradient is put back; None if the step begins with a new gradient."""
         self.is_absent = False
         """Whether this rank has no share in the mean of the step under way."""
 
     @property
     def is_there(self) -> bool:
-        """Whether the gradient is of the step under way."""
+        """Whether the gradient belongs to the step under way."""
         return self.computed_after == self.progress.steps
 
     def keep(self):
@@ -91,7 +91,7 @@ class KeptGradient:
         self.computed_after, self.is_absent = self.progress.steps, False
 
     def settle(self, have: list[bool]):
-        """Note, after a death, by rank whether it has its gradient of the step: the mean is of these gradients."""
+        """Note, after a death, which ranks have their gradient of the step: the mean is taken over these gradients."""
         self.weight = None
         if any(have):
             self.weight = len(have) / sum(have) if self.is_there else 0.0
@@ -99,7 +99,7 @@ class KeptGradient:
         self.is_absent = self.weight == 0
 
     def put_back(self) -> bool:
-        """Put the gradient back if the step under way is taken again; returns whether it is."""
+        """Put the gradient back if the step under way is taken again; return whether it is."""
         weight, self.weight = self.weight, None
         if weight is not None:
             torch.mul(self.copy.tensor, weight, out=self.gradient.tensor)
@@ -107,9 +107,9 @@ class KeptGradient:
 
 
 class Regrouping(Surviving):
-    """Recovery of a rank whose steps need all others: those that are left meet, and begin again together.
+    """Recovery of a rank whose steps need all others: the remaining ranks meet, and begin again together.
 
-    ``context``: of all ranks, as the trainer has it, with a membership.
+    ``context`` is the context of all ranks, as the trainer has it, with a membership.
     """
 
     tells_all_of_its_end = True
@@ -129,7 +129,7 @@ class Regrouping(Surviving):
         return not self.kept.is_absent
 
     def context_of(self, context: RankContext) -> RankContext:
-        """Return the context of the group alone, or of all ranks on a process that has not met the others yet."""
+        """Return the context of the group only, or of all ranks on a process that has not met the others yet."""
         return self._of_group(context) if self.has_trained else context
 
     def _of_group(self, context: RankContext) -> RankContext:
@@ -150,12 +150,12 @@ class Regrouping(Surviving):
         self.group.watch()
 
     def gradient(self, step: int):
-        if not self.kept.put_back():  # else the step is taken again
+        if not self.kept.put_back():  # otherwise the step is taken again
             yield from super().gradient(step)
             self.kept.keep()
 
     def train(self):
-        """Schedule: all steps, with whichever ranks are left; after a death, or when a process has joined, they
+        """Schedule: take all steps with the remaining ranks; after a death, or when a process has joined, the ranks
         regroup."""
         group = self.group
         while True:
@@ -163,7 +163,7 @@ class Regrouping(Surviving):
                 if group.has_changed and not (yield from self.regroup()):
                     return
                 yield from self.trainer.to_the_end()
-                # Until all have taken their last step:
+                # All ranks wait here until every rank has taken its last step.
                 yield from halving_doubling_allreduce(self.trainer.algorithm.uncounted_comm, np.zeros(1))
                 return
             except (LostRank, Changed):
@@ -171,12 +171,12 @@ class Regrouping(Surviving):
                     raise
 
     def regroup(self):
-        """Schedule: begin again from the average of all models; returns False where another rank has ended its
-        training, and so this one may.
+        """Schedule: begin again from the average of all models; return False if another rank has ended its training, so
+        that this rank may end, too.
 
-        Processes that have joined have no model yet. Where an algorithm keeps all models equal, those that are a step
-        behind do not count either, so that the model is the one of the others, bit for bit. Momenta are averaged, too.
-        A step that sends gradients is taken again with those that are there.
+        Processes that have joined have no model yet. If an algorithm keeps all models equal, models that are a step
+        behind do not count either, so that the average equals the other models bit for bit. Momenta are averaged, too.
+        A step that sends gradients is taken again with the gradients that are there.
         """
         group, driver, algorithm = self.group, self.trainer.driver, self.trainer.algorithm
         began = driver.clock()
@@ -217,7 +217,7 @@ class Regrouping(Surviving):
             averages.append(flat.like())
             averages[-1].tensor.copy_(flat.tensor)
             yield from exact_average(context.uncounted_comm, averages[-1], weight, root=counts.index(True))
-        # From here on this rank waits only where the algorithm's start() does; if that fails, ranks meet again.
+        # From here on this rank waits only if the algorithm's start() does; if start() fails, the ranks meet again.
         for flat, average in zip(flats, averages, strict=True):
             flat.tensor.copy_(average.tensor)
         set_momenta(self.trainer, averages[-1].tensor)
@@ -234,7 +234,7 @@ class Regrouping(Surviving):
         algorithm.k = int(furthest.steps)
         missing = int(furthest.marks) - progress.marks.passed
         first = progress.go_on(context.uncounted_comm, furthest)
-        if not progress.began:  # this process has joined just now
+        if not progress.began:  # this process has just joined
             progress.elapsed_before = furthest.seconds
             progress.start()
             trainer.snapshots.skip(missing)
@@ -244,7 +244,7 @@ class Regrouping(Surviving):
 
 
 def momenta(trainer: Trainer) -> Flat:
-    """Return all that the optimizer remembers of all parameters, one after the other."""
+    """Return the optimizer's tensors of all parameters, in one flat array."""
     tensors, dtype, device = remembered(trainer), trainer.replica.dtype, trainer.replica.device
     flat = Flat.zeros(sum(tensor.numel() for tensor in tensors), dtype, device)
     if tensors:
@@ -259,7 +259,7 @@ def set_momenta(trainer: Trainer, content: torch.Tensor):
 
 
 def remembered(trainer: Trainer) -> list[torch.Tensor]:
-    """Return the tensors that the optimizer remembers; before its first step they are made, of zeros."""
+    """Return the tensors of the optimizer's state; before its first step they are made, with zeros."""
     optimizer = trainer.optimizer.optimizer
     if not optimizer.state:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]

@@ -1,4 +1,4 @@
-"""The evaluation of a run after its training: of the snapshots, and of the final model. Each part is a schedule."""
+"""Evaluation of a run after its training: of the snapshots, and of the final model. Each part is a schedule."""
 
 from collections.abc import Callable
 
@@ -16,11 +16,11 @@ def evaluate(
     on_each: Callable[[int], None] = ignore,
     evaluated: Callable[[torch.nn.Module, Quality], None] = ignore,
 ):
-    """Schedule, on all ranks at once: the `Quality` of the snapshots at ``marks``, then of the final model.
+    """Schedule, on all ranks at once: return the `Quality` of the snapshots at ``marks``, then of the final model.
 
-    ``comm`` is used for nothing else: after an early end, messages may be left on the others. ``on_each``: called
-    after each snapshot with how many are done. ``evaluated``: called with each averaged model, the final one too,
-    which is left in the replica.
+    ``comm`` is used for nothing else, because after an early end messages may be left on other communicators.
+    ``on_each`` is called after each snapshot with the number of evaluated snapshots. ``evaluated`` is called with each
+    averaged model, including the final one, which is left in the replica.
     """
     final = [tensor.clone() for tensor in trainer.recovery.model()]
     qualities = yield from evaluate_snapshots(trainer, comm, marks, on_each, evaluated)
@@ -32,7 +32,7 @@ def evaluate(
 
 
 def evaluate_snapshots(trainer: Trainer, comm: Communicator, marks: list[int], on_each=ignore, evaluated=ignore):
-    """Schedule: `evaluate` without the final model; the last of the averaged models is left in the replica."""
+    """Schedule: `evaluate` without the final model; the last averaged model is left in the replica."""
     qualities: list[Quality] = []
     for mark in marks:
         known = trainer.snapshots.restore(mark)
@@ -43,7 +43,7 @@ def evaluate_snapshots(trainer: Trainer, comm: Communicator, marks: list[int], o
 
 
 def quality_of_replicas(trainer: Trainer, comm: Communicator, weight: float, known: bool = True):
-    """Schedule, on all ranks at once: the `Quality` of the models in the replicas."""
+    """Schedule, on all ranks at once: return the `Quality` of the models in the replicas."""
     if trainer.is_central:
         yield from trainer.algorithm.broadcast_model(comm)
     replicas = trainer.config.train.evaluate_replicas

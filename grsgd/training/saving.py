@@ -1,4 +1,4 @@
-"""The weights of a run as files for ``torch.load``: of the final model, and of the best that was evaluated."""
+"""Weights of a run as files for ``torch.load``: of the final model, and of the best model that was evaluated."""
 
 import hashlib
 import io
@@ -18,26 +18,26 @@ from grsgd.runs.targets import naming, target_of
 from grsgd.training.evaluation import Quality
 
 HEADER_BYTES = 2**10
-"""The most that a file has for each tensor beside its numbers."""
+"""Most bytes in a file per tensor, in addition to the tensor's content."""
 
 
 class Saved(NamedTuple):
-    """Where the models of a run are saved, and what went wrong."""
+    """Files of a run's saved models, and errors of saving them."""
 
     attributes: dict
-    """Of the run file: where they are."""
+    """Attributes of the run file that name the files."""
     warnings: list[str]
-    """Lines to read before they are used."""
+    """Lines to read before the files are used."""
     problems: list[str]
-    """Lines about files that could not be written where they should be."""
+    """Lines about files that could not be written to their places."""
 
 
 class ModelFiles:
-    """The files that a run is to save its models in; None for one that is not asked for.
+    """Files in which a run is to save its models; None for a file that is not asked for.
 
-    ``final``: of the averaged model at the end of the run. ``best``: of the averaged model with the best value of
-    the task's metric among the snapshots and the final one, the earliest of these. One rank saves them, when all is
-    evaluated.
+    ``final`` is for the averaged model at the end of the run. ``best`` is for the averaged model with the best value of
+    the task's metric among the snapshots and the final model, the earliest of equals. One rank saves the files, after
+    all evaluations.
     """
 
     def __init__(self, final: str | os.PathLike | None = None, best: str | os.PathLike | None = None):
@@ -46,40 +46,43 @@ class ModelFiles:
         self._best_state: dict | None = None
 
     def check(self, out: str | os.PathLike, model: torch.nn.Module):
-        """Find out before training whether files of ``model`` can be written; ``out`` is the run file.
+        """Check before training whether the files of ``model`` can be written; ``out`` is the run file.
 
-        Raises ConfigError if two of the files are the same, RunFileError if one cannot be written.
+        Raises ConfigError if two of the files are the same, RunFileError if a file cannot be written.
         """
         size = sum(tensor.nbytes + HEADER_BYTES for tensor in [*model.parameters(), *model.buffers()])
         taken = {os.path.realpath(out): "--out"}
         for option, path in self.asked_for().items():
             if other := taken.get(os.path.realpath(path)):
-                raise ConfigError(f"{option} {path}: is the file of {other}, too: each needs one of its own")
+                raise ConfigError(f"{option} {path}: is the file of {other}, too: each option needs its own file")
             taken[os.path.realpath(path)] = option
             check_writable(path, size)
 
     def asked_for(self) -> dict[str, Path]:
-        """Return the files by the option that asks for each."""
+        """Return each file that is asked for, by its option."""
         paths = {"--save": self.final, "--save-best": self.best}
         return {option: path for option, path in paths.items() if path is not None}
 
     @property
     def places(self) -> dict[str, str | None]:
-        """The attributes of the run file that say where the files are, as far as it is known before training."""
+        """Attributes of the run file that name the files, as known before training."""
         paths = {"model_file": self.final, "best_model_file": self.best}
         return {name: None if path is None else os.path.abspath(path) for name, path in paths.items()}
 
     def evaluated(self, model: torch.nn.Module, quality: Quality):
-        """Called with every averaged model that was evaluated, in the order of time, the final one last."""
+        """Keep the model if it is the best so far; called with every averaged model in order of time, the final one
+        last."""
         if self.best is None or math.isnan(quality.mean):
             return
         if self._best is None or quality.metric.is_better(quality.mean, self._best.mean):
             self._best, self._best_state = quality, state_of(model)
 
     def save(self, model: torch.nn.Module, reason: str) -> Saved:
-        """Write the files; ``model`` is the final one, ``reason`` why the run ended. An early end replaces no file.
+        """Write the files of the final ``model`` and the best one of a run that ended for ``reason``.
 
-        What cannot be written where it should be is written into a temporary folder.
+        An early end replaces no file.
+
+        A file that cannot be written to its place is written to a temporary folder.
         """
         saved = Saved({}, [], [])
         weights = [name for name, _ in model.named_parameters()]
@@ -99,7 +102,7 @@ class ModelFiles:
         if place is None:
             return
         saved.attributes.update({f"{name}_file": os.path.abspath(place), f"{name}_sha256": sha256})
-        if not all(state[weight].isfinite().all() for weight in weights):  # buffers may well be infinite: masks
+        if not all(state[weight].isfinite().all() for weight in weights):  # buffers may be infinite, as masks are
             saved.warnings.append(f"{place}: some of its weights are not finite")
 
 
@@ -107,24 +110,24 @@ def state_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Return a copy of the ``state_dict()`` of a model, in CPU memory; each tensor has memory of its own."""
     state = model.state_dict()
     for name, value in state.items():
-        if isinstance(value, torch.Tensor):  # else it is what a module's get_extra_state() gives
+        if isinstance(value, torch.Tensor):  # otherwise it comes from a module's get_extra_state()
             state[name] = value.detach().to("cpu", copy=True)
     return state
 
 
 def path_of(path: Path, reason: str) -> Path:
-    """Where a model of a run that ended for this reason is saved: an early end does not replace a file."""
+    """Return the path of a model of a run that ended for ``reason``: an early end does not replace a file."""
     early = how_ended(reason) is not Ended.COMPLETED and path.exists()
     return path.with_suffix(f".interrupted{path.suffix}") if early else path
 
 
 def save_state(path: Path, state: dict[str, torch.Tensor]) -> tuple[Path | None, str, str | None]:
-    """Write a state dict, as a whole or not at all: to ``path``, or else into a temporary folder.
+    """Write a state dict as a whole or not at all: to ``path``, or else into a temporary folder.
 
-    Returns the file, None where neither was possible; its SHA-256; and what went wrong, in a line, if anything.
+    Returns the file, or None if both failed; its SHA-256; and the error in one line, if there is one.
     """
     content = io.BytesIO()
-    torch.save(state, content)  # in memory first: of a full disk torch would speak in many lines
+    torch.save(state, content)  # in memory first, because torch reports a full disk in many lines
     sha256 = hashlib.sha256(content.getbuffer()).hexdigest()
     try:
         write(path, content)

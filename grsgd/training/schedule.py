@@ -16,10 +16,10 @@ from grsgd.training.times import TimedOptimizer
 
 
 def factor(schedule: Schedule, samples: int, epoch: int, end: int | None, own: Callable | None = None) -> float:
-    """Return what to multiply the learning rate by after ``samples`` samples.
+    """Return the factor of the learning rate after ``samples`` samples.
 
-    ``epoch``: samples in one epoch; ``end``: samples in the whole run, which `cosine` needs; ``own``: what
-    `own_function` returns.
+    ``epoch`` is the number of samples in one epoch, ``end`` the number in the whole run, which `cosine` needs. ``own``
+    is the result of `own_function`.
     """
     warmup = schedule.warmup * epoch
     value = 1.0
@@ -36,10 +36,10 @@ def factor(schedule: Schedule, samples: int, epoch: int, end: int | None, own: C
 
 
 def own_function(schedule: Schedule, end: int | None, epoch: int) -> Callable | None:
-    """Return the function from outside with the section's options, of the epochs done and those of the run; None for a
-    schedule of this package.
+    """Return the function from outside, with the section's options, of the epochs done and the epochs of the run; None
+    for a schedule of this package.
 
-    Raises ConfigError for an option that it does not have, and where it does not return a number at the start.
+    Raises ConfigError for an unknown option, and if the function does not return a number at the start.
     """
     if not schedule.is_own:
         return None
@@ -53,7 +53,7 @@ def own_function(schedule: Schedule, end: int | None, epoch: int) -> Callable | 
     own = partial(make, **schedule.options)
     try:
         value = float(own(0.0, None if end is None else end / epoch))
-    except Exception as error:  # whatever it raises
+    except Exception as error:  # a user's function may raise anything
         raise ConfigError(f"schedule.name = {schedule.name!r}: {type(error).__name__}: {error}") from None
     if not math.isfinite(value):
         raise ConfigError(f"schedule.name = {schedule.name!r}: returns {value} at the start")
@@ -61,7 +61,7 @@ def own_function(schedule: Schedule, end: int | None, epoch: int) -> Callable | 
 
 
 class ScheduledOptimizer(TimedOptimizer):
-    """A torch optimizer whose learning rates follow a schedule, and that measures the time of its steps."""
+    """Torch optimizer whose learning rates follow a schedule, and that measures the time of its steps."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class ScheduledOptimizer(TimedOptimizer):
         epoch: int,
         clock: Callable[[], float],
     ):
-        """``epoch``: samples in one epoch; ``clock``: gives seconds. Raises ConfigError."""
+        """Wrap ``optimizer``; an epoch has ``epoch`` samples, and ``clock`` returns seconds. Raises ConfigError."""
         super().__init__(optimizer, clock)
         self.schedule, self.progress, self.epoch = schedule, progress, epoch
         self.own = own_function(schedule, progress.end, epoch)
@@ -79,7 +79,7 @@ class ScheduledOptimizer(TimedOptimizer):
         self.is_constant = schedule.name == "constant" and not schedule.warmup
 
     def step(self):
-        """Update the parameters, at the learning rate that belongs to the progress of the run."""
+        """Update the parameters, at the learning rate for the present progress of the run."""
         if not self.is_constant:
             scale = factor(self.schedule, self.progress.samples, self.epoch, self.progress.end, self.own)
             for group, rate in zip(self.param_groups, self.rates, strict=True):

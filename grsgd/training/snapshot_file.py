@@ -1,4 +1,4 @@
-"""Where a rank keeps its snapshots: in memory, or on disk when they are many, and open to other processes."""
+"""Storage of a rank's snapshots: in memory, or on disk if there are many, readable by other processes."""
 
 import os
 import tempfile
@@ -6,10 +6,10 @@ from contextlib import suppress
 
 
 class SnapshotFile:
-    """A file of bytes, the first ``memory`` of them in memory; with more, all are in a temporary file.
+    """File of bytes that is kept in memory; beyond ``memory`` bytes the whole file moves to a temporary file.
 
-    It has one descriptor from its beginning to its end, through which another process can read it:
-    ``/proc/PID/fd/NUMBER``. Opened once, it can be read when this process is gone.
+    It has one descriptor throughout, through which another process can read it: ``/proc/PID/fd/NUMBER``. A process that
+    has opened it can still read it after this process has ended.
     """
 
     def __init__(self, memory: int):
@@ -29,7 +29,7 @@ class SnapshotFile:
         return self._file.read(size)
 
     def write(self, data):
-        """Raises OSError if there is no room on the disk."""
+        """Write ``data`` at the present position; raises OSError if the disk is full."""
         if not self.is_on_disk and self._file.tell() + memoryview(data).nbytes > self._memory:
             self._move_to_disk()
         self._file.write(data)
@@ -38,7 +38,7 @@ class SnapshotFile:
         self._file.flush()
 
     def truncate(self, size: int):
-        with suppress(OSError):  # what is still in the buffer does not fit either
+        with suppress(OSError):  # buffered content does not fit either
             self._file.flush()
         self._file.truncate(size)
 

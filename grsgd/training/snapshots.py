@@ -1,6 +1,6 @@
-"""Timed copies of a replica, kept while training and evaluated after it.
+"""Timed copies of a replica, kept during training and evaluated after it.
 
-Evaluation while training would disturb what is measured: it takes time, and it would make asynchronous ranks wait.
+Evaluation during training would disturb the measurement: it takes time, and asynchronous ranks would have to wait.
 """
 
 import math
@@ -17,16 +17,16 @@ from grsgd.models.replica import Replica
 from grsgd.training.snapshot_file import SnapshotFile
 
 MEMORY = 256 * 2**20
-"""Bytes of snapshots that a process keeps in memory; with more, they go to a temporary file."""
+"""Bytes of snapshots that a process keeps in memory; further snapshots go to a temporary file."""
 
 NOT_KEPT, NOT_THERE = -1, -2
-"""In place of the number of a copy: there was no room for it; the process did not hold the rank yet."""
+"""Numbers of missing copies: there was no room (NOT_KEPT), or the process did not hold the rank (NOT_THERE)."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """When a snapshot was taken: seconds since the start, the rank's step, samples of all ranks, and the rank's
-    training loss since the snapshot before: by block of the batch, its mean and the weight it has in the loss of all.
+    """Time of a snapshot in seconds since the start, the rank's step, the samples of all ranks, and the rank's training
+    loss since the last snapshot. The loss has, by block of the batch, its mean and its weight in the loss of all ranks.
 
     The blocks of ranks with batches of their own are numbered by rank; a block that several ranks compute has one loss.
     """
@@ -38,23 +38,23 @@ class Moment:
 
 
 class Snapshots:
-    """The snapshots of one rank, one a mark.
+    """Snapshots of one rank, one per mark.
 
-    A rank that passes several marks in one step has one snapshot for all of them, so that number k is the model of
-    every rank at mark k.
+    A rank that passes several marks in one step has one snapshot for all of them. So number k is the model of every
+    rank at mark k.
     """
 
     def __init__(self, replica: Replica, memory: int | None = None, early: int = 0):
         self.replica = replica
         self.early = early
-        """How many of the first marks only a run that ends before its time counts."""
+        """Number of the first marks that count only in a run that ends early."""
         self.moments: list[Moment] = []
         self.numbers: list[int] = []
-        """Which stored copy belongs to which mark; NOT_KEPT or NOT_THERE where there is none."""
+        """Number of the stored copy for each mark; NOT_KEPT or NOT_THERE if there is none."""
         self.weights: list[float] = []
-        """The weight of the rank's model in the average of all, by mark."""
+        """Weight of the rank's model in the average of all ranks, by mark."""
         self.trouble: str | None = None
-        """Why some copies were not kept."""
+        """Reason why some copies were not kept."""
         self._memory = MEMORY if memory is None else memory
         self._file = tempfile.SpooledTemporaryFile(max_size=self._memory, prefix="grsgd-")
         weakref.finalize(self, self._file.close)
@@ -67,7 +67,8 @@ class Snapshots:
         return snapshots
 
     def share(self) -> int:
-        """Keep snapshots, before the first one is taken, where other processes can read them: at this descriptor."""
+        """Keep snapshots in a file that other processes can read; call it before the first one. Returns the
+        descriptor."""
         self._file.close()
         self._file = SnapshotFile(self._memory)
         weakref.finalize(self, self._file.close)
@@ -77,35 +78,35 @@ class Snapshots:
         return len(self.moments)
 
     def take(self, moment: Moment, model: Sequence[torch.Tensor], marks: int = 1, weight: float = 1.0):
-        """Keep a model, as what it is at the next ``marks`` marks: its parameters and its buffers, all flat."""
+        """Keep the parameters and buffers of ``model``, both flat, as its snapshot at the next ``marks`` marks."""
         has_content = not model[0].is_meta
         number = self.count if not has_content or self._store(model) else NOT_KEPT
-        # In this order, so that a thread that copies numbers and then moments finds a moment for each number.
+        # This order lets a thread that copies numbers and then moments find a moment for each number.
         self.moments += [moment] * marks
         self.weights += [weight] * marks
         self.numbers += [number] * marks
 
     def _store(self, model: Sequence[torch.Tensor]) -> bool:
-        """Store a copy after the others; returns whether there was room for it."""
+        """Store a copy after the others; return whether there was room for it."""
         begin = self._file.seek(0, 2)
         try:
             for tensor in model:
                 self._file.write(tensor.cpu().numpy().data)
             self._file.flush()
             return True
-        except OSError as error:  # there is no room in $TMPDIR: the run has a curve with fewer points
+        except OSError as error:  # $TMPDIR is full: the curve of the run gets fewer points
             self.trouble = f"{tempfile.gettempdir()}: {error.strerror}"
             self._file.truncate(begin)
             return False
 
     def skip(self, marks: int):
-        """Take none at the next ``marks`` marks: another process held the rank then, which has died."""
+        """Take no snapshot at the next ``marks`` marks: another process, which has died, held the rank then."""
         self.moments += [Moment(-math.inf, 0, 0, {})] * marks
         self.weights += [0.0] * marks
         self.numbers += [NOT_THERE] * marks
 
     def content(self, number: int) -> bytes:
-        """Return the bytes of a stored copy; from any thread, after `share`."""
+        """Return the bytes of stored copy ``number``; any thread may call it after `share`."""
         return os.pread(self._file.fileno(), self.bytes, number * self.bytes)
 
     def append(self, content: bytes):
@@ -116,12 +117,12 @@ class Snapshots:
 
     @property
     def count(self) -> int:
-        """How many copies are stored."""
+        """Number of stored copies."""
         return 1 + max((number for number in self.numbers if number >= 0), default=-1)
 
     @property
     def bytes(self) -> int:
-        """The size of a stored copy."""
+        """Size of a stored copy in bytes."""
         return sum(flat.array.nbytes for flat in (self.replica.params, self.replica.buffers))
 
     def keep_first(self, marks: int):
@@ -133,7 +134,7 @@ class Snapshots:
         return [f"{missing} of {len(self)} snapshots were not kept: {self.trouble}"] if missing else []
 
     def restore(self, index: int) -> bool:
-        """Put snapshot ``index`` back into the replica; returns False where it is NOT_THERE, and its weight is 0."""
+        """Put snapshot ``index`` back into the replica; return False if it is NOT_THERE, with weight 0."""
         if self.numbers[index] == NOT_THERE:
             return False
         flats = (self.replica.params, self.replica.buffers)
@@ -145,10 +146,10 @@ class Snapshots:
 
 
 def common_marks(numbers: list[list[int]], first: int = 0) -> list[int]:
-    """Return the marks at which every rank has kept a snapshot, and some rank another one than at the mark before. Of
-    processes that did not hold a rank yet nothing is asked.
+    """Return the marks at which every rank has kept a snapshot, and some rank a different one than at the mark before.
+    Ranks that had no process at a mark need no snapshot of it.
 
-    ``numbers``: `Snapshots.numbers` of each rank; ``first``: the first mark that counts.
+    ``numbers`` are `Snapshots.numbers` of each rank; ``first`` is the first mark that counts.
     """
     rows = list(zip(*numbers, strict=False))[first:]
     kept = [
@@ -167,6 +168,6 @@ def train_loss(moments: list[Moment]) -> float:
 
 
 def weighted_mean(values: Iterable[tuple[float, float]]) -> float:
-    """Return the mean of (value, weight), exactly rounded but for one division; of those that are not NaN."""
+    """Return the mean of (value, weight) pairs without NaN values, exactly rounded except for one division."""
     known = [(value * weight, weight) for value, weight in values if not math.isnan(value)]
     return math.fsum(product for product, _ in known) / math.fsum(weight for _, weight in known) if known else math.nan

@@ -1,11 +1,11 @@
-"""Injected heterogeneity: how much longer a rank's step takes than its computation."""
+"""Injected heterogeneity: delays that make a rank's step longer than its computation."""
 
 from grsgd import seeding
 from grsgd.config.sections import Stragglers
 
 
 class DelayModel:
-    """The delays of one rank: a constant factor, a random exponential tail, a periodic pause; all may act together.
+    """Delays of one rank: a constant factor, a random exponential tail, a periodic pause; all may act together.
 
     Random delays are keyed by (seed, rank, step), so every algorithm meets the same stragglers.
     """
@@ -22,7 +22,7 @@ class DelayModel:
         return self.factor == 1 and self.tail is None and self.pause is None
 
     def delay(self, step: int, compute_seconds: float) -> float:
-        """Seconds by which step number ``step`` (from 0), computed in ``compute_seconds``, is prolonged."""
+        """Return the delay in seconds of step number ``step`` (from 0), which was computed in ``compute_seconds``."""
         seconds = (self.factor - 1) * compute_seconds
         if self.tail is not None:
             random = seeding.generator(seeding.Purpose.STRAGGLERS, self.seed, self.rank, step)

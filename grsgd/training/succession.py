@@ -1,4 +1,4 @@
-"""How a process takes the rank of one that has died: it begins with the model of a rank that lives."""
+"""Succession of a process to the rank of a dead one: it begins with the model of a rank that lives."""
 
 import numpy as np
 
@@ -10,21 +10,21 @@ from grsgd.comm.pollables import Until
 from grsgd.training.surviving import Surviving
 
 STATE_NUMBERS = 3
-"""Numbers in a state, float64, beside the samples of each rank: the giver's step, seconds since the run began, and how
-many marks it has passed."""
+"""Numbers in a state, float64, in addition to the samples of each rank: the giver's step, the seconds since the run
+began, and the number of marks that the giver has passed."""
 
 
 class Succession(Surviving):
-    """Recovery of a rank that goes on alone: it gives its state to processes that take the rank of one that has died.
+    """Recovery of a rank that goes on alone: it gives its state to processes that take the rank of a dead process.
 
     Parameters
     ----------
     membership
-        Which process holds which rank.
+        Process of each rank.
     comm
-        Of all processes; carries nothing else.
+        Communicator of all processes, which carries nothing else.
     driver
-        Of what goes on beside the training.
+        Driver of the activities in the background of training.
     """
 
     def __init__(self, membership: Membership, comm: Communicator, driver: Driver):
@@ -32,7 +32,7 @@ class Succession(Surviving):
         self.comm, self.driver = comm, driver
 
     def give(self):
-        """Background schedule without end."""
+        """Background schedule without end: send the state of this rank to every process that requests it."""
         request = np.zeros(1, np.int64)
         while True:
             yield self.comm.Irecv(request, ANY_RANK, tags.STATE_REQUEST)
@@ -42,9 +42,9 @@ class Succession(Surviving):
             yield from until_over([self.comm.Isend(array, process, tags.STATE) for array in state])
 
     def take_over(self):
-        """Schedule, on a process that has just taken its rank: begin where a neighbour is.
+        """Schedule, on a process that has just taken its rank: begin with the state of a neighbour.
 
-        Raises LostRank if no process has a model any more.
+        Raises LostRank if no remaining process has a model.
         """
         trainer, membership = self.trainer, self.membership
         replica, progress = trainer.replica, trainer.progress
@@ -71,7 +71,7 @@ class Succession(Surviving):
         membership.begin()
 
     def _giver(self) -> int:
-        """Return the process to ask: a neighbour that has a model, or any that has one."""
+        """Return the process to ask: a neighbour that has a model, or any process that has one."""
         membership, rank = self.membership, self.membership.rank
         topology = self.trainer.algorithm.topology
         neighbours = topology.in_neighbours(rank, without=membership.vacant)
@@ -82,7 +82,7 @@ class Succession(Surviving):
         raise LostRank(f"rank {rank} was taken over, but no process is left that has a model")
 
     def _is_steady(self) -> bool:
-        """Whether the trainer does not change the model now."""
+        """Return whether the trainer is not changing the model now."""
         if not self.changing.acquire(blocking=False):
             return False
         self.changing.release()
@@ -100,7 +100,8 @@ class Succession(Surviving):
         return np.array(numbers, np.float64), *(copy.array for copy in copies)
 
     def begun(self):
-        """Give from now on, for the run's time is known; tell the algorithm, also of what it does not know yet."""
+        """Give states from now on, since the run's time is known; tell the algorithm of ranks that have been vacant
+        before."""
         self.driver.start(self.give())
         self.membership.on_change.append(self._changed)
         for rank in self.membership.vacant:

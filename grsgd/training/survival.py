@@ -1,4 +1,4 @@
-"""The recovery of a rank whose run goes on without the processes that die, by the algorithm's traits."""
+"""Recovery of a rank whose run goes on without the processes that die, by the algorithm's traits."""
 
 from grsgd.algorithms.base import Traits
 from grsgd.algorithms.context import RankContext
@@ -12,8 +12,8 @@ from grsgd.training.surviving import Surviving
 def recovery_from_deaths(traits: Traits, context: RankContext, states: Communicator, beside: Driver) -> Surviving:
     """Return the recovery of a rank.
 
-    ``states``: a communicator of all processes, for models that are handed over. ``beside``: the driver of schedules
-    beside the training.
+    ``states`` is a communicator of all processes, for models that are handed over. ``beside`` is the driver of
+    background schedules.
     """
     if traits.survives_deaths == "together":
         return Regrouping(context)

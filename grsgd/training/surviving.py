@@ -10,25 +10,26 @@ from grsgd.training.recovery import Recovery
 
 
 class Surviving(Recovery):
-    """The part that both kinds of survival share: a model that others may ask for at any time, also in the end.
+    """Common part of both kinds of survival: other processes may ask for this rank's model at any time, also at the
+    end.
 
-    ``membership``: which process holds which rank.
+    ``membership`` has the process of each rank.
     """
 
     tells_all_of_its_end = False
-    """Whether a process that has ended its training tells all others, and not only those that ask."""
+    """Whether a process that has ended its training tells all others, and not only the processes that ask."""
 
     def __init__(self, membership: Membership):
         super().__init__()
         self.membership = membership
         self.changing = threading.Lock()
-        """Held while the thread that trains changes the model, and not while it waits."""
+        """Lock that the training thread holds while it changes the model, and not while it waits."""
         self.longest_wait = 0.0
-        """Seconds of the longest wait for others in a step."""
+        """Longest wait for other ranks in a step, in seconds."""
         self.last_wait = 0.0
-        """Seconds of the wait for others in the last hook."""
+        """Wait for other ranks in the last hook, in seconds."""
         self._final: tuple[torch.Tensor, torch.Tensor] | None = None
-        """After training: the model, before all are averaged."""
+        """The model after training, before all models are averaged."""
 
     def guarded(self, hook: Callable) -> Callable:
         def schedule():
@@ -43,7 +44,7 @@ class Surviving(Recovery):
         return schedule
 
     def average(self):
-        """Schedule: average nothing, for processes may die meanwhile; `grsgd.job.survivors` does."""
+        """Schedule: average nothing, because processes may die meanwhile; `grsgd.job.survivors` averages."""
         yield from ()
 
     def ended(self):
@@ -55,7 +56,7 @@ class Surviving(Recovery):
 
 
 def locked(hook: Callable, lock: threading.Lock):
-    """Schedule: a hook, with ``lock`` held while it does something, and not while it waits."""
+    """Schedule: run a hook, holding ``lock`` while the hook works, and not while it waits."""
     with lock:
         schedule = hook()
     error = None
@@ -68,5 +69,5 @@ def locked(hook: Callable, lock: threading.Lock):
         error = None
         try:
             yield pending
-        except Exception as caught:  # fails where the hook waits, so that it can clean up
+        except Exception as caught:  # raised again where the hook waits, so that it can clean up
             error = caught

@@ -1,4 +1,4 @@
-"""The parts of the time of a rank's steps, with one definition for all loops."""
+"""Parts of the time of a rank's steps, with one definition for all loops."""
 
 import threading
 from collections.abc import Callable
@@ -23,17 +23,17 @@ class RankTotals:
 
     @property
     def seconds(self) -> float:
-        """The time of all its steps."""
+        """Time of all steps in seconds."""
         return self.compute_seconds + self.communicate_seconds + self.wait_seconds
 
 
 class TimedOptimizer:
-    """A torch optimizer that measures the time of its steps; ``clock`` gives seconds."""
+    """Torch optimizer that measures the time of its steps; ``clock`` returns seconds."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, clock: Callable[[], float]):
         self.optimizer, self.clock = optimizer, clock
         self.seconds = 0.0
-        """Spent in `step` by the thread that trains: what another thread does takes none of its time."""
+        """Seconds in `step` on the training thread: steps on another thread take none of its time."""
         self._thread = threading.get_ident()
 
     @property
@@ -41,7 +41,8 @@ class TimedOptimizer:
         return self.optimizer.param_groups
 
     def step(self):
-        """Update the parameters; those without content have no gradients, of which not every optimizer thinks."""
+        """Update the parameters; do nothing if they have no content, because not every optimizer can work without
+        gradients."""
         begin = self.clock()
         first = next((p for group in self.param_groups for p in group["params"]), None)
         if first is None or not first.is_meta:
@@ -51,10 +52,10 @@ class TimedOptimizer:
 
 
 def timed(hook: Callable, totals: RankTotals, driver: Driver, optimizer: TimedOptimizer):
-    """Schedule: one of an algorithm's hooks, its time added to ``totals``.
+    """Schedule: run a hook of an algorithm, and add its time to ``totals``.
 
-    Waiting time is the driver's count. Updates, including those of a server on this rank, count as computing. The rest
-    is communication.
+    The driver counts waiting time. Updates, including those by a server on this rank, count as computing. The rest is
+    communication.
     """
     begin, waited, updated = driver.clock(), driver.wait_seconds, optimizer.seconds
     yield from schedule_of(hook)

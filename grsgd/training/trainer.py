@@ -1,4 +1,4 @@
-"""The training loop of one rank. It knows no algorithm by name, and nothing of MPI: it is a schedule itself."""
+"""Training loop of one rank. It knows no algorithm by name, and nothing of MPI: it is itself a schedule."""
 
 import itertools
 from collections.abc import Callable
@@ -32,23 +32,23 @@ def ignore(*_):
 
 
 class Trainer:
-    """One rank's part of a run: ``train()`` is a schedule; `grsgd.training.run_evaluation` tests what it leaves.
+    """One rank's part of a run: ``train()`` is a schedule; `grsgd.training.run_evaluation` tests the resulting models.
 
     Parameters
     ----------
     model
-        Lies on the device it is to be trained on.
+        Model on the device on which it is to be trained.
     recovery
-        What this rank does so that training outlives processes, or the job; by default nothing.
+        Recovery of this rank, by which training outlives processes or the job; by default none.
     snapshot_memory
         Bytes of snapshots that are kept in memory.
     early_marks
-        How many snapshots are taken before the first of those that are evenly spread; a run that completes does not
-        count them (`Snapshots.early`).
+        Number of snapshots before the first of the evenly spread snapshots; a run that completes does not count them
+        (`Snapshots.early`).
     compares_models
-        Whether the models of an algorithm that keeps them equal are compared now and then (`EqualModels`).
+        Whether models that an algorithm keeps equal are compared regularly (`EqualModels`).
     on_step
-        Called after each step with the progress of the run and the rank's loss, None where time alone is simulated.
+        Called after each step with the run's progress and the rank's loss, which is None if only time is simulated.
 
     Raises
     ------
@@ -104,7 +104,7 @@ class Trainer:
         self.recovery.attach(self)
 
     def make_lifecycle(self, context: RankContext) -> Lifecycle:
-        """Return that of a new algorithm, whose messages ``context`` carries."""
+        """Return the lifecycle of a new algorithm, whose messages ``context`` carries."""
         config, context = self.config, replace(context, progress=self.progress)
         algorithm = config.algorithm_class(config.algorithm_options, self.replica, self.optimizer, context)
         return Lifecycle(algorithm)
@@ -115,7 +115,7 @@ class Trainer:
 
     @property
     def gradients(self):
-        """Where gradients come from (`grsgd.training.gradients`); None on a rank that does not train."""
+        """Source of gradients (`grsgd.training.gradients`); None on a rank that does not train."""
         return self.computing.gradients
 
     def broadcast_initial_model(self):
@@ -125,7 +125,8 @@ class Trainer:
         self.replica.note_buffers()
 
     def train(self):
-        """Schedule: train, drain, average. Returns why it ended; after an early end the replicas stay as they are."""
+        """Schedule: train, drain, average. Returns the reason of the end; after an early end the replicas stay
+        unchanged."""
         self.driver.watch = self.watch
         try:
             if self.recovery.has_trained:
@@ -140,8 +141,8 @@ class Trainer:
                 self.take_snapshot(self.progress.marks.total - len(self.snapshots))
             yield from self.recovery.average()
         except Stopped as stopped:
-            self.driver.abandon()  # what is under way in the background must not change the replica any more
-            if len(self.snapshots) < self.progress.marks.total:  # else the run was over but for the average
+            self.driver.abandon()  # background activities must not change the replica any more
+            if len(self.snapshots) < self.progress.marks.total:  # otherwise only the average was missing
                 self.take_snapshot()
             return str(stopped)
         finally:
@@ -157,13 +158,13 @@ class Trainer:
         yield from self.equal_models.at_end()
 
     def to_the_end(self):
-        """Schedule: all steps, and rests between them."""
+        """Schedule: take all steps, and rest between them."""
         is_over = False
         while not is_over:
             yield from self.begin()
             ended = yield from self.steps() if self.gradients is not None else self.serve()
             self.recovery.leave_steps()
-            # Tells the others that this rank stops: they may wait for it.
+            # This tells the other ranks that this rank stops: they may wait for it.
             yield from self.lifecycle.drain() if ended else self.lifecycle.rest()
             if self.comm.rank in self.lost:
                 raise Stopped("the others went on without this rank, which was silent for too long")
@@ -171,18 +172,18 @@ class Trainer:
             is_over = yield from self.recovery.at_rest(ended)
 
     def begin(self):
-        """Schedule: begin what goes on in the background."""
+        """Schedule: begin background activities."""
         yield from self.lifecycle.begin()
         self.recovery.begun()
         self.progress.begin()
 
     def watch(self):
-        """Look for what other ranks, or signals, ask for; also called while this rank waits."""
+        """Look for requests of other ranks or signals; also called while this rank waits."""
         self.stop_signal.watch()
         self.recovery.watch()
 
     def steps(self):
-        """Schedule: step after step until the run ends, or all ranks are to rest; returns whether it has ended."""
+        """Schedule: take steps until the run ends, or until all ranks are to rest; return whether the run has ended."""
         batch = self.config.data.batch_size
         for step in itertools.count(self.totals.steps):
             if (yield from self.check_progress()):
@@ -205,7 +206,7 @@ class Trainer:
             self.totals.compute_seconds += max(rest, 0.0)  # rounding, in simulated time
 
     def serve(self):
-        """Schedule, on a rank that does not train: take snapshots until the others have ended, or rest; returns whether
+        """Schedule, on a rank that does not train: take snapshots until the others have ended, or rest. Return whether
         the run has ended, as far as this rank knows."""
         while not (yield from self.algorithm.serve()):
             yield from self.check_progress()
@@ -213,14 +214,14 @@ class Trainer:
         return self.recovery.knows_the_end
 
     def check_progress(self):
-        """Schedule: take the snapshots that are due; returns whether the run has ended."""
+        """Schedule: take the snapshots that are due; return whether the run has ended."""
         ended, marks = yield from self.progress.decide()
         if marks:
             self.take_snapshot(marks)
         return ended
 
     def step(self, step: int):
-        """Schedule: one step, with its time split into computing, communicating and waiting."""
+        """Schedule: take one step, with its time split into computing, communicating and waiting."""
         self.driver.poll()
         yield from self.timed(self.algorithm.before_backward)
         if self.computing.shares_batches and self.algorithm.needs_no_gradient:
@@ -231,18 +232,18 @@ class Trainer:
         self.on_step(self.progress, self.computing.loss)
 
     def timed(self, hook):
-        """Schedule: one of the algorithm's hooks, timed."""
+        """Schedule: run a hook of the algorithm, and time it."""
         yield from timed(self.recovery.guarded(hook), self.totals, self.driver, self.optimizer)
 
     def take_snapshot(self, marks: int = 1):
-        """Take a snapshot that stands for as many marks as have been passed since the last one."""
+        """Take a snapshot for all ``marks`` marks that have been passed since the last one."""
         losses = self.computing.mean_losses()
         moment = Moment(self.progress.elapsed(), self.totals.steps, self.progress.trained, losses)
         self.snapshots.take(moment, self.algorithm.snapshot(), marks, self.algorithm.weight)
-        if len(self.snapshots) > self.snapshots.early:  # the first of the others has all losses since the start
+        if len(self.snapshots) > self.snapshots.early:  # its first counted snapshot has all losses so far
             self.computing.losses.clear()
 
     @property
     def lost(self) -> frozenset[int]:
-        """After training, ranks that do not answer any more and were left behind."""
+        """Ranks that no longer answered and were left behind, known after training."""
         return self.algorithm.lost if self.is_central or self.computing.shares_batches else frozenset()

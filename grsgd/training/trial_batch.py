@@ -1,4 +1,4 @@
-"""A batch, or a whole step, that is tried before training, where model, data or task are of the user's own."""
+"""Trial of a batch, or a whole step, before training, if model, data or task are the user's own."""
 
 import numpy as np
 import torch
@@ -17,24 +17,24 @@ from grsgd.training.gradients import step_alone
 from grsgd.training.inputs import OWN, in_own_code
 
 SAMPLES = 8
-"""How many samples the batch has, at most."""
+"""Most samples of the trial batch."""
 TRIED = ("model", "data", "task")
-"""Sections of which something of the user's own is tried with a batch."""
+"""Sections whose parts, if they are the user's own, are tried with a batch."""
 MOST_READ = 256
-"""How many samples of training and test data `try_a_step` reads at most, evenly spaced."""
+"""Most samples of training and test data that `try_a_step` reads, evenly spaced."""
 ROUNDING = 0.02
-"""How far the loss of a batch twice may be from twice that of the batch, as a part of it."""
+"""Largest relative difference of the loss of a batch taken twice from twice the loss of the batch."""
 RANDOM_GROWTH = 1.25
-"""How many times as large the loss of a batch twice is at least, where losses are random."""
+"""Least ratio of the loss of a batch taken twice to the loss of the batch, if losses are random."""
 
 
 def is_own(config: Config, *keys: str) -> bool:
-    """Return whether one of these sections names something of the user's own."""
+    """Return whether one of the sections ``keys`` names a part of the user's own."""
     return any(outside.place_of(getattr(config, key).name, OWN[key]) for key in keys)
 
 
 def check_batch(config: Config, dataset: Dataset, model: torch.nn.Module):
-    """Compute loss and score of a few training samples, if model, data or task are of the user's own.
+    """Compute loss and score of a few training samples, if model, data or task are the user's own.
 
     Raises ConfigError for errors that would stop training or testing.
     """
@@ -55,7 +55,7 @@ def check_batch(config: Config, dataset: Dataset, model: torch.nn.Module):
 def try_a_step(config: Config, dataset: Dataset, model: torch.nn.Module):
     """Read samples, take a training step of one rank, and test the model on a few samples.
 
-    Does nothing unless model, data, task or optimizer are of the user's own. Raises ConfigError for any error.
+    Does nothing unless model, data, task or optimizer are the user's own. Raises ConfigError for any error.
     """
     if not is_own(config, *TRIED, "optimizer"):
         return
@@ -74,17 +74,17 @@ def try_a_step(config: Config, dataset: Dataset, model: torch.nn.Module):
 
 
 def in_own_batch(config: Config, samples: int):
-    """Return a context that turns any exception inside into a ConfigError: of the user's code it names the line."""
+    """Return a context that turns any exception inside into a ConfigError, which names the line in the user's code."""
     return in_own_code(config, f"{names(config)}: a batch of {samples} training samples")
 
 
 def names(config: Config) -> str:
-    """Return the keys of what is of the user's own, with their values."""
+    """Return the keys of the user's own parts, with their values."""
     return ", ".join(f"{key}.name = {getattr(config, key).name!r}" for key in OWN if is_own(config, key))
 
 
 def totals(config: Config, dataset: Dataset, model: torch.nn.Module, task: Task, indices: np.ndarray) -> np.ndarray:
-    """Return loss, sums of the score, and number of items of these training samples, float64 [k + 2]; raises
+    """Return loss, sums of the score, and number of items of the training samples ``indices``, float64 [k + 2]; raises
     ConfigError."""
     parameter = next(model.parameters())
     x, y = next(iter(dataset.train.batches([indices])))
@@ -109,7 +109,7 @@ def totals(config: Config, dataset: Dataset, model: torch.nn.Module, task: Task,
 
 
 def check_outputs(config: Config, dataset: Dataset, made):
-    """Raise ConfigError if a model does not make what a task of ours is for."""
+    """Raise ConfigError if a model's output does not fit the built-in task."""
     where = f"model.name = {config.model.name!r}"
     if not torch.is_tensor(made):
         raise ConfigError(f"{where}: returns {type(made).__name__}, expected a tensor: task {config.task.name}")
@@ -123,11 +123,11 @@ def check_outputs(config: Config, dataset: Dataset, made):
 
 
 def check_sums(config: Config, once: np.ndarray, again: np.ndarray, twice: np.ndarray):
-    """Raise ConfigError if loss, score or count of a batch with each sample twice are not twice those of the batch.
+    """Raise ConfigError if loss, score or count do not double for a batch with each sample twice.
 
-    ``once``, ``again``: `totals` of the batch, done two times; ``twice``: of the batch with each sample twice.
+    ``once`` and ``again`` are `totals` of the batch, computed twice; ``twice`` is `totals` of the doubled batch.
     """
-    if not np.array_equal(once, again):  # random: only a loss that hardly grows is known to be no sum
+    if not np.array_equal(once, again):  # random losses: only a loss that hardly grows is certainly no sum
         once, again, twice = (found[:1] for found in (np.minimum(once, again), again, twice))
         wrong = twice < RANDOM_GROWTH * once
     else:

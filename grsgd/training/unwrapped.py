@@ -1,7 +1,7 @@
-"""Calls of torch without what it wraps around them for profilers and compilers, where that does nothing.
+"""Calls of torch without its wrappers for profilers and compilers, if the wrappers have no effect.
 
-A ``record_function`` takes 20 us in the middle of a training, and a small model's step a millisecond. Loading torch's
-compiler takes 1.7 s.
+A ``record_function`` takes 20 us in a training, of a small model's step of a millisecond. Loading torch's compiler
+takes 1.7 s.
 """
 
 import threading
@@ -30,19 +30,19 @@ def step(optimizer: torch.optim.Optimizer):
 
 
 def is_under_way() -> bool:
-    """Return whether this thread is in `step`: of its optimizer, or of others that its optimizer steps in turn."""
+    """Return whether this thread is in `step`, of its optimizer or of optimizers that it steps in turn."""
     return threading.get_ident() in _stepping
 
 
 def unseen(hook: Callable) -> Callable:
-    """Return a hook on steps that need not see those taken by `step`, and that `torch.compile` does not trace."""
+    """Return a hook on steps that may miss the steps of `step`, and that `torch.compile` does not trace."""
     hook = torch.compiler.disable(hook)
     hook.may_miss_steps = True
     return hook
 
 
 def is_watched(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether a profiler, or a hook, is to see the step."""
+    """Return whether a profiler or a hook has to see the step."""
     return bool(
         profiler._is_profiler_enabled
         or optimizer._optimizer_step_pre_hooks
@@ -64,8 +64,8 @@ def zero_grad(optimizer: torch.optim.Optimizer, set_to_none: bool):
 
 
 def flop_counter():
-    """Return torch's counter of operations, which does not load the compiler only to tell it to leave the counter
-    alone."""
+    """Return torch's counter of operations, without loading the compiler only to exclude the counter from
+    compilation."""
     from torch.utils import flop_counter as counters
 
     dispatch = getattr(counters._FlopCounterMode.__torch_dispatch__, "__wrapped__", None)

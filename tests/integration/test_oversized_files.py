@@ -106,7 +106,7 @@ def model_file(compression: int) -> bytes:
 def test_a_compressed_model_is_refused():
     """Of 2 MB it may be of as many gigabytes as there are."""
     assert state_in(Path("x.pt"), model_file(zipfile.ZIP_STORED))["weight"].shape == (1000,)
-    with pytest.raises(ModelError, match="is not a file of torch.save: what is in it is compressed"):
+    with pytest.raises(ModelError, match="is not a file of torch.save: its content is compressed"):
         state_in(Path("x.pt"), model_file(zipfile.ZIP_DEFLATED))
 
 

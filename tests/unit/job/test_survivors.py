@@ -77,7 +77,7 @@ def test_what_another_process_knows_of_it_is_enough(tried):
     records, _ = tried(mine, {1: mine}, [{0: part(0), 1: mine}])
     assert records[0].measured["samples"] == 64 and "after training" in records[0].warnings[0]
     (line,) = records[2].warnings
-    assert "after training" in line and "what it had measured is not known" in line
+    assert "after training" in line and "its measurements are not known" in line
     assert records[1].extra["death_rank"][0].tolist() == []
 
 

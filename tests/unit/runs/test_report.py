@@ -378,7 +378,7 @@ def test_saving_and_price_of_adaptive_communication(tmp_path):
         save_run(tmp_path / f"{name}.h5", run)
     text = report([tmp_path / f"{name}.h5" for name in runs])
     (line,) = [line for line in text.splitlines() if "adaptive, sent" in line]
-    assert "sent 92.0% less a sample than gossip, 4 ranks, seed 1" in line
+    assert "sent 92.0% less per sample than gossip, 4 ranks, seed 1" in line
     assert line.endswith("consensus distance of 0.25 instead of 0.1.")
 
 
@@ -436,7 +436,7 @@ def test_columns_give_way_by_importance_and_are_named(many):
 def test_what_is_common_stands_above_the_table(save):
     text = report(save(a=fake_run(), b=fake_run("sync", reason="rank 1 lost: gone")), form="text", width=100)
     common, table, ends, *_ = text.split("\n\n")
-    assert common == "mnist/mlp, 4 ranks, 32 samples a rank and step, seed 1, measured"
+    assert common == "mnist/mlp, 4 ranks, 32 samples per rank and step, seed 1, measured"
     assert "ranks" not in table and "data/model" not in table and "failed" in table
     assert ends == "sync stopped early: rank 1 lost: gone"
     simulated = fake_run(clock="virtual", network="switch", compute="constant:0.1", dataset="other", batch_size=None)

@@ -49,7 +49,7 @@ def test_reading_that_does_not_end_is_told(content, tmp_path):
     path.write_bytes(content[:at] + bytes(16) + content[at + 16 :])
     (found,) = damage.read_each([("loop", path.read_bytes())], path, load_run)
     assert found[1] == damage.REFUSED
-    with pytest.raises(ValueError, match="to read it does not end .0.5"):
+    with pytest.raises(ValueError, match="reading it does not end .0.5"):
         trial.try_reading(path)
     trial.try_reading(tmp_path / "run.h5")  # by a process of its own that is new
 

@@ -23,7 +23,7 @@ def test_a_model_takes_no_memory_before_it_is_known_to_fit(monkeypatch):
         check_fits(wanted, load_data(wanted), 4, 2, CPU)
     message = str(refused.value)
     assert "model.name = 'mlp': 16,003,184,000,010 parameters" in message and "(2 ranks)" in message
-    assert " TiB a rank, " in message and "\n" not in message
+    assert " TiB per rank, " in message and "\n" not in message
 
 
 @pytest.mark.parametrize("algorithm", ["dpsgd", "cssgd"])
@@ -34,5 +34,5 @@ def test_ranks_of_a_host_share_its_memory(monkeypatch, algorithm):
     assert each >= 10 * 4 * 235_146
     monkeypatch.setattr(memory, "available", lambda: 3 * each)
     check_fits(wanted, data, 4, 3, CPU)
-    with pytest.raises(ConfigError, match="take a smaller model or fewer ranks a host"):
+    with pytest.raises(ConfigError, match="take a smaller model or fewer ranks per host"):
         check_fits(wanted, data, 4, 4, CPU)
