@@ -69,7 +69,7 @@ def add_overrides(sub):
 
 def add_demo(add):
     sub = command(add, demo.demo)
-    sub.add_argument("-n", dest="ranks", type=int, default=4, metavar="RANKS", help="how many (default: %(default)s)")
+    sub.add_argument("-n", dest="ranks", type=int, default=4, metavar="RANKS", help="ranks (default: %(default)s)")
     sub.add_argument("--epochs", type=int, metavar="N", help="passes over the data (default: 10)")
     sub.add_argument(
         "--out", default="results", metavar="FOLDER", help="folder of run files and plot (default: %(default)s)"

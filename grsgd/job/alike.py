@@ -1,4 +1,4 @@
-"""The inputs of a run that each rank reads for itself, and that must be alike: ranks compare them before they train."""
+"""Comparison of the inputs of a run that each rank reads for itself, and that must be alike, before training."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,20 +18,20 @@ from grsgd.text import ranks_in_words
 from grsgd.training.inputs import in_own_code
 
 MANY = 4
-"""How many ranks, or values, an error names."""
+"""Most ranks, or values, that an error names."""
 MISSING = "not there"
-"""The value of a fact that a rank does not have, such as a key of its configuration."""
+"""Value of a fact that a rank does not have, such as a key of its configuration."""
 
 
 def check_alike(mpi, make_facts: Callable[[], dict[str, object]], cure: str, seconds: float):
-    """Raise SetupError, on all ranks, if one of the facts differs between them, or cannot be known; collective.
+    """Raise SetupError, on all ranks, if a fact differs between the ranks, or cannot be known; collective.
 
-    ``make_facts``: returns small values by name; a value of None is not compared, a missing one is. ``cure``: the end
-    of the error's line.
+    ``make_facts`` returns small values by name; a value of None is not compared, but a missing value is. ``cure`` is
+    the end of the error's line.
     """
     with launch.collective_setup(mpi, seconds):
         facts = make_facts()
-    with within(seconds, "comparing with the other ranks what each has read"):
+    with within(seconds, "comparing the inputs of all ranks"):
         if len(set(mpi.allgather(digest_of(facts)))) == 1:
             return
         of_ranks = mpi.allgather(facts)
@@ -42,7 +42,7 @@ def check_alike(mpi, make_facts: Callable[[], dict[str, object]], cure: str, sec
 
 
 def by_rank(values: list) -> str:
-    """Return which ranks have which of the ``values``, one per rank: "60 on ranks 0, 2; 66 on rank 1"."""
+    """Return the ``values``, one per rank, with the ranks that have each: "60 on ranks 0, 2; 66 on rank 1"."""
     holders: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         holders.setdefault(f"{value}", []).append(rank)

@@ -1,4 +1,4 @@
-"""How a run ends: its last evaluation, the files it leaves, and what is said of it."""
+"""End of a run: its last evaluation, its files, and the lines printed about it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from grsgd.training.saving import ModelFiles
 
 
 class RunEnd(NamedTuple):
-    """Why a run ended, and the ranks that remained to its end, an mpi4py communicator; the lowest has saved it.
+    """Reason of a run's end, and the ranks that remained to its end, an mpi4py communicator; the lowest saved the run.
 
-    checkpoint: the last one that is complete, if checkpoints were taken. survived: whether ranks could die; then all
-    processes that live have come to the end.
+    ``checkpoint`` is the last complete checkpoint, if checkpoints were taken. ``survived`` says whether ranks could
+    die; all living processes have then come to the end.
     """
 
     reason: str
@@ -31,7 +31,7 @@ class RunEnd(NamedTuple):
 
 
 class SavedElsewhere(RunFileError):
-    """The run, or a model of it, could not be written where it should be; else it has ended as ``end`` says."""
+    """Error of a run whose file, or a model's file, could not be written to its place; the run ended as in ``end``."""
 
     def __init__(self, problem: str, end: RunEnd):
         super().__init__(problem)
@@ -46,18 +46,18 @@ def evaluate(
     evaluation: Communicator,
     models: ModelFiles,
 ) -> str | None:
-    """Write the run file on the lowest rank, without accuracies first: they may take long. It saves the models, too.
-    Returns what could not be written where it should be."""
+    """Write the run file on the lowest rank, first without accuracies, because they may take long; save the models,
+    too. Return the errors of writing files, if any."""
     out = job.rescue.out
     job.rescue.supersede()
     if remaining.rank == 0:
         try:
             save(out, assemble(records, attributes))
-        except RunFileError as error:  # there is another attempt
+        except RunFileError as error:  # it is written again below
             print(f"\ngrsgd: {error}", file=sys.stderr, flush=True)
     marks = marks_of(records, attributes["reason"])
     if attributes["reason"] == TERMINATED and "OMPI_COMM_WORLD_RANK" in os.environ:
-        job.line.hide()  # Open MPI's launcher ends in a moment: a prompt will stand there
+        job.line.hide()  # Open MPI's launcher ends in a moment, and a prompt will stand there
     job.line.doing(f"evaluating {len(marks)} snapshot{'s' * (len(marks) != 1)}")
     models = models if remaining.rank == 0 else ModelFiles()
     schedule = evaluate_run(job.trainer, evaluation, marks, job.line.counted, models.evaluated)
@@ -66,6 +66,6 @@ def evaluate(
     if remaining.rank == 0:
         try:
             save_with_models(out, assemble(records, attributes, qualities, final), models, job.trainer.replica.model)
-        except RunFileError as error:  # the others need not know: all ranks have done what is to be done together
+        except RunFileError as error:  # the other ranks need not know: the common work is done
             return str(error)
     return None

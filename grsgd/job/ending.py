@@ -1,4 +1,4 @@
-"""Ends what an experiment has started, however the experiment ends."""
+"""End of everything that an experiment has started, however the experiment ends."""
 
 import ctypes
 import os
@@ -14,8 +14,8 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def exit_on_signals() -> dict:
-    """From now on the signals of `ENDING` raise SystemExit if they would have killed this process; the handlers that
-    were there before. Only a program's main thread can have handlers."""
+    """Make the signals of `ENDING` raise SystemExit, if they would have killed this process; return the earlier
+    handlers. Only a program's main thread can have handlers."""
 
     def leave(number, frame):
         raise SystemExit(128 + number)
@@ -27,24 +27,25 @@ def exit_on_signals() -> dict:
 
 
 def with_parent() -> Callable[[], None]:
-    """A function that a child of this process calls first, and a program that it becomes need not know of: Linux kills
-    it when the thread that has started it has ended, however that was. SIGTERM is lost in mpiexec while it starts."""
+    """Return a function that a child of this process calls first. Linux then kills the child after the thread that has
+    started it has ended, for any reason, without support by the child's program. SIGTERM is lost in a starting
+    mpiexec."""
     parent = os.getpid()
     return partial(end_with, parent, ctypes.CDLL(None).prctl)  # looked up before the fork: less can go wrong after it
 
 
 def end_with_launcher():
-    """Have Linux kill this process when the one that has started it has ended. Nothing is done where a thread beside
-    the main one has started it, as Open MPI's launcher does with many ranks on a host: it would end with the thread."""
+    """Make Linux kill this process after its launcher has ended. Do nothing if another thread than the main thread
+    started it, as in Open MPI's launcher with many ranks on a host: this process would end with the thread."""
     parent = os.getppid()
-    with suppress(OSError):  # not all kernels tell
+    with suppress(OSError):  # not all kernels have this file
         if str(os.getpid()) in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
             end_with(parent)
 
 
 def end_with(parent: int, prctl=None):
-    """Have Linux kill this process when the thread of ``parent`` has ended that has started it."""
+    """Make Linux kill this process after the thread of ``parent`` that has started it has ended."""
     prctl = prctl or ctypes.CDLL(None).prctl
     prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
-    if os.getppid() != parent:  # it has ended before this
+    if os.getppid() != parent:  # the parent has ended already
         os._exit(1)

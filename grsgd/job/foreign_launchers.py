@@ -1,4 +1,4 @@
-"""Launchers that have started several processes of which MPI knows nothing: each of them would train alone."""
+"""Launchers that have started several processes without telling MPI: each process would train alone."""
 
 import os
 import shlex
@@ -15,21 +15,21 @@ FOREIGN_LAUNCHERS = {
     "WORLD_SIZE": ("torchrun", "RANK"),
     "SLURM_NTASKS": ("Slurm", "SLURM_PROCID"),
 }
-"""Variables that say how many processes a launcher has started: its name, and the variable with a process's number."""
+"""Variables with the number of processes of a launcher: the launcher's name, and the variable of a process's number."""
 FIRST_SPEAKS_SECONDS = 3.0
-"""How long the other processes wait before they end: torchrun kills them all when one has ended, before the first of
-them has said why."""
+"""Seconds that the other processes wait before they end: torchrun kills all processes when one has ended, before the
+first process has printed the reason."""
 
 
 def check_launcher(ranks: int, library: str):
     """Raise SetupError if a launcher has started more processes than the ``ranks`` that MPI connects.
 
-    library: name and version of the MPI library.
+    ``library`` has name and version of the MPI library.
     """
     for variable, (launcher, number) in FOREIGN_LAUNCHERS.items():
         text = os.environ.get(variable) or "1"
         count = int(text) if text.isdecimal() else 1
-        if count <= ranks or (variable == "SLURM_NTASKS" and ranks > 1):  # which is of the allocation, not of this job
+        if count <= ranks or (variable == "SLURM_NTASKS" and ranks > 1):  # this variable is of the whole allocation
             continue
         if variable == "SLURM_NTASKS":
             instead = (

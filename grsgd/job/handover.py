@@ -1,4 +1,4 @@
-"""Snapshots and measurements outlive a job that its launcher kills, and a process makes a run file of them."""
+"""Handover of snapshots and measurements to a process that makes a run file of them if the launcher kills the job."""
 
 import os
 import pickle
@@ -13,25 +13,25 @@ from grsgd.runs.timeline import FinishedTimeline
 from grsgd.training.record import RankMeasurements
 
 PROGRAM = "grsgd.simulate.late_evaluation"
-"""The module that evaluates: it is run, not imported."""
+"""Module of the process that evaluates; it is run, not imported."""
 LENGTH_BYTES = 8
-"""Bytes that say how long what follows is."""
+"""Number of bytes that encode the length of the content after them."""
 
 
 class HandoverTask(NamedTuple):
-    """The task of that process: write the run file of a job, with accuracies, unless the job has done it."""
+    """Task of the evaluating process: write the run file of a job, with accuracies, unless the job has done so."""
 
     out: Path
     attributes: dict
-    """Of the run file, but for how the run ended."""
+    """Attributes of the run file, except the end of the run."""
     models: tuple[Path | None, Path | None]
-    """The files that the final model and the best one are saved in."""
+    """Files in which the final model and the best model are saved."""
     timeline: Path | None = None
-    """The file of the timeline, if one is asked for."""
+    """File of the timeline, if it is asked for."""
 
 
 class Note(NamedTuple):
-    """The measurements of a rank when it learns that the run ends."""
+    """Measurements of a rank when it learns that the run ends."""
 
     reason: str
     wall_seconds: float
@@ -40,25 +40,25 @@ class Note(NamedTuple):
 
 
 class Files(NamedTuple):
-    """Descriptors, in a rank's process, of what it leaves."""
+    """Descriptors, in a rank's process, of the content that it hands over."""
 
     snapshots: int
     notes: int
 
 
 class Handover:
-    """One rank's part in it. Linux alone has what this takes; elsewhere nothing is handed over.
+    """Part of one rank in the handover. It needs features of Linux; on other systems nothing is handed over.
 
-    ``snapshots``: the descriptor of this rank's snapshots. After `exchange`, which is collective, it knows the others'.
+    ``snapshots`` is the descriptor of this rank's snapshots. The collective `exchange` tells it the other descriptors.
     """
 
     def __init__(self, snapshots: int, task: HandoverTask):
-        self._task = pickle.dumps(task)  # now: there is no time when a signal has come
+        self._task = pickle.dumps(task)  # now, because there is no time after a signal
         self._notes = os.memfd_create("grsgd-notes") if hasattr(os, "memfd_create") else -1
         self._files, self._processes = [Files(snapshots, self._notes)], []
 
     def exchange(self, mpi, processes: list[tuple[str, int]]):
-        """``processes``: `launch.processes`."""
+        """Tell all ranks each rank's descriptors; ``processes`` are from `launch.processes`."""
         self._files, self._processes = mpi.allgather(self._files[0]), processes
 
     def _left(self, gone: Collection[int]) -> list[int]:
@@ -67,26 +67,26 @@ class Handover:
     def note(
         self, reason: str, wall_seconds: float, record: RankMeasurements, timeline: FinishedTimeline | None = None
     ):
-        """Leave what this rank has measured so far; the last note counts."""
+        """Leave this rank's measurements so far; the last note counts."""
         content = pickle.dumps(Note(reason, wall_seconds, record, timeline))
         with suppress(OSError):
             os.write(self._notes, len(content).to_bytes(LENGTH_BYTES) + content)
 
     def close(self):
-        """The job has written the run file itself."""
+        """Close the notes: the job has written the run file itself."""
         if self._notes >= 0:
             os.close(self._notes)
             self._notes = -1
 
     def is_possible(self, rank: int, gone: Collection[int] = ()) -> bool:
-        """Whether what all ranks but those ``gone`` leave is on the host of this one, ``rank``."""
+        """Return whether all ranks except ``gone`` are on the host of this rank, ``rank``, and can hand over."""
         hosts = {self._processes[other][0] for other in self._left(gone)}
         return self._notes >= 0 and hosts == {self._processes[rank][0]}
 
     def start(self, rank: int, gone: Collection[int] = ()) -> bool:
-        """Start the process, on one rank: it waits until all ranks but those ``gone`` have ended.
+        """Start the evaluating process, on one rank: it waits until all ranks except ``gone`` have ended.
 
-        Returns whether it could.
+        Returns whether it could be started.
         """
         if not self.is_possible(rank, gone):
             return False
@@ -118,7 +118,7 @@ class Handover:
 
 
 def last_note(file: int) -> Note | None:
-    """Return the last note that is whole; None if there is none."""
+    """Return the last whole note; None if there is none."""
     content, begin, last = os.pread(file, os.fstat(file).st_size, 0), 0, None
     while begin + LENGTH_BYTES <= len(content):
         length = int.from_bytes(content[begin : begin + LENGTH_BYTES])

@@ -1,4 +1,5 @@
-"""The checkpoints of a job: the folder they go to, which no other job uses meanwhile, and the one it goes on from."""
+"""Checkpoints of a job: their folder, which no other job uses meanwhile, and the checkpoint from which the job goes
+on."""
 
 import sys
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from grsgd.training.trainer import Trainer
 
 
 class Keeping(NamedTuple):
-    """Checkpoints of a run: the folder they go to and how often, and the folder of those that it goes on from."""
+    """Checkpoints of a run: their folder and interval, and the folder of the checkpoints from which the run goes on."""
 
     folder: Path | None = None
     every: Every | None = None
@@ -27,7 +28,7 @@ NOTHING_KEPT = Keeping()
 
 @contextmanager
 def alone(mpi, config: Config, keeping: Keeping):
-    """A context in which no other job takes checkpoints in the same folder; raises SetupError, on all ranks."""
+    """Run the block while no other job takes checkpoints in the same folder; raises SetupError, on all ranks."""
     lock = None
     try:
         with launch.collective_setup(mpi, config.comm.timeout):
@@ -42,7 +43,7 @@ def alone(mpi, config: Config, keeping: Keeping):
 
 
 def check_keeping(config: Config, keeping: Keeping):
-    """Raise ConfigError where no checkpoints can be taken."""
+    """Raise ConfigError if no checkpoints can be taken."""
     if keeping.folder and config.algorithm_class.remembers is None:
         raise ConfigError(f"--checkpoint: {config.algorithm.name} does not say what to keep (`remembers`)")
     if keeping.folder and config.traits.tolerates_lost_ranks:
@@ -56,7 +57,7 @@ def check_keeping(config: Config, keeping: Keeping):
 
 
 def find_resumed(mpi, config: Config, keeping: Keeping) -> tuple[Resumed | None, Config]:
-    """Return the run that this one goes on from, if it does, and the configuration with which; raises SetupError."""
+    """Return the run from which this one goes on, if it does, and the configuration to use; raises SetupError."""
     resumed = find(mpi, keeping.resume, config.comm.timeout) if keeping.resume else None
     if resumed:
         with launch.collective_setup(mpi, config.comm.timeout):
@@ -67,12 +68,12 @@ def find_resumed(mpi, config: Config, keeping: Keeping) -> tuple[Resumed | None,
 
 
 def say_from_where(resumed: Resumed, ranks: int):
-    """Print which run so many ranks go on from."""
+    """Print the run from which ``ranks`` ranks go on."""
     others = f"; {ranks} ranks start from the average of the models of {resumed.ranks}"
     print(f"{resumed}: goes on from here{others * (resumed.ranks != ranks)}", file=sys.stderr, flush=True)
 
 
 def go_on_from(resumed: Resumed, trainer: Trainer):
-    """Put a rank whose algorithm has started where it was."""
+    """Set the state of a rank whose algorithm has started to its state in the checkpoint."""
     curve = resumed.restore(trainer)
     trainer.recovery.go_on_from_checkpoint(resumed.folder, resumed.samples, resumed.names, curve)

@@ -1,4 +1,4 @@
-"""Starting and ending a job: MPI, its launcher, and one message when something is wrong."""
+"""Start and end of a job: MPI, its launcher, and one message for an error."""
 
 import os
 import signal
@@ -23,37 +23,37 @@ from grsgd.mpi_environment import fault_tolerant, flush
 from grsgd.runs.ending import INTERRUPTED
 
 INTERRUPTED_CODE = 130
-"""The exit code after Ctrl-C, and after signals that a recording treats as Ctrl-C."""
+"""Exit code after Ctrl-C, and after signals that a recording treats as Ctrl-C."""
 
 EXPLAINED = (LostRank, WaitTimeout, UnevenCalls, UnevenSteps, SilentRanks, UnequalBlocks, UsageError)
-"""Errors that say all there is to say: no traceback."""
+"""Errors whose message is complete, so that no traceback is printed."""
 
 START_SECONDS = 600.0
-"""How long a rank waits in MPI_Init for the others, before any configuration is read; the environment variable
+"""Seconds that a rank waits in MPI_Init for the others, before any configuration is read; the environment variable
 GRSGD_START_SECONDS changes it."""
 
 MPI_INIT_GRACE_SECONDS = 1.0
-"""Under Slurm, between the start of MPI and the first message. Tasks leave MPI_Init one after the other, and Open MPI 5
-ends with a segmentation fault where a message arrives before (open-mpi/ompi#12495)."""
+"""Seconds between the start of MPI and the first message under Slurm. Tasks leave MPI_Init one after the other, and
+Open MPI 5 ends with a segmentation fault if a message arrives before (open-mpi/ompi#12495)."""
 
 BROADCASTS = ("OMPI_MCA_coll_libnbc_ibcast_algorithm", "1")
-"""Where nothing else is said, Open MPI sends a broadcast from its root to each rank, to more than four ranks, too. All
-ranks have one under way at the same time, so forwarding would spare no link anything, and a rank that forwards may be
-busy: with eight hosts, of an eighth of a core each, a step of ``ssgd`` took one and a half times as long."""
+"""Default for Open MPI: a broadcast goes from its root to each rank, for more than four ranks, too. All ranks have a
+broadcast under way at the same time, so forwarding would relieve no link, and a forwarding rank may be busy: on eight
+hosts, of an eighth of a core each, a step of ``ssgd`` took one and a half times as long with forwarding."""
 
 
 def world():
-    """MPI_COMM_WORLD. MPI starts here, not on import.
+    """Return MPI_COMM_WORLD. MPI starts here, not on import.
 
-    Where some rank does not come, the job ends after GRSGD_START_SECONDS.
+    If some rank does not come, the job ends after GRSGD_START_SECONDS.
 
-    Raises SetupError where mpi4py finds no MPI library, and where a launcher has started several processes of which MPI
-    knows nothing, such as ``torchrun``, or ``srun`` without MPI support: each of them would silently train alone.
+    Raises SetupError if mpi4py finds no MPI library, and if a launcher has started several processes without telling
+    MPI, such as ``torchrun``, or ``srun`` without MPI support: each process would silently train alone.
     """
     starts = "mpi4py.MPI" not in sys.modules
     os.environ.setdefault(*BROADCASTS)
     if starts and "OMPI_COMM_WORLD_RANK" in os.environ:
-        end_with_launcher()  # not all ranks notice by themselves that Open MPI's launcher was killed
+        end_with_launcher()  # some ranks do not notice by themselves that Open MPI's launcher was killed
     try:
         with starting(start_seconds()) if starts else nullcontext():
             from mpi4py import MPI
@@ -68,7 +68,7 @@ def world():
 
 
 def start_seconds() -> float:
-    """Raises SetupError if GRSGD_START_SECONDS is no number of seconds."""
+    """Return the seconds in GRSGD_START_SECONDS; raises SetupError if it is no number of seconds."""
     text = os.environ.get("GRSGD_START_SECONDS") or START_SECONDS
     try:
         if 0 < float(text) < threading.TIMEOUT_MAX:
@@ -79,14 +79,14 @@ def start_seconds() -> float:
 
 
 def starting(seconds: float):
-    """A context in which MPI starts, or the job ends."""
+    """Return a context in which MPI starts, or else the job ends."""
     return stopped_within(
         seconds, f"waited {seconds:g} s in MPI_Init: other ranks of the job have not come (GRSGD_START_SECONDS)"
     )
 
 
 def ranks_on_cores(mpi) -> int:
-    """How many ranks of the job, this one included, share cores with this one; collective."""
+    """Return how many ranks of the job, including this one, share cores with this rank; collective."""
     from mpi4py import MPI
 
     host = mpi.Split_type(MPI.COMM_TYPE_SHARED)
@@ -97,7 +97,7 @@ def ranks_on_cores(mpi) -> int:
 
 
 def local_ranks(mpi) -> tuple[int, int]:
-    """The number of this rank among those of its host, and how many they are; collective."""
+    """Return the number of this rank on its host, and the number of ranks there; collective."""
     from mpi4py import MPI
 
     host = mpi.Split_type(MPI.COMM_TYPE_SHARED)
@@ -107,10 +107,10 @@ def local_ranks(mpi) -> tuple[int, int]:
 
 
 def check_place(mpi, algorithm: type[Algorithm], options: Options, local_ranks: int, device):
-    """Raise ConfigError if ranks need memory that they have not: they are on several hosts, or on GPUs; or send
-    gradients early that lie on GPUs, where it was not tried.
+    """Raise ConfigError if ranks need memory that they do not have, on several hosts or on GPUs, or if they send
+    gradients early from GPUs, which is untested.
 
-    ``local_ranks``: as of `local_ranks`.
+    ``local_ranks`` is the number of ranks on this host.
     """
     traits = algorithm.traits_of(options)
     if traits.one_host and local_ranks < mpi.size:
@@ -127,7 +127,7 @@ def check_place(mpi, algorithm: type[Algorithm], options: Options, local_ranks: 
 
 
 def driver(mpi, timeout: float, progress_mode: str, **options) -> MpiDriver:
-    """The driver of this rank; collective. ``progress_mode`` and further ``options`` as for `MpiDriver`.
+    """Return the driver of this rank; collective. ``progress_mode`` and further ``options`` are as for `MpiDriver`.
 
     Raises SetupError if a thread is asked for and the MPI library does not allow calls from two threads.
     """
@@ -145,11 +145,11 @@ def driver(mpi, timeout: float, progress_mode: str, **options) -> MpiDriver:
 
 
 def abort_on_error(mpi):
-    """From now on an uncaught exception on any rank ends the whole job, with its traceback printed once.
+    """Make an uncaught exception on any rank end the whole job, with its traceback printed once.
 
-    Without this the other ranks would wait for ever: MPI does not notice that a Python program has failed. An
-    exception in a process forked from a rank ends only that process. What users can mend (UsageError) is told in one
-    line; a SetupError, which all ranks raise, ends each with exit code 2.
+    Without this call the other ranks would wait for ever: MPI does not notice that a Python program has failed. An
+    exception in a process forked from a rank ends only that process. A UsageError, which users can correct, is printed
+    in one line; a SetupError, which all ranks raise, ends each rank with exit code 2.
     """
     process = os.getpid()
 
@@ -157,17 +157,17 @@ def abort_on_error(mpi):
         if issubclass(kind, SystemExit):
             return
         alone = mpi.size == 1 and thread is None and not explained(value)
-        if os.getpid() != process or alone:  # ends this process, as of any script
+        if os.getpid() != process or alone:  # only this process ends, as any script would
             traceback.print_exception(kind, value, trace)
             return
-        if kind is KeyboardInterrupt and mpi.size == 1 and is_alone():  # so does this, by its signal
+        if kind is KeyboardInterrupt and mpi.size == 1 and is_alone():  # this process ends by its signal, too
             report(mpi, value)
             return
         if issubclass(kind, SetupError) and thread is None:
             end_alike(value)
         if getattr(value, OF_ANOTHER_RANK, False):
             time.sleep(TOLD_SECONDS)  # the rank on which it arose prints it, and ends the job
-        # When all ranks fail alike, the first one to report ends the others before they repeat it.
+        # If all ranks fail alike, the first rank to report ends the others before they repeat the report.
         time.sleep((2 * PASSING_ON_SECONDS if mpi.rank else 0) + stagger(mpi))
         report(mpi, value.with_traceback(trace), thread)
         abort(mpi, failed_here=not explained(value), code=INTERRUPTED_CODE if kind is KeyboardInterrupt else 1)
@@ -177,30 +177,30 @@ def abort_on_error(mpi):
 
 
 OF_ANOTHER_RANK = "_arose_on_another_rank"
-"""The attribute of errors that were raised anew on this rank."""
+"""Attribute of errors that were raised again on this rank."""
 TOLD_SECONDS = 5.0
 
 
 def note_as_told(error: BaseException):
-    """Have the rank on which an error arose print it, and not this one, if scripts do not catch it."""
+    """Leave the printing of an error that scripts do not catch to the rank on which it arose."""
     setattr(error, OF_ANOTHER_RANK, True)
 
 
 ALIKE_SECONDS = 10.0
-"""How long a rank that has an error of all ranks waits for the others to have it, too."""
+"""Seconds that a rank with an error of all ranks waits for the others to have the error, too."""
 
 
 def explain_setup_errors():
-    """From now on an uncaught SetupError is told in one line, by one rank; for what goes wrong before MPI connects."""
+    """Make one rank print an uncaught SetupError in one line; for errors before MPI connects."""
     sys.excepthook = lambda kind, value, trace: (
         end_alike(value) if issubclass(kind, SetupError) else sys.__excepthook__(kind, value, trace)
     )
 
 
 def end_alike(error: SetupError):
-    """End this process with exit code 2, as all ranks do; one of them prints the line.
+    """End this process with exit code 2, as all ranks do; one rank prints the line.
 
-    Where other ranks go on without that error, this one says so, and ends the job.
+    If other ranks go on without the error, this rank prints so, and ends the job.
     """
     if error.is_printed:
         print(f"grsgd: {error}", file=sys.stderr)
@@ -212,12 +212,12 @@ def end_alike(error: SetupError):
 
 
 def stagger(mpi) -> float:
-    """Seconds that a rank waits before it prints what went wrong: another rank may print the same first."""
+    """Return the seconds that a rank waits before it prints an error: another rank may print the same error first."""
     return 0.05 * min(mpi.rank, 40)
 
 
 def explained(error: BaseException) -> str | None:
-    """Return the line to print for an error that needs no traceback; None for any other."""
+    """Return the line to print for an error that needs no traceback; None for any other error."""
     if isinstance(error, EXPLAINED):
         return str(error)
     if isinstance(error, KeyboardInterrupt):
@@ -226,7 +226,7 @@ def explained(error: BaseException) -> str | None:
 
 
 def report(mpi, error: BaseException, thread: str | None = None):
-    """Print what went wrong on this rank."""
+    """Print the error of this rank."""
     where = f"rank {mpi.rank} of {mpi.size}" + (f", thread {thread}" if thread else "")
     line = explained(error)
     if line is not None:
@@ -238,9 +238,9 @@ def report(mpi, error: BaseException, thread: str | None = None):
 
 
 def abort(mpi, failed_here: bool = True, code: int = 1):
-    """End the whole job with this exit code, not 0, after the launcher has had time to pass on what was printed.
+    """End the whole job with this exit code, not 0, after the launcher has had time to pass on the output.
 
-    ``failed_here``: the error arose on this rank, not on another.
+    ``failed_here`` says whether the error arose on this rank.
     """
     flush()
     time.sleep(PASSING_ON_SECONDS)
@@ -248,12 +248,12 @@ def abort(mpi, failed_here: bool = True, code: int = 1):
         os._exit(code)
     if not fault_tolerant():
         mpi.Abort(code)
-    # The others learn of a process that is killed. The lowest that is left gives the job its exit code.
+    # The others learn of a killed process. The lowest remaining rank gives the job its exit code.
     deadline = time.perf_counter() + 1.0
     others = set(range(mpi.size)) - {mpi.rank}
     while others and min(others) > mpi.rank and time.perf_counter() < deadline:
         with suppress(RuntimeError):
-            mpi.Iprobe()  # without a call now and then nothing is learnt
+            mpi.Iprobe()  # deaths are learnt only within calls of MPI
         others -= set(died_in(mpi))
         time.sleep(0.01)
     if not others or (min(others) > mpi.rank and not failed_here):
@@ -262,14 +262,15 @@ def abort(mpi, failed_here: bool = True, code: int = 1):
 
 
 def is_alone() -> bool:
-    """Return whether the job has one rank, which no other one waits for."""
+    """Return whether the job has one rank, for which no other rank waits."""
     from mpi4py import MPI
 
     return MPI.COMM_WORLD.size == 1
 
 
 def end_after_failure(mpi, last: bool):
-    """End this rank with exit code 1, after all have been told that the job ends; ``last``: and all others with it."""
+    """End this rank with exit code 1, after all ranks have been told that the job ends; with ``last`` end all others,
+    too."""
     flush()
     if fault_tolerant():
         time.sleep(PASSING_ON_SECONDS)
@@ -279,7 +280,7 @@ def end_after_failure(mpi, last: bool):
 
 
 def barrier(mpi, seconds: float = 600.0, watch=lambda: None):
-    """Wait until all ranks of ``mpi`` have come here; raises WaitTimeout, LostRank, and what ``watch()`` raises."""
+    """Wait until all ranks of ``mpi`` have come here; raises WaitTimeout, LostRank, and the errors of ``watch()``."""
     request, begin = mpi.Ibarrier(), time.perf_counter()
     while not is_complete(request, mpi):
         watch()
@@ -290,7 +291,7 @@ def barrier(mpi, seconds: float = 600.0, watch=lambda: None):
 
 
 def is_complete(request, mpi) -> bool:
-    """Whether a barrier is complete; raises LostRank."""
+    """Return whether a barrier is complete; raises LostRank."""
     try:
         return request.Test()
     except RuntimeError as error:
@@ -301,9 +302,9 @@ def is_complete(request, mpi) -> bool:
 
 @contextmanager
 def collective_setup(mpi, seconds: float = 600.0):
-    """A context for set-up that must succeed on all ranks: a UsageError on some becomes a SetupError on all.
+    """Run set-up that must succeed on all ranks: a UsageError on some ranks becomes a SetupError on all.
 
-    Its message is the lowest rank's; it names the rank unless all failed. Raises WaitTimeout if some do not come.
+    Its message is the lowest rank's; it names the rank unless all failed. Raises WaitTimeout if some ranks do not come.
     """
     message = None
     try:
@@ -366,14 +367,14 @@ def wait_for_abort(seconds: float = 3600.0):
 def exit_job(mpi, code: int, complete: bool = True):
     """End this process after an early end, on all ranks: messages may still be under way, so MPI is not finalised.
 
-    Not ``complete``: there are ranks besides those of ``mpi``, which do not answer and must be ended with the job.
+    If ``complete`` is False, further ranks exist besides ``mpi``. They do not answer, and must be ended with the job.
     """
     flush()
     with suppress(RuntimeError):  # a process has died meanwhile
         mpi.Barrier()
     if not complete:
         if mpi.rank == 0:
-            time.sleep(0.3)  # until the launcher has passed on what was printed
+            time.sleep(0.3)  # until the launcher has passed on the output
             mpi.Abort(code)
-        time.sleep(3)  # until the launcher ends this process too; a fault-tolerant one leaves that to itself
+        time.sleep(3)  # until the launcher ends this process too, unless it is fault-tolerant
     os._exit(code)

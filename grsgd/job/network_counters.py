@@ -1,4 +1,4 @@
-"""The counters of a host's network interfaces, which count all programs."""
+"""Counters of a host's network interfaces, which count the traffic of all programs."""
 
 from pathlib import Path
 
@@ -8,10 +8,10 @@ COUNTERS = Path("/proc/self/net/dev")
 
 
 def counters() -> np.ndarray:
-    """Bytes that this host's interfaces, loopback apart, have sent and received so far, float64 (2,).
+    """Return the bytes that this host's interfaces, except loopback, have sent and received so far, float64 (2,).
 
-    Headers and acknowledgements are among them, and what other programs send. NaN where there are no such
-    counters: not on Linux.
+    They include headers and acknowledgements, and the traffic of other programs. NaN if there are no such counters, as
+    on systems other than Linux.
     """
     try:
         lines = COUNTERS.read_text().splitlines()[2:]

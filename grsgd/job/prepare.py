@@ -1,4 +1,4 @@
-"""Everything before the first step of a run on real MPI: checks, data, model, communicators, trainer."""
+"""Preparation of a run on real MPI, before its first step: checks, data, model, communicators, trainer."""
 
 import math
 import shutil
@@ -48,7 +48,7 @@ from grsgd.training.trial_batch import check_batch
 
 
 def prepare(mpi, request: RunRequest, comms: Communicators) -> Prepared:
-    """Do everything that comes before the first step; raises SetupError. On return all ranks are there."""
+    """Do everything before the first step; raises SetupError. When it returns, all ranks have come this far."""
     config, timeout, ranks = request.config, request.config.comm.timeout, mpi.size - request.spares
     start_up, line = request.start_up, request.line
     alike.check_configuration(mpi, config)
@@ -77,7 +77,7 @@ def prepare(mpi, request: RunRequest, comms: Communicators) -> Prepared:
     attributes |= {"resumed": resumed.samples if resumed else None}
     with launch.collective_setup(mpi, timeout):
         check_content(request.out, attributes | request.models.places) if mpi.rank == 0 else None
-    with within(timeout, "telling all ranks how their processes are found"):
+    with within(timeout, "telling all ranks the other processes"):
         processes = launch.processes(mpi)
         handover = None if survival else hand_over(mpi, request, trainer, attributes, processes)
     for_rescue = comms.copy().mpi
@@ -110,8 +110,8 @@ def prepare(mpi, request: RunRequest, comms: Communicators) -> Prepared:
 
 
 class ComputePlace(NamedTuple):
-    """The place at which a process computes: its device, the call that makes it the device of a thread, the number of
-    ranks on its host, and the driver of its schedules."""
+    """Place at which a process computes: its device, the call that selects this device in a thread, the number of ranks
+    on its host, and the driver of its schedules."""
 
     device: torch.device
     use_device: Callable[[], None]
@@ -120,7 +120,7 @@ class ComputePlace(NamedTuple):
 
 
 def find_place(mpi, request: RunRequest) -> ComputePlace:
-    """Return where this process computes, once it is clear that the run can be made; raises SetupError."""
+    """Return the place at which this process computes, after checks that the run is possible; raises SetupError."""
     config, out, keeping, spares, timeline = (
         request.config, request.out, request.keeping, request.spares, request.timeline
     )
@@ -132,7 +132,7 @@ def find_place(mpi, request: RunRequest) -> ComputePlace:
         check_spares(config, keeping, spares, mpi.size)
         config.check_ranks(ranks)
         if timeline and survives(config, keeping):
-            raise ConfigError("--timeline: not where the run goes on without processes that die (--with-ft ulfm)")
+            raise ConfigError("--timeline: not if the run goes on without processes that die (--with-ft ulfm)")
         if mpi.rank == 0:
             check_writable(out, expected_bytes(config, ranks))
             check_timeline(timeline, out) if timeline else None
@@ -150,7 +150,7 @@ def find_place(mpi, request: RunRequest) -> ComputePlace:
 
 
 class Inputs(NamedTuple):
-    """The data set and the model. early_marks: for how many early snapshots all ranks have room."""
+    """Data set and model, and the number of early snapshots for which all ranks have room."""
 
     dataset: Dataset
     model: torch.nn.Module
@@ -167,7 +167,7 @@ def load(mpi, request: RunRequest, place: ComputePlace) -> Inputs:
         check_fits(config, dataset, mpi.size, place.local_ranks, place.device)
         start_up.passed("data")
     alike.check_data(mpi, config, dataset)
-    with launch.collective_setup(mpi, timeout):  # only now, when all have looked at what is free
+    with launch.collective_setup(mpi, timeout):  # only now, after all ranks have looked at the free memory
         model = build_model(config, dataset, place.device)
         check_batch(config, dataset, model)
         early_marks = check_room(config, model)
@@ -190,8 +190,8 @@ def trainer_maker(
     resumed: Resumed | None,
     survival: Survival | None,
 ) -> tuple[Callable[[], Trainer], dict]:
-    """Return what makes the trainer of the rank that this process holds, and why automatic options are what they are,
-    as attributes of the run file.
+    """Return a function that makes the trainer of this process's rank, and the reasons of automatic options, as
+    attributes of the run file.
 
     Raises ConfigError and DataError.
     """
@@ -232,7 +232,7 @@ def trainer_maker(
 def recovery_of_job(
     request: RunRequest, comms: Communicators, driver: MpiDriver, resumed: Resumed | None
 ) -> Recovery:
-    """Return the recovery of a run that ends with the first process that dies: a later job may go on."""
+    """Return the recovery of a run that ends when the first process dies: a later job may go on."""
     config, keeping, go_on = request.config, request.keeping, partial(go_on_from, resumed) if resumed else do_nothing
     if not keeping.folder:
         return Recovery(go_on)
@@ -242,7 +242,8 @@ def recovery_of_job(
 
 
 def give_first_model(mpi, trainer: Trainer | None, resumed: Resumed | None, driver: MpiDriver, timeout: float):
-    """Give all ranks that train the model of rank 0, or, where a run goes on, of the checkpoint; raises SetupError."""
+    """Give all ranks that train the model of rank 0, or of the checkpoint from which the run goes on; raises
+    SetupError."""
     if resumed:
         with launch.collective_setup(mpi, timeout):
             resumed.give_model(trainer.replica)
@@ -253,7 +254,7 @@ def give_first_model(mpi, trainer: Trainer | None, resumed: Resumed | None, driv
 def describe_job(
     mpi, request: RunRequest, trainer: Trainer | None, place: ComputePlace, transfer: Choice
 ) -> dict:
-    """Return attributes of the run file, on all processes at once: what trains, and where each rank does."""
+    """Return attributes of the run file, on all processes at once: the trainer's, and the place of each rank."""
     ranks = mpi.size - request.spares
     attributes = {"clock": "wall", "mpi": launch.library()} | (describe(trainer) if trainer else {})
     attributes |= {"transfer": transfer.name, "transfers": str(transfer)}
@@ -266,9 +267,9 @@ def describe_job(
 
 
 def hand_over(mpi, request: RunRequest, trainer: Trainer, attributes: dict, processes) -> Handover:
-    """Return the handover to the process that evaluates what a job has measured that is killed; on all ranks at once.
+    """Return the handover to the process that evaluates the measurements of a killed job; on all ranks at once.
 
-    ``processes``: `launch.processes`.
+    ``processes`` are from `launch.processes`.
     """
     models, timeline = request.models, request.timeline
     task = HandoverTask(
@@ -280,7 +281,7 @@ def hand_over(mpi, request: RunRequest, trainer: Trainer, attributes: dict, proc
 
 
 def make_survival(config: Config, comms: Communicators, place: ComputePlace) -> Survival:
-    """Return what a process needs where others may die, but for what ends silent processes."""
+    """Return the parts of a process for runs that outlive deaths, except the part that ends silent processes."""
     beside = MpiDriver(
         comms.membership.process,
         math.inf,
@@ -297,8 +298,8 @@ def model_bytes(model: torch.nn.Module, config: Config) -> int:
 
 
 def check_room(config: Config, model: torch.nn.Module) -> int:
-    """Return how many early marks there is room for in $TMPDIR; raise ConfigError if not even for the other snapshots.
-    Other ranks and programs may need it too: what is full only later costs points of the curve."""
+    """Return how many early marks have room in $TMPDIR; raise ConfigError if even the other snapshots have none. Other
+    ranks and programs may need the space too; if it fills up later, the curve only loses points."""
     tensors = [*model.parameters(), *(b for b in model.buffers() if b.is_floating_point())]
     each = getattr(torch, config.dtype).itemsize * sum(t.numel() for t in tensors)
     needed = config.train.snapshots * each
@@ -306,7 +307,7 @@ def check_room(config: Config, model: torch.nn.Module) -> int:
     free = shutil.disk_usage(folder).free
     if needed > MEMORY and needed > free:
         raise ConfigError(
-            f"train.snapshots = {config.train.snapshots}: {needed / 2**30:,.2f} GiB a rank do not fit into {folder} "
+            f"train.snapshots = {config.train.snapshots}: {needed / 2**30:,.2f} GiB per rank do not fit into {folder} "
             f"($TMPDIR, {free / 2**30:,.2f} GiB free): take fewer, or set TMPDIR"
         )
     return EARLY_MARKS if needed + EARLY_MARKS * each <= max(MEMORY, free / 2) else 0

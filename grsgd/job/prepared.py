@@ -1,4 +1,4 @@
-"""What a run is asked to do, and the parts of a rank that is ready to train."""
+"""Request of a run, and the parts of a rank that is ready to train."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,11 +19,11 @@ from grsgd.training.trainer import Trainer
 
 
 class RunRequest(NamedTuple):
-    """A run as it is asked for.
+    """Request of a run.
 
-    out: the run file. start_up: of this process, up to here. line: says how far the run is. models: the files that
-    models are saved in. keeping: of checkpoints. spares: processes that take the ranks of those that die. timeline: the
-    file that says what each rank did when.
+    ``out`` is the run file. ``start_up`` has the times of this process up to here. ``line`` shows the progress.
+    ``models`` are the files in which models are saved. ``keeping`` has the checkpoints. ``spares`` is the number of
+    processes that take the ranks of processes that die. ``timeline`` is the file of the ranks' activities.
     """
 
     config: Config
@@ -37,11 +37,11 @@ class RunRequest(NamedTuple):
 
 
 class Survival(NamedTuple):
-    """The further parts of a rank whose run goes on without processes that die.
+    """Further parts of a rank whose run goes on without processes that die.
 
-    config: of the run. membership: which process holds which rank. driver: of what goes on beside the training. states:
-    a communicator of all processes, for `Succession`. world: an mpi4py communicator of all processes, for the end.
-    silence: ends silent processes, if they are not to be waited for.
+    ``membership`` has the process of each rank. ``driver`` runs the schedules in the background of training. ``states``
+    is a communicator of all processes, for `Succession`. ``world`` is an mpi4py communicator of all processes, for the
+    end. ``silence`` ends silent processes, if they are not to be waited for.
     """
 
     config: Config
@@ -53,7 +53,7 @@ class Survival(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """One rank, ready to train. make_trainer: makes the trainer of the rank that a spare has taken."""
+    """One rank, ready to train. ``make_trainer`` makes the trainer of the rank that a spare has taken."""
 
     mpi: object
     driver: MpiDriver

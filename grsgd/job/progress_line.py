@@ -1,4 +1,4 @@
-"""A line that says what a run is doing and how far it is, for those who watch it."""
+"""Line on a run's present activity and progress, for users who watch it."""
 
 import math
 import sys
@@ -13,19 +13,19 @@ from grsgd.job.terminal import Terminal
 from grsgd.runs.loggers import Logger, go_on
 
 REFRESH_SECONDS = 0.2
-"""Between two changes of the line on a terminal."""
+"""Seconds between two changes of the line on a terminal."""
 LINES = 20
-"""Without a terminal, a line is printed whenever one part in so many more of the run is done,"""
+"""Number of lines without a terminal in a whole run: one per equal part of the run."""
 LINE_SECONDS = 30.0
-"""or after so many seconds,"""
+"""Seconds without a line after which a line is printed without a terminal."""
 LEAST_LINE_SECONDS = 1.0
-"""but not before so many."""
+"""Fewest seconds between two lines without a terminal."""
 LONG_SECONDS = 2.0
-"""Without a terminal, what comes before and after training is told only when it has gone on for so long."""
+"""Seconds after which, without a terminal, an activity before or after training is printed."""
 
 
 class Mean:
-    """The mean of what was added since it was last taken."""
+    """Mean of the values that were added since it was last taken."""
 
     def __init__(self):
         self.sum, self.count = 0.0, 0
@@ -35,27 +35,27 @@ class Mean:
         self.count += 1
 
     def take(self) -> float | None:
-        """Return the mean, None of nothing, and begin anew."""
+        """Return the mean, or None without values, and begin anew."""
         sum, count = self.sum, self.count
         self.sum, self.count = 0.0, 0
         return sum / count if count else None
 
 
 class ProgressLine:
-    """One line that is replaced on the terminal, or, where there is none, whole lines on stderr now and then.
+    """Line that is replaced on the terminal; without a terminal, whole lines on stderr from time to time.
 
     Parameters
     ----------
     name
-        What the line on the terminal begins with; may be changed.
+        Beginning of the line on the terminal; may be changed.
     is_shown
-        Whether anything is shown: on one rank of a job.
+        Whether anything is shown; True on one rank of a job.
     """
 
     def __init__(self, name: str = "grsgd", is_shown: bool = True):
         self.name, self.is_shown = name, is_shown
         self.loggers: list[Logger] = []
-        """Get the numbers whenever a twentieth of the run is done, and every half minute."""
+        """Loggers that get the numbers after every twentieth of the run, and every half minute."""
         self.terminal = Terminal.find() if is_shown else None
         self._what = ""
         self._timer: threading.Timer | None = None
@@ -74,20 +74,20 @@ class ProgressLine:
             logger.close()
 
     def clear(self):
-        """Make room for what is printed next."""
+        """Remove the line, to make room for other output."""
         self._stop_timer()
         if self.terminal is not None and self.terminal.is_in_foreground():
             self.terminal.clear()
 
     def hide(self):
-        """Show nothing any more."""
+        """Show nothing from now on."""
         self.clear()
         self.is_shown = False
 
     # ---- before and after training
 
     def doing(self, what: str, only_live: bool = False):
-        """Say what is being done from now on, until it is something else; ``only_live``: on a terminal alone."""
+        """Show the activity ``what`` until the next one; ``only_live`` shows it only on a terminal."""
         if not self.is_shown:
             return
         self._stop_timer()
@@ -101,7 +101,7 @@ class ProgressLine:
         self._timer.start()
 
     def counted(self, done: int):
-        """Say how many are done of what is being done."""
+        """Show that ``done`` parts of the present activity are done."""
         if not self.is_shown:
             return
         text, now = [LinePart(self._what, 0), LinePart(f"{done} done", 1)], time.perf_counter()
@@ -115,7 +115,8 @@ class ProgressLine:
     # ---- while training
 
     def training(self, trainer, simulated: bool = False):
-        """From now on, this rank's ``trainer`` calls `update` after each step; ``simulated``: its clock is."""
+        """Show the training of this rank's ``trainer``, which calls `update` after each step; its clock may be
+        simulated."""
         self._stop_timer()
         self.trainer, self.simulated = trainer, simulated
         self._began = self._printed = self._logged = self._looked = time.perf_counter()
@@ -123,9 +124,9 @@ class ProgressLine:
         self._loss, self._row_loss = Mean(), Mean()
 
     def update(self, progress, loss: float | None):
-        """Show how far the run is; ``loss``: this rank's in its last step."""
-        if not self.is_shown or self.trainer.stop_signal.request is not None:  # of the end that a signal has asked for
-            return  # one line is there already
+        """Show the progress of the run; ``loss`` is this rank's loss in its last step."""
+        if not self.is_shown or self.trainer.stop_signal.request is not None:  # a signal has asked for the end
+            return  # its line is there already
         if loss is not None:
             self._loss.add(loss)
             self._row_loss.add(loss)
@@ -144,11 +145,11 @@ class ProgressLine:
             self._print(parts(self.status(progress, now, self._loss.take())))
 
     def status(self, progress, now: float, loss: float | None) -> Status:
-        """Return where the run is at the time ``now``."""
+        """Return the state of the run at the time ``now``."""
         elapsed, share, totals = max(progress.elapsed(), 1e-9), min(progress.share(), 1.0), self.trainer.totals
         return Status(
             share,
-            totals.steps + 1,  # the trainer counts the one that has just ended afterwards
+            totals.steps + 1,  # the trainer counts the step that has just ended afterwards
             progress.samples,
             progress.samples / len(self.trainer.data.train),
             loss,
@@ -160,11 +161,12 @@ class ProgressLine:
         )
 
     def log(self, step: int, values: dict[str, float]):
-        """Give numbers to the loggers. One that cannot write them gets no more: the run is worth more than its log."""
+        """Give numbers to the loggers. A logger that cannot write them gets no more: the run is worth more than its
+        log."""
         self._each_logger(lambda logger: logger.log(step, values))
 
     def go_on(self, step: int):
-        """Tell the loggers that the run goes on after ``step``: what they have of it stays."""
+        """Tell the loggers that the run goes on after ``step``, so that their earlier rows stay."""
         self._each_logger(lambda logger: go_on(logger, step))
 
     def _each_logger(self, call: Callable[[Logger], None]):
@@ -189,7 +191,7 @@ class ProgressLine:
         if self.terminal is not None and self.terminal.stops_background():
             return
         self._printed = time.perf_counter()
-        with suppress(OSError, ValueError):  # closed
+        with suppress(OSError, ValueError):  # stderr is closed
             print(line(text), file=sys.stderr, flush=True)
 
     def _stop_timer(self):

@@ -1,45 +1,45 @@
-"""How far a run is, in words: one line, shortened to the width of a terminal."""
+"""Progress of a run in words: one line, shortened to the width of a terminal."""
 
 import math
 from typing import NamedTuple
 
 
 class LinePart(NamedTuple):
-    """A part of a line; those with the greatest ``rank`` are left out first where there is too little room."""
+    """Part of a line; if there is too little room, the parts with the greatest ``rank`` are left out first."""
 
     text: str
     rank: int
 
 
 class Status(NamedTuple):
-    """Where a run is. What is not known is None."""
+    """State of a run. Unknown values are None."""
 
     share: float | None
-    """How much of it is done, between 0 and 1."""
+    """Completed share of the run, from 0 to 1."""
     step: int
     """Steps of this rank."""
     samples: int
-    """Of all ranks."""
+    """Samples of all ranks."""
     epoch: float
     loss: float | None
     samples_per_second: float
-    """Of all ranks, since training began; in simulated time, per simulated second."""
+    """Samples of all ranks per second since training began; in simulated time, per simulated second."""
     waiting: float
     """Share of this rank's time in which it has waited."""
     left: float | None
-    """Seconds, by the clock on the wall."""
+    """Remaining seconds by the clock."""
     seconds: float
-    """Since training began; in simulated time, simulated ones."""
+    """Seconds since training began; in simulated time, simulated seconds."""
     is_simulated: bool = False
 
     def numbers(self) -> dict[str, float]:
-        """Return what a file with the course of the run has of it, by name, as far as it is known."""
+        """Return the known numbers for a log file, by name."""
         names = ("seconds", "samples", "epoch", "loss", "samples_per_second", "waiting")
         return {name: float(getattr(self, name)) for name in names if getattr(self, name) is not None}
 
 
 def parts(status: Status) -> list[LinePart]:
-    """Return the parts of the line, in the order in which they stand."""
+    """Return the parts of the line, in order."""
     simulated = status.is_simulated
     rate = f"{status.samples_per_second:,.0f} samples" + (" per simulated s" if simulated else "/s")
     return [
@@ -54,12 +54,12 @@ def parts(status: Status) -> list[LinePart]:
 
 
 def loss_text(loss: float) -> str:
-    """Two decimals, or two digits where these would say too little or too much."""
+    """Return a loss with two decimals, or with two digits if two decimals would say too little or too much."""
     return f"{loss:.2f}" if 0.095 <= loss < 1e4 else f"{loss:.2g}"
 
 
 def duration(seconds: float) -> str:
-    """Return a time in the unit that suits it."""
+    """Return a time in a suitable unit."""
     if seconds < 99.5:
         return f"{seconds:.0f} s"
     if seconds < 99.5 * 60:
@@ -70,7 +70,7 @@ def duration(seconds: float) -> str:
 
 
 def line(parts: list[LinePart], name: str = "", width: float = math.inf) -> str:
-    """Return the ``parts`` after the ``name``, without as many of them as do not fit into ``width`` letters."""
+    """Return ``name`` and ``parts`` as a line, leaving out parts that do not fit into ``width`` letters."""
     beginning = f"{name}: " if name else ""
     left = list(parts)
     while left:

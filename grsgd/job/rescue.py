@@ -1,4 +1,4 @@
-"""The run file of a run that does not end by itself: what was measured, and why it ended."""
+"""Run file of a run that ends early: its measurements, and the reason of its end."""
 
 import sys
 import threading
@@ -29,11 +29,11 @@ from grsgd.training.saving import ModelFiles
 from grsgd.training.trainer import ignore
 
 SIGNAL_SECONDS = 0.1
-"""How long ranks wait for each other's measurements when the job is about to be killed."""
+"""Seconds that ranks wait for each other's measurements when the job is about to be killed."""
 STOP_SECONDS = 0.04
-"""And for their own last snapshot."""
+"""Seconds that ranks wait for their own last snapshot when the job is about to be killed."""
 FAILURE_SECONDS = 5.0
-"""And when a rank has failed: the others hear of it after the step that they are in."""
+"""Seconds that ranks wait after a rank has failed: the others learn of it after their present step."""
 
 
 _unfinished: list = []
@@ -41,12 +41,13 @@ _unfinished: list = []
 
 
 class Rescue:
-    """Saves what the ranks have measured when a run ends before its time.
+    """Rescue of the ranks' measurements when a run ends early.
 
-    ``mpi``: a communicator that is used for nothing else; ``processes``: `launch.processes`; ``interface()``: bytes
-    that the host's interfaces have counted; ``attributes``: of the run file, but for how it ended; ``handover``: to the
-    process that evaluates what a job has measured that is killed; ``membership``: which process holds which rank, where
-    the run goes on without those that die; ``timeline``: of all ranks, if one is asked for. Training begins at `begin`.
+    ``mpi`` is a communicator that is used for nothing else; ``processes`` are from `launch.processes`. ``interface()``
+    returns the bytes counted by the host's interfaces. ``attributes`` are the run file's, except the end of the run.
+    ``handover`` goes to the process that evaluates the measurements of a killed job. ``membership`` has the process of
+    each rank, if the run goes on without processes that die. ``timeline`` covers all ranks, if it is asked for.
+    Training begins at `begin`.
     """
 
     def __init__(
@@ -73,20 +74,20 @@ class Rescue:
         self._stamp_before = stamp(out)
 
     def begin(self):
-        """Training begins now, and not when this was made."""
+        """Note that training begins now, and not when this object was made."""
         self.began += time.perf_counter() - self._made
 
     def supersede(self):
-        """The job writes the run file itself from now on: after a signal that comes late nothing is saved over it."""
+        """Stop saving: the job itself writes the run file from now on, and a late signal must not overwrite it."""
         with self._saving:
             self._is_superseded = True
 
     def measured(self) -> RankMeasurements:
-        """Return what this rank has measured so far."""
+        """Return this rank's measurements so far."""
         return RankMeasurements.of(self.trainer, self.interface())
 
     def nothing(self) -> RankMeasurements:
-        """Return what stands for a rank that does not answer."""
+        """Return the record of a rank that does not answer."""
         return RankMeasurements.of_nothing()
 
     def assembled(self, records: list[RankMeasurements], attributes: dict) -> Run:
@@ -94,12 +95,12 @@ class Rescue:
         return assemble(records, attributes)
 
     def interrupted(self, reason: str, stop: bool = True):
-        """The launcher may kill this job any moment: save what needs no computing, and ask all ranks to stop.
+        """Save the content that needs no computing, since the launcher may kill this job soon; ask all ranks to stop.
 
-        Not ``stop``: they end in another way, if the launcher lets them.
+        With ``stop=False`` the ranks end in another way, if the launcher leaves time.
 
-        Launchers also send SIGTERM when a rank has died; where its process was on this host, that is seen. They send it
-        to a rank that was left behind, too, when the run has completed without it: nothing is to be saved then.
+        Launchers also send SIGTERM after a rank has died; a death on this host is noticed. They also send it to a rank
+        that was left behind, after the run has completed without the rank: nothing is to be saved then.
         """
         if self._failing or self._has_completed():
             return
@@ -109,18 +110,18 @@ class Rescue:
             self.stop_signal.request = reason  # the trainer stops and leaves the core to this thread
         is_lowest = not set(range(self.mpi.rank)) - set(lost)
         if self.handover is not None:
-            self.trainer.on_step = ignore  # shows no more
+            self.trainer.on_step = ignore  # show no more progress
             if is_lowest and watchdog.rank() is not None and self.handover.is_possible(self.mpi.rank, lost):
-                lives_on = reason in (INTERRUPTED, ASKED_TO_END)  # so it tells in the end why
+                lives_on = reason in (INTERRUPTED, ASKED_TO_END)  # the starter then prints the reason at the end
                 why = "" if lives_on else f"stopped early: {reason}; "
-                self._speaker(f"{self.early_out}: {why}accuracies follow")  # first of all
+                self._speaker(f"{self.early_out}: {why}accuracies follow")  # before anything else
                 self._has_said = True
             self.hand_over(reason, self._has_said, lost)
             deadline = time.perf_counter() + STOP_SECONDS
             while not self.trainer.has_ended and time.perf_counter() < deadline:  # it takes a last snapshot
                 time.sleep(1e-3)
             self.hand_over(reason, False)
-            if self.timeline is not None:  # a note that takes longer, and need not become whole
+            if self.timeline is not None:  # this note takes longer, and need not become whole
                 self.hand_over(reason, False, with_timeline=True)
         self._save(reason, SIGNAL_SECONDS, tags.RESCUE_AFTER_SIGNAL, set(lost) | self._gone())
 
@@ -136,16 +137,17 @@ class Rescue:
     def hand_over(
         self, reason: str, starts: bool, lost: Collection[int] = (), with_timeline: bool = False
     ) -> bool:
-        """Leave what this rank has measured to a process that makes a run file of it if the launcher kills the job,
-        which takes some a fifth of a second. ``starts``: whether this rank is to start it; returns whether it has."""
+        """Leave this rank's measurements to a process that makes a run file of them if the launcher kills the job. Some
+        launchers do so after a fifth of a second. With ``starts`` this rank starts the process; return whether it
+        has."""
         seconds = self.attributes.get("wall_seconds", time.perf_counter() - self.began)
         self.handover.note(reason, seconds, self.measured(), self.timeline.timeline.kept() if with_timeline else None)
         return starts and self.handover.start(self.mpi.rank, lost)
 
     def failed(self, error: Exception):
-        """Does not return. On the rank where ``error`` was raised: print it, tell the others, save, end the job.
+        """Print ``error``, tell the other ranks, save, and end the job; does not return.
 
-        On a rank that another one has told so (``error`` is a Stopped): take part.
+        On a rank that another rank has told of its failure (``error`` is a Stopped), only take part in saving.
         """
         self._failing = True
         if not isinstance(error, Stopped):
@@ -156,13 +158,14 @@ class Rescue:
         launch.end_after_failure(self.mpi, last=saved)
 
     def _gone(self) -> set[int]:
-        """Return the processes that have nothing to say: dead ones, and spares."""
+        """Return the processes without measurements: dead processes, and spares."""
         if self.membership is None:
             return set(self.stop_signal.comm.lost)
         return self.membership.dead | self.membership.spares
 
     def _told(self, seconds: float) -> bool:
-        """Whether another rank has failed and says so within ``seconds``: when all fail alike, one of them says why."""
+        """Return whether another rank reports a failure within ``seconds``: if all fail alike, one rank prints the
+        reason."""
         deadline = time.perf_counter() + seconds
         while not self.stop_signal.failed and time.perf_counter() < deadline:
             with suppress(Stopped, RuntimeError):
@@ -171,7 +174,7 @@ class Rescue:
         return self.stop_signal.failed
 
     def _reason(self, error: Exception) -> str:
-        """Why the run ends, in a line for the run file."""
+        """Return the reason of the run's end, in a line for the run file."""
         lost = self.stop_signal.comm.lost
         if has_died(error) or (isinstance(error, LostRank) and lost):
             return died(lost) if lost else "a rank was lost: its process has died"
@@ -183,7 +186,7 @@ class Rescue:
         return f"{type(error).__name__}{': ' if text else ''}{text} on rank {self.mpi.rank}"
 
     def _save(self, reason: str, seconds: float, tag: int, gone: set[int]) -> bool:
-        """Save on one rank; returns whether it was this one."""
+        """Save on one rank; return whether it was this rank."""
         with self._saving:
             if self._is_superseded:
                 return False
@@ -202,19 +205,19 @@ class Rescue:
             return True
 
     def _save_timeline(self, seconds: float, gone: set[int]):
-        """Save the timeline, if there is one, on the lowest rank that is left; the run file comes first."""
+        """Save the timeline, if there is one, on the lowest remaining rank; the run file comes first."""
         if self.timeline is not None:
             left = set(range(self.mpi.size)) - gone
             self.timeline.rescue(self.mpi, min(left), left, seconds)
 
     def tell(self, line: str, tag: int):
-        """Print what became of the run file."""
+        """Print a line about the run file."""
         (self._speaker if tag == tags.RESCUE_AFTER_SIGNAL else print_error)(line)
 
     def _collect(self, seconds: float, tag: int, gone: set[int]) -> list[RankMeasurements] | None:
-        """The records of all ranks, empty ones for those that do not answer; None if a lower rank has them.
+        """Return the records of all ranks, empty ones for ranks that do not answer; None if a lower rank has them.
 
-        Where a signal has come there is no time to tell a lower rank that is slow from one that has died elsewhere.
+        After a signal there is no time to tell a slow lower rank from a rank that has died on another host.
         """
         mpi, mine = self.mpi, self.measured()
         answers: dict[int, RankMeasurements | None] = {mpi.rank: mine}
@@ -249,12 +252,12 @@ OF_RUN = ("started", "config", "ranks")
 
 
 def is_same(found: dict, attributes: dict) -> bool:
-    """Return whether two sets of attributes are of one run."""
+    """Return whether two sets of attributes belong to one run."""
     return all(found.get(name) == attributes.get(name) for name in OF_RUN)
 
 
 def is_of_run(path: Path, attributes: dict) -> bool:
-    """Return whether the file is one that another rank has written of the run that has these attributes."""
+    """Return whether another rank has written the file for the run that has ``attributes``."""
     try:
         return is_same(load_run(path).attributes, attributes)
     except RunFileError:
@@ -268,12 +271,12 @@ def print_error(line: str):
 def sent_to(sending: dict, rank: int) -> bool:
     try:
         return rank not in sending or sending[rank].Test()
-    except RuntimeError:  # it has died
+    except RuntimeError:  # the rank has died
         return True
 
 
 def path_of(out: Path, reason: str) -> Path:
-    """Where a run that ended for this reason is saved: at ``out``, but an early end does not replace a whole run."""
+    """Return the path for a run that ended for ``reason``: ``out``, but an early end does not replace a whole run."""
     if how_ended(reason) is Ended.COMPLETED or not Path(out).exists():
         return Path(out)
     try:
@@ -284,13 +287,13 @@ def path_of(out: Path, reason: str) -> Path:
 
 
 class NotSavedThere(RunFileError):
-    """A run that has ended and could not be saved where it should be; the message says where it is."""
+    """Error of a run that has ended and could not be saved to its place; the message names the file's place."""
 
 
 def save(out: Path, run: Run) -> Path:
-    """Write the run file of a run, however it ended; returns where.
+    """Write the run file of a run, however it ended; return the path.
 
-    Raises NotSavedThere if that is not possible; the run is elsewhere then, in a place that the message names.
+    Raises NotSavedThere if that is not possible; the run is then in a place that the message names.
     """
     path = path_of(out, run.attributes["reason"])
     if was_replaced(path) and not is_of_run(path, run.attributes):
@@ -303,7 +306,7 @@ def save(out: Path, run: Run) -> Path:
 
 
 def save_elsewhere(path: Path, run: Run) -> str:
-    """Save a run that cannot be written to ``path``; returns a sentence that says where it is."""
+    """Save a run that cannot be written to ``path``; return a sentence that names its place."""
     problems = []
     for place in places_instead(path):
         try:
@@ -315,9 +318,9 @@ def save_elsewhere(path: Path, run: Run) -> str:
 
 
 def save_with_models(out: Path, run: Run, models: ModelFiles, final):
-    """Write the models of a run, ``final`` among them, and then the run file, which says where they are.
+    """Write the models of a run, including the ``final`` one, and then the run file, which names their files.
 
-    Raises NotSavedThere in the end for all that could not be written where it should be.
+    Raises NotSavedThere at the end for all files that could not be written to their places.
     """
     saved = models.save(final, run.attributes["reason"])
     run.attributes |= saved.attributes

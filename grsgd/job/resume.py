@@ -1,4 +1,4 @@
-"""A run that goes on from a checkpoint: which one, and what each rank takes from it."""
+"""Run that goes on from a checkpoint: the choice of the checkpoint, and the state that each rank takes from it."""
 
 import math
 import sys
@@ -26,18 +26,19 @@ from grsgd.training.rank_state import restore
 from grsgd.training.trainer import Trainer
 
 MAY_CHANGE = ("train", "comm", "device", "stragglers")
-"""Parts of a configuration that may be others when a run goes on."""
+"""Parts of a configuration that may change when a run goes on."""
 MOST = 10**15
-"""A count or a time in a state is below it."""
+"""Upper bound of a count or a time in a state."""
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """A checkpoint, as one rank goes on from it.
+    """Checkpoint from which one rank goes on.
 
-    folder: of the checkpoints. samples: of all ranks, at this one. ranks: of the job that has made it. state: of this
-    rank, or, where there were other ranks, of rank 0. model: parameters and buffers, the average of all ranks'; on rank
-    0 alone, and only where there were other ranks. config: the configuration, as TOML. reached: samples and seconds of
+    ``folder`` is the folder of the checkpoints. ``samples`` counts the samples of all ranks at this checkpoint.
+    ``ranks`` is the number of ranks of the job that made it. ``state`` is this rank's state, or rank 0's if the number
+    of ranks has changed. ``model`` has parameters and buffers, averaged over all ranks; on rank 0 only, and only if the
+    number of ranks has changed. ``config`` is the configuration, as TOML. ``reached`` has the samples and seconds of
     the run, as far as any rank knew.
     """
 
@@ -59,14 +60,14 @@ class Resumed:
 
     @property
     def names(self) -> tuple[str, str]:
-        """The names of the checkpoint's folder and of its curve's."""
+        """Names of the checkpoint's folder and of its curve's folder."""
         return name_of(self.samples), self.state["curve"]["name"]
 
     def configured(self, config: Config, ranks: int) -> Config:
         """Return the configuration with all options of the algorithm as they were decided.
 
-        Raises ConfigError if it is not the checkpoint's configuration, or cannot go on with ``ranks`` ranks.
-        The checkpoint may be a stranger's: nothing that it names is imported unless this run names it, too.
+        Raises ConfigError if ``config`` is not the checkpoint's configuration, or cannot go on with ``ranks`` ranks.
+        The checkpoint may be a stranger's: no code that it names is imported unless this run names the code, too.
         """
         try:
             before, wanted = tomllib.loads(self.config), tomllib.loads(config.toml())
@@ -84,7 +85,7 @@ class Resumed:
         return configurations.parse(wanted, str(self))
 
     def other_code(self, config: Config) -> list[str]:
-        """Return a line for each file of one's own code that is another one than when the checkpoint was taken."""
+        """Return a line for each file of the user's own code that has changed since the checkpoint."""
         before, now = self.state["code"], digests_of(config)
         return [
             f"{self}: {name.removesuffix('_sha256')} has changed since: SHA-256 {short(before.get(name))}, "
@@ -106,10 +107,9 @@ class Resumed:
                 raise ConfigError(f"{self}: {unfit(error)}") from None
 
     def restore(self, trainer: Trainer) -> CurveFile | None:
-        """Put a rank whose algorithm has started where it was; or, among other ranks, as far in the run.
+        """Set a rank whose algorithm has started to its old state; with another number of ranks, only to its progress.
 
-        Returns the file of its snapshots, if those are all what they were. Raises ConfigError for a state that does not
-        fit.
+        Returns the file of its snapshots, if all are undamaged. Raises ConfigError for a state that does not fit.
         """
         if self.ranks != trainer.comm.size:
             self._begin(trainer)
@@ -148,8 +148,8 @@ def find(mpi, folder: Path, timeout: float) -> Resumed | None:
     """Return the newest whole checkpoint, from which this rank goes on.
 
     Returns None, on all ranks, if only a part of a first checkpoint exists: the job was killed while that part was
-    written, and the run begins anew. Says, in a line each, which newer checkpoints are not whole, and why. Raises
-    SetupError, on all ranks.
+    written, and the run begins anew. Prints, in a line each, the newer checkpoints that are not whole, with reasons.
+    Raises SetupError, on all ranks.
     """
     with within(timeout, "looking for checkpoints"):
         told = mpi.allgather((parts(folder, mpi.rank, mpi.size), (folder / COMPLETE).exists()))
@@ -180,7 +180,7 @@ def find(mpi, folder: Path, timeout: float) -> Resumed | None:
 
 
 def together(mpi, timeout: float, read: Callable[[], Resumed]) -> tuple[str, Resumed | None]:
-    """Return what each rank has read; or the first problem that any rank has had, and None on all."""
+    """Return each rank's result of ``read``; if any rank had a problem, the first problem, and None on all ranks."""
     try:
         problem, resumed = "", read()
     except RunFileError as error:
@@ -192,7 +192,7 @@ def together(mpi, timeout: float, read: Callable[[], Resumed]) -> tuple[str, Res
 
 
 def load(folder: Path, checkpoint: Found, mpi) -> Resumed:
-    """Read this rank's part of a checkpoint, or, where there were other ranks, that of rank 0; raises RunFileError."""
+    """Read this rank's part of a checkpoint, or rank 0's if the number of ranks has changed; raises RunFileError."""
     place, is_same = folder / name_of(checkpoint.samples), checkpoint.ranks == mpi.size
     _, state, config = read(place / file_of(mpi.rank if is_same else 0))
     try:
@@ -208,7 +208,7 @@ def load(folder: Path, checkpoint: Found, mpi) -> Resumed:
 
 
 def check_counts(state: dict):
-    """Raise ValueError for a count or a time of a state that no run comes to: training would fail only later."""
+    """Raise ValueError for a count or a time of a state that no run reaches: training would fail only later."""
     for section in ("progress", "totals"):
         for name, value in state[section].items():
             if type(value) not in (int, float) or not 0 <= value < MOST:
@@ -216,7 +216,7 @@ def check_counts(state: dict):
 
 
 def unfit(error: Exception) -> str:
-    """Say in one line why a state cannot be gone on from."""
+    """Return a line on why a run cannot go on from a state."""
     what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     return f"is not what this version of grsgd, or of your own code, goes on from ({what})"
 
@@ -225,7 +225,7 @@ def average(folder: Path, ranks: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the average of all ranks' parameters, by their weights, and of their buffers."""
     weights, parameters, buffers, alike = 0.0, 0.0, 0.0, set()
     for rank in range(ranks):
-        _, state, _ = read(folder / file_of(rank))  # one at a time: it holds an optimizer, too
+        _, state, _ = read(folder / file_of(rank))  # one at a time, because it holds an optimizer, too
         weight, model = float(state["weight"]), state["model"] | state["result"]
         weights += weight
         parameters = parameters + weight * model["parameters"].astype(np.float64)

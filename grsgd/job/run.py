@@ -1,4 +1,4 @@
-"""A run on real MPI, from the configuration to the run file."""
+"""Run on real MPI, from the configuration to the run file."""
 
 import os
 import time
@@ -39,18 +39,19 @@ def run(
     spares: int = 0,
     timeline: Path | None = None,
 ) -> RunEnd:
-    """Train on all processes of ``mpi`` but the last ``spares``, which take the ranks of those that die, and write the
-    run file on rank 0, or on the lowest that is left.
+    """Train on all processes of ``mpi`` but the last ``spares``, and write the run file on the lowest remaining rank.
 
-    ``start_up``: of this process, up to here; told before training begins, if it is to be shown. ``line``: says how far
-    the run is, by default nothing. ``models``: the files that models are saved in, by default none. ``timed``: makes a
-    context in which the ranks train, and neither load data nor compute accuracies. ``keeping``: of checkpoints.
-    ``timeline``: the file that says what each rank did when, by default none.
+    The last ``spares`` processes replace processes that die.
 
-    A rank that the others have left behind does not return, nor does any where a rank has failed while training.
+    ``start_up`` has the times of this process up to here; it is printed before training begins, if it is to be shown.
+    ``line`` shows the progress, by default nothing. ``models`` are the files in which models are saved, by default
+    none. ``timed`` makes a context in which the ranks train, but neither load data nor compute accuracies. ``keeping``
+    has the checkpoints. ``timeline`` is the file of the ranks' activities, by default none.
 
-    Raises SetupError, on all ranks, for what is wrong with configuration, data or output path; SavedElsewhere
-    on the rank that saves if a file could not be written in the end.
+    A rank that the others have left behind does not return, and no rank returns if one has failed during training.
+
+    Raises SetupError, on all ranks, for errors in configuration, data or output path; SavedElsewhere on the rank that
+    saves, if a file could not be written at the end.
     """
     with Interruption(partial(before_training, mpi)) as interruption, alone(mpi, config, keeping):
         comms = Communicators(MpiBackend(mpi, config.comm.timeout))
@@ -71,7 +72,7 @@ def run(
         problem = evaluate(job, records, attributes, remaining, evaluation, models)
         job.driver.close()
         job.rescue.handover.close()
-        if reason in STOP_CRITERIA and not lost:  # else messages may still be under way
+        if reason in STOP_CRITERIA and not lost:  # otherwise messages may still be under way
             comms.free()
     end = RunEnd(reason, remaining, job.trainer.recovery.last)
     if problem:
@@ -80,10 +81,10 @@ def run(
 
 
 def train(job: Prepared) -> tuple[str, list[RankMeasurements], object, Communicator]:
-    """Train; does not return where a rank has failed.
+    """Train; does not return if a rank has failed.
 
-    Returns why training ended, what all ranks have measured, and the ranks that remain, twice: an mpi4py communicator,
-    and one to evaluate with.
+    Returns the reason of the end, the measurements of all ranks, and the ranks that remain, twice: as an mpi4py
+    communicator, and as a communicator for evaluation.
     """
     mpi, driver, stop_signal, trainer, rescue = job.mpi, job.driver, job.stop_signal, job.trainer, job.rescue
     evaluation = job.evaluation
@@ -109,7 +110,7 @@ def train(job: Prepared) -> tuple[str, list[RankMeasurements], object, Communica
     if stop_signal.failed:
         rescue.failed(Stopped(stop_signal.reason))
     records = [RankMeasurements.of_nothing() for _ in range(mpi.size)]
-    with within(driver.timeout, "collecting what all ranks have measured"):
+    with within(driver.timeout, "collecting the measurements of all ranks"):
         reasons = []
         for rank, theirs, of_rank in remaining.allgather((mpi.rank, record, reason)):
             records[rank] = theirs
@@ -123,7 +124,7 @@ def before_training(mpi, reason: str):
 
 
 def while_training(job: Prepared, reason: str):
-    """Save what there is, on a signal, and end; with checkpoints after another one, if the launcher leaves time."""
+    """Save the measurements, on a signal, and end; with checkpoints take one first, if the launcher leaves time."""
     if not job.trainer.recovery.asks_for_checkpoint(reason):
         job.rescue.interrupted(reason)
     elif reason != ASKED_TO_END:
@@ -131,14 +132,14 @@ def while_training(job: Prepared, reason: str):
 
 
 def while_evaluating(job: Prepared, remaining, of_run: str, reason: str):
-    """End this process on a signal that came when training was over, which ended for the reason ``of_run``."""
+    """End this process on a signal that came after training, which ended for the reason ``of_run``."""
     follow = job.rescue.hand_over(of_run, remaining.rank == 0, job.trainer.lost)
     what = "they follow" if follow else "they are missing"
     leave_early(remaining, f"{job.rescue.out}: {reason} while accuracies were computed: {what}")
 
 
 def leave_early(mpi, line: str):
-    """End this process, in the thread that has learnt of a signal; rank 0 says so."""
+    """End this process, in the thread that has learnt of a signal; rank 0 prints ``line``."""
     if mpi.rank == 0:
         say(line)
     time.sleep(PASSING_ON_SECONDS)

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGUSR1: the moment in which measurements are still to be saved."""
+"""Ctrl-C, SIGTERM and SIGUSR1: signals after which measurements are still to be saved."""
 
 import os
 import signal
@@ -9,16 +9,16 @@ from contextlib import contextmanager
 from grsgd.runs.ending import ASKED_TO_END, INTERRUPTED, TERMINATED
 
 REASONS = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGUSR1: ASKED_TO_END}
-"""Why a run ended, by the signal. Some launchers, such as Open MPI's, make a SIGTERM of Ctrl-C."""
+"""Reason of a run's end, by the signal. Some launchers, such as Open MPI's, turn Ctrl-C into SIGTERM."""
 
 EXIT_CODE = 130
-"""The exit code of a run that ended for one of these reasons."""
+"""Exit code of a run that ended for one of these reasons."""
 CHECKPOINTED = 75
-"""And where a checkpoint was taken before; as of programs that failed for now, and can be tried again (EX_TEMPFAIL)."""
+"""Exit code after a checkpoint was taken: EX_TEMPFAIL, by which programs say that they can be tried again."""
 
 
 class Interruption:
-    """While entered, calls ``on_signal(reason)`` once, in a thread of its own, at the first signal of `REASONS`.
+    """Handler that calls ``on_signal(reason)`` once, in its own thread, at the first signal of `REASONS` in the block.
 
     ``on_signal`` may be replaced meanwhile. Some launchers kill their ranks a fifth of a second after Ctrl-C. A Python
     signal handler would run only after the gradient under way is done; this thread runs at once.
@@ -55,7 +55,7 @@ class Interruption:
 
 @contextmanager
 def as_exceptions():
-    """While entered, the signals of `REASONS` raise KeyboardInterrupt, with the reason, in the main thread."""
+    """Raise KeyboardInterrupt in the block, with the reason, in the main thread, for the signals of `REASONS`."""
 
     def interrupt(number, frame):
         raise KeyboardInterrupt(REASONS[number])
@@ -70,8 +70,8 @@ def as_exceptions():
 
 @contextmanager
 def first_asks(ask: Callable[[str], None]):
-    """While entered, the first of these signals calls ``ask(reason)`` in the main thread, between two of Python's
-    instructions; later ones do what they would have done before."""
+    """Call ``ask(reason)`` for the first of these signals in the block, in the main thread, between two of Python's
+    instructions; later signals have their former effect."""
     handlers = {}
 
     def first(number, frame):

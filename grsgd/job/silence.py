@@ -1,7 +1,7 @@
-"""Processes that are silent for too long, such as stopped ones, are ended by another one on their host.
+"""End of processes that are silent for too long, such as stopped ones, by another process on their host.
 
-Whoever is only silent, not dead, may come back, with messages of steps that the others have gone on without. Once it
-has been killed all know, by MPI, that it has died, and go on as after any other death.
+A process that is only silent, not dead, may come back, with messages of steps that the others have gone on without.
+After it has been killed, MPI tells all ranks that it has died, and they go on as after any other death.
 """
 
 import os
@@ -18,22 +18,22 @@ from grsgd.comm.elastic.membership import Membership, Tolerant
 from grsgd.comm.pollables import Until
 
 SIGNS = 4
-"""How many signs of life a process gives in the time after which it is taken for dead."""
+"""Number of signs of life that a process gives in the time after which it is taken for dead."""
 
 
 class Silence:
-    """Gives signs of life to the other processes of this host, and ends those that give none.
+    """Sender of signs of life to the other processes of this host, which ends processes that give none.
 
     Parameters
     ----------
     comm
-        Of all processes; carries nothing else.
+        Communicator of all processes, which carries nothing else.
     membership
-        Knows which of them live.
+        Knowledge of which processes live.
     processes
-        (host, process id) of each, as `grsgd.job.launch.processes` returns them.
+        (host, process id) of each process, as `grsgd.job.launch.processes` returns them.
     seconds
-        After which a silent process is ended.
+        Seconds after which a silent process is ended.
     """
 
     def __init__(
@@ -48,22 +48,22 @@ class Silence:
         here = processes[comm.rank][0]
         self.ids = {other: pid for other, (host, pid) in enumerate(processes) if host == here and other != comm.rank}
         self.heard: dict[int, float] = {}
-        """When each of them has given its last sign."""
+        """Time of the last sign of life of each process."""
         self.is_over = False
-        """Whether training is over here: from now on none is ended, for they may end by themselves."""
+        """Whether training is over here: from now on no process is ended, because processes may end by themselves."""
         self._signed = self._looked = -np.inf
         self._sending: list[Tolerant] = []
 
     def attend(self):
-        """Background schedule without end."""
+        """Background schedule without end: give signs of life, and end silent processes."""
         yield Until(self.look, "silent processes")
 
     def look(self) -> bool:
-        """Give a sign of life, and end whoever has given none for too long; returns False."""
+        """Give a sign of life, and end processes that have given none for too long; return False."""
         now = self.membership.clock()
         if now - self._looked < self.seconds / SIGNS / 4:
             return False
-        if now - self._looked > self.seconds / 2:  # this process has stood still itself: it has heard nobody
+        if now - self._looked > self.seconds / 2:  # this process has stood still itself, and heard no other
             self.heard = dict.fromkeys(self.ids, now)
         self._looked = now
         while (sign := receive_if_come(self.comm, tags.SIGN_OF_LIFE, 1, np.int64)) is not None:
@@ -82,7 +82,7 @@ class Silence:
             self._sending.append(Tolerant(self.comm.Isend(sign, process, tags.SIGN_OF_LIFE), sign))
 
     def _end_silent(self, now: float):
-        """End silent processes, if this is the lowest of its host that gives signs: one is enough."""
+        """End silent processes, if this is the lowest process of its host that gives signs: one is enough."""
         living = self.ids.keys() - self.membership.dead
         silent = {process for process in living if now - self.heard[process] > self.seconds}
         if min(living - silent | {self.comm.rank}) == self.comm.rank:

@@ -1,4 +1,4 @@
-"""``grsgd run``: starts a job of several ranks with the launcher that is there, and ends it gently."""
+"""``grsgd run``: starts a job of several ranks with an available launcher, and ends it gently."""
 
 import os
 import re
@@ -17,42 +17,42 @@ from grsgd.job.ending import with_parent
 from grsgd.mpi_environment import DEFAULTS, find_mpiexec, module
 
 LAUNCHERS = ("auto", "srun", "mpiexec")
-"""The values of ``--launcher``."""
+"""Values of ``--launcher``."""
 
 ENDING_SECONDS = 600.0
-"""How long a job that was asked to stop may take to compute accuracies and save; then it is killed."""
+"""Seconds for a job that was asked to stop to compute accuracies and save; then it is killed."""
 KILLING_SECONDS = 5.0
-"""How long its launcher may take to end it at once."""
+"""Seconds for its launcher to end the job at once."""
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals to this process that end the job."""
 GENTLE = signal.SIGUSR1
-"""The signal that the launcher is sent for them. It would kill its ranks soon after a signal that ends a job; this one
-all launchers pass on, and go on."""
+"""Signal that the launcher is sent in their place. After a signal that ends a job, a launcher would kill its ranks
+soon; all launchers pass this signal on, and go on."""
 
 KILLED_BY_IT = (-GENTLE, GENTLE, 128 + GENTLE)
-"""Exit codes of launchers whose ranks did not know it yet."""
+"""Exit codes of launchers whose ranks could not handle the signal yet."""
 
 ALONE = {"PMI_SIZE": "1"}
-"""Of scripts under Open MPI, which does not read it: Accelerate then takes each rank for a program alone, and does not
-start a process group beside MPI."""
+"""Variable for scripts under Open MPI, which does not read it: Accelerate then takes each rank for a single program,
+and does not start a process group in addition to MPI."""
 
 BELOW_LAUNCHER = {
     "OMPI_COMM_WORLD_SIZE": "Open MPI's mpiexec",
     "PMI_SIZE": "mpiexec",
     "SLURM_STEP_NUM_TASKS": "srun",
 }
-"""Variables that say how many processes a launcher has started, and which launcher sets them."""
+"""Variables with the number of processes that a launcher has started, and the launcher that sets each variable."""
 
 
 class JobCommand(NamedTuple):
-    """A command, and the environment variables that it needs besides those that are set."""
+    """Command, and the environment variables that it needs besides the variables that are set."""
 
     variables: dict[str, str]
     command: list[str]
 
     def __str__(self) -> str:
-        """The job as one line that a shell understands."""
+        """Return the job as one line for a shell."""
         variables = (f"{name}={shlex.quote(value)}" for name, value in self.variables.items())
         return " ".join([*variables, self.short()])
 
@@ -67,10 +67,10 @@ class JobCommand(NamedTuple):
 
 
 def job(target: str, arguments: list[str], ranks: int | None, launcher: str = "auto") -> JobCommand:
-    """Return the job that trains by a configuration, or runs a script, on so many ranks.
+    """Return the job that trains a configuration, or runs a script, on ``ranks`` ranks.
 
-    ``target``: the configuration, a script, its folder, or ``python``; ``arguments``: those of ``grsgd train``, of the
-    script or of ``python``; ``ranks``: None for the tasks of the allocation.
+    ``target`` is the configuration, a script, its folder, or ``python``; ``arguments`` are for ``grsgd train``, the
+    script or ``python``. With ``ranks=None`` the job has as many ranks as the allocation has tasks.
 
     Raises UsageError, ConfigError.
     """
@@ -96,7 +96,7 @@ def job(target: str, arguments: list[str], ranks: int | None, launcher: str = "a
     if "--spares" in arguments and library_of(command[0]) == "Open MPI":
         command[1:1] = ["--with-ft", "ulfm"]
     if not trains and sys.stderr.isatty() and AT_ONCE in version_of(command[0]):
-        command[1:1] = ["--output", ":raw"]  # a progress bar has no whole lines
+        command[1:1] = ["--output", ":raw"]  # a progress bar does not end its lines
     if "OMPI_MCA_btl" in variables and not trains:
         variables |= ALONE
     missing = {name: value for name, value in variables.items() if name not in os.environ}
@@ -104,12 +104,12 @@ def job(target: str, arguments: list[str], ranks: int | None, launcher: str = "a
 
 
 def is_python(target: str) -> bool:
-    """Return whether this is Python itself, and not a file: the arguments that follow are Python's."""
+    """Return whether ``target`` is Python itself, and not a file: the arguments that follow are Python's."""
     return re.fullmatch(r"python3?(\.\d+)?", Path(target).name) is not None and not target.endswith(".py")
 
 
 def is_configuration(target: str) -> bool:
-    """Return whether this is a configuration, not a script: its name ends in .toml, or its content is TOML."""
+    """Return whether ``target`` is a configuration, not a script: its name ends in .toml, or its content is TOML."""
     path = Path(target)
     if is_python(target) or path.suffix == ".py" or path.is_dir():
         return False
@@ -122,7 +122,7 @@ def is_configuration(target: str) -> bool:
 
 
 def check_file(target: str):
-    """Raise UsageError if this is neither a file nor a folder that Python can run."""
+    """Raise UsageError if ``target`` is neither a file nor a folder that Python can run."""
     path = Path(target)
     if path.is_dir() and not (path / "__main__.py").is_file():
         raise UsageError(f"run: {target}: a folder without __main__.py: name the script in it, or -m MODULE")
@@ -138,7 +138,7 @@ def check_alone():
 
 
 def tasks_of_allocation() -> int:
-    """Return how many ranks the allocation of Slurm is for; raises UsageError outside of one."""
+    """Return the number of tasks of Slurm's allocation; raises UsageError outside of an allocation."""
     if not os.environ.get("SLURM_NTASKS"):
         raise UsageError("run: how many ranks? grsgd run -n 4 CONFIG.toml")
     return int(os.environ["SLURM_NTASKS"])
@@ -152,7 +152,7 @@ def start_command(launcher: str, ranks: int) -> tuple[dict[str, str], list[str]]
     library = library_of(mpiexec) if mpiexec else None
     if launcher == "srun" or (launcher == "auto" and in_allocation and library != "MPICH" and srun_starts()):
         plugin = os.environ.get("SLURM_MPI_TYPE") or "pmix"
-        cores = os.environ.get("SLURM_CPUS_PER_TASK")  # which srun does not take from sbatch
+        cores = os.environ.get("SLURM_CPUS_PER_TASK")  # srun does not take it from sbatch
         variables = threads | ({"SRUN_CPUS_PER_TASK": cores} if cores else {})
         return variables, ["srun", f"--mpi={plugin}", f"--ntasks={ranks}", "--kill-on-bad-exit=1"]
     command = [mpiexec or find_mpiexec(), "-n", str(ranks)]
@@ -161,10 +161,10 @@ def start_command(launcher: str, ranks: int) -> tuple[dict[str, str], list[str]]
     variables = DEFAULTS | threads
     if os.geteuid() != 0:
         variables = {name: value for name, value in variables.items() if "AS_ROOT" not in name}
-    if in_allocation:  # where ranks go is up to it, and which of its cores they use up to the kernel
+    if in_allocation:  # the allocation decides the hosts of ranks, and the kernel their cores
         for name in ("PRTE_MCA_rmaps_default_mapping_policy", "OMPI_MCA_rmaps_base_oversubscribe"):
             variables.pop(name)
-        variables.pop("OMPI_MCA_mpi_yield_when_idle")  # no other program wants the cores
+        variables.pop("OMPI_MCA_mpi_yield_when_idle")  # no other program needs the cores
         variables |= {"PRTE_MCA_hwloc_default_binding_policy": "none", "OMPI_MCA_hwloc_base_binding_policy": "none"}
     return variables, command
 
@@ -178,13 +178,13 @@ def mpiexec_if_any() -> str | None:
 
 
 def library_of(mpiexec: str) -> str | None:
-    """Return the MPI library that an ``mpiexec`` belongs to, Open MPI or MPICH; None for any other."""
+    """Return the MPI library of an ``mpiexec``, Open MPI or MPICH; None for any other."""
     text = version_of(mpiexec)
     return next((name for word, name in MARKS.items() if word in text), None)
 
 
 def version_of(program: str) -> str:
-    """Return the text that a launcher prints with ``--version``; "" where it prints none."""
+    """Return the text that a launcher prints with ``--version``; "" if it prints none."""
     try:
         return subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60).stdout
     except (OSError, subprocess.SubprocessError):
@@ -192,13 +192,13 @@ def version_of(program: str) -> str:
 
 
 AT_ONCE = "Open MPI) 5"
-"""Words in the version of an ``mpiexec`` that can pass on at once what ranks print, and not whole lines alone."""
+"""Words in the version of an ``mpiexec`` that can pass on ranks' output at once, and not only whole lines."""
 MARKS = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "HYDRA": "MPICH"}
-"""Words in what ``mpiexec --version`` prints."""
+"""Words in the output of ``mpiexec --version``, and the MPI library that each means."""
 
 
 def srun_starts() -> bool:
-    """Whether ``srun`` starts tasks that MPI can connect; what it lists as available need not work."""
+    """Return whether ``srun`` starts tasks that MPI can connect; not every plugin that it lists works."""
     plugin = os.environ.get("SLURM_MPI_TYPE") or "pmix"
     trial = ["srun", f"--mpi={plugin}", "--nodes=1", "--ntasks=1", "true"]
     try:
@@ -208,11 +208,11 @@ def srun_starts() -> bool:
 
 
 def run(job: JobCommand, gently: bool) -> int:
-    """Run a job; returns its exit code, 128 and the number of the signal that has killed it, or 130 if it was ended.
+    """Run a job; return its exit code, 128 plus the signal that has killed it, or 130 if it was ended.
 
-    ``gently``: it trains, and is to save what it has measured when a signal comes, Ctrl-C among them: the terminal's
-    signals do not reach its launcher, and it cannot read from the terminal. Else it is what it would be without this
-    process in between.
+    With ``gently`` the job trains, and is to save its measurements after a signal, including Ctrl-C. The terminal's
+    signals then do not reach its launcher, and it cannot read from the terminal. Otherwise the job behaves as if this
+    process were not in between.
     """
     ending = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]  # as under nohup
     watched = {*ending, signal.SIGCHLD, *((signal.SIGTSTP, signal.SIGCONT) if gently else ())}
@@ -247,7 +247,7 @@ def tell(line: str):
 
 
 def attend(process: subprocess.Popen, watched: set[signal.Signals], gently: bool) -> bool:
-    """Wait for the launcher's end and see to signals, the blocked ``watched``; returns whether one has ended it."""
+    """Wait for the launcher's end and handle the blocked signals ``watched``; return whether a signal has ended it."""
     ending, deadline = 0, None
     while process.poll() is None:
         left = 3600.0 if deadline is None else max(deadline - time.monotonic(), 0.0)
@@ -266,17 +266,17 @@ def attend(process: subprocess.Popen, watched: set[signal.Signals], gently: bool
 
 
 def end(process: subprocess.Popen, number: int, attempt: int, gently: bool, is_from_terminal: bool) -> float:
-    """End a job at a signal, harder at each attempt; returns how many seconds it may take."""
+    """End a job at a signal, harder at each attempt; return the seconds that it may take."""
     if attempt > 2:
         process.kill()  # its ranks end with it
         return KILLING_SECONDS
     if not gently:
-        if not is_from_terminal:  # which sends it to the launcher, too
+        if not is_from_terminal:  # the terminal sends its signals to the launcher, too
             process.send_signal(number)
         return ENDING_SECONDS
     if attempt == 2:
         process.send_signal(signal.SIGTERM)
         return KILLING_SECONDS
-    tell("stopping: what was measured is evaluated and saved; Ctrl-C again ends the job at once")
+    tell("stopping: the measurements are evaluated and saved; Ctrl-C again ends the job at once")
     process.send_signal(GENTLE)
     return ENDING_SECONDS

@@ -1,4 +1,4 @@
-"""Where the time goes between the start of a rank's process and its first step."""
+"""Times of the phases between the start of a rank's process and its first step."""
 
 import atexit
 import gc
@@ -12,26 +12,26 @@ from grsgd.comm.watchdog import within
 
 
 class StartUp:
-    """Seconds of each phase of the start-up, by the clock and of the processor; ``shown``: whether `tell` tells.
+    """Seconds of each phase of the start-up, by the clock and of the processor; ``shown`` says whether `tell` prints.
 
-    Phases follow one another without a gap. The first begins with the process.
+    Phases follow one another without a gap. The first phase begins with the process.
     """
 
     def __init__(self, shown: bool = False):
         self.shown = shown
         self.phases: dict[str, tuple[float, float]] = {}
-        """Seconds by the clock, and of the processor."""
+        """Seconds by the clock, and seconds of processor time, of each phase."""
         self._last = time.perf_counter() - age(), 0.0
 
     def passed(self, phase: str):
-        """Count the time since the phase before, or since the process began, as this one's."""
+        """Count the time since the last phase, or since the process began, for ``phase``."""
         now = time.perf_counter(), time.process_time()
         clock, processor = self.phases.get(phase, (0.0, 0.0))
         self.phases[phase] = clock + now[0] - self._last[0], processor + now[1] - self._last[1]
         self._last = now
 
     def tell(self, mpi, timeout: float):
-        """Have rank 0 print the phases of the rank that has needed most processor time; collective."""
+        """Make rank 0 print the phases of the rank that has needed most processor time; collective."""
         if not self.shown:
             return
         with within(timeout, "telling rank 0 how long the start-up took"):
@@ -41,7 +41,7 @@ class StartUp:
 
 
 def line(ranks: list[dict[str, tuple[float, float]]]) -> str:
-    """The phases of the rank that has needed most processor time, in a line."""
+    """Return the phases of the rank that has needed most processor time, in a line."""
     processors = [sum(processor for _, processor in phases.values()) for phases in ranks]
     busiest = max(range(len(ranks)), key=processors.__getitem__)
     phases = ranks[busiest]
@@ -51,7 +51,7 @@ def line(ranks: list[dict[str, tuple[float, float]]]) -> str:
 
 
 def age() -> float:
-    """Seconds since this process began; where the system does not say, its processor time, which is less."""
+    """Return the seconds since this process began; if the system does not tell, its processor time, which is less."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
@@ -61,10 +61,11 @@ def age() -> float:
 
 @contextmanager
 def importing():
-    """A block that imports torch. Modules stay, but Python looks through all of them for garbage time and again, which
-    takes a fifth of the import: so not before the end of the block, and among what is there then never. Nor at the end
-    of the process, where it would look through all that a run has left."""
-    if "torch" in sys.modules:  # imported before: what is there is no longer modules alone
+    """Import torch in the block, without garbage collection. Modules stay, but Python would search all of them for
+    garbage again and again, which takes a fifth of the import. So Python searches nothing before the end of the block,
+    and objects of the block never. It does not search at the end of the process either, which would search all of a
+    run's objects."""
+    if "torch" in sys.modules:  # imported before, so that other objects than modules exist
         yield
         return
     gc.disable()

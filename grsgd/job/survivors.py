@@ -1,4 +1,4 @@
-"""A run that goes on without the processes that die, and with spares in their place."""
+"""Run that goes on without the processes that die, and with spares in their place."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from grsgd.training.record import RankMeasurements
 from grsgd.training.trainer import Trainer
 
 LATER_LOOK_SECONDS = 0.05
-"""How often a spare looks for deaths that is not the next to take a rank."""
+"""Seconds between two looks for deaths by a spare that is not the next to take a rank."""
 
 
 class RankEnd(NamedTuple):
-    """The part of one rank in the end of a run: what it knows when its training is over."""
+    """Part of one rank in the end of a run: its knowledge when its training is over."""
 
     rank: int
     record: RankMeasurements
@@ -41,7 +41,7 @@ class RankEnd(NamedTuple):
 
 
 def run(job: Prepared, models, interruption, timed):
-    """Train on a rank, or wait as a spare; returns the `RunEnd`. A spare that was not needed does not return."""
+    """Train on a rank, or wait as a spare; return the `RunEnd`. A spare that was not needed does not return."""
     survival = job.survival
     interruption.on_signal = partial(while_training, job)
     with timed():
@@ -54,18 +54,18 @@ def run(job: Prepared, models, interruption, timed):
 
 
 def while_training(job: Prepared, reason: str):
-    """Save what there is, on a signal, and end; a spare ends when the ranks have."""
+    """Save the measurements, on a signal, and end; a spare ends after the ranks have."""
     if job.rescue.trainer is not None:
         job.rescue.interrupted(reason)
 
 
 def stand_by(job: Prepared) -> Trainer | None:
-    """Wait, as a spare, until a rank is to be taken over; returns its trainer, None if all others have ended."""
+    """Wait, as a spare, until a rank is to be taken over; return its trainer, or None if all others have ended."""
     survival = job.survival
     membership, config = survival.membership, survival.config
     began, number = time.monotonic(), membership.process - membership.size
     away = comes_back(config.faults, membership.size, config.seed, number)
-    while not membership.is_called():  # no schedule, whose driver would take too much of a core that others train on
+    while not membership.is_called():  # no schedule: its driver would take too much of a core on which others train
         membership.is_there = time.monotonic() - began >= away
         if survival.silence:
             survival.silence.look()
@@ -81,7 +81,7 @@ def stand_by(job: Prepared) -> Trainer | None:
 
 
 def train(job: Prepared) -> RankEnd | None:
-    """Train; returns None where the run has ended before this process could. Does not return where it has failed."""
+    """Train; return None if the run has ended before this process could. Does not return if it has failed."""
     survival, trainer = job.survival, job.trainer
     membership = survival.membership
     is_late = job.mpi.rank >= membership.size
@@ -110,7 +110,7 @@ def train(job: Prepared) -> RankEnd | None:
 
 
 def die_as_planned(trainer: Trainer):
-    """Kill this process when the configuration says that its rank dies."""
+    """Kill this process at the time at which the configuration plans the death of its rank."""
     config, membership = trainer.config, trainer.recovery.membership
     while not trainer.progress.began and not trainer.has_ended:
         time.sleep(LOOK_SECONDS)
@@ -126,7 +126,7 @@ def die_as_planned(trainer: Trainer):
 
 
 def conclude(job: Prepared, part: RankEnd | None, models):
-    """Evaluate and save, on all processes that live, and once more without those that die meanwhile."""
+    """Evaluate and save, on all living processes, and once more without processes that die meanwhile."""
     world, known = job.survival.world, {part.rank: part} if part else {}
     if job.survival.silence:
         job.survival.silence.is_over = True
@@ -153,7 +153,7 @@ def conclude(job: Prepared, part: RankEnd | None, models):
 
 
 def agreed(mpi, is_done: bool) -> bool:
-    """Whether all have done it, and all live."""
+    """Return whether all processes of ``mpi`` live and have done their part."""
     with suppress(RuntimeError):
         return bool(mpi.Agree(int(is_done)))
     return False
@@ -162,8 +162,9 @@ def agreed(mpi, is_done: bool) -> bool:
 def attempt(job: Prepared, part: RankEnd | None, models, living, made: list, known: dict[int, RankEnd]):
     """Evaluate and save once, with all processes of ``living``; communicators are added to ``made``.
 
-    ``known``: the parts that this process knows, by rank, from earlier attempts, too. A rank whose process dies in an
-    attempt has trained to the end. Returns how the run has ended, and what could not be written; a spare None.
+    ``known`` has the parts that this process knows, by rank, including earlier attempts. A rank whose process dies in
+    an attempt has trained to the end. Returns the end of the run, and the errors of writing files; on a spare None
+    twice.
     """
     if not any(living.allgather(part is not None)):
         if living.rank == 0:
@@ -190,7 +191,7 @@ def attempt(job: Prepared, part: RankEnd | None, models, living, made: list, kno
 
 
 def records_of(known: dict[int, RankEnd], left: set[int], ranks: int, trainer: Trainer) -> list[RankMeasurements]:
-    """Return the records of all ranks; those of ranks that are not ``left`` say what the run lacks without them."""
+    """Return the records of all ranks; a rank outside of ``left`` has a warning in its record."""
     config, labels = trainer.config, trainer.data.train.labels
     died = {rank for each in known.values() for rank, *_ in each.deaths}
     records, lost = [], sorted(set(range(ranks)) - left)

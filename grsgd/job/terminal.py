@@ -1,4 +1,4 @@
-"""The terminal on which somebody watches a job."""
+"""Terminal on which a user watches a job."""
 
 import os
 import signal
@@ -11,22 +11,22 @@ from grsgd import mpi_environment
 
 
 class Terminal:
-    """A terminal with one line that is replaced again and again.
+    """Terminal with one line that is replaced again and again.
 
-    Launchers pass on what their ranks print, most of them only whole lines. So the line is written to where the
-    launcher's own stderr goes, if that is a terminal of this host, and without a launcher to where this process's goes.
-    Nothing here raises, waits or stops this process: a terminal may be closed, held by Ctrl-S, or somebody else's turn.
+    Launchers pass on the output of their ranks, most of them only in whole lines. So the line is written to the
+    launcher's own stderr, if that is a terminal of this host, and without a launcher to this process's stderr. Nothing
+    here raises, waits or stops this process: a terminal may be closed, held by Ctrl-S, or in use by another job.
     """
 
     def __init__(self, file: int, process: int):
-        """``file``: a descriptor of the terminal, which must not block; ``process``: whose terminal it is."""
+        """Write to the descriptor ``file`` of the terminal of ``process``; the descriptor must not block."""
         self.file, self.process = file, process
         self.shown, self.columns = "", 0
-        """The text that stands there now, and how wide the terminal was then."""
+        """Text that stands on the terminal now, and the terminal's width when it was written."""
 
     @classmethod
     def find(cls) -> "Terminal | None":
-        """Return the terminal on which this job is watched; None if there is none, or none that can replace a line."""
+        """Return the terminal on which this job is watched; None if there is none, or if it cannot replace a line."""
         launcher = mpi_environment.launcher()
         if os.environ.get("TERM") == "dumb" or (launcher is None and not sys.stderr.isatty()):
             return None
@@ -41,7 +41,8 @@ class Terminal:
         return None
 
     def is_in_foreground(self) -> bool:
-        """Whether the job has the terminal: one in the background (``&``) would write into what is being typed."""
+        """Return whether the job has the terminal: a job in the background (``&``) would write into the user's
+        typing."""
         process, foreground = self.process, -1
         while foreground == -1 and process > 1:  # it is in no terminal's session: `grsgd run` is, which has started it
             try:
@@ -52,13 +53,13 @@ class Terminal:
         return foreground in (group, -1)  # -1: there is no job control
 
     def stops_background(self) -> bool:
-        """Whether the terminal stops a process in the background that writes (``stty tostop``)."""
+        """Return whether the terminal stops a process in the background that writes (``stty tostop``)."""
         with suppress(OSError, termios.error):
             return bool(termios.tcgetattr(self.file)[3] & termios.TOSTOP)
         return False
 
     def width(self) -> int:
-        """Return how many letters there is room for in a line."""
+        """Return the number of letters in a line."""
         columns = 0
         with suppress(OSError):
             columns = os.get_terminal_size(self.file).columns
@@ -73,7 +74,7 @@ class Terminal:
             self.shown, self.columns = line, width
 
     def clear(self):
-        """Take the line away, so that something else can be printed there."""
+        """Remove the line, so that something else can be printed there."""
         if self.shown:
             self._write(self._erasing(self.width()))
             self.shown = ""
@@ -86,16 +87,17 @@ class Terminal:
             self.file = -1
 
     def _erasing(self, width: int) -> str:
-        """Return what erases the line. A terminal that has become narrower has broken it into several."""
+        """Return the characters that erase the line. A narrower terminal than before has broken it into several
+        lines."""
         above = (len(self.shown) - 1) // (width + 1) if self.shown and width < self.columns else 0
         return f"\r\x1b[{above}A\x1b[J" if above else "\r\x1b[K"
 
     def _write(self, text: str):
-        # Open MPI's ranks are process groups of their own, so to the terminal they are always in the background.
+        # Open MPI's ranks are process groups of their own, so the terminal counts them as in the background.
         masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
         try:
             os.write(self.file, text.encode(errors="replace"))
-        except OSError:  # closed, or held by Ctrl-S
+        except OSError:  # the terminal is closed, or held by Ctrl-S
             pass
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, masked)

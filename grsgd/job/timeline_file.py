@@ -1,4 +1,4 @@
-"""The timeline of a run on real MPI: each rank keeps its own spans, and one writes those of all when training ends."""
+"""Timeline of a run on real MPI: each rank keeps its own spans, and one rank writes all spans when training ends."""
 
 import os
 import sys
@@ -17,28 +17,28 @@ from grsgd.runs.run_file import check_writable
 from grsgd.runs.timeline import FinishedTimeline, Timeline, limit_of, write
 
 SHORTEST = 1e-6
-"""Seconds of waiting and merging that are on the timeline at least: a schedule takes some between any two yields."""
-CLOCK = "wall: those of one host are one clock, those of different hosts were set to 0 by a barrier"
+"""Shortest waits and merges on the timeline, in seconds: a schedule takes some time between any two yields."""
+CLOCK = "wall: ranks of one host have one clock, and clocks of different hosts were set to 0 by a barrier"
 
 
 class TimelineFile:
-    """This rank's share in the file ``path``; what it records it keeps until then. For all ranks of ``mpi``."""
+    """This rank's share in the timeline file ``path`` of all ranks of ``mpi``; it keeps its records until the end."""
 
     def __init__(self, path: Path, mpi):
         self.path, self.mpi = path, mpi
         self.timeline = Timeline(mpi.rank, time.perf_counter, limit_of(mpi.size), SHORTEST)
 
     def recorded(self, backend: Backend) -> Backend:
-        """Return the same backend, whose messages are recorded."""
+        """Return the backend with its messages recorded."""
         return TimelineBackend(backend, self.timeline)
 
     def observed(self, schedule: Schedule) -> Schedule:
-        """Return the same schedule, whose computations and waits are recorded."""
+        """Return the schedule with its computations and waits recorded."""
         return observed(schedule, self.timeline)
 
     def begin(self, timeout: float):
-        """Training begins; collective. Ranks of one host share a clock; others come out of a barrier together, the
-        second of two: no rank waits long in that."""
+        """Note that training begins; collective. Ranks of one host share a clock; other ranks leave a barrier together.
+        It is the second of two barriers, in which no rank waits long."""
         for _ in range(2):
             launch.barrier(self.mpi, timeout)
         now = time.perf_counter()
@@ -54,7 +54,7 @@ class TimelineFile:
             self.write(kept)
 
     def write(self, kept: Iterable[FinishedTimeline]):
-        """Write what ranks have kept, and say what is missing, or that it cannot be written."""
+        """Write the timelines of the ranks, and print a line on each missing part, or on a failed write."""
         try:
             lines = write(self.path, kept, CLOCK)
         except RunFileError as error:
@@ -63,8 +63,8 @@ class TimelineFile:
             print(f"grsgd: {line}", file=sys.stderr, flush=True)
 
     def rescue(self, mpi, saver: int, ranks: Iterable[int], seconds: float):
-        """Write what there is where the job ends before its time: on rank ``saver``, to which each of ``ranks`` sends
-        its own within so many ``seconds``; ``mpi``: the communicator for that."""
+        """Write the timelines that arrive when the job ends early. Each of ``ranks`` sends its own to rank ``saver``,
+        over ``mpi``, within ``seconds`` seconds."""
         deadline, mine = time.perf_counter() + seconds, self.timeline.kept()
         if mpi.rank != saver:
             sending = mpi.isend(mine, saver, tags.RESCUED_TIMELINE)
@@ -79,7 +79,7 @@ class TimelineFile:
                     if mpi.iprobe(rank, tags.RESCUED_TIMELINE):
                         kept.append(mpi.recv(source=rank, tag=tags.RESCUED_TIMELINE))
                         waiting.discard(rank)
-                except RuntimeError:  # it has died
+                except RuntimeError:  # the rank has died
                     waiting.discard(rank)
             time.sleep(1e-3)
         self.write(sorted(kept, key=lambda one: one.rank))
@@ -97,10 +97,10 @@ def is_sent(sending) -> bool:
 
 
 def check(path: str | os.PathLike, out: str | os.PathLike):
-    """Find out before training whether a timeline can be written to ``path``; ``out`` is the run file.
+    """Check before training whether a timeline can be written to ``path``; ``out`` is the run file.
 
-    Raises ConfigError if that is the same file, RunFileError if it cannot be written.
+    Raises ConfigError if both are the same file, RunFileError if the timeline cannot be written.
     """
     if os.path.realpath(path) == os.path.realpath(out):
-        raise ConfigError(f"--timeline {path}: is the file of --out, too: each needs one of its own")
+        raise ConfigError(f"--timeline {path}: is the file of --out, too: each option needs its own file")
     check_writable(path)

@@ -1,8 +1,8 @@
 """Words that ranks leave for the process that starts them: the launcher's exit code does not say that a run is whole.
 
 With ``--with-ft ulfm`` Open MPI's launcher returns 0 after a job whose processes were killed, or whose host has died.
-So `grsgd run` and `grsgd testbed` give the ranks a folder. Each rank leaves a word in it when it begins and when it has
-come to its end. The rank that saves a run leaves one when the file is whole.
+So `grsgd run` and `grsgd testbed` give the ranks a folder. Each rank leaves a word in this folder when it begins and
+when it has come to its end. The rank that saves a run leaves another word when the file is whole.
 """
 
 import atexit
@@ -23,7 +23,7 @@ BEGUN, ENDED, WHOLE = "begun", "ended", "whole"
 
 
 def leave(word: str, text: str = ""):
-    """Leave a word of this rank, where the process that has started the job asks for it."""
+    """Leave a word of this rank, if the process that has started the job asks for words."""
     folder = os.environ.get(WORDS)
     if folder:
         with suppress(OSError):  # the folder is on another host
@@ -32,14 +32,14 @@ def leave(word: str, text: str = ""):
 
 @cache
 def of_script():
-    """Leave word that this rank has begun, and have it leave word at the end of its script."""
+    """Leave word that this rank has begun, and leave another word at the end of its script."""
     leave(BEGUN)
     process = os.getpid()
     atexit.register(lambda: leave(ENDED) if os.getpid() == process else None)
 
 
 class Words:
-    """The words of one job: ``folder`` has them. ``out``: the run file, where it is known."""
+    """Words of one job in ``folder``; ``out`` is the run file, if it is known."""
 
     def __init__(self, folder: Path, out: Path | None = None):
         self.folder, self.out, self.since = folder, out, time.time()
@@ -49,9 +49,9 @@ class Words:
         return sorted(int(path.name.rpartition("-")[2]) for path in self.folder.glob(f"{word}-*"))
 
     def missing(self, leaves_file: bool) -> str | None:
-        """Return what is missing of a job whose launcher says that all is well; None if nothing is.
+        """Return a text on the missing part of a job whose launcher reports success; None if nothing is missing.
 
-        leaves_file: it is to leave a run file. Else it may be a program that leaves no words.
+        ``leaves_file`` says whether the job is to leave a run file; otherwise it may be a program that leaves no words.
         """
         if self.ranks(WHOLE):
             return None
@@ -74,7 +74,7 @@ class Words:
             return False
 
     def judged(self, code: int, leaves_file: bool) -> tuple[int, str | None]:
-        """Return the exit code of the job, of which ``code`` is the launcher's, and a line if these differ."""
+        """Return the exit code of the job, and a line if it differs from ``code``, the launcher's exit code."""
         missing = self.missing(leaves_file) if code == 0 else None
         if missing is None:
             return code, None
@@ -83,9 +83,10 @@ class Words:
 
 @contextmanager
 def asked_for(out: str | None = None) -> Iterator[Words]:
-    """A context for a job that is started in it: its ranks leave their words.
+    """Run the block with a folder for the words of a job that is started in it.
 
-    In an allocation of Slurm the folder is in the working directory, which all hosts see, else among temporary files.
+    In an allocation of Slurm the folder is in the working directory, which all hosts see, otherwise with temporary
+    files.
     """
     place = Path.cwd() if "SLURM_JOB_ID" in os.environ and os.access(".", os.W_OK) else None
     folder = tempfile.mkdtemp(prefix=".grsgd-words-", dir=place)

@@ -136,7 +136,7 @@ def test_nothing_is_left_when_all_ranks_die(start):
 @pytest.mark.parametrize(
     ("launcher", "algorithm", "spares", "words"),
     [
-        ("openmpi", "grsgd", 1, "--spares 1: only where MPI survives deaths: Open MPI 5's mpiexec --with-ft ulfm"),
+        ("openmpi", "grsgd", 1, "--spares 1: only if MPI survives deaths: Open MPI 5's mpiexec --with-ft ulfm"),
         pytest.param("ulfm", "cssgd", 1, "--spares 1: with cssgd the run ends when a rank dies", marks=EXHAUSTIVE),
         pytest.param("ulfm", "grsgd", RANKS, "--spares 3: must be from 1 to 2, for some of 3 train", marks=EXHAUSTIVE),
     ],

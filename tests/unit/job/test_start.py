@@ -216,7 +216,7 @@ def test_signals_are_gentle_first(tmp_path):
     assert said == b"SIGUSR1 SIGTERM "
     process.send_signal(signal.SIGHUP)
     assert process.wait(20) == 130
-    assert b"stopping: what was measured is evaluated and saved" in process.stderr.read()
+    assert b"stopping: the measurements are evaluated and saved" in process.stderr.read()
 
 
 def test_what_nohup_ignores_is_ignored(tmp_path):

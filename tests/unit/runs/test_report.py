@@ -425,7 +425,7 @@ def test_columns_give_way_by_importance_and_are_named(many):
     wide, narrow = (report(many, form="text", width=width) for width in (400, 80))
     assert "No room" not in wide and "consensus" in wide.split("\n\n")[1]
     assert "time [s]" in narrow and "consensus" not in narrow.split("\n\n")[1]
-    named = re.search(r"No room for (.*?): --all shows them", narrow.replace("\n", " "))[1].split(", ")
+    named = re.search(r"No room for (.*?): --all shows all", narrow.replace("\n", " "))[1].split(", ")
     assert "consensus" in named and "time" not in named
     whole = report(many, form="text", width=80, everything=True)
     assert "consensus" in whole and "No room" not in whole
