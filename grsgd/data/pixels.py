@@ -13,9 +13,9 @@ torch = LazyModule("torch")
 
 
 class Normalise:
-    """Map uint8 [b, C, H, W] to float32 with each channel's mean and standard deviation taken out.
+    """Map uint8 [b, C, H, W] to float32, subtracting each channel's mean and dividing by its standard deviation.
 
-    ``mean`` and ``std`` are those of pixels scaled to 0..1; ``peak`` is the value that stands for 1.
+    ``mean`` and ``std`` are for pixels scaled to 0..1; ``peak`` is the value that stands for 1.
     """
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], peak: int = 255):
@@ -34,14 +34,14 @@ class Normalise:
 
 
 GREY = Normalise([0.0], [1.0])
-"""Grey digits and garments: pixels scaled to 0..1, no more. With the mean taken out and the variance set to 1 the same
-learning rates diverge with momentum 0.9 (mnist-5k, lr 0.1, one rank)."""
+"""Normalisation of grey digits and garments, which only scales pixels to 0..1. With zero mean and unit variance the
+same learning rates diverge at momentum 0.9 (mnist-5k, lr 0.1, one rank)."""
 
 
 def crop_and_flip(images: torch.Tensor, rng: np.random.Generator, margin: int = 4) -> torch.Tensor:
-    """Shift each image by up to ``margin`` pixels, black coming in, and mirror half of them (He et al., 2016, 4.2).
+    """Shift each image by up to ``margin`` pixels, with black borders, and mirror half of them (He et al., 2016, 4.2).
 
-    uint8 [b, C, H, W] in and out.
+    Takes and returns uint8 [b, C, H, W].
     """
     count, _, height, width = images.shape
     top, left = torch.from_numpy(rng.integers(2 * margin + 1, size=(2, count)))

@@ -1,4 +1,4 @@
-"""The samples of each rank: the split of a training set over ranks, and the order in which a rank reads its part."""
+"""Samples of each rank: the split of a training set over ranks, and the order in which a rank reads its part."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -12,10 +12,10 @@ from grsgd.seeding import Purpose, generator
 def shards(labels: np.ndarray, n: int, *, alpha: float | None = None, seed: int = 0) -> tuple[np.ndarray, ...]:
     """Split the samples with these ``labels`` into n disjoint shards, int64 arrays of sample numbers; all ranks agree.
 
-    Nobody may write to them. Without ``alpha`` at random, sizes differing by one at most. With it, each class is dealt
-    out in proportions drawn from a Dirichlet(alpha) distribution (Hsu, Qi and Brown, 2019): the smaller alpha, the
-    fewer classes in a shard.
-    Raises ValueError if n or alpha is not positive, DataError if a shard would be empty.
+    The arrays are read-only. Without ``alpha`` the split is random, with sizes that differ by one at most. With
+    ``alpha``, each class is dealt out in proportions drawn from a Dirichlet(alpha) distribution (Hsu, Qi and Brown,
+    2019): a smaller alpha means fewer classes in a shard. Raises ValueError if n or alpha is not positive, DataError if
+    a shard would be empty.
     """
     if n < 1:
         raise ValueError(f"n is {n}, expected at least one shard")
@@ -67,10 +67,10 @@ def held_by(rank: int, n: int, replication: int) -> list[int]:
 def index_stream(
     indices: np.ndarray, batch_size: int, *, seed: int, rank: int, first: int = 0
 ) -> Iterator[np.ndarray]:
-    """Yield batches of exactly ``batch_size`` of these ``indices`` for ever, from number ``first`` on.
+    """Yield batches of exactly ``batch_size`` of these ``indices`` for ever, from batch number ``first`` on.
 
-    The batches cut a sequence of random orders of ``indices``, one an epoch, so one may reach over the end of an epoch
-    or hold several. Raises ValueError, at once, if there are no indices, or batch_size < 1.
+    The batches cut a sequence of random orders of ``indices``, one order per epoch. So a batch may reach over the end
+    of an epoch or hold several epochs. Raises ValueError, at once, if there are no indices, or batch_size < 1.
     """
     indices = np.asarray(indices)
     if not len(indices):

@@ -1,4 +1,4 @@
-"""A split of text: windows of bytes, each with the bytes that follow."""
+"""Split of a text: windows of bytes, each with the bytes that follow."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from grsgd.lazy import LazyModule
 torch = LazyModule("torch")
 
 BYTES = 256
-"""How many different tokens there are: every byte is one."""
+"""Number of different tokens: every byte is a token."""
 TEST_PART = 0.1
-"""The end of a text that models are tested on."""
+"""Share of a text, at its end, on which models are tested."""
 
 
 class TextSplit:
-    """A text, uint8 [characters], cut into windows of ``block`` bytes that do not overlap; a ``Split``.
+    """Text, uint8 [characters], cut into windows of ``block`` bytes that do not overlap, as a ``Split``.
 
-    A sample is a window x and the bytes y that follow each of its own, both int64 [block].
+    A sample is a window x and the byte y that follows each of its bytes, both int64 [block].
     """
 
     def __init__(self, text: np.ndarray, block: int):
         self.block, count = block, max(len(text) - 1, 0) // block
         self._x, self._y = (text[begin : begin + count * block].reshape(count, block) for begin in (0, 1))
         self.labels = np.zeros(count, np.int64)
-        """All alike: text has no classes."""
+        """Zeros, because text has no classes."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -58,7 +58,7 @@ class TextSplit:
 
 
 def dataset_of_text(name: str, text: bytes, block: int, source: str) -> Dataset:
-    """Return a text as training and test data, its end being the test; raises DataError if it is too short."""
+    """Return a text as training and test data, with its end for the test; raises DataError if it is too short."""
     if block < 1:
         raise DataError(f"block is {block}, expected at least 1")
     content = np.frombuffer(text, np.uint8)

@@ -1,4 +1,4 @@
-"""Digests of tensors: equal for equal bytes, and with a chance of one in 4,000 million for other bytes."""
+"""Digests of tensors: equal for equal bytes, and with a probability of one in 4,000 million for other bytes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ BLOCK = 2**16
 def digests(tensors: Iterable[torch.Tensor]) -> np.ndarray:
     """Return a digest of each dense tensor's bytes, int64 of shape [number of tensors].
 
-    A digest is the CRC-32 of the sums of whole blocks and of the bytes behind them. Numbers that change places within a
-    block are not seen.
+    A digest is the CRC-32 of the sums of whole blocks and of the bytes after them. It does not detect numbers that
+    change places within a block.
     """
     return np.array([digest(bytes_of(tensor)) for tensor in tensors], np.int64)
 

@@ -1,4 +1,4 @@
-"""One memory that communication sees as an array and arithmetic as a tensor.
+"""Memory that communication sees as an array and arithmetic as a tensor.
 
 The arrays are NumPy on the CPU, CuPy on a GPU, and without content on torch's device ``meta``; torch sees the same
 memory through DLPack.
@@ -17,12 +17,13 @@ torch = LazyModule("torch")
 
 
 LINE_BYTES = 64
-"""A line of the cache."""
+"""Length of a cache line in bytes."""
 
 
 @dataclass(frozen=True)
 class Flat:
-    """One memory, two views: ``array`` (NumPy or CuPy, for communication) and ``tensor`` (torch, for arithmetic)."""
+    """One memory with two views: ``array`` (NumPy or CuPy, for communication) and ``tensor`` (torch, for
+    arithmetic)."""
 
     array: object
     tensor: torch.Tensor
@@ -40,23 +41,23 @@ class Flat:
             array = cupy.zeros(size, name)
         else:
             array = aligned_zeros(size, name)
-        if size == 0:  # an address that DLPack could hand over is missing
+        if size == 0:  # DLPack has no address to hand over
             return cls(array, torch.zeros(0, dtype=dtype, device=device))
         return cls.of(array)
 
     @classmethod
     def of(cls, array) -> Flat:
-        """Return one that lies where ``array`` does, which has an element or more."""
+        """Return a Flat in the memory of ``array``, which has at least one element."""
         return cls(array, torch.from_dlpack(array))
 
     def like(self) -> Flat:
-        """Return a new one of the same length, dtype and device, filled with zeros."""
+        """Return a new Flat of the same length, dtype and device, filled with zeros."""
         return Flat.zeros(self.tensor.numel(), self.tensor.dtype, self.tensor.device)
 
 
 def aligned_zeros(size: int, dtype: str) -> np.ndarray:
-    """Return an array that begins where a line of the cache does, as torch's do; NumPy's may begin within one, and then
-    every vector that the processor loads may lie in two lines."""
+    """Return an array that begins at a cache line, as torch's arrays do. NumPy's may begin within a line, and every
+    vector that the processor loads may then lie in two lines."""
     nbytes = size * np.dtype(dtype).itemsize
     memory = np.zeros(nbytes + LINE_BYTES, np.uint8)
     begin = -memory.__array_interface__["data"][0] % LINE_BYTES

@@ -1,6 +1,6 @@
-"""The models for images of any (channels, height, width) that is not too small.
+"""Models for images of any (channels, height, width) that is not too small.
 
-resnet18 and resnet50 have torchvision's parameter names, so they can load its weights.
+resnet18 and resnet50 have torchvision's parameter names, so they can load torchvision's weights.
 """
 
 import math
@@ -16,7 +16,7 @@ IMAGENET = (3, 224, 224), 1000
 
 
 def _dense(widths: Sequence[int], activation: type[nn.Module]) -> nn.Sequential:
-    """Linear layers of these widths, with the activation between them, on flattened images."""
+    """Return linear layers of these widths, with the activation between them, on flattened images."""
     layers: list[nn.Module] = [nn.Flatten()]
     for inputs, outputs in zip(widths, widths[1:], strict=False):
         layers += [nn.Linear(inputs, outputs), activation()]
@@ -25,12 +25,12 @@ def _dense(widths: Sequence[int], activation: type[nn.Module]) -> nn.Sequential:
 
 @model("dnn", source="CSSGD's public code, Parallel-SGD")
 def dnn(shape, classes, output: str = "linear"):
-    """Linear layers d-d-396-192-128-classes with tanh, d the values of an image. CSSGD's own ``output`` is "sigmoid";
-    ours is "linear" unless asked.
+    """Linear layers d-d-396-192-128-classes with tanh, where d is the number of values of an image. CSSGD's code has
+    the ``output`` "sigmoid"; the default here is "linear".
 
     Softmax cross-entropy of values in 0..1 cannot fall below 1.46 and trains slowly. On mnist-5k, 20 epochs of batch 64
-    at learning rate 0.05 gave a test accuracy of 0.73 with sigmoid and 0.92 with linear output; with momentum 0.9, 0.94
-    with both (one run each).
+    at learning rate 0.05 gave a test accuracy of 0.73 with sigmoid and 0.92 with linear output; with momentum 0.9 they
+    gave 0.94 with both (one run each).
     """
     d = math.prod(shape)
     if d > 12_288:
@@ -43,7 +43,7 @@ def dnn(shape, classes, output: str = "linear"):
 
 @model("mlp", source="the usual small baseline")
 def mlp(shape, classes, hidden: Sequence[int] = (256, 128)):
-    """Linear layers with ReLU between. The widths are ``hidden``; none makes it a linear classifier."""
+    """Linear layers with ReLU between. The widths are ``hidden``; an empty list makes a linear classifier."""
     if not (isinstance(hidden, list | tuple) and all(type(width) is int and width > 0 for width in hidden)):
         raise ValueError(f"model mlp: hidden is {hidden!r}, expected a list of positive integers, such as [256, 128]")
     if len(hidden) > MOST_LAYERS:
@@ -52,8 +52,8 @@ def mlp(shape, classes, hidden: Sequence[int] = (256, 128)):
 
 
 class ChannelsLast(nn.Sequential):
-    """Layers that are given images with the channels of a pixel side by side in memory. On a processor the two
-    convolutions of `cnn` are tested 2.4 times as fast so, and trained 1.2 times."""
+    """Layers whose input images have the channels of a pixel side by side in memory. On a CPU the two convolutions of
+    `cnn` are then tested 2.4 times as fast, and trained 1.2 times as fast."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.contiguous(memory_format=torch.channels_last))
@@ -63,7 +63,7 @@ class ChannelsLast(nn.Sequential):
 def cnn(shape, classes):
     """Two convolutions and two linear layers with ReLU.
 
-    Of a positive maximum ReLU makes the same as the maximum of what ReLU makes, from a quarter of the numbers.
+    ReLU after the maximum gives the same result as the maximum after ReLU, from a quarter of the numbers.
     """
     channels, height, width = shape
     return ChannelsLast(
@@ -79,7 +79,7 @@ def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
 
 
 class PadShortcut(nn.Module):
-    """Option A: every ``stride``-th pixel, and channels of zeros on both sides."""
+    """Shortcut of option A: every ``stride``-th pixel, and channels of zeros on both sides."""
 
     def __init__(self, inputs: int, outputs: int, stride: int):
         super().__init__()
@@ -90,12 +90,12 @@ class PadShortcut(nn.Module):
 
 
 def conv_shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
-    """Option B: a 1x1 convolution."""
+    """Return the shortcut of option B: a 1x1 convolution."""
     return nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
 
 
 class Residual(nn.Module):
-    """conv1, bn1, ReLU, conv2, bn2, ... plus the shortcut, then ReLU."""
+    """Residual block: conv1, bn1, ReLU, conv2, bn2, ... plus the shortcut, then ReLU."""
 
     def __init__(self, convolutions: Sequence[nn.Conv2d], shortcut: nn.Module):
         super().__init__()
@@ -115,17 +115,17 @@ class Residual(nn.Module):
 
 
 def basic(inputs: int, width: int, stride: int) -> list[nn.Conv2d]:
-    """Two 3x3 convolutions."""
+    """Return two 3x3 convolutions."""
     return [_conv(inputs, width, 3, stride), _conv(width, width, 3)]
 
 
 def bottleneck(inputs: int, width: int, stride: int) -> list[nn.Conv2d]:
-    """1x1, 3x3 and 1x1 convolutions, the last to four times the width."""
+    """Return 1x1, 3x3 and 1x1 convolutions, the last to four times the width."""
     return [_conv(inputs, width, 1), _conv(width, width, 3, stride), _conv(width, 4 * width, 1)]
 
 
 class ResNet(nn.Module):
-    """A stem, stages layer1, layer2, ... of residual blocks, the first stage at full size, and a linear layer."""
+    """Residual network: a stem, stages layer1, layer2, ... of blocks, the first at full size, and a linear layer."""
 
     def __init__(self, stem: nn.Conv2d, pool: nn.Module, block, blocks, widths, shortcut, classes: int):
         super().__init__()

@@ -10,11 +10,11 @@ torch = LazyModule("torch")
 
 
 BLOCK = 1 << 16
-"""Elements mixed at a time on the CPU: what three models need of them stays in the cache."""
+"""Elements that are mixed at a time on the CPU: such blocks of three models fit into the cache."""
 
 
 def mix(x: torch.Tensor, weight: float, others: list[tuple[float, torch.Tensor]]):
-    """x = weight * x + sum of weight_j * x_j."""
+    """Set x = weight * x + sum of weight_j * x_j."""
     if not others and weight == 1:
         return
     weights, tensors = [other_weight for other_weight, _ in others], [other for _, other in others]
@@ -26,7 +26,7 @@ def mix(x: torch.Tensor, weight: float, others: list[tuple[float, torch.Tensor]]
 
 
 def add_difference(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor, weight: float = 1.0):
-    """x = x + weight * (y - s)."""
+    """Set x = x + weight * (y - s)."""
     if x.is_cuda:
         _on_gpu(_difference(), x, weight, y, s)
         return
@@ -35,7 +35,7 @@ def add_difference(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor, weight: fl
 
 
 def add_difference_of_buffers(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor):
-    """x = x + (y - s), where y differs from s: infinities that are equal have no difference."""
+    """Set x = x + (y - s) where y differs from s: equal infinities have no difference."""
     x.copy_(torch.where(y == s, x, x + (y - s)))
 
 

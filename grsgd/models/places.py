@@ -1,4 +1,4 @@
-"""Places of a model's tensors in memory, and other tensors of the model that see the same memory."""
+"""Places of a model's tensors in memory, and other tensors of the model that share this memory."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ SPARSE = {
     "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
     "torch.jagged": ("offsets", "values"),
 }
-"""By layout, the methods that return the dense tensors of which a tensor consists."""
+"""Methods, by layout, that return the dense tensors of which a tensor consists."""
 
 
 class MemoryPlace(NamedTuple):
-    """Something of a model that lies in memory: a tensor, or an array of NumPy.
+    """Place in memory of a part of a model: a tensor, or an array of NumPy.
 
-    ``name``: in the model; ``begin``, ``end``: addresses of its first byte and behind its last one.
+    ``name`` is the part's name in the model; ``begin`` is the address of its first byte, and ``end`` the address after
+    its last byte.
     """
 
     name: str
@@ -36,7 +37,7 @@ class MemoryPlace(NamedTuple):
 
 
 class Follower(NamedTuple):
-    """A tensor that sees the memory of another one, from the element ``offset`` on."""
+    """Tensor that shares the memory of another tensor, from the element ``offset`` on."""
 
     tensor: torch.Tensor
     offset: int
@@ -93,7 +94,7 @@ def places_of(model: torch.nn.Module) -> list[MemoryPlace]:
 
 
 def everything(model: torch.nn.Module) -> Iterator[tuple[str, object]]:
-    """Yield name and value of all tensors and arrays that the modules of a model hold, those of a name often."""
+    """Yield name and value of all tensors and arrays in the modules of a model; a name may occur several times."""
     for prefix, module in model.named_modules():
         others = {
             key: value for key, value in vars(module).items() if key not in ("_parameters", "_buffers", "_modules")
@@ -105,7 +106,7 @@ def everything(model: torch.nn.Module) -> Iterator[tuple[str, object]]:
 
 
 def within(value, depth: int = 3) -> Iterator[object]:
-    """Yield the tensors and arrays in a value: itself, or those in lists, tuples and dicts."""
+    """Yield the tensors and arrays in a value: itself, or the contents of lists, tuples and dicts."""
     if isinstance(value, torch.Tensor | np.ndarray):
         yield value
     elif isinstance(value, list | tuple | dict) and depth:
@@ -114,7 +115,7 @@ def within(value, depth: int = 3) -> Iterator[object]:
 
 
 def shared(places: Iterable[MemoryPlace]) -> Iterator[tuple[MemoryPlace, list[MemoryPlace]]]:
-    """Yield each place whose memory others of the places share, and those others."""
+    """Yield each place whose memory others of the places share, with these other places."""
     group: list[MemoryPlace] = []
     end = 0
     for place in [*sorted(places, key=lambda place: place.begin), None]:
@@ -133,8 +134,8 @@ def overlap(one: MemoryPlace, other: MemoryPlace) -> bool:
 
 
 def followers(place: MemoryPlace, others: Iterable[MemoryPlace]) -> list[Follower] | None:
-    """Return ``others``, which overlap the tensor at a place, as what follows it to other memory; None where one of
-    them cannot: it reaches beyond the tensor, is of another dtype, or an array."""
+    """Return ``others``, which overlap the tensor at a place, as followers of the tensor. Return None if one of them
+    cannot follow: it reaches beyond the tensor, has another dtype, or is an array."""
     tensor, result = place.found, []
     for other in others:
         fits = (
@@ -151,7 +152,7 @@ def followers(place: MemoryPlace, others: Iterable[MemoryPlace]) -> list[Followe
 
 
 def move(tensor: torch.Tensor, view: torch.Tensor, following: Iterable[Follower]):
-    """Let a tensor lie where ``view`` does, of the same shape, with its content; and what follows it, too."""
+    """Move a tensor to the memory of ``view``, of the same shape, with its content and its followers."""
     view.copy_(tensor.data)
     tensor.data = view
     for other, offset in following:
@@ -159,10 +160,10 @@ def move(tensor: torch.Tensor, view: torch.Tensor, following: Iterable[Follower]
 
 
 def following_trained(model: torch.nn.Module, places: Iterable[MemoryPlace]) -> dict[int, list[Follower]]:
-    """Return by the id of each trained parameter what follows it to other memory, where anything does.
+    """Return, by the id of each trained parameter, its followers, if it has any.
 
     Raises ConfigError, with the name of the parameter, if another parameter lies in its memory, if a tensor of the
-    model reaches beyond it, or if other processes see it.
+    model reaches beyond it, or if other processes share it.
     """
     parameters = {id(p): name for name, p in model.named_parameters()}
     for name, p in model.named_parameters():
@@ -195,10 +196,10 @@ def following_trained(model: torch.nn.Module, places: Iterable[MemoryPlace]) -> 
 def following_buffers(
     buffers: dict[str, torch.Tensor], places: Iterable[MemoryPlace]
 ) -> tuple[dict[str, torch.Tensor], dict[int, list[Follower]]]:
-    """Return the ``buffers``, by name, that may be moved, and the tensors that follow each, by its id.
+    """Return the ``buffers``, by name, that may be moved, and the followers of each, by its id.
 
-    A buffer that follows another tensor is not moved, nor a buffer whose memory would still be seen by the model, or by
-    another process.
+    A buffer that follows another tensor is not moved, nor a buffer whose old memory the model or another process would
+    still use.
     """
     wanted = {id(buffer) for buffer in buffers.values()}
     followed: dict[int, list[Follower]] = {}

@@ -1,4 +1,4 @@
-"""A torch model whose parameters, gradients and float buffers each lie in one flat array.
+"""Torch model whose parameters, gradients and float buffers each lie in one flat array.
 
 Communication takes one contiguous array, arithmetic is written once with torch, and any torch optimizer works in place.
 """
@@ -17,20 +17,20 @@ from grsgd.models.places import content, following_buffers, following_trained, i
 torch = LazyModule("torch")
 
 DTYPES = ("torch.float16", "torch.float32", "torch.float64")
-"""The types that a model may have: those of torch that NumPy has too."""
+"""Dtypes that a model may have: the floating-point dtypes that both torch and NumPy have."""
 
 
 class Replica:
     """One rank's model in flat memory.
 
-    ``params``: all parameters that are trained, in the order of ``model.parameters()``; ``grads``: their gradients;
-    ``buffers``: all buffers of their dtype (batch-norm statistics). The model keeps its own parameter objects, so an
-    optimizer may be made before or after. ``dtype`` converts the model, None keeps it.
+    ``params`` has all trained parameters, in the order of ``model.parameters()``; ``grads`` has their gradients;
+    ``buffers`` has all buffers of the same dtype (batch-norm statistics). The model keeps its own parameter objects, so
+    an optimizer may be made before or after. ``dtype`` converts the model; None keeps its dtype.
 
-    Views of parameters and buffers that the model keeps, as buffers or attributes, are views of the flat arrays then.
-    Where that is impossible, for a row of a larger table that the model keeps, a buffer stays where it is, `outside`.
+    Views of parameters and buffers that the model keeps, as buffers or attributes, become views of the flat arrays. If
+    that is impossible, as for a row of a larger table that the model keeps, a buffer stays in its place, `outside`.
 
-    ``flat_gradients = False`` leaves the gradients where autograd puts them, for algorithms that send none: autograd
+    ``flat_gradients = False`` leaves the gradients where autograd puts them, for algorithms that send none. Autograd
     can then hand over its result instead of adding it to zeros, which saves 10 to 20 % of a small model's step.
 
     Raises ConfigError if the trained parameters do not share one floating-point dtype and device, if NumPy does not
@@ -54,7 +54,8 @@ class Replica:
         self.params = self._flatten(self.trained)
         self.buffers = self._flatten(self.in_buffers())
         self.buffers_at_start = self.buffers.like().tensor
-        """Buffers that ``average_buffers`` compares with; 0 where one was not finite, as in an attention mask."""
+        """Buffers with which ``average_buffers`` compares; 0 for values that were not finite, as in an attention
+        mask."""
         self.grads = self.params.like() if flat_gradients else None
         if flat_gradients:
             self._grad_views = views(self.grads.tensor, self.trained)
@@ -62,21 +63,21 @@ class Replica:
 
     @property
     def nbytes(self) -> int:
-        """M: bytes of all trained parameters, which is also the size of one gradient."""
+        """M, the bytes of all trained parameters, which is also the size of one gradient."""
         return self.params.array.nbytes
 
     def note_buffers(self):
-        """Called when training starts, with the same buffers on all ranks."""
+        """Note the buffers at the start of training, when they are the same on all ranks."""
         buffers = self.buffers.tensor
-        if buffers.is_meta:  # which has no content
+        if buffers.is_meta:  # without content
             return
         self.buffers_at_start = torch.where(buffers.isfinite(), buffers, 0)
 
     def average_buffers(self, allreduce, buffers: Flat | None = None):
-        """Schedule: make the buffers, or a copy of them, the mean over all ranks, in place.
+        """Schedule: replace the buffers, or a copy of them, by the mean over all ranks, in place.
 
-        ``allreduce(array)``: a schedule that does so with an array. It gets what training has changed, so that
-        buffers that it does not change (masks, position encodings) keep their bits: a mean of equal numbers may round.
+        ``allreduce(array)`` is a schedule that averages an array. It gets the change by training, so that buffers that
+        training does not change (masks, position encodings) keep their bits: a mean of equal numbers may be rounded.
         """
         buffers, start = buffers or self.buffers, self.buffers_at_start
         buffers.tensor.sub_(start)
@@ -93,13 +94,13 @@ class Replica:
             return
         self.grads.tensor.zero_()
         for p, view in zip(self.trained, self._grad_views, strict=True):
-            if p.grad is not view:  # `zero_grad` of others has detached it: what autograd has added up elsewhere goes
+            if p.grad is not view:  # a foreign `zero_grad` has detached it: gradients elsewhere are dropped
                 p.grad = view
 
     def collect_gradients(self):
-        """Make sure that every gradient lies in ``grads``, wherever autograd or ``zero_grad`` has put it.
+        """Move every gradient into ``grads``, wherever autograd or ``zero_grad`` has put it.
 
-        A parameter without a gradient gets a zero one: another rank may well have one for it.
+        A parameter without a gradient gets a gradient of zeros, because another rank may have a gradient for it.
         """
         if self.grads is None:
             return
@@ -112,7 +113,7 @@ class Replica:
                 p.grad = view
 
     def move_gradients(self, flat: Flat):
-        """Let the gradients lie in ``flat`` from now on, as long as ``grads`` is, which has the same content."""
+        """Move the gradients to ``flat``, which has the length and the content of ``grads``."""
         if flat is self.grads:
             return
         self.grads = flat
@@ -120,14 +121,14 @@ class Replica:
         self.collect_gradients()
 
     def on_each_gradient(self, call) -> list:
-        """Call ``call()`` whenever backward has finished the gradient of a parameter; each costs microseconds.
+        """Call ``call()`` whenever backward has finished the gradient of a parameter; a call costs microseconds.
 
         Returns handles with ``remove()``.
         """
         return [p.register_post_accumulate_grad_hook(lambda _: call()) for p in self.trained]
 
     def on_gradient(self, call) -> list:
-        """Call ``call(i)`` whenever backward has finished the gradient of trained parameter ``i``, which then lies in
+        """Call ``call(i)`` whenever backward has finished the gradient of trained parameter ``i``, which is then in
         ``grads``.
 
         Returns handles with ``remove()``.
@@ -146,13 +147,13 @@ class Replica:
         return next((name for name, p in self.model.named_parameters() if p is parameter), "?")
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return by name the tensors of the model that lie in ``params`` and ``buffers``, as the model has them now."""
+        """Return, by name, the tensors of the model in ``params`` and ``buffers``, as the model has them now."""
         trained = {id(p) for p in self.trained}
         found = {name: p.data for name, p in self.model.named_parameters() if id(p) in trained}
         return found | dict(zip(self._buffer_names, self.in_buffers(), strict=False))
 
     def in_buffers(self) -> list[torch.Tensor]:
-        """Return those of the model's buffers that lie in ``buffers``."""
+        """Return the model's buffers that lie in ``buffers``."""
         now = dict(self.model.named_buffers(remove_duplicate=False))
         return [now[name] for name in self._buffer_names if name in now]
 
@@ -168,7 +169,7 @@ class Replica:
         return [part for tensor in found for part in content(tensor)]
 
     def follow(self, copy: torch.nn.Module):
-        """Let buffers of a copy, which was given other parameters, follow these as they do in this model."""
+        """Update buffers of a copy that was given other parameters, if they follow parameters in this model."""
         trained = [p.data for p in copy.parameters() if p.requires_grad]
         places = {
             id(other.tensor): (p, other.offset)
@@ -181,16 +182,18 @@ class Replica:
                 copy.get_buffer(name).copy_(p.as_strided(buffer.shape, buffer.stride(), p.storage_offset() + offset))
 
     def leave(self):
-        """Give parameters and buffers memory of their own again, so that a file of some holds no more than these."""
+        """Give parameters and buffers their own memory again, so that a saved tensor does not include the whole
+        array."""
         for tensor in [*self.trained, *self.in_buffers()]:
             own = torch.empty_like(tensor.data, memory_format=torch.contiguous_format)
             move(tensor, own, self._following.get(id(tensor), ()))
 
     def _choose_places(self):
-        """Find out which buffers lie in the flat arrays, which outside, and what follows parameters and buffers."""
+        """Decide which buffers lie in the flat arrays and which outside, and find the followers of parameters and
+        buffers."""
         model, places = self.model, places_of(self.model)
         self._following = following_trained(model, places)
-        """By the id of a tensor, what sees its memory, and is moved with it."""
+        """Followers of a tensor, by its id: tensors that share its memory and are moved with it."""
         following = {id(other.tensor) for others in self._following.values() for other in others}
         buffers = {name: b for name, b in model.named_buffers() if id(b) not in following}
         dense = {name: b for name, b in buffers.items() if b.dtype == self.dtype and is_dense(b)}
@@ -200,7 +203,7 @@ class Replica:
         self._buffer_names = list(movable)
         self._outside_names = [name for name, b in buffers.items() if name not in movable and id(b) not in following]
         self.left_in_place = [name for name in self._outside_names if name in dense]
-        """Names of the buffers that could not be moved, for something else of the model sees their memory."""
+        """Names of buffers that could not be moved, because something else of the model uses their memory."""
 
     def _flatten(self, tensors: list[torch.Tensor]) -> Flat:
         flat = Flat.zeros(sum(t.numel() for t in tensors), self.dtype, self.device)
@@ -224,7 +227,7 @@ def shaped(flat: torch.Tensor, shapes: Iterable[tuple[int, ...]]) -> list[torch.
 def to_device(x: torch.Tensor, y: torch.Tensor, device: torch.device, dtype: torch.dtype):
     """Return the inputs and targets of a batch on a device.
 
-    Inputs have ``dtype`` there, but for tokens, int64 or int32; targets only if they are real numbers.
+    Inputs get ``dtype`` there, except tokens, int64 or int32; targets get it only if they are real numbers.
     """
     is_tokens = x.dtype in (torch.int64, torch.int32)
     x = x.to(device) if is_tokens else x.to(device, dtype)

@@ -1,9 +1,9 @@
-"""Arrays without content, for runs in which only time matters: the NumPy side of torch's device ``meta``."""
+"""Arrays without content, for runs that only measure time: NumPy's counterpart of torch's device ``meta``."""
 
 import numpy as np
 
 PREFIX_BYTES = 16
-"""At the beginning of a ``ShapeOnlyArray``, so many bytes are real memory: a message's header can be read."""
+"""Number of bytes at the beginning of a ``ShapeOnlyArray`` that are real memory, so that headers can be read."""
 
 
 WITHOUT_CONTENT = (
@@ -13,10 +13,10 @@ WITHOUT_CONTENT = (
 
 
 class ShapeOnlyArray:
-    """A one-dimensional array that has a length and a dtype and takes no memory.
+    """One-dimensional array that has a length and a dtype and takes no memory.
 
-    Slices are such arrays too, except those inside the first ``PREFIX_BYTES``, which are NumPy arrays. Arithmetic in
-    place does nothing.
+    Slices are shape-only arrays too, except slices inside the first ``PREFIX_BYTES``, which are NumPy arrays.
+    Arithmetic in place does nothing.
     """
 
     __slots__ = ("size", "dtype", "itemsize", "nbytes", "prefix")
@@ -67,7 +67,7 @@ class ShapeOnlyArray:
         return copy
 
     def receive(self, message):
-        """Take over what is real of ``message``, another such array or a NumPy array."""
+        """Take over the real bytes of ``message``, a shape-only array or a NumPy array."""
         prefix = message.prefix if isinstance(message, ShapeOnlyArray) else message.reshape(-1).view(np.uint8)
         if self.prefix is not None and prefix is not None:
             length = min(len(self.prefix), len(prefix))

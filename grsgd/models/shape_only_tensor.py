@@ -1,4 +1,4 @@
-"""Tensors without content, for runs in which only time matters, whose arithmetic in place takes no time at all."""
+"""Tensors without content, for runs that only measure time, whose arithmetic in place takes no time at all."""
 
 from functools import lru_cache
 
@@ -8,21 +8,21 @@ IN_PLACE = (
     *("add_", "sub_", "mul_", "div_", "neg_", "abs_", "sign_", "sqrt_", "rsqrt_", "square_", "lerp_", "addcmul_"),
     *("addcdiv_", "clamp_", "copy_", "zero_", "fill_"),
 )
-"""Methods that change nothing but content. Torch's own, on its device ``meta``, take a millisecond each, for they are
-written in Python and check shapes; the first of them imports torch's compiler, which takes seconds."""
+"""Methods that change only content. Torch's own methods, on its device ``meta``, take a millisecond each, because they
+are written in Python and check shapes; the first call imports torch's compiler, which takes seconds."""
 
 
 class ShapeOnlyTensor(torch.Tensor):
-    """A tensor on torch's device ``meta``; so are its slices and views."""
+    """Tensor on torch's device ``meta``; its slices and views are of this class, too."""
 
     is_meta = True
-    """As torch says, too, but a hundred times as slowly."""
+    """Same value as torch's, which takes a hundred times as long."""
     vector: tuple[int, torch.dtype] | None = None
-    """Length and dtype of one that `shape_only_tensor` has made."""
+    """Length and dtype of a tensor that `shape_only_tensor` has made."""
 
     @classmethod
     def __torch_function__(cls, function, types, arguments=(), named=None):
-        """Call a function of torch, unless all that it does is to write into ``out``."""
+        """Call a function of torch, unless it only writes into ``out``."""
         if named and named.get("out") is not None:
             return named["out"]
         with torch._C.DisableTorchFunctionSubclass():
@@ -59,7 +59,7 @@ for name in IN_PLACE:
 
 @lru_cache(maxsize=1024)
 def shape_only_tensor(size: int, dtype: torch.dtype) -> ShapeOnlyTensor:
-    """Return one of ``size`` elements: without content one is as good as another, and making it takes microseconds."""
+    """Return a tensor of ``size`` elements, the same one each time: it has no content, and making one takes time."""
     tensor = torch.empty(size, dtype=dtype, device="meta").as_subclass(ShapeOnlyTensor)
     tensor.vector = size, dtype
     return tensor

@@ -1,4 +1,4 @@
-"""Models of text. GPT: a transformer that predicts the next token (Radford et al. 2019, with the layer normalisation
+"""Models of text: GPT, a transformer that predicts the next token (Radford et al. 2019, with the layer normalisation
 before each part)."""
 
 import math
@@ -33,7 +33,7 @@ class Attention(nn.Module):
 
 
 class AttentionBlock(nn.Module):
-    """Attention, then a network of two layers at each place, both added to what they are given."""
+    """Attention, then a network of two layers at each place; each result is added to its input."""
 
     def __init__(self, width: int, heads: int, dropout: float):
         super().__init__()
@@ -48,7 +48,7 @@ class AttentionBlock(nn.Module):
 
 
 class GPT(nn.Module):
-    """From tokens int64 [b, places] to logits [b, places, tokens] of the tokens that follow."""
+    """Transformer from tokens int64 [b, places] to logits [b, places, tokens] of the tokens that follow."""
 
     def __init__(self, places: int, tokens: int, layers: int, heads: int, width: int, positions: str, dropout: float):
         super().__init__()
@@ -60,7 +60,7 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(AttentionBlock(width, heads, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.apply(self._initialise)
-        for block in self.blocks:  # what is added grows with the number of layers
+        for block in self.blocks:  # the sum over blocks grows with the number of layers
             for linear in (block.attention.outward, block.outward):
                 nn.init.normal_(linear.weight, std=0.02 / math.sqrt(2 * layers))
 
@@ -78,7 +78,7 @@ class GPT(nn.Module):
         hidden = self.dropout(hidden)
         for block in self.blocks:
             hidden = block(hidden, self.rotary)
-        return functional.linear(self.norm(hidden), self.tokens.weight)  # the same weights as of the embedding
+        return functional.linear(self.norm(hidden), self.tokens.weight)  # the embedding has the same weights
 
 
 def angles(places: int, size: int) -> Tensor:
@@ -89,7 +89,7 @@ def angles(places: int, size: int) -> Tensor:
 
 
 def rotated(x: Tensor, rotary: Tensor) -> Tensor:
-    """Return queries or keys [b, heads, places, size], their pairs turned by the angles of their places (Su et al.
+    """Return queries or keys [b, heads, places, size] whose pairs are turned by the angles of their places (Su et al.
     2021)."""
     (cosine, sine), (one, other) = rotary, x.chunk(2, -1)
     return torch.cat([one * cosine - other * sine, one * sine + other * cosine], -1)
@@ -99,9 +99,9 @@ def rotated(x: Tensor, rotary: Tensor) -> Tensor:
 def gpt(
     shape, classes, layers: int = 4, heads: int = 4, width: int = 64, positions: str = "learned", dropout: float = 0.0
 ):
-    """A transformer that predicts the next byte, with ``positions`` "learned" or "rotary".
+    """Transformer that predicts the next byte, with ``positions`` "learned" or "rotary".
 
-    Sizes: 0.2 million parameters as it is, 0.8 with width 128, 10.7 with layers 6, heads 6 and width 384."""
+    Sizes: 0.2 million parameters by default, 0.8 with width 128, 10.7 with layers 6, heads 6 and width 384."""
     if positions not in POSITIONS:
         raise ValueError(f"model gpt: positions is {positions}, expected {' or '.join(POSITIONS)}")
     if min(layers, heads, width) < 1 or width % heads or (positions == "rotary" and width // heads % 2):

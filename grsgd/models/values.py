@@ -1,4 +1,4 @@
-"""Copies of arrays, tensors and numbers that share no memory with them, and back."""
+"""Copies of arrays, tensors and numbers that share no memory with them, and their restoration."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ torch = LazyModule("torch")
 
 
 def array_of(value: Flat | torch.Tensor) -> np.ndarray:
-    """Return a copy on the host."""
+    """Return a copy of the array on the host."""
     tensor = value.tensor if isinstance(value, Flat) else value
     return tensor.detach().cpu().numpy().copy()
 
 
 def value_of(value):
-    """Return a copy of an array or tensor, and anything else as JSON has it."""
+    """Return a copy of an array or tensor as a NumPy array, and of anything else in a form for JSON."""
     if isinstance(value, Flat | torch.Tensor):
         return array_of(value)
     if isinstance(value, np.ndarray):
@@ -30,7 +30,7 @@ def value_of(value):
 
 
 def fill(into: Flat | torch.Tensor, content: np.ndarray):
-    """Copy an array into where a tensor of the same shape lies; raises ValueError for another shape."""
+    """Copy an array into a tensor of the same shape; raises ValueError for another shape."""
     tensor = into.tensor if isinstance(into, Flat) else into
     if tensor.shape != content.shape:
         raise ValueError(f"an array of shape {list(content.shape)} for a tensor of shape {list(tensor.shape)}")
@@ -38,7 +38,7 @@ def fill(into: Flat | torch.Tensor, content: np.ndarray):
 
 
 def set_value(owner, name: str, value):
-    """Give an attribute the value that `value_of` has made of it; arrays and tensors stay where they are."""
+    """Set an attribute to a value that `value_of` has returned; arrays and tensors keep their memory."""
     now = getattr(owner, name)
     if isinstance(now, Flat | torch.Tensor):
         fill(now, value)

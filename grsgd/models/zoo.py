@@ -1,4 +1,4 @@
-"""The models by name: those of images, `gpt` for text, and those from outside. `grsgd models` lists them."""
+"""Models by name: models of images, `gpt` for text, and models from outside. `grsgd models` lists them."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ def build(name: str, shape: Sequence[int], classes: int, **options) -> nn.Module
     """Return a new model from float32 [b, *shape] to logits [b, classes], or from tokens int64 [b, places] to logits
     [b, places, classes], initialised by torch's global generator.
 
-    Raises ValueError, in one line, if the name or an option is unknown, or the model cannot take such data.
+    Raises ValueError, in one line, if the name or an option is unknown, or if the model cannot take such data.
     """
     network = find(name)
     allowed = network.options()
@@ -41,7 +41,7 @@ def build(name: str, shape: Sequence[int], classes: int, **options) -> nn.Module
 
 
 def check_parameters(name: str, model: nn.Module):
-    """Raise ValueError for a model without parameters that can be trained, or with some whose shape is not known."""
+    """Raise ValueError for a model without trainable parameters, or with parameters of unknown shape."""
     if lazy := [key for key, tensor in model.state_dict(keep_vars=True).items() if is_lazy(tensor)]:
         raise ValueError(
             f"model {name}: {lazy[0]} has no shape yet (a lazy module): give the shape, or call the model with a batch "
@@ -55,7 +55,7 @@ def check_parameters(name: str, model: nn.Module):
 
 
 def find(name: str) -> RegisteredModel:
-    """Return the model of this name: one of `MODELS`, of a file or module (`grsgd.outside`), or a plug-in's.
+    """Return the model called ``name``: one of `MODELS`, one in a file or module (`grsgd.outside`), or a plug-in's.
 
     Raises ValueError if there is none.
     """

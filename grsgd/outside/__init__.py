@@ -1,4 +1,4 @@
-"""Objects that are not of this package, by name: ``FILE.py:NAME``, ``PACKAGE.MODULE:NAME``, or the name of a plug-in.
+"""Objects from outside this package, by name: ``FILE.py:NAME``, ``PACKAGE.MODULE:NAME``, or a plug-in's name.
 
 A plug-in is an entry point that an installed package declares in one of the groups ``grsgd.algorithms``,
 ``grsgd.models``, ``grsgd.data``, ``grsgd.tasks`` and ``grsgd.schedules``.
@@ -28,36 +28,36 @@ from grsgd.text import printable
 __all__ = ["KINDS", "PREFIX", "attributes_of", "call", "fault_in", "load", "loaded", "names_from", "source_of"]
 
 RECORDED = {"file": "path", "source": "text", "sha256": "sha256"}
-"""What a run file keeps of a source, and where it stands in `SourceFile`."""
+"""Suffixes of a source's attributes in a run file, and the fields of `SourceFile` with their values."""
 _sources: dict[str, SourceFile] = {}
-"""By the name of the module."""
+"""Source files by the name of their module."""
 _of_things: dict[int, SourceFile] = {}
-"""By the ``id`` of what was taken from outside: it may be defined elsewhere than in the file that was named."""
+"""Source files by the ``id`` of an object from outside, which may be defined in another file than the named one."""
 
 
 def is_outside(name: str) -> bool:
-    """Return whether a name is that of a file or a module, with something in it."""
+    """Return whether a name has the form of a file or a module with an object in it."""
     return all(name.rpartition(":")[::2])
 
 
 @functools.cache
 def plugins(kind: str) -> dict[str, str]:
-    """Return the plug-ins of a kind (``algorithms``, ``models``, ``data``): what stands for each name."""
+    """Return the plug-ins of a kind (``algorithms``, ``models``, ``data``): the place of each name."""
     return {point.name: point.value for point in entry_points(group=f"grsgd.{kind}")}
 
 
 def plugins_beside(kind: str, ours: Container[str]) -> dict[str, str]:
-    """Return the plug-ins of a kind with names that are none of ours, which come first; none is loaded."""
+    """Return the plug-ins of a kind whose names are not in ``ours``, which take precedence; none is loaded."""
     return {name: place for name, place in sorted(plugins(kind).items()) if name not in ours}
 
 
 def place_of(name: str, kind: str) -> str | None:
-    """Return the file or module that a name says, or that a plug-in of the kind does; None if it is neither."""
+    """Return the file or module in a name, or the place of the plug-in of this kind; None if it is neither."""
     return name if is_outside(name) else plugins(kind).get(name)
 
 
 def loaded(name: str, kind: str):
-    """Return the object that a name from outside stands for; None for a name of this package. ``kind``: of `KINDS`.
+    """Return the object behind a name from outside; None for a name of this package. ``kind`` is a key of `KINDS`.
 
     Raises ConfigError as `load` does.
     """
@@ -66,12 +66,12 @@ def loaded(name: str, kind: str):
 
 
 def load(name: str, kind: str, is_plugin: bool = False):
-    """Return the object that ``FILE.py:NAME`` or ``PACKAGE.MODULE:NAME`` stands for; a path is relative to the working
+    """Return the object behind ``FILE.py:NAME`` or ``PACKAGE.MODULE:NAME``; a path is relative to the working
     directory.
 
-    Nothing is called. Before a file or a module is imported for the first time, a line on stderr says so. Raises
-    ConfigError for a name of the standard library, for an object that is not of the kind, for what goes wrong while it
-    is imported, and, of the names in a file of somebody else's, as `grsgd.outside.origin.Origin` does.
+    Nothing is called. Before a file or a module is imported for the first time, a line on stderr announces it. Raises
+    ConfigError for a name of the standard library, for an object of another kind, and for errors while importing. Names
+    from a stranger's file may also be refused, as by `grsgd.outside.origin.Origin`.
     """
     place, _, wanted = name.rpartition(":")
     if not is_plugin:
@@ -81,12 +81,12 @@ def load(name: str, kind: str, is_plugin: bool = False):
         raise ConfigError(f"{name!r}: {place} is of Python's standard library, which no configuration may name")
     try:
         source = _file(os.path.realpath(place)) if is_file else _source_of_module(place)
-    except Exception as error:  # a file that is not there, or no Python
+    except Exception as error:  # the file does not exist, or is no Python
         raise ConfigError(f"{name!r}: {_reason(error, place)}") from error
     origin().check_source(name, KINDS[kind].record, source)
     try:
         module = _run(source) if is_file else _module(place, source)
-    except (Exception, SystemExit) as error:  # of a script, which would end the run as a success
+    except (Exception, SystemExit) as error:  # a script's SystemExit would end the run as a success
         raise ConfigError(f"{name!r}: {_reason(error, place)}") from error
     found = getattr(module, wanted, None)
     if found is None:
@@ -105,34 +105,34 @@ def is_own(value, module: ModuleType) -> bool:
 
 
 def source_of(thing) -> SourceFile | None:
-    """Return the file that a class or function was read from by `load`; None if it is of this package."""
+    """Return the file from which `load` read a class or function; None if it belongs to this package."""
     return _of_things.get(id(thing)) or _sources.get(getattr(thing, "__module__", ""))
 
 
 def attributes_of(name: str, thing) -> dict[str, str | None]:
-    """Return what a run file keeps of that file, called by ``name``; None where there is none."""
+    """Return the attributes of a run file for the file of ``thing``, with the prefix ``name``; None without a file."""
     source = source_of(thing)
     return {f"{name}_{what}": source and getattr(source, key) for what, key in RECORDED.items()}
 
 
 def call(make: Callable, known: dict, options: dict):
-    """Call ``make`` with the options, and with those of what is ``known`` that it has parameters for."""
+    """Call ``make`` with the options, and with those values in ``known`` for which it has parameters."""
     asked = inspect.signature(make).parameters
     return make(**{name: value for name, value in known.items() if name in asked}, **options)
 
 
-@functools.cache  # a run keeps what it has begun with, also if the file changes
+@functools.cache  # a run keeps the content at its start, also if the file changes
 def _file(path: str) -> SourceFile:
     return source_at(path)
 
 
 @functools.cache
 def _run(source: SourceFile) -> ModuleType:
-    """Run a file once; what lies in its folder can be imported, behind all that Python finds elsewhere."""
+    """Run a file once; modules in its folder can be imported, with lower precedence than others."""
     _say(source.path)
     name = f"{PREFIX}{sha256(source.path.encode()).hexdigest()[:8]}_{source.sha256[:8]}"
     module = importlib.util.module_from_spec(importlib.util.spec_from_file_location(name, source.path))
-    sys.modules[name] = module  # where pydantic looks up the annotations of options
+    sys.modules[name] = module  # pydantic looks up the annotations of options there
     folder = os.path.dirname(source.path)
     if folder not in sys.path:
         sys.path.append(folder)
@@ -165,8 +165,8 @@ def _module(name: str, source: SourceFile | None) -> ModuleType:
 
 @contextmanager
 def _working_directory(module: str):
-    """Find modules in the working directory, too, behind all others, as with `python -m`; afterwards only if this one
-    lies there, which may import others beside it."""
+    """Make modules in the working directory importable in the block, after all others, as with `python -m`. Afterwards
+    they stay importable only if ``module`` lies there, because it may import others."""
     here = os.getcwd()
     if here in sys.path or "" in sys.path:
         yield
@@ -181,13 +181,14 @@ def _working_directory(module: str):
 
 
 def _say(what: str):
-    """Tell once in a job whose code is about to run."""
+    """Print, once in a job, whose code is about to run."""
     if rank() in (None, "0"):
         print(f"grsgd: imports {printable(what)}", file=sys.stderr, flush=True)
 
 
 def fault_in(thing, error: Exception) -> str | None:
-    """Say in one line what went wrong in the file of a class or function from outside; None if it was not there."""
+    """Return a line on an error in the file of a class or function from outside; None if the error came from
+    elsewhere."""
     source = source_of(thing)
     if source is None or not _lines(error, source.path):
         return None
@@ -196,14 +197,14 @@ def fault_in(thing, error: Exception) -> str | None:
 
 
 def _lines(error: BaseException, path: str) -> list[int]:
-    """Return the lines of a file that an exception came through, the innermost last."""
+    """Return the lines of a file through which an exception came, the innermost last."""
     return [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
 
 
 def _reason(error: BaseException, place: str) -> str:
-    """Say in one line why a file could not be loaded, or what went wrong in it."""
+    """Return a line on why a file could not be loaded, or on an error in it."""
     if isinstance(error, OSError) and error.filename == os.path.realpath(place):
-        return f"{place}: {error.strerror}, neither here nor beside the configuration"
+        return f"{place}: {error.strerror}, neither here nor in the configuration's folder"
     if isinstance(error, ModuleNotFoundError) and error.name and f"{place}.".startswith(f"{error.name}."):
         return f"there is no module {error.name}"
     text = " ".join(str(error).split())

@@ -1,9 +1,9 @@
-"""The kinds of objects that a configuration may take from outside, and whether an object is of a kind; calls none.
+"""Kinds of objects that a configuration may take from outside, and a check of an object's kind that calls nothing.
 
-A class is of a kind if it is derived from the kind's base class. A function does not say by itself what it does, so its
-home decides. Functions of the user (in a file, or in a module that is not in ``site-packages``) and of plug-ins are
-taken. Functions of an installed package are taken only if they are declared to return the kind's result. Functions of
-the standard library, of this package and of the libraries that it is built on are refused, also if imported elsewhere.
+A class is of a kind if it is derived from the kind's base class. The name of a function does not show its purpose, so
+its home decides. Functions of the user (in a file, or in a module outside of ``site-packages``) and of plug-ins are
+accepted. Functions of an installed package are accepted only if they are declared to return the kind's result.
+Functions of the standard library, of this package and of its dependencies are refused, also if imported elsewhere.
 """
 
 import functools
@@ -16,22 +16,22 @@ from types import FunctionType, MethodType
 from typing import NamedTuple
 
 PREFIX = "grsgd_outside_"
-"""Beginning of the names of modules that are made of files: what they register is found by path, not by name."""
+"""Beginning of the names of modules that are made from files: their objects are found by path, not by name."""
 INSTALLED = {"site-packages", "dist-packages"}
-"""Names of folders that hold packages which were installed."""
+"""Names of folders with installed packages."""
 THIS = {"grsgd", "coding"}
 """Packages of this project."""
 BUILT_ON = set("cupy h5py matplotlib mpi4py numba numpy pandas pydantic scipy simpy sklearn torch tqdm".split())
-"""Libraries that this project uses: no function of theirs is a model or data, and some run what they are given as text,
-such as ``torch.hub.load``."""
+"""Libraries that this project uses: none of their functions is a model or data, and some run text as code, such as
+``torch.hub.load``."""
 
 
 class Kind(NamedTuple):
-    """A kind of objects.
+    """Kind of objects.
 
-    record: how a run file calls it. what: a word for it in errors. base: the full name of the base class, or "".
-    result: the full name of the class that an installed package's function is declared to return, or "". expected: the
-    end of the line that refuses something else.
+    ``record`` is its name in a run file, and ``what`` its name in errors. ``base`` is the full name of the base class,
+    or "". ``result`` is the full name of the class that an installed package's function must be declared to return, or
+    "". ``expected`` is the end of the line that refuses another object.
     """
 
     record: str
@@ -55,11 +55,11 @@ KINDS = {
     ),
     "topologies": Kind("topology_code", "topology", "", "numpy.ndarray", "not a function that returns matrices"),
 }
-"""The kinds, by the names of the groups of their plug-ins."""
+"""Kinds, by the names of the groups of their plug-ins."""
 
 
 def misfit(thing, kind: Kind, is_plugin: bool = False) -> str:
-    """Say why an object is not of a kind; "" if it is. ``is_plugin``: whether an entry point declares it."""
+    """Return why an object is not of a kind; "" if it is. ``is_plugin`` says whether an entry point declares it."""
     if isinstance(thing, type):
         return "" if kind.base in names_of(thing.__mro__) else kind.expected
     function = function_of(thing)
@@ -70,7 +70,7 @@ def misfit(thing, kind: Kind, is_plugin: bool = False) -> str:
     if is_of_standard_library(home):
         return f"is a function of Python's standard library ({home}), which no configuration may call"
     if package in THIS:
-        return f"is a function of {home}: of this package name what has a name of its own"
+        return f"is a function of {home}: from this package only registered names are allowed"
     if is_plugin or is_own(home):
         return ""
     if package not in BUILT_ON and kind.result in names_of([result_of(function)]):
@@ -87,8 +87,8 @@ def names_of(classes: Iterable) -> set[str]:
 
 
 def function_of(thing) -> FunctionType | None:
-    """Return the Python function that a call of an object ends in; None if that is a function in C, or nothing."""
-    for _ in range(100):  # a chain of wrappers may be a circle
+    """Return the Python function in which a call of an object ends; None if it ends in C, or nowhere."""
+    for _ in range(100):  # a chain of wrappers may be circular
         wrapped = inspect.getattr_static(thing, "__wrapped__", None)  # runs no code of the object
         if wrapped is not None:
             thing = wrapped
@@ -109,7 +109,7 @@ def result_of(function: FunctionType):
     """Return the declared result of a function; None if it declares none."""
     try:
         return typing.get_type_hints(function).get("return")
-    except Exception:  # an annotation may name what is not there
+    except Exception:  # an annotation may name something that does not exist
         return inspect.signature(function).return_annotation
 
 
@@ -118,7 +118,7 @@ def is_of_standard_library(module: str) -> bool:
 
 
 def is_own(module: str) -> bool:
-    """Return whether a module is of the user's own: made of a file, or not in a folder of installed packages."""
+    """Return whether a module is the user's own: made from a file, or not in a folder of installed packages."""
     if module.startswith(PREFIX) or module == "__main__":
         return True
     file = getattr(sys.modules.get(module), "__file__", None)

@@ -1,4 +1,4 @@
-"""The origin of names: code that a stranger's file names is refused, or compared with what the file has recorded."""
+"""Origin of names: code that a stranger's file names is refused, or compared with the file's record of it."""
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,10 +10,10 @@ from grsgd.outside.sources import SourceFile
 
 
 class Origin(NamedTuple):
-    """A file that names are from.
+    """File from which names come.
 
-    own: names that the user has given, too. remedy: advice about a name that is refused; "" if all names are taken.
-    sha256: the digests of code that the file has recorded, by its names for them.
+    ``own`` has names that the user has given, too. ``remedy`` is advice about a refused name; "" if all names are
+    accepted. ``sha256`` has the digests of code that the file has recorded, by its names for them.
     """
 
     file: str
@@ -27,7 +27,7 @@ class Origin(NamedTuple):
             raise ConfigError(f"{self.file}: its configuration names code, {name!r}, which would run: {self.remedy}")
 
     def check_source(self, name: str, record: str, source: SourceFile | None):
-        """Raise ConfigError for code that is not what the file has recorded."""
+        """Raise ConfigError for code that differs from the file's record."""
         recorded = self.sha256.get(f"{record}_sha256")
         if name in self.own or recorded is None or source is None or recorded == source.sha256:
             return
@@ -38,12 +38,12 @@ class Origin(NamedTuple):
 
 
 OURS = Origin("", (), "", {})
-"""The user's own configuration: names what it likes."""
+"""Origin of names in the user's own configuration, which may name anything."""
 _now: ContextVar[Origin] = ContextVar("origin", default=OURS)
 
 
 def origin() -> Origin:
-    """Return where the names are from that are looked up now."""
+    """Return the origin of the names that are looked up now."""
     return _now.get()
 
 
@@ -51,7 +51,7 @@ def origin() -> Origin:
 def names_from(
     file, *, own: Collection[str] = (), remedy: str = "", sha256: Mapping[str, object] | None = None
 ) -> Iterator[None]:
-    """Look up names, in the block, as of somebody's file; the parameters are those of `Origin`."""
+    """Look up names, in the block, as from a stranger's file; the parameters are the fields of `Origin`."""
     before = _now.set(Origin(str(file), own, remedy, sha256 or {}))
     try:
         yield

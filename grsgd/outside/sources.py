@@ -1,4 +1,4 @@
-"""Source code from outside of this package: found, read and given a digest before any of it runs."""
+"""Source code from outside this package: found, read and given a digest before any of it runs."""
 
 import ast
 import hashlib
@@ -13,10 +13,11 @@ from grsgd.outside.kinds import THIS, is_own_file
 
 
 class SourceFile(NamedTuple):
-    """A file as it was when it was read, and the files beside it that it imports.
+    """File as it was when it was read, with the files next to it that it imports.
 
-    text: the content; that of the others follows, each below a line with its name. sha256: of the content, or, with
-    other files, of ``text`` in UTF-8. content: the bytes of the file itself.
+    ``text`` is the content, followed by the contents of the imported files, each below a line with its name. ``sha256``
+    is the digest of the content, or, with imported files, of ``text`` in UTF-8. ``content`` has the bytes of the file
+    itself.
     """
 
     path: str
@@ -28,7 +29,7 @@ class SourceFile(NamedTuple):
 def source_at(path: str, module: str = "") -> SourceFile:
     """Read a source file; raises OSError, SyntaxError or UnicodeDecodeError.
 
-    ``module``: its full name, "" for a file by itself, whose imports are looked for in its folder.
+    ``module`` is its full name; "" for a single file, whose imports are looked for in its folder.
     """
     content = Path(path).read_bytes()
     text = importlib.util.decode_source(content)
@@ -43,7 +44,8 @@ def source_at(path: str, module: str = "") -> SourceFile:
 
 
 def files_beside(path: Path, folder: Path) -> list[Path]:
-    """Return the files in a folder that a file in it imports, and those import in turn, in the order of their names."""
+    """Return the files in a folder that a file in it imports, and their imports in turn, in the order of their
+    names."""
     found, left = {path}, [path]
     while left:
         new = set(imported_by(left.pop(), folder)) - found
@@ -70,7 +72,7 @@ def imported_by(path: Path, folder: Path) -> Iterator[Path]:
 
 
 def files_of(name: list[str], folder: Path) -> Iterator[Path]:
-    """Yield the files in a folder that are read where a module of this name is imported, packages first."""
+    """Yield the files in a folder that Python reads to import a module of this name, packages first."""
     for end in range(1, len(name) + 1):
         place = folder.joinpath(*name[:end])
         for file in (place / "__init__.py", place.with_name(f"{place.name}.py")):
@@ -80,7 +82,7 @@ def files_of(name: list[str], folder: Path) -> Iterator[Path]:
 
 
 def check_beside(path: str):
-    """Raise ImportError where a file imports a name that is in its folder, and Python would find it elsewhere."""
+    """Raise ImportError if a file imports a name in its folder that Python would find elsewhere."""
     folder = Path(path).parent
     for file in files_beside(Path(path), folder):
         top = file.relative_to(folder).parts[0].removesuffix(".py")
@@ -94,7 +96,7 @@ def check_beside(path: str):
 
 
 def file_of_module(name: str) -> str | None:
-    """Return the file of a module, without importing it or the packages that it is in; None if there is none."""
+    """Return the file of a module, without importing it or its parent packages; None if there is none."""
     spec, parts = None, name.split(".")
     for end in range(1, len(parts) + 1):
         places = spec.submodule_search_locations if spec else None

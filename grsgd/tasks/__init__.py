@@ -1,4 +1,4 @@
-"""Tasks by name: what a model is trained for."""
+"""Tasks, for which models are trained, by name."""
 
 import inspect
 
@@ -21,8 +21,8 @@ TASKS: dict[str, type[Task]] = {
 
 
 def find(name: str) -> type[Task]:
-    """Return the task of this name: one of `TASKS`, of a file or module (`grsgd.outside`), or a plug-in's. Raises
-    ConfigError."""
+    """Return the task called ``name``: one of `TASKS`, one in a file or module (`grsgd.outside`), or a plug-in's.
+    Raises ConfigError."""
     if name in TASKS:
         return TASKS[name]
     found = outside.loaded(name, "tasks")
@@ -34,7 +34,7 @@ def find(name: str) -> type[Task]:
 
 
 def build(name: str, options: dict) -> Task:
-    """Make the task of this name; raises ConfigError for options that it does not have or cannot take."""
+    """Make the task called ``name``; raises ConfigError for options that it does not have or cannot take."""
     try:
         make = find(name)
     except ConfigError as error:
@@ -47,7 +47,7 @@ def build(name: str, options: dict) -> Task:
     try:
         task = make(**options)
         check_metric(task.metric)
-    except Exception as error:  # whatever a user's raises
+    except Exception as error:  # a user's class may raise anything
         raise ConfigError(f"task.name = {name!r}: {error}") from None
     return task
 

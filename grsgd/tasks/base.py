@@ -1,4 +1,4 @@
-"""The tasks that models are trained for: the loss of a batch, and the metric that says how good a model is."""
+"""Tasks for which models are trained: the loss of a batch, and the metric of a model's quality."""
 
 from __future__ import annotations
 
@@ -15,46 +15,48 @@ torch = LazyModule("torch")
 
 
 class Task(ABC):
-    """A task; a subclass says at least what the loss is. Further parameters of its ``__init__``, all with defaults, are
+    """Task; a subclass defines at least its loss. Further parameters of its ``__init__``, all with defaults, are
     options of the configuration's [task].
 
-    Losses and scores are sums over the items of a batch (samples, or tokens of text), and items are counted: so means
+    Losses and scores are sums over the items of a batch (samples, or tokens of text), and items are counted. So means
     over batches and ranks of different sizes are exact.
     """
 
     metric: Metric = Metric("loss")
-    """The metric that `value` returns. By default the mean loss."""
+    """Metric that `value` returns; by default the mean loss."""
 
     targets: str | None = None
-    """The kind of targets it is for, `grsgd.data.Dataset.targets`: "classes", "tokens" or "numbers"; None for any."""
+    """Kind of targets of the task, as in `grsgd.data.Dataset.targets`: "classes", "tokens" or "numbers"; None for
+    any."""
 
     @abstractmethod
     def total_loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the sum of the losses of all items of a batch, a scalar with a gradient.
 
-        outputs: what the model makes of the batch, [b, ...]; targets: what the data set gives beside its input.
+        ``outputs`` are the model's outputs for the batch, [b, ...]; ``targets`` are the data set's targets.
         """
 
     def count(self, targets: torch.Tensor) -> int:
-        """Return how many items a batch has: by default one a sample."""
+        """Return the number of items in a batch: by default one per sample."""
         return len(targets)
 
     def total_score(self, outputs: torch.Tensor, targets: torch.Tensor) -> float | torch.Tensor:
-        """Return the sum over all items of what the metric is made of: by default the loss. Several sums, such as true
-        and false positives, are a tensor [k]; `value` then takes (sums, items)."""
+        """Return the sum over all items of the metric's ingredient: by default the loss. Several sums, such as true and
+        false positives, are a tensor [k]; `value` then takes (sums, items)."""
         return float(self.total_loss(outputs, targets))
 
     def value(self, mean: float) -> float:
-        """Return the metric, given the mean score of all items of the test data: by default that mean.
+        """Return the metric from the mean score of all items of the test data: by default the mean itself.
 
-        A subclass may take (sums, items) instead: the sums of all test data, float64 [k], and how many items they have.
+        A subclass may take (sums, items) instead: the sums over all test data, float64 [k], and their number of items.
         """
         return mean
 
     # ---- for what evaluates models
 
     def totals(self, outputs, targets, items: int) -> np.ndarray:
-        """Return what `total_score` says of a batch and its number of items, float64 [k + 1]; raises ConfigError."""
+        """Return the sums of `total_score` for a batch, and its number of items, float64 [k + 1]; raises
+        ConfigError."""
         found = self.total_score(outputs, targets)
         if isinstance(found, torch.Tensor):
             found = found.detach().cpu().numpy()
@@ -81,6 +83,6 @@ class Task(ABC):
 
     @property
     def takes_sums(self) -> bool:
-        """Return whether `value` takes (sums, items), not a mean."""
+        """Whether `value` takes (sums, items), and not a mean."""
         parameters = inspect.signature(self.value).parameters.values()
         return sum(parameter.default is parameter.empty for parameter in parameters) > 1

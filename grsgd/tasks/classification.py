@@ -1,4 +1,4 @@
-"""One of several classes for each sample."""
+"""Classification: one of several classes for each sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The next token of a text, at each of its places."""
+"""Language modelling: the next token at each place of a text."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ METRICS = {
     "bits_per_byte": (Metric("bits_per_byte"), lambda nats, each: nats / math.log(2) / each),
     "perplexity": (Metric("perplexity"), lambda nats, each: math.exp(min(nats, 700.0))),
 }
-"""Each with its value, given the mean cross-entropy of a token in nats, and the bytes of a token."""
+"""Metrics, each with the function of its value: of the mean cross-entropy of a token in nats, and a token's bytes."""
 
 
 class LanguageModelling(Task):
     """Cross-entropy of logits [b, places, tokens] and the tokens that follow, int64 [b, places].
 
-    Every token counts alike, in whatever batch and on whatever rank it is. Tokens below 0 (as torch has -100) are
-    padding: they have no loss and are not counted.
+    Every token has the same weight, in any batch and on any rank. Tokens below 0 (such as torch's -100) are padding:
+    they have no loss and are not counted.
 
-    metric: "bits_per_byte", or "perplexity" of a token. bytes_per_token: of the text, on average; 1 for bytes.
+    ``metric`` is "bits_per_byte", or "perplexity" of a token. ``bytes_per_token`` is the text's mean; 1 for bytes.
     """
 
     targets = "tokens"

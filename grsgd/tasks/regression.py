@@ -1,4 +1,4 @@
-"""Numbers for each sample."""
+"""Regression: numbers for each sample."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ torch = LazyModule("torch")
 class Regression(Task):
     """Squared error of outputs and targets, float [b] or [b, ...]; the metric is the root of its mean over all numbers.
 
-    unit: of the targets, for reports and figures.
+    ``unit`` is the targets' unit, for reports and figures.
     """
 
     targets = "numbers"

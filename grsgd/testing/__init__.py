@@ -1,4 +1,4 @@
-"""A kit for testing an algorithm of one's own::
+"""Tests of a user's own algorithm::
 
     from grsgd.testing import AlgorithmTests
 
@@ -6,7 +6,7 @@
         algorithm = "mine.py:MyGossip"
         options = {"period": 2}
 
-`AlgorithmTests` says what is tested; `Job` are ranks in simulated time that minimise quadratics, for tests of your own.
+`AlgorithmTests` lists the tests; `Job` is a group of simulated ranks that minimise quadratics, for users' own tests.
 """
 
 from grsgd.testing.algorithm_tests import AlgorithmTests

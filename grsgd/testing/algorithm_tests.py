@@ -23,39 +23,40 @@ from grsgd.testing.quadratic import Job, shifted_job
 from grsgd.testing.simulated import network_of
 
 STEPS = 40
-"""Steps of each rank."""
+"""Number of steps of each rank."""
 REAL_STEPS, KEPT_EVERY = 40, 10
-"""Steps of each rank under mpiexec, and after how many of them there is a checkpoint."""
+"""Number of steps of each rank under mpiexec, and number of steps between two checkpoints."""
 TIMEOUT = 300
 """Seconds for a job under mpiexec."""
 NETWORK = {"bandwidth": "1 mbit", "latency": "1 ms", "eager_bytes": 64}
-"""On which the model of a `configuration` takes about a tenth of a step."""
+"""Network on which the model of a `configuration` takes about a tenth of a step."""
 
 
 class AlgorithmTests:
-    """Tests of what must hold of an algorithm; a subclass names it. Those that need more are skipped without it.
+    """Tests of properties that every algorithm must have; a subclass names the algorithm. Some need further attributes.
 
     The ranks of most tests are simulated and minimise quadratics (`Job`); the last two tests train under mpiexec.
     """
 
     algorithm: ClassVar[str]
-    """As in a configuration: ``mine.py:MyGossip``, ``package.module:Name``, a plug-in's name, or one of ours."""
+    """Name as in a configuration: ``mine.py:MyGossip``, ``package.module:Name``, a plug-in's name, or a built-in
+    name."""
     options: ClassVar[dict] = {}
-    """Of the algorithm."""
+    """Options of the algorithm."""
     ranks: ClassVar[tuple[int, ...]] = (2, 3, 5)
     """Numbers of ranks that are tried."""
     orders: ClassVar[int] = 8
-    """How many orders in which messages arrive and steps end are tried, for each number of ranks."""
+    """Number of orders of messages and steps that are tried, for each number of ranks."""
     distance: ClassVar[float] = 0.3
-    """How near to the optimum the mean model has to come in 40 steps (`STEPS`), as a part of the distance at the start;
-    larger for an algorithm that is slower by its nature."""
+    """Distance of the mean model from the optimum that must be reached in 40 steps (`STEPS`), as a part of the distance
+    at the start; larger for an algorithm that is slower by its nature."""
     keeps_mean: ClassVar[bool] = False
-    """Whether exchanges keep the mean of all models, by ``Algorithm.weight``, including what is under way."""
+    """Whether exchanges keep the mean of all models, by ``Algorithm.weight``, including models under way."""
     mixing_matrix: ClassVar[Callable[[int, int], np.ndarray] | None] = None
-    """For an algorithm of which a step of all ranks is a local step and X <- W X: a static method of the number of
-    ranks and the step that returns W, [n, n]."""
+    """Static method of the number of ranks and the step that returns W, [n, n], for an algorithm in which a step of all
+    ranks is a local step and X <- W X."""
     mixes_first: ClassVar[bool] = False
-    """Whether it is X <- W X - rate G, with the gradients G at the models before, and not X <- W (X - rate G)."""
+    """Whether the step is X <- W X - rate G, with the gradients G at the models before, and not X <- W (X - rate G)."""
 
     # ---- in simulated time
 
@@ -82,7 +83,7 @@ class AlgorithmTests:
             )
 
     def test_no_order_of_messages_or_steps_stops_it(self):
-        """Raises Deadlock, with what each rank waits for, where one does."""
+        """Raise Deadlock, with the waits of each rank, if one occurs."""
         for n in self.ranks:
             for seed in range(self.orders):
                 slow = {seed % n: 4.0} if seed % 2 else {}
@@ -103,7 +104,7 @@ class AlgorithmTests:
             assert (one.X == other.X).all(), f"{n} ranks: the models depend on how long steps and messages take"
 
     def test_the_mean_of_all_models_is_kept(self):
-        """Without learning, from models that differ."""
+        """Compare the mean of models that differ, before and after training without learning."""
         if not self.keeps_mean:
             skip("keeps_mean is not said")
         for n in self.ranks:
@@ -131,9 +132,9 @@ class AlgorithmTests:
                 assert apart < 1e-10, f"{n} ranks, step {step}: {apart:g} from the mixing matrices"
 
     def test_times_alone_are_the_times_of_training(self):
-        """As ``grsgd simulate --timing-only`` takes them."""
+        """Compare the times with the times of ``grsgd simulate --timing-only``."""
         if self.traits.depends_on_values:
-            skip("what it sends depends on the models' values (traits.depends_on_values)")
+            skip("its messages depend on the models' values (traits.depends_on_values)")
         for n in self.ranks:
             one, other = (self.simulated(n, timing_only) for timing_only in (False, True))
             times = one.env.now, other.env.now
@@ -144,7 +145,7 @@ class AlgorithmTests:
     # ---- on real ranks
 
     def test_real_ranks_do_what_simulated_ones_do(self):
-        """Synchronous algorithms to rounding; of others, that the run ends."""
+        """Compare real and simulated ranks of synchronous algorithms up to rounding; other runs only have to end."""
         with tempfile.TemporaryDirectory() as folder:
             n = self.ranks[-1]
             model = self.train(Path(folder), n)
@@ -153,10 +154,10 @@ class AlgorithmTests:
                 job.evaluate()
                 for name, expected in job.trainers[0].replica.model.state_dict().items():
                     apart = (model[name] - expected).abs().max().item()
-                    assert apart < 1e-5, f"{n} ranks: {name} is {apart:g} from that of simulated ranks"
+                    assert apart < 1e-5, f"{n} ranks: {name} is {apart:g} from the value of simulated ranks"
 
     def test_it_goes_on_from_a_checkpoint(self):
-        """Synchronous algorithms bit for bit; of others, that the run ends."""
+        """Compare runs of synchronous algorithms bit for bit; runs of other algorithms only have to end."""
         if find(self.name).remembers is None:
             skip("it does not say what to keep (`remembers`)")
         with tempfile.TemporaryDirectory() as name:
@@ -167,11 +168,11 @@ class AlgorithmTests:
                 for name in whole:
                     assert torch.equal(whole[name], again[name]), f"{n} ranks: {name} differs after going on"
 
-    # ---- what the tests are made of
+    # ---- parts of the tests
 
     @property
     def name(self) -> str:
-        """The algorithm; a file that is not in the working directory is looked for beside the test."""
+        """Name of the algorithm; a file that is not in the working directory is looked for next to the test."""
         file, colon, wanted = self.algorithm.rpartition(":")
         beside = Path(inspect.getfile(type(self))).parent / file
         here = not file.endswith(".py") or Path(file).exists() or not beside.exists()
@@ -189,7 +190,7 @@ class AlgorithmTests:
         return shifted_job(self.name, n, seconds, latencies, **more, **self.options)
 
     def configuration(self) -> dict:
-        """Return a linear classifier of 34 parameters on generated images."""
+        """Return the configuration of a linear classifier of 34 parameters on generated images."""
         return {
             "algorithm": {"name": self.name, **self.options},
             "model": {"name": "mlp", "hidden": []},
@@ -208,7 +209,7 @@ class AlgorithmTests:
         return simulation
 
     def train(self, folder: Path, n: int, *arguments) -> dict[str, torch.Tensor]:
-        """Train a `configuration` under mpiexec; returns the weights of the final model."""
+        """Train a `configuration` under mpiexec; return the weights of the final model."""
         toml, model = folder / "run.toml", folder / "model.pt"
         toml.write_text(tomli_w.dumps(self.configuration()))
         command = [find_mpiexec(), "-n", n, *module("grsgd"), "train", toml, "--out", folder / "run.h5"]
@@ -225,5 +226,5 @@ class AlgorithmTests:
 
 
 def skip(why: str):
-    """Leave a test out, in whatever runs it."""
+    """Skip a test, in any test runner."""
     raise unittest.SkipTest(why)

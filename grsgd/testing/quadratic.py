@@ -1,4 +1,4 @@
-"""An algorithm on ranks that minimise |A x - b|^2 / 2, each with its own A and b, and the same in NumPy."""
+"""Algorithm on ranks that minimise |A x - b|^2 / 2, each with its own A and b, and the same computation in NumPy."""
 
 from dataclasses import dataclass
 from functools import cache, partial
@@ -25,8 +25,8 @@ RATE, MOMENTUM, WEIGHT_DECAY = 0.05, 0.9, 0.1
 
 @dataclass(frozen=True)
 class Problem:
-    """Each rank has its matrix A, the identity and ``skew`` times noise, and in each step a b, ``shift`` and noise;
-    the same b in all steps if it ``is_still``."""
+    """Losses of all ranks. Each rank has a matrix A, the identity plus ``skew`` times noise, and in each step a b,
+    ``shift`` plus noise; b is the same in all steps if the problem ``is_still``."""
 
     size: int = SIZE
     skew: float = 0.1
@@ -53,24 +53,24 @@ class Problem:
         return A.T @ (A @ x - self.target(rank, step))
 
     def optimum(self, n):
-        """Return the x that minimises the sum of the losses of ``n`` ranks, where those are the same in all steps."""
+        """Return the x that minimises the sum of the losses of ``n`` ranks, if the losses are the same in all steps."""
         matrices = [self.matrix(rank) for rank in range(n)]
         return np.linalg.solve(
             sum(A.T @ A for A in matrices), sum(A.T @ self.target(rank, 0) for rank, A in enumerate(matrices))
         )
 
     def gradients(self, X, step):
-        """Return row by row the gradient of rank i at row i of ``X``."""
+        """Return, row by row, the gradient of rank i at row i of ``X``."""
         return np.array([self.gradient(i, x, step) for i, x in enumerate(X)])
 
 
 PROBLEM = Problem()
 SHIFTED = Problem(12, skew=0.0, shift=3.0)
-"""All ranks agree on the optimum, but for noise, and start far from it."""
+"""Problem whose ranks agree on the optimum, except for noise, and start far from it."""
 
 
 class Quadratic(torch.nn.Module):
-    """One rank's loss, in two layers; ``statistics``, if there are any, stand for what batch normalisation keeps."""
+    """One rank's loss, in two layers; ``statistics``, if there are any, represent batch normalisation's buffers."""
 
     def __init__(self, rank: int, problem: Problem = PROBLEM, statistics: int = 0):
         super().__init__()
@@ -89,7 +89,7 @@ class Quadratic(torch.nn.Module):
         return (A @ self.x - torch.from_numpy(self.problem.target(self.rank, step))).square().sum() / 2
 
     def set_gradients(self, step):
-        """Set what a backward pass would leave, without one."""
+        """Set the gradients that a backward pass would leave, without a backward pass."""
         x = self.x.detach().numpy()
         gradient = torch.from_numpy(self.problem.gradient(self.rank, x, step))
         for layer, part in zip(self.layers, gradient.split([x.size - 3, 3]), strict=True):
@@ -97,11 +97,11 @@ class Quadratic(torch.nn.Module):
 
 
 class Job:
-    """``n`` simulated ranks with the algorithm ``name``.
+    """Job of ``n`` simulated ranks with the algorithm ``name``.
 
-    ``seconds(rank, step)``: how long a gradient takes. ``spec``, ``random``: the network's, see `simulated.Ranks`.
-    ``schedule(step)``: factor of the learning rate ``rate``. ``log``: what the ranks have done, as tuples (what, rank,
-    ...), in order; ``trajectories``: the models of each rank after its steps.
+    ``seconds(rank, step)`` is the time of a gradient. ``spec`` and ``random`` are the network's, see `simulated.Ranks`.
+    ``schedule(step)`` is a factor of the learning rate ``rate``. ``log`` has the actions of the ranks, as tuples (what,
+    rank, ...), in order; ``trajectories`` has the models of each rank after its steps.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Job:
         self.rate = lambda step: rate * schedule(step)
         self.log: list[tuple] = []
         self.ends: list[list[float]] = [[] for _ in range(n)]
-        """The times at which each rank ended a step."""
+        """Times at which each rank ended a step."""
         self.trajectories = [[] for _ in range(n)]
         self.ranks = Ranks(n, spec, random, driver=partial(SimulatedDriver, compute_seconds=seconds))
         uncounted = self.ranks.fabric.communicators()
@@ -139,16 +139,16 @@ class Job:
             self.algorithms.append(algorithm)
             self.note(algorithm, "update")
         self.workers = workers_of(cls, cls.Options(**options), n)
-        """How many ranks train."""
+        """Number of ranks that train."""
         self.M = self.algorithms[0].replica.nbytes
 
     def scatter(self):
-        """Give every rank a model of its own."""
+        """Give every rank a different model."""
         for rank, algorithm in enumerate(self.algorithms):
             algorithm.x.array[:] = np.random.default_rng(rank).standard_normal(self.problem.size)
 
     def note(self, algorithm, method, *what):
-        """Log every call of ``method``, which does not wait; ``what``: functions of its arguments to log as well."""
+        """Log every call of ``method``, which does not wait; ``what`` are functions of its arguments to log as well."""
         original = getattr(algorithm, method)
 
         def noted(*arguments):
@@ -187,8 +187,8 @@ class Job:
             yield from lifecycle.drain()
 
     def stages(self, rank):
-        """Return when the gradients of the two layers are there, for those that send them early: odd ranks have that of
-        the first layer first."""
+        """Return the times at which the gradients of the two layers are complete, for algorithms that send them early.
+        Odd ranks complete the first layer first."""
         algorithm = self.algorithms[rank]
         if self.n == 1 or not algorithm.traits.sends_early:
             return ()
@@ -205,7 +205,7 @@ class Job:
         return self
 
     def sent(self):
-        """Payload bytes of all ranks, without what is not counted."""
+        """Return the payload bytes of all ranks, without uncounted messages."""
         return sum(int(comm.traffic.sent.sum()) for comm in self.ranks.comms)
 
     def messages(self):
@@ -215,19 +215,19 @@ class Job:
         return sum(int(comm.traffic.headers.sum()) for comm in self.ranks.comms)
 
     def spread(self):
-        """Return how far the models lie apart."""
+        """Return the root-mean-square distance of the models from their mean."""
         return np.linalg.norm(self.X - self.X.mean(0)) / np.sqrt(self.n)
 
     def nothing_is_left(self):
-        """Whether every message has been received and every receive has had its message."""
+        """Return whether every message has been received and every receive has got its message."""
         return self.ranks.fabric.is_idle()
 
 
 def shifted_job(name, n, seconds=None, latencies=None, slow_link=False, **more) -> Job:
     """Return a `Job` that minimises ``SHIFTED``.
 
-    ``latencies``: the seed of random ones, None for none. ``slow_link``: long messages from rank 0 to rank 1 take 50
-    ms, and others no time.
+    ``latencies`` is the seed of random latencies; None means none. With ``slow_link`` long messages from rank 0 to rank
+    1 take 50 ms, and others no time.
     """
     random = None if latencies is None else np.random.default_rng(latencies)
     link = {"from": 0, "to": 1, "bandwidth": "16 kbit"}
@@ -236,20 +236,20 @@ def shifted_job(name, n, seconds=None, latencies=None, slow_link=False, **more) 
 
 
 def in_order_of_time(slowdown):
-    """Return all (rank, step) in the order in which the steps end; ``slowdown``: by rank, how long a step takes."""
+    """Return all (rank, step) in the order in which the steps end; ``slowdown`` has the time of a step, by rank."""
     steps = [(i, step) for i in slowdown for step in range(STEPS)]
     return sorted(steps, key=lambda step: slowdown[step[0]] * (step[1] + 1))
 
 
 class Reference:
-    """All models in one matrix, float64."""
+    """Reference computation: all models in one matrix, float64."""
 
     def __init__(self, n, rate=RATE):
         self.X = PROBLEM.initial(n)
         self.V, self.G = np.zeros_like(self.X), np.zeros_like(self.X)
         self.rate = rate
         self.learnt = np.zeros_like(self.X)
-        """The sum of all updates of each rank."""
+        """Sum of all updates of each rank."""
 
     def gradient(self, rank, step):
         self.G[rank] = PROBLEM.gradient(rank, self.X[rank], step)
@@ -260,30 +260,30 @@ class Reference:
         self.learnt[rank] -= self.rate * self.V[rank]
 
     def step(self, step):
-        """All ranks: one local step."""
+        """Take one local step on all ranks."""
         for rank in range(len(self.X)):
             self.gradient(rank, step)
             self.update(rank)
 
     def replay(self, log):
-        """Go through a `Job.log`; each kind of event is a method here or in a subclass."""
+        """Replay a `Job.log`; each kind of event is a method here or in a subclass."""
         for what, *arguments in log:
             getattr(self, what)(*arguments)
         return self
 
 
 def straggler(factor=4.0, rank=0):
-    """``seconds`` of a `Job` with one slow rank."""
+    """Return ``seconds`` of a `Job` with one slow rank."""
     return lambda i, step: factor if i == rank else 1.0
 
 
 def uneven(rank, step):
-    """``seconds`` of a `Job`: the ranks are equally fast, their steps are not."""
+    """Return ``seconds`` of a `Job` whose ranks are equally fast, while their steps are not."""
     return 0.6 + 0.8 * np.random.default_rng((rank, step)).random()
 
 
 def random_speeds(seed):
-    """``seconds`` of a `Job`: each rank has its speed, and each step a random part of it."""
+    """Return ``seconds`` of a `Job` in which each rank has a speed, and each step takes a random part of it."""
 
     def seconds(rank, step):
         random = np.random.default_rng((seed, rank))

@@ -11,12 +11,12 @@ from grsgd.simulate.network import NetworkSpec
 
 
 def network_of(**options) -> NetworkSpec:
-    """A network as in a TOML file; by default without bandwidth limit and latency."""
+    """Return a network as from a TOML file; by default without bandwidth limit and latency."""
     return NetworkSpec(**{"bandwidth": "inf bit", "latency": "0 s"} | options)
 
 
 class RandomLatencies(Network):
-    """Every message takes a time of its own, so that those of different pairs overtake each other."""
+    """Network in which every message has its own latency, so that messages of different pairs overtake each other."""
 
     def __init__(self, env, spec, ranks, random):
         super().__init__(env, spec, ranks)
@@ -32,9 +32,10 @@ class RandomLatencies(Network):
 
 
 class Ranks:
-    """``n`` ranks; ``random``, a NumPy generator, gives every message a random latency.
+    """Group of ``n`` ranks; ``random``, a NumPy generator, gives every message a random latency.
 
-    ``comms``: one end a rank; ``drivers``: one a rank, whose `start` drives a schedule in the background.
+    ``comms`` has a communicator per rank; ``drivers`` a driver per rank, whose `start` drives a schedule in the
+    background.
     """
 
     def __init__(self, n: int, spec: NetworkSpec | None = None, random=None, driver=SimulatedDriver):
@@ -46,19 +47,19 @@ class Ranks:
         self.comms = self.fabric.communicators()
 
     def event(self) -> bool:
-        """Let the next thing happen; returns whether there was one."""
+        """Process the next event; return whether there was one."""
         if self.env.peek() == simpy.core.Infinity:
             return False
         self.env.step()
         return True
 
     def settle(self, after=lambda: None):
-        """Let everything happen that is under way; ``after`` is called after every event."""
+        """Process all events that are under way; ``after`` is called after every event."""
         while self.event():
             after()
 
     def finish(self, schedules, after=None) -> list:
-        """Drive one schedule a rank to its end, in the foreground; returns their values."""
+        """Drive one schedule per rank to its end, in the foreground; return their values."""
         pairs = zip(self.drivers, schedules, strict=True)
         activities = [driver.start_foreground(schedule) for driver, schedule in pairs]
         while after is not None and not all(activity.complete for activity in activities) and self.event():
@@ -67,7 +68,7 @@ class Ranks:
         return [activity.value for activity in activities]
 
     def at_once(self, rank: int, *hooks):
-        """Have a rank go through hooks that do not wait, one after the other, as its training loop would."""
+        """Run hooks that do not wait on a rank, one after the other, as its training loop would."""
 
         def schedule():
             for hook in hooks:
@@ -78,12 +79,12 @@ class Ranks:
 
 
 def models_under_way(fabric: MessageFabric) -> list:
-    """The messages of mailboxes, but for the last ones, which have no model in them."""
+    """Return the messages of mailboxes, except last messages, which have no model in them."""
     return [sending for sending in fabric.under_way if sending.array.dtype == "uint8" and sending.nbytes > HEADER]
 
 
 def models_sent(fabric: MessageFabric, algorithms):
-    """(weight, x) of all model messages that wait in an inbox or are under way, each exactly once."""
+    """Yield (weight, x) of all model messages that wait in an inbox or are under way, each exactly once."""
     for algorithm in algorithms:
         yield from ((message.weight, message.x.array) for message in algorithm.mailbox.waiting())
     for sending in models_under_way(fabric):

@@ -153,7 +153,7 @@ def test_a_module_by_its_name(folder, monkeypatch):
 @pytest.mark.parametrize(
     "name, text, reason",
     [
-        ("none.py:Local", None, "none.py: No such file or directory, neither here nor beside the configuration"),
+        ("none.py:Local", None, "none.py: No such file or directory, neither here nor in the configuration's folder"),
         ("wrong.py:Local", "from grsgd.algorithms import Algorithm", "wrong.py has no class 'Local'; there are none"),
         ("mine.py:Locla", None, "mine.py has no class 'Locla'; there are Local"),
         ("wrong.py:Local", "class Local: pass", "not an algorithm; write class Local.grsgd.algorithms.Algorithm"),

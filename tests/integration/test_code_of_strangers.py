@@ -217,7 +217,7 @@ def called():
         ("models", "torch.hub:load", "is a function of the installed package torch: call it in a function of a file"),
         ("models", "torch.fx.graph_module:reduce_graph_module", "is a function of the installed package torch"),
         ("models", "torch:load", "is a function of the installed package torch"),
-        ("models", "grsgd.training.loading:load_model", "is a function of grsgd.training.loading: of this package"),
+        ("models", "grsgd.training.loading:load_model", "is a function of grsgd.training.loading: from this package"),
         ("models", "torch.optim:SGD", "neither a subclass of torch.nn.Module nor a function"),
         ("data", "numpy:load", "is a function of the installed package numpy|not a function that returns"),
         ("data", "random_names.py:Popen", "not a function that returns .train, test."),

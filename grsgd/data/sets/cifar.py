@@ -20,16 +20,16 @@ CLASSES = 10
 BINARY, PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"
 PIXELS = 3072
 MAX_BYTES = 2**26
-"""Largest size of a file; those of the archive have 31 million."""
+"""Largest size of a file in bytes; the archive's files have 31 million bytes."""
 
 
 @dataset("cifar-10", samples=(50_000, 10_000), shape=SHAPE, classes=CLASSES)
 def load_cifar(directory: Path, seed: int) -> Dataset:
-    """CIFAR-10; of the two versions the binary one is preferred, which needs no unpickling."""
+    """Load CIFAR-10; the binary version is preferred to the Python version, because it needs no unpickling."""
     paths, read = _find(directory)
     batches = [read(path) for path in paths]
     sizes = [len(labels) for _, labels in batches]
-    if len(set(sizes)) > 1:  # a file cut between two samples shows in nothing else
+    if len(set(sizes)) > 1:  # nothing else shows that a file was cut between two samples
         odd = paths[sizes.index(min(sizes))]
         raise DamagedData(f"{odd}: {min(sizes)} samples, expected {max(sizes)} as in the other files")
     train = (np.concatenate(arrays) for arrays in zip(*batches[:-1], strict=True))
@@ -66,7 +66,7 @@ def read_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
         raise DamagedData(f"{path}: cannot be read ({error})") from error
     record = 1 + PIXELS
     if content.size == 0 or content.size % record:
-        raise DamagedData(f"{path}: {content.size} bytes, expected {10_000 * record}, {record} a sample")
+        raise DamagedData(f"{path}: {content.size} bytes, expected {10_000 * record}, {record} per sample")
     records = content.reshape(-1, record)
     labels = records[:, 0]
     check_labels(path, labels, CLASSES)
@@ -74,7 +74,7 @@ def read_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_pickle(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return what ``read_binary`` does from a file of the Python version, without running any code it may hold."""
+    """Return the same arrays as ``read_binary`` from a file of the Python version, without running code in the file."""
     check_size(path, MAX_BYTES)
     try:
         with open(path, "rb") as file:
@@ -93,17 +93,17 @@ def read_pickle(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _Dtype:
-    """Stands for a numpy dtype: its name. numpy's own would take a state from the file, and believe it."""
+    """Stand-in for a numpy dtype: its name. numpy's own class would take a state from the file, and believe it."""
 
     def __init__(self, name, *flags):
         self.name = name
 
     def __setstate__(self, state):
-        """Byte order and the like, of which a uint8 has none."""
+        """Ignore byte order and similar state, which uint8 does not have."""
 
 
 class _Pixels:
-    """Stands for a numpy array: uint8 of the bytes in the file, in C order."""
+    """Stand-in for a numpy array: uint8 of the bytes in the file, in C order."""
 
     def __init__(self, *arguments):
         self.array = np.empty(0, np.uint8)
@@ -112,13 +112,13 @@ class _Pixels:
         _, shape, dtype, fortran, content = state
         if not isinstance(dtype, _Dtype) or dtype.name not in (b"u1", "u1") or fortran:
             raise pickle.UnpicklingError(f"pixels are {getattr(dtype, 'name', dtype)!r}, expected uint8 in C order")
-        if not isinstance(content, bytes):  # of a number, bytes() would make so many zeros
+        if not isinstance(content, bytes):  # bytes(NUMBER) would make NUMBER zeros
             raise pickle.UnpicklingError(f"pixels are of type {type(content).__name__}, expected bytes")
         self.array = np.frombuffer(content, np.uint8).reshape([int(size) for size in shape])
 
 
 class _Limited:
-    """A file that refuses a length beyond its end, before memory is taken for so much."""
+    """File that refuses to read beyond its end, before memory is allocated."""
 
     def __init__(self, file: IO[bytes], size: int):
         self.file, self.left = file, size
@@ -136,18 +136,18 @@ class _Limited:
 
 
 class _ArrayUnpickler(pickle._Unpickler):
-    """Knows how to rebuild an array of pixels and nothing else: a pickle can name any function for loading to call.
+    """Unpickler that can rebuild only an array of pixels: a pickle can name any function to be called on loading.
 
-    That in C would allocate as much memory for its list of objects as a file of some bytes asks for. Raises
-    UnpicklingError where text or bytes are longer than the file.
+    The version in C would allocate as much memory for its list of objects as a few bytes of a file ask for. Raises
+    UnpicklingError if text or bytes are longer than the file.
     """
 
     dispatch = pickle._Unpickler.dispatch | {pickle.BYTEARRAY8[0]: pickle._Unpickler.load_binbytes8}
-    """The function for each operation; that of a bytearray would take its memory before it reads."""
+    """Function for each operation; the usual function for a bytearray would allocate memory before it reads."""
     _allowed = {"ndarray": None, "dtype": _Dtype, "_reconstruct": _Pixels}
 
     def __init__(self, file: IO[bytes], size: int):
-        """``size``: bytes of the file."""
+        """Read ``file``, which has ``size`` bytes."""
         super().__init__(_Limited(file, size), encoding="bytes")
 
     def find_class(self, module, name):

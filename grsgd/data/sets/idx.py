@@ -17,29 +17,30 @@ SHAPE = (1, 28, 28)
 CLASSES = 10
 MAX_DIMS = 4
 MAX_BYTES = 2**26
-"""Largest size of a file, unpacked; MNIST's largest has 47 million."""
+"""Largest size of an unpacked file in bytes; MNIST's largest file has 47 million bytes."""
 
 
 def mnist_files(directory: Path) -> list[Path]:
-    """Return the paths of ``FILES`` in our own layout or torchvision's; MissingData if neither is there."""
+    """Return the paths of ``FILES`` in this package's layout or torchvision's; MissingData if neither is there."""
     return find_files([directory / "mnist", directory / "MNIST" / "raw"], FILES, ENDINGS)
 
 
 def fashion_files(directory: Path) -> list[Path]:
-    """Return the paths of ``FILES`` in our own layout, torchvision's, or Debian's package; MissingData if in none."""
+    """Return the paths of ``FILES`` in this package's layout, torchvision's or Debian's; MissingData if none is
+    there."""
     installed = Path("/usr/share/datasets/fashion-mnist")
     return find_files([directory / "fashion-mnist", directory / "FashionMNIST" / "raw", installed], FILES, ENDINGS)
 
 
 @dataset("mnist", samples=(60_000, 10_000), shape=SHAPE, classes=CLASSES)
 def load_mnist(directory: Path, seed: int) -> Dataset:
-    """MNIST (LeCun, Cortes and Burges, 1998)."""
+    """Load MNIST (LeCun, Cortes and Burges, 1998)."""
     return _load("mnist", mnist_files(directory), GREY)
 
 
 @dataset("fashion-mnist", samples=(60_000, 10_000), shape=SHAPE, classes=CLASSES)
 def load_fashion(directory: Path, seed: int) -> Dataset:
-    """Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017)."""
+    """Load Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017)."""
     return _load("fashion-mnist", fashion_files(directory), GREY)
 
 
@@ -61,7 +62,7 @@ def _read_split(images_path: Path, labels_path: Path, normalise: Normalise) -> M
 def read_idx(path: Path, dims: int) -> np.ndarray:
     """Return the uint8 array of ``dims`` dimensions in an idx file, gzipped if ``path`` ends in .gz.
 
-    Raises DamagedData if the magic number or the length is wrong, or nothing is in it.
+    Raises DamagedData if the magic number or the length is wrong, or if the array is empty.
     """
     content, whole = unpacked(path)
     magic, header = bytes([0, 0, 8, dims]), 4 + 4 * dims
@@ -82,8 +83,8 @@ def read_idx(path: Path, dims: int) -> np.ndarray:
 def unpacked(path: Path) -> tuple[bytes, bool]:
     """Return the content of a plain or gzipped file, and whether it is whole; DamagedData if it cannot be read.
 
-    gzip.open would raise on a truncated file and not say how much it holds. Of one that holds more than its header
-    says, or than ``MAX_BYTES``, only so much is unpacked: some bytes can stand for a thousand times as many.
+    gzip.open would raise for a truncated file without telling its length. At most the length in its header, or
+    ``MAX_BYTES``, is unpacked, because a few bytes can expand to a thousand times as many.
     """
     check_size(path, MAX_BYTES)
     try:

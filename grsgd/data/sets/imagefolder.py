@@ -1,4 +1,4 @@
-"""Images in folders, train/<class>/* and val/<class>/*: how ImageNet and its relatives usually lie on disk."""
+"""Images in folders, train/<class>/* and val/<class>/*: the usual layout of ImageNet and its relatives on disk."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TIMEOUT = 120  # seconds to wait for one batch from a worker
 
 @dataset("imagefolder", hint="arrange your images as train/<class>/* and val/<class>/*")
 def load_imagefolder(directory: Path, seed: int, size: int = 224) -> Dataset:
-    """Colour images of ``size`` x ``size`` from ``directory``/imagefolder, or from ``directory`` itself."""
+    """Load colour images of ``size`` x ``size`` from ``directory``/imagefolder, or from ``directory`` itself."""
     if size < 1:
         raise DataError(f"size is {size}, expected at least 1")
     places = [directory / "imagefolder", directory]
@@ -49,12 +49,12 @@ def _classes(folder: Path) -> list[str]:
 
 
 class FolderSplit:
-    """The images of one folder per class, decoded when they are asked for; a ``Split``."""
+    """Images of one folder per class, decoded on demand, as a ``Split``."""
 
     def __init__(self, folder: Path, classes: Sequence[str], size: int):
         files = [_images(folder, name) for name in classes]
         self.labels = np.repeat(np.arange(len(classes)), [len(names) for names in files])
-        # Bytes, because an array of str takes four bytes a letter and every worker gets a copy.
+        # The names are bytes, because an array of str takes four bytes per letter and every worker gets a copy.
         self._files = np.array([os.fsencode(name) for names in files for name in names])
         self._folder, self._size = folder, size
         self._normalise = Normalise([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
@@ -78,9 +78,9 @@ class FolderSplit:
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield batches as ``Split.batches`` says, decoded by ``workers`` processes, or in this one if there are none.
 
-        Augmented: a random part of the image, resized, mirrored or not (Szegedy et al., 2015), random per sample.
-        Else: the centre, 7/8 of the shorter side (224 of 256 pixels). Raises DataError if an image is broken, or
-        a worker dies or takes two minutes over a batch.
+        With augmentation a sample is a random part of the image, resized, and mirrored or not (Szegedy et al., 2015).
+        Without it, a sample is the centre, 7/8 of the shorter side (224 of 256 pixels). Raises DataError if an image is
+        broken, or if a worker dies or takes two minutes for a batch.
         """
         decoder = _Decoder(self._folder, self._files, self._size, seed if augment else None)
         for images, index in _pull(_loader(decoder, enumerate(indices, first), workers)):
@@ -90,11 +90,11 @@ class FolderSplit:
 def _images(folder: Path, name: str) -> list[str]:
     """Return the paths, relative to ``folder``, of all images at any depth below its subfolder ``name``, in order.
 
-    Links are followed, to each folder once, and not out of the class to the folders it lies in. Hidden files and
-    folders, whose names begin with a dot (``.ipynb_checkpoints``, ``._1.jpg``), are left out.
+    Links are followed, to each folder once, but not to folders that contain the class. Hidden files and folders, whose
+    names begin with a dot (``.ipynb_checkpoints``, ``._1.jpg``), are left out.
     """
     real = os.path.realpath(folder)
-    seen = {real, *map(str, Path(real).parents)}  # a link to what the class itself lies in
+    seen = {real, *map(str, Path(real).parents)}  # folders that contain the class itself
     found = sorted(os.path.relpath(path, folder) for path in _below(str(folder / name), seen))
     if not found:
         raise DamagedData(f"{folder / name}: no images, expected at least one ending in {', '.join(ENDINGS)}")
@@ -102,7 +102,7 @@ def _images(folder: Path, name: str) -> list[str]:
 
 
 def _below(place: str, seen: set[str]) -> Iterator[str]:
-    """Yield the paths of all images in a folder and its subfolders that are not ``seen`` yet."""
+    """Yield the paths of all images in a folder and its subfolders that are not in ``seen``."""
     if (real := os.path.realpath(place)) in seen:
         return
     seen.add(real)
@@ -112,7 +112,7 @@ def _below(place: str, seen: set[str]) -> Iterator[str]:
         if entry.is_dir():
             yield from _below(entry.path, seen)
         elif entry.name.lower().endswith(ENDINGS):
-            if not entry.is_file():  # to open a FIFO would wait for whoever writes into it
+            if not entry.is_file():  # opening a FIFO would wait for a writer
                 raise DamagedData(f"{entry.path}: no file (a FIFO, a device, or a link to nothing), remove it")
             yield entry.path
 
@@ -122,13 +122,14 @@ def _is_hidden(entry: os.DirEntry) -> bool:
 
 
 class _Decoder:
-    """Item (position, sample numbers) is a whole batch, so that the random numbers of a sample know its place."""
+    """Batches as items: item (position, sample numbers) is a whole batch, so that random numbers depend on its
+    place."""
 
     def __init__(self, folder: Path, files: np.ndarray, size: int, seed):
         self.folder, self.files, self.size, self.seed = folder, files, size, seed
 
     def __getitem__(self, item: tuple[int, np.ndarray]):
-        """Return uint8 [b, 3, size, size] and the sample numbers, or an error; raised, it would come as many lines."""
+        """Return uint8 [b, 3, size, size] and the sample numbers, or an error; a raised error would have many lines."""
         position, index = item
         images = np.empty((len(index), self.size, self.size, 3), np.uint8)
         try:
@@ -144,16 +145,17 @@ def _loader(decoder: _Decoder, items: Iterable, workers: int) -> torch.utils.dat
     options = dict(sampler=items, batch_size=None, generator=torch.Generator())  # else it draws from the global one
     if workers:
         # Not "fork": a copy of a process that has initialised MPI may crash. Not "spawn": torch's threads abort some
-        # workers as they exit. The time-out is there because a dead worker would be waited for for ever.
+        # workers when they exit. Without the time-out, a dead worker would be waited for for ever.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch"])  # imported once, not once a worker
+        context.set_forkserver_preload(["torch"])  # imported once, not once per worker
         options |= dict(num_workers=workers, multiprocessing_context=context, timeout=TIMEOUT)
         options |= dict(worker_init_fn=_end_with_parent)
     return torch.utils.data.DataLoader(decoder, **options)
 
 
 def _end_with_parent(worker: int) -> None:
-    """End this worker when the training process is killed; torch watches the fork server, which the worker keeps up."""
+    """End this worker when the training process is killed; torch watches the fork server, which the worker keeps
+    alive."""
 
     def watch():
         multiprocessing.parent_process().join()
@@ -174,18 +176,18 @@ def _pull(loader: torch.utils.data.DataLoader) -> Iterator:
 
 
 def _next(batches: Iterator):
-    """Return the next batch, or None after the last one."""
+    """Return the next batch, or None after the last batch."""
     try:
         return next(batches, None)
-    except RuntimeError as error:  # torch's for a worker that is dead or silent
+    except RuntimeError as error:  # torch raises it for a dead or silent worker
         reason = str(error).partition("\n")[0]
         raise DataError(f"imagefolder: decoding stopped: {reason}; fewer workers need less memory") from error
 
 
 def decode(path: Path, size: int, rng: np.random.Generator | None) -> np.ndarray:
-    """Return the image as uint8 [size, size, 3]: a random part of it drawn from ``rng``, or the centre if that is None.
+    """Return the image as uint8 [size, size, 3]: a random part of it drawn with ``rng``, or the centre if that is None.
 
-    Raises DataError if it cannot be read.
+    Raises DataError if the image cannot be read.
     """
     from PIL import Image, ImageOps  # here, because the other data sets need no Pillow
 
@@ -195,14 +197,14 @@ def decode(path: Path, size: int, rng: np.random.Generator | None) -> np.ndarray
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise DataError(f"imagefolder: {path}: broken image ({error}), mend or remove it") from error
     if rng is None:
-        # `bleed` is cut from each side first: what is left is the centre crop of 224 after a resize to 256.
+        # `bleed` is cut from each side first: the rest is the centre crop of 224 after a resize to 256.
         return np.asarray(ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR, bleed=1 / 16))
     image = image.resize((size, size), Image.Resampling.BILINEAR, box=random_box(*image.size, rng))
     return np.asarray(ImageOps.mirror(image) if rng.integers(2) else image)
 
 
 def in_8_bits(image: PIL.Image.Image) -> PIL.Image.Image:
-    """Return an image of 16 bits per pixel with the upper 8 bits, and an image of 8 bits as it is.
+    """Return an image with the upper 8 of 16 bits per pixel; an image of 8 bits is returned unchanged.
 
     Pillow reads colour images of 16 bits in the same way. Raises ValueError for 32 bits and floats: no file says which
     values are black and white, and Pillow makes all of them white, or black.
@@ -221,7 +223,7 @@ def in_8_bits(image: PIL.Image.Image) -> PIL.Image.Image:
 def random_box(width: int, height: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
     """Return (left, top, right, bottom) of a part with 8 to 100 % of the area and sides of 3:4 to 4:3.
 
-    After ten boxes that do not fit, the largest centred one with such sides.
+    After ten boxes that do not fit, return the largest centred box with such sides.
     """
     for _ in range(10):
         area = rng.uniform(0.08, 1) * width * height

@@ -1,4 +1,4 @@
-"""Synthetic data: one Gaussian cluster a class. For trying things out and for speed; it stands in for no real set."""
+"""Synthetic data with one Gaussian cluster per class, for trials and for speed; they replace no real data set."""
 
 import math
 from collections.abc import Sequence
@@ -16,21 +16,21 @@ from grsgd.seeding import Purpose, generator
 SEPARATION = 6  # expected distance of two class centres, in standard deviations of a class
 CENTRE, SIGMA = 128, 32  # grey levels
 AT_ONCE = 100
-"""So many images are drawn at once."""
+"""Number of images that are drawn at once."""
 
 
 @dataset("synthetic", hint="it is generated")
 def load_synthetic(
     directory: Path, seed: int, samples: int = 2000, shape: Sequence[int] = (1, 28, 28), classes: int = 10
 ) -> Dataset:
-    """Make ``samples`` training and a fifth as many test images of (channels, height, width) ``shape``, by ``seed``."""
+    """Make ``samples`` training images, and a fifth as many test images, of (channels, height, width) ``shape``."""
     shape = tuple(shape)
     if len(shape) != 3 or min(shape) < 1:
         raise DataError(f"shape is {shape}, expected three positive integers: channels, height, width")
     if classes < 2:
         raise DataError(f"classes is {classes}, expected at least 2")
     if samples < 5 * classes:
-        raise DataError(f"samples is {samples}, expected at least 5 a class: {5 * classes}")
+        raise DataError(f"samples is {samples}, expected at least 5 per class: {5 * classes}")
     needed = math.prod(shape) * (1.2 * samples + 4 * classes) + 16 * samples
     if needed > (free := available()):
         raise DataError(
@@ -48,7 +48,7 @@ def _draw(count: int, centres: np.ndarray, rng: np.random.Generator) -> MemorySp
     """Draw the classes equally often, in random order."""
     labels = rng.permutation(np.arange(count) % len(centres))
     images = np.empty((count, *centres.shape[1:]), np.uint8)
-    for begin in range(0, count, AT_ONCE):  # not all: floats would take four times the memory
+    for begin in range(0, count, AT_ONCE):  # not all at once: floats would take four times the memory
         some = labels[begin : begin + AT_ONCE]
         noisy = centres[some] + rng.standard_normal((len(some), *images.shape[1:]), dtype=np.float32)
         images[begin : begin + AT_ONCE] = np.clip(np.rint(CENTRE + SIGMA * noisy), 0, 255)

@@ -1,4 +1,4 @@
-"""Text, byte by byte: Moby-Dick, and files of one's own."""
+"""Text, byte by byte: Moby-Dick, and users' own files."""
 
 from pathlib import Path
 
@@ -15,15 +15,15 @@ def moby_dick_file(directory: Path) -> list[Path]:
 
 @dataset("moby-dick", samples=(8472, 941), classes=BYTES)
 def load_moby_dick(directory: Path, seed: int, block: int = 128) -> Dataset:
-    """Herman Melville's novel (1851), 1.2 MB, in the public domain, in windows of ``block`` bytes. The last tenth is
-    the test."""
+    """Load Herman Melville's novel (1851), 1.2 MB, in the public domain, in windows of ``block`` bytes. The last tenth
+    is for testing."""
     (path,) = moby_dick_file(directory)
     return dataset_of_text("moby-dick", path.read_bytes(), block, source=str(path.parent))
 
 
 @dataset("text", classes=BYTES, hint="data.file names your own file in data.dir")
 def load_text(directory: Path, seed: int, file: str = "input.txt", block: int = 128) -> Dataset:
-    """A file of one's own, in windows of ``block`` bytes. The last tenth is the test."""
+    """Load a user's own file, in windows of ``block`` bytes. The last tenth is for testing."""
     path = directory / str(file)
     if not path.is_file():
         raise MissingData(f"no {path}")

@@ -213,7 +213,7 @@ def test_synthetic(tmp_path):
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        (dict(samples=3), "at least 5 a class"),
+        (dict(samples=3), "at least 5 per class"),
         (dict(shape=(28, 28)), "channels, height, width"),
         (dict(classes=1), "at least 2"),
         (dict(samples=10**12), "GiB of memory are needed, and"),
