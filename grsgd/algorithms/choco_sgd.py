@@ -32,7 +32,7 @@ class ChocoSGD(OnTopology, name="choco_sgd"):
 
     Values that compression leaves out are sent later, so the models come together if gamma is small enough: coarser
     compression needs a smaller gamma. The mean of all models is the mean in D-PSGD at the same gradients. Sends one
-    payload to each neighbour per step, after the gradient. Waits for the slower neighbour.
+    payload to each neighbour per step, after the gradient. Each step waits for the slower neighbour.
     """
 
     paper = (

@@ -28,8 +28,8 @@ class DPSGD(OnTopology, name="dpsgd"):
     With ``period`` and ``first_exchange`` some steps have no exchange: W is the identity in them. Every run ends with a
     single merge of all models. If ``first_exchange`` is beyond the end of the run, this merge is its only exchange.
 
-    Sends M to each neighbour per step, 2M on a ring. Waits for the slower neighbour, so one straggler slows down the
-    whole graph after a lead of at most its distance.
+    Sends M to each neighbour per step, 2M on a ring. Each step waits for the slower neighbour, so one straggler slows
+    down the whole graph after a lead of at most its distance.
     """
 
     paper = (

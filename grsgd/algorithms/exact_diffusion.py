@@ -24,7 +24,7 @@ class ExactDiffusion(OnTopology, name="exact_diffusion"):
 
     In D-PSGD each model ends away from the optimum if the ranks' data differ, and the distance grows with the learning
     rate; here only the gradients' noise remains. The mean of all models is the mean in D-PSGD at the same gradients.
-    Sends M to each neighbour per step, 2M on a ring, after the gradient. Waits for the slower neighbour.
+    Sends M to each neighbour per step, 2M on a ring, after the gradient. Each step waits for the slower neighbour.
     """
 
     paper = (

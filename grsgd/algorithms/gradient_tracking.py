@@ -22,8 +22,8 @@ class GradientTracking(DPSGD, name="gradient_tracking"):
         x = sum_j W[i, j] x_j - eta y;  g_prev = g
 
     The sum of all trackers is the sum of all gradients, so each tracker approaches the mean gradient, and the models
-    reach one optimum even if the ranks' data differ. Sends 2M to each neighbour per step, 4M on a ring. Waits for the
-    slower neighbour.
+    reach one optimum even if the ranks' data differ. Sends 2M to each neighbour per step, 4M on a ring. Each step waits
+    for the slower neighbour.
     """
 
     paper = (

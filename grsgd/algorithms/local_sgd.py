@@ -25,7 +25,7 @@ class LocalSGD(ByAllreduce, name="local_sgd"):
             x = x_prev - alpha eta u;  x_prev = x
 
     With beta = 0 and alpha = 1, the default, the outer step is x = xbar. Momentum of the local optimizer stays local.
-    Sends 2(n-1)/(nH) M per rank and step (ring). Every H steps waits for the slowest rank.
+    Sends 2(n-1)/(nH) M per rank and step (ring). Every H steps all ranks wait for the slowest rank.
     """
 
     paper = (

@@ -27,7 +27,7 @@ class RelaySGD(Algorithm, name="relaysgd"):
 
     So x is the mean of all ranks' x'. The neighbours' x' are of this step, and an x' from a distance of d hops is d - 1
     steps old. All ranks reach one optimum even if their data differ. Sends M to each neighbour per step, 2(n-1)/n M per
-    rank on average, after the gradient. Waits for the slower neighbour.
+    rank on average, after the gradient. Each step waits for the slower neighbour.
     """
 
     paper = "Vogels, He, Koloskova, Lin, Karimireddy, Stich, Jaggi 2021, RelaySum for decentralized deep learning"

@@ -58,7 +58,7 @@ class RingAllreduce(GradientAlgorithm, ByAllreduce, name="ring_allreduce"):
         g = allreduce(g) / n
         x = x - eta g
 
-    Sends 2(n-1)/n M per rank and step (ring). Waits for the slowest rank.
+    Sends 2(n-1)/n M per rank and step (ring). Each step waits for the slowest rank.
 
     With ``compression`` every rank sends its payload, of C bytes, to all others round the ring, and adds the values
     that it has left out to its next gradient (error feedback)::

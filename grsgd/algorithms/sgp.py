@@ -41,7 +41,8 @@ class SGP(OnTopology, name="sgp"):
 
     The shares p, a column of the topology's mixing matrix, sum to 1. So the push-sum weights w of all ranks and
     messages sum to n, and only gradients change ``sum x``. Between steps the model holds z. Sends M + 8 bytes per
-    out-neighbour and step. Waits for the in-neighbours; with tau > 0 only for an in-neighbour that is tau steps behind.
+    out-neighbour and step. A rank waits for its in-neighbours; with tau > 0 only for an in-neighbour that is tau steps
+    behind.
     """
 
     paper = "Assran, Loizou, Ballas, Rabbat 2019, Stochastic gradient push for distributed deep learning"

@@ -107,7 +107,7 @@ def _text(
     notes = [_legend(shown, rows, width, spread)]
     if left_out:
         names = ", ".join(left_out)
-        notes.append(_wrapped(f"No room for {names}: --all shows all columns, --columns A,B,C some.", width))
+        notes.append(_wrapped(f"No room for {names}: --all shows all columns, --columns A,B,C selects some.", width))
     if unknown := [column.name for column in columns if column not in known]:
         notes.append(_wrapped(f"Not measured: {', '.join(unknown)}.", width))
     parts += ["\n".join(notes), *(_wrapped(line, width) for line in _savings(labels, rows))]
@@ -202,7 +202,8 @@ def _legend(columns: Sequence[AnyColumn], rows: list[list[Run]], width: int, spr
 
 
 def _savings(labels: list[str], rows: list[list[Run]]) -> list[str]:
-    """Return what adaptive communication saves, and costs, compared with each row of the algorithm without it."""
+    """Return lines on the savings and costs of adaptive communication, against each row of the same algorithm without
+    it."""
     lines = []
     for label, runs in zip(labels, rows, strict=True):
         for other_label, others in zip(labels, rows, strict=True):

@@ -52,7 +52,7 @@ class Task(ABC):
         """
         return mean
 
-    # ---- for what evaluates models
+    # ---- for the evaluation of models
 
     def totals(self, outputs, targets, items: int) -> np.ndarray:
         """Return the sums of `total_score` for a batch, and its number of items, float64 [k + 1]; raises

@@ -168,8 +168,10 @@ class Checkpoints(Recovery):
         self.meeting.is_held = not self.in_lockstep
 
     def at_rest(self, ended: bool):
-        """Schedule, on all ranks at once, while no message is under way: take a checkpoint, unless a rank has reached
-        the end of the run; returns whether one has.
+        """Schedule, on all ranks at once, while no message is under way: take a checkpoint; return True if the run is
+        over.
+
+        The run is over, and no checkpoint is taken, if a rank has reached its end.
 
         ``ended`` says whether this rank has reached the end. Raises Stopped as `before_step`.
         """

@@ -16,7 +16,7 @@ _stepping: set[int] = set()
 
 
 def step(optimizer: torch.optim.Optimizer):
-    """Do what ``optimizer.step()`` does."""
+    """Take a step of ``optimizer``, with the effect of ``optimizer.step()``."""
     wrapped = type(optimizer).step
     thread = threading.get_ident()
     _stepping.add(thread)
@@ -53,7 +53,7 @@ def is_watched(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def zero_grad(optimizer: torch.optim.Optimizer, set_to_none: bool):
-    """Do what ``optimizer.zero_grad(set_to_none)`` does."""
+    """Clear the gradients, with the effect of ``optimizer.zero_grad(set_to_none)``."""
     is_torchs = type(optimizer).zero_grad is torch.optim.Optimizer.zero_grad and "zero_grad" not in vars(optimizer)
     if not (set_to_none and is_torchs) or profiler._is_profiler_enabled:
         optimizer.zero_grad(set_to_none)
