@@ -48,7 +48,7 @@ class AdaptiveOptions(BaseModel):
         "auto", description="change that triggers an exchange; auto: adapted until exchanges occur at target_rate"
     )
     target_rate: float = Field(
-        0.08, gt=0, le=1, description="with threshold auto: exchanges per step; a part of the model counts as a part"
+        0.08, gt=0, le=1, description="with threshold auto: exchanges per step; a part of the model counts as that part"
     )
     scale_threshold_with_lr: bool = Field(True, description="lower the threshold in proportion with the learning rate")
     min_interval: int = Field(1, ge=1, description="fewest steps between two exchanges that this rank begins")

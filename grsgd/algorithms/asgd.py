@@ -4,8 +4,8 @@ from grsgd.algorithms.parameter_server.algorithm import ParameterServer, ServerO
 
 
 class ASGD(ParameterServer, name="asgd"):
-    """The server applies each worker's gradient on arrival: `parameter_server` with strategy asp. Worker i, and the
-    server of n workers::
+    """The server applies each worker's gradient on arrival: `parameter_server` with strategy asp. Worker i (left)
+    and the server of n workers (right) do this::
 
         push grad(x) to the server          on push of g by i:  w = w - eta/n g
         wait for the answer: x                                  send w to i

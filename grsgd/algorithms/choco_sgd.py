@@ -21,8 +21,8 @@ class ChocoSGDOptions(CompressionOptions, Options):
 
 
 class ChocoSGD(OnTopology, name="choco_sgd"):
-    """Every rank keeps an estimate of its own model, which its neighbours know as well, and sends them the difference
-    to its model, compressed::
+    """Every rank keeps an estimate of its own model, which its neighbours know as well, and sends them the
+    compressed difference between model and estimate::
 
         x = x - eta grad(x)
         q = compressed(x - xhat);  xhat = xhat + q

@@ -65,7 +65,8 @@ class CSSGDOptions(SummingOptions):
 
 
 class CSSGD(Summing, name="cssgd"):
-    """Every block of a batch is computed by r ranks, so that one packet tells r other ranks something new. Rank i::
+    """Every block of a batch is computed by r ranks, so that one packet tells r other ranks something new. Rank i does
+    this::
 
         G_q = gradient of block q, as int32, for every block q that i holds    # an r-subset of the ranks holds each
         for every group S of r+1 ranks with i in it:

@@ -214,7 +214,7 @@ class DecoupledOptions(QuorumOptions, LostWorkerOptions, OuterOptions):
 
 class Decoupled(ParameterServer, name="decoupled"):
     """Workers take H steps of their own, with an optimizer such as AdamW; a server takes the outer steps of `diloco`
-    with the workers that have pushed in time. Worker i, and the server::
+    with the workers that have pushed in time. Worker i (left) and the server (right) do this::
 
         x = inner optimizer's step;  k = k + 1      on push of x by i:
         if k % H == 0:                                  in the buffer: x, or if i is late w + the change by i

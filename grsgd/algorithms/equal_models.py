@@ -20,7 +20,7 @@ torch = LazyModule("torch")
 EVERY = 100
 """Steps between two comparisons of a sample. One comparison takes 0.1 to 0.3 ms, so microseconds per step."""
 SAMPLE = 1024
-"""Most elements of a model that one comparison in training reads; each comparison reads others."""
+"""Largest number of elements of a model that one comparison in training reads; each comparison reads others."""
 CAUSES = (
     "did the learning rate differ (ReduceLROnPlateau on each rank's own loss), was a model or an optimizer's state "
     "loaded on one rank alone, did another optimizer step, or a layer write its own weights (Embedding(max_norm=...))?"

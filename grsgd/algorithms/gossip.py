@@ -37,7 +37,8 @@ class GossipOptions(AdaptiveOptions, RoundingOptions, Options):
 
 
 class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
-    """Each rank averages its model with a random neighbour's every ``period`` steps, or after it has changed enough::
+    """Each rank averages its model with a random neighbour's every ``period`` steps, or after the model has changed
+    enough::
 
         x = x - eta grad(x);  k = k + 1
         if due:                         # k % period == 0; adaptive: |x - r|/|r| >= threshold, see adaptive.py

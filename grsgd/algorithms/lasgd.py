@@ -24,7 +24,7 @@ class LASGDOptions(Options):
     merge: Literal["delta", "overwrite", "cocod", "anchor"] = Field(
         "delta", description="effect of a round's average on the model, which has trained on meanwhile"
     )
-    Hmin: int = Field(1, ge=1, description="fewest local steps between the begins of two rounds; exact with cocod")
+    Hmin: int = Field(1, ge=1, description="fewest local steps between the starts of two rounds; exact with cocod")
     Hmax: int | None = Field(None, ge=1, description="local steps since a round began after which training waits")
     warmup: int = Field(0, ge=0, description="number of first steps that each wait for the average")
     resync: int = Field(

@@ -16,7 +16,8 @@ LONG_SECONDS = 0.05
 LOOKS = 3
 """Number of times that a packet must take `LONG_SECONDS`: a single delay may have another cause."""
 MOST_PACKETS = 16
-"""Most short packets that each rank sends at a time, at least 2: fewer if a step has fewer packets under way."""
+"""Largest number of short packets that each rank sends at a time, at least 2: fewer if a step has fewer packets under
+way."""
 
 
 class PacketTrial:

@@ -20,7 +20,7 @@ from grsgd.comm.coded.multicast import Unicast
 from grsgd.comm.pollables import Compute
 
 MAX_PACKETS = 10_000
-"""Most packets per step that a rank may send; a redundancy with more packets is left out."""
+"""Largest number of packets per step that a rank may send; a redundancy with more packets is left out."""
 SMALL_SHARE, SMALL_SAMPLES = 1 / 8, 2
 """Share of a rank's samples in a small block, which measures the fixed time per block; and its fewest samples."""
 

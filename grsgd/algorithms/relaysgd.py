@@ -19,7 +19,7 @@ class RelaySGDOptions(Options):
 
 class RelaySGD(Algorithm, name="relaysgd"):
     """Each rank sends a neighbour the sum of its model and of the last sums from its other neighbours, and then takes
-    the mean of all models that have arrived. Rank i::
+    the mean of all models that have arrived. Rank i does this::
 
         x' = x - eta grad(x)
         to each neighbour j:  m_ij = x' + sum of m_ki of the other neighbours k, of the last step

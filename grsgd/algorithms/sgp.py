@@ -32,7 +32,8 @@ class ModelTransfer(NamedTuple):
 
 
 class SGP(OnTopology, name="sgp"):
-    """Each rank pushes shares of its model along a directed graph; by default rank i sends to i + 2^(k mod log2 n)::
+    """Each rank pushes shares of its model along a directed graph; by default rank i sends to i + 2^(k mod log2 n) in
+    step k::
 
         x = x - eta grad(z)                                     # weight decay is at z, too
         send (p_j x, p_j w) to each out-neighbour j of this step        # one, with p_j = 1/2

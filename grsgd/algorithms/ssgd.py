@@ -16,7 +16,7 @@ class SSGDOptions(SummingOptions):
 
 
 class SSGD(Summing, name="ssgd"):
-    """Each rank sends its gradient to all others: the baseline of CSSGD, without redundancy. Rank i of n::
+    """Each rank sends its gradient to all others: the baseline of CSSGD, without redundancy. Rank i of n does this::
 
         g_i = sum of the gradients of i's blocks, as int32
         multicast g_i to all others

@@ -33,9 +33,10 @@ from grsgd.training.trial_batch import try_a_step
 TRIAL_STEPS = 400
 """Steps, summed over ranks, of the simulation that counts the bytes sent."""
 MOST_TRIED = 64
-"""Most ranks of that simulation: with more ranks it takes too long."""
+"""Largest number of ranks of the simulation that counts bytes: with more ranks it takes too long."""
 FAST = "100gbit,1us", "constant:0.01"
-"""Network and computing time of that simulation if the run is not simulated: no message waits for another."""
+"""Network and computing time of the simulation that counts bytes, for a run by the clock: no message waits for
+another."""
 
 
 class RunLength(NamedTuple):

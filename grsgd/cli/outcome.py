@@ -8,7 +8,7 @@ from grsgd.job.progress_line import ProgressLine
 from grsgd.text import printable
 
 MAX_WARNINGS = 4
-"""Most warnings of a run that are printed."""
+"""Largest number of warnings of a run that are printed."""
 
 
 def announce(out: Path, line: ProgressLine):

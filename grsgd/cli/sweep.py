@@ -15,7 +15,7 @@ from grsgd.errors import UsageError
 from grsgd.runs.finished import finished_run
 
 MAX_LETTERS = 120
-"""Most letters of a file's name before its digest."""
+"""Largest number of letters of a file's name before its digest."""
 OWN = ("--out", "--ranks", "-n")
 """Options of single runs that a sweep decides itself."""
 

@@ -171,8 +171,7 @@ def simulate(options) -> int:
 
 
 def simulate_until_interrupted(options) -> int:
-    """Simulate, and return the exit code. Raises KeyboardInterrupt if it comes before the first or after the last
-    step."""
+    """Simulate, and return the exit code. A signal before anything can be saved, or after, raises KeyboardInterrupt."""
     with importing():
         from grsgd.comm.communicator import LostRank
         from grsgd.job.rescue import NotSavedThere, path_of

@@ -37,11 +37,11 @@ Rank = Annotated[int, Field(ge=0)]
 
 
 class NamedAlgorithm(Named):
-    name: str = Field(description="`grsgd algorithms` lists them, and NAME's further keys; or FILE.py:CLASS")
+    name: str = Field(description="algorithm in `grsgd algorithms`, or FILE.py:CLASS; further keys are its options")
 
 
 class NamedModel(Named):
-    name: str = Field(description="`grsgd models` lists them, and NAME's further keys; or FILE.py:NAME")
+    name: str = Field(description="model in `grsgd models`, or FILE.py:NAME; further keys are its options")
 
 
 class NamedTask(Named):
@@ -54,12 +54,12 @@ class NamedTask(Named):
 
 class Data(Named):
     name: str = Field(
-        description="`grsgd data list` lists the names; or FILE.py:NAME; further keys are options of imagefolder, of "
+        description="data set in `grsgd data list`, or FILE.py:NAME; further keys are the options of imagefolder, of "
         "synthetic, or of the data set in the file"
     )
     dir: str = Field("data", description="folder with the data sets")
     batch_size: int = Field(16, ge=1, le=10**7, description="samples per rank and step")
-    alpha: PositiveFloat | None = Field(None, description="shards by label, Dirichlet(alpha); iid if not given")
+    alpha: PositiveFloat | None = Field(None, description="shards by label, by Dirichlet(alpha); not given: iid shards")
     replication: int = Field(1, ge=1, description="ranks that hold each shard: shard k is on ranks k, k + 1 and so on")
     augment: bool = Field(False, description="random crops and flips of the training images")
     only_classes: int | None = Field(None, ge=1, description="number of first classes to train and test on; else all")
@@ -70,7 +70,7 @@ class Data(Named):
 
 class Optimizer(Named):
     name: str = Field(
-        "sgd", description="a class of torch.optim, in any case; or FILE.py:CLASS; further keys are its arguments"
+        "sgd", description="class of torch.optim, in any letter case, or FILE.py:CLASS; further keys are its arguments"
     )
     lr: PositiveFloat = Field(0.1, description="learning rate")
     decay_norms: bool = Field(True, description="whether weight_decay applies to biases and normalisation weights")
@@ -116,9 +116,9 @@ class Train(Section):
     steps: int | None = Field(None, ge=1, description="end after this number of steps per rank (mean if asynchronous)")
     samples: int | None = Field(None, ge=1, description="end after this number of samples, summed over ranks")
     seconds: PositiveFloat | None = Field(None, description="end after this time, in seconds")
-    target_accuracy: float | None = Field(None, gt=0, le=1, description="accuracy to which reports give the time")
+    target_accuracy: float | None = Field(None, gt=0, le=1, description="accuracy to reach; reports give its time")
     target: float | None = Field(
-        None, allow_inf_nan=False, description="value of another metric, such as bits_per_byte, for target_accuracy"
+        None, allow_inf_nan=False, description="value to reach of another metric than accuracy, such as bits_per_byte"
     )
     stop_at_target: bool = Field(
         False, description="end at the first snapshot that reaches the target; only in simulated time"
@@ -164,7 +164,7 @@ class Pause(Section):
 
 class Stragglers(Section):
     slowdown: Annotated[dict[Rank, Annotated[float, Field(ge=1)]], BeforeValidator(integer_keys)] = Field(
-        {}, description="rank = factor by which its computation takes longer"
+        {}, description="rank = factor by which the rank's computation takes longer"
     )
     tail: Annotated[dict[Rank, Tail], BeforeValidator(integer_keys)] = Field(
         {}, description="rank = { probability, seconds }: random exponential delays"
@@ -188,7 +188,7 @@ class Faults(Section):
     """
 
     die: Annotated[dict[Rank, PositiveFloat], BeforeValidator(integer_keys)] = Field(
-        {}, description="rank = seconds after the start of training when its process dies"
+        {}, description="rank = seconds from the start of training to the death of the rank's process"
     )
     every: PositiveFloat | None = Field(
         None, description="mean seconds between deaths of random ranks; exponentially distributed"
@@ -218,7 +218,7 @@ class Comm(Section):
         "auto", description="mover of messages in the background: a thread, or the training loop itself"
     )
     transfer: Literal["auto", "direct", "ipc", "staged"] = Field(
-        "auto", description="way of arrays in GPU memory; auto: the fastest way, as measured at the start of the run"
+        "auto", description="transfer of arrays in GPU memory; auto: the fastest, as measured at the start of the run"
     )
     timeout: PositiveFloat = Field(600.0, description="seconds after which a wait for other ranks is an error")
     silent_seconds: float | None = Field(

@@ -18,7 +18,7 @@ from grsgd.text import ranks_in_words
 from grsgd.training.inputs import in_own_code
 
 MANY = 4
-"""Most ranks, or values, that an error names."""
+"""Largest number of ranks, or values, that an error names."""
 MISSING = "not there"
 """Value of a fact that a rank does not have, such as a key of its configuration."""
 

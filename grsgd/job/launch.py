@@ -200,7 +200,7 @@ def explain_setup_errors():
 def end_alike(error: SetupError):
     """End this process with exit code 2, as all ranks do; one rank prints the line.
 
-    If other ranks go on without the error, this rank prints so, and ends the job.
+    If other ranks go on without the error, this rank adds that to the line, and ends the job.
     """
     if error.is_printed:
         print(f"grsgd: {error}", file=sys.stderr)

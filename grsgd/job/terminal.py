@@ -44,7 +44,7 @@ class Terminal:
         """Return whether the job has the terminal: a job in the background (``&``) would write into the user's
         typing."""
         process, foreground = self.process, -1
-        while foreground == -1 and process > 1:  # it is in no terminal's session: `grsgd run` is, which has started it
+        while foreground == -1 and process > 1:  # outside of a terminal's session: its parent `grsgd run` is in one
             try:
                 stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
             except OSError:

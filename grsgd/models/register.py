@@ -54,7 +54,7 @@ class RegisteredModel:
 
 
 MOST_LAYERS = 1000
-"""Most layers that an option may ask for: each layer takes time and memory, whatever its size."""
+"""Largest number of layers that an option may ask for: each layer takes time and memory, whatever its size."""
 OF_DATA = ("shape", "classes")
 """Parameters of a model that come from the data; all others are options."""
 MODELS: dict[str, RegisteredModel] = {}

@@ -8,7 +8,7 @@ from grsgd.own_loop.forward_hook import BeforeForward
 from grsgd.own_loop.times import LoopTimes
 
 MAX_LOOKS = 5
-"""Most steps in which the parts of a model are hooked."""
+"""Largest number of steps in which the parts of a model are hooked."""
 ADVICE = "if that is not right, give recording() the batch_size"
 
 

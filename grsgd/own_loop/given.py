@@ -20,7 +20,7 @@ from grsgd.training.description import describe_algorithm
 OURS = ("time", "step", "samples")
 """Columns of the curve that are measured and not logged."""
 MAX_NAMES = 1000
-"""Most names that a rank may log: each name is a column of the curve."""
+"""Largest number of names that a rank may log: each name is a column of the curve."""
 
 
 def path_of(path) -> Path:

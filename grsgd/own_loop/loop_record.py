@@ -15,7 +15,7 @@ from grsgd.training.record import NOT_COUNTED, assemble
 from grsgd.training.times import RankTotals
 
 MAX_POINTS = 4096
-"""Most points of a rank's progress that are kept."""
+"""Largest number of points of a rank's progress that are kept."""
 OTHER_SECONDS = (
     "s",
     "time of the rank outside of its steps: loading data, evaluation, finish(), and anything else in the loop",

@@ -94,7 +94,7 @@ Samples = torch.utils.data.Dataset | Sequence | np.ndarray | torch.Tensor
 _given: dict[tuple[int, int], deque] = {}
 """Notes of `shard` calls that no other rank has been compared with yet, by the number of ranks and the rank."""
 MOST_GIVEN = 16
-"""Most calls of `shard`, the last ones, that are noted until ranks are compared."""
+"""Largest number of calls of `shard`, the last ones, that are noted until ranks are compared."""
 NUMBER, DIGEST, SEED = NOTED = ("the number of samples", "the digest of the samples", "the seed")
 """Names of the notes of a call of `shard`."""
 

@@ -8,7 +8,7 @@ from grsgd.runs.run_file import Run
 from grsgd.runs.table import TextColumn
 
 SHOWN = 8
-"""Most rows of the table."""
+"""Largest number of rows of the table."""
 KINDS = {"from": "U", "to": "U", "bandwidth": "f", "bytes": "i"}
 
 

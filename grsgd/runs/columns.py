@@ -118,7 +118,7 @@ BY_IMPORTANCE = """ended data time final to_target loss sent wait_share step epo
     over_optimum consensus sent_once communicate compute other steps reason""".split()
 """Names of the columns by importance: if there is no room, the last columns give way first."""
 MAX_OWN = 8
-"""Most columns of users' own metrics."""
+"""Largest number of columns of users' own metrics."""
 BY_DEFAULT = """data epochs samples final best loss to_target time simulating step rate sent sent_once wait wait_share
     over_optimum consensus reason""".split()
 """Columns that are shown if none are asked for, in this order."""

@@ -20,7 +20,7 @@ from grsgd.runs.series import Series
 BAND = 0.15  # opacity
 TARGET = {"color": "black", "linestyle": ":", "linewidth": 1}
 MAX_OWN = 4
-"""Most of users' own metrics that are drawn."""
+"""Largest number of users' own metrics that are drawn."""
 
 
 class Quantity(NamedTuple):

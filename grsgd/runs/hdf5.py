@@ -9,12 +9,12 @@ import h5py
 import numpy as np
 
 MAX_OBJECTS = 10_000
-"""Most groups and datasets of a file, and most attributes of each."""
+"""Largest number of groups and datasets of a file, and of attributes of each."""
 MAX_LEVELS = 8
 MAX_BYTES = 64 * 2**20
-"""Most bytes of all arrays together, unless the file itself is larger."""
+"""Largest number of bytes of all arrays together, unless the file itself is larger."""
 MAX_TEXTS = 2**16
-"""Most elements of an array of text, each of which may be as long as the file."""
+"""Largest number of elements of an array of text, each of which may be as long as the file."""
 
 
 class Hdf5Reader:

@@ -99,7 +99,7 @@ def check_metric(metric):
     if not isinstance(metric, Metric):
         raise ConfigError(f"metric = {metric!r}: must be a grsgd.Metric")
     if not (isinstance(metric.name, str) and re.fullmatch(r"[a-z0-9_]+", metric.name)):
-        raise ConfigError(f"Metric({metric.name!r}): a name has lower-case letters, digits and _ alone")
+        raise ConfigError(f"Metric({metric.name!r}): a name may have only lower-case letters, digits and _")
     if not isinstance(metric.unit, str) or not isinstance(metric.higher_is_better, bool):
         raise ConfigError(f"{metric}: the unit must be a text, and higher_is_better true or false")
 

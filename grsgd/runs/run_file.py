@@ -186,7 +186,7 @@ def load_run(path: str | os.PathLike) -> Run:
 
 
 MAX_TRIED_BYTES = 2**28
-"""Most bytes of the disk space that is tried before training."""
+"""Largest number of bytes of the disk space that is tried before training."""
 
 
 # ---- between a Run and an open file

@@ -8,9 +8,9 @@ from grsgd.runs.run_file import Run
 from grsgd.text import printable
 
 MAX_KEYS = 4
-"""Most keys in a name."""
+"""Largest number of keys in a name."""
 MAX_LETTERS = 40
-"""Most letters of a value in a name."""
+"""Largest number of letters of a value in a name."""
 
 
 OF_LOOPS = {

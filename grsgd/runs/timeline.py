@@ -17,9 +17,9 @@ from grsgd.runs.targets import naming, target_of
 
 COMPUTE, MERGE, WAIT, SEND, RECEIVE = TRACKS = ("compute", "merge", "wait", "send", "receive")
 MAX_SPANS = 100_000
-"""Most spans of a rank that are kept, the first ones: about 40 MB of memory."""
+"""Largest number of spans of a rank that are kept, the first ones: about 40 MB of memory."""
 MAX_SPANS_TOGETHER = 1_000_000
-"""Most spans of all ranks of a run that are kept."""
+"""Largest number of spans of all ranks of a run that are kept."""
 SHORTEST_MESSAGE = 2e-9
 """Least seconds for which a message is drawn, because an arrow needs a span to begin and end in."""
 ARROW_INSET = 1e-9
@@ -51,7 +51,7 @@ class Timeline:
     clock
         Function that returns seconds.
     limit
-        Most spans that are kept, the first ones.
+        Largest number of spans that are kept, the first ones.
     shortest
         Seconds up to which waiting and merging are left out as negligible.
     """

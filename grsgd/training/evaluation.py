@@ -14,9 +14,9 @@ from grsgd.runs.metric import ACCURACY, Metric
 from grsgd.tasks import Task
 
 BATCH = 256
-"""Most samples that are evaluated at once."""
+"""Largest number of samples that are evaluated at once."""
 OUTPUTS = 2**24
-"""Most numbers in the outputs of the samples that are evaluated at once; a single sample may have more."""
+"""Elements of the largest outputs of samples that are evaluated at once; a single sample may have more."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def outputs(model: torch.nn.Module, split: Split, task: Task, indices: np.ndarra
 
 
 def samples_at_once(model: torch.nn.Module, split: Split, indices: np.ndarray, device) -> int:
-    """Return how many samples are evaluated at once: of a long text a model makes many numbers."""
+    """Return how many samples are evaluated at once: for a long text a model outputs many numbers."""
     if not len(indices):
         return BATCH
     x, y = next(iter(split.batches([indices[:1]])))

@@ -34,7 +34,7 @@ from grsgd.training.inputs import Images, build_model, images_of, load_data
 from grsgd.training.memory import blueprint
 
 MAX_DIFFERENCES = 3
-"""Most differences between a file and a model that an error names."""
+"""Largest number of differences between a file and a model that an error names."""
 CPU = torch.device("cpu")
 
 

@@ -23,7 +23,7 @@ RESOLUTION = 1000
 EARLY_MARKS = 6
 """Number of marks in a run by the clock before the first of the evenly spread marks."""
 MOST_MARKS = 10**6
-"""Most marks of a run from which another run goes on."""
+"""Largest number of marks of a run from which another run goes on."""
 
 
 class Marks:

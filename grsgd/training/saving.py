@@ -18,7 +18,7 @@ from grsgd.runs.targets import naming, target_of
 from grsgd.training.evaluation import Quality
 
 HEADER_BYTES = 2**10
-"""Most bytes in a file per tensor, in addition to the tensor's content."""
+"""Largest number of bytes in a file per tensor, in addition to the tensor's content."""
 
 
 class Saved(NamedTuple):

@@ -17,11 +17,11 @@ from grsgd.training.gradients import step_alone
 from grsgd.training.inputs import OWN, in_own_code
 
 SAMPLES = 8
-"""Most samples of the trial batch."""
+"""Largest number of samples of the trial batch."""
 TRIED = ("model", "data", "task")
 """Sections whose parts, if they are the user's own, are tried with a batch."""
 MOST_READ = 256
-"""Most samples of training and test data that `try_a_step` reads, evenly spaced."""
+"""Largest number of samples of training and test data that `try_a_step` reads, evenly spaced."""
 ROUNDING = 0.02
 """Largest relative difference of the loss of a batch taken twice from twice the loss of the batch."""
 RANDOM_GROWTH = 1.25

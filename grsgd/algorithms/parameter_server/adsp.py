@@ -84,7 +84,7 @@ class Adsp(Strategy):
 
     @property
     def most_lead(self) -> float:
-        """Most steps by which a worker may lead when it is answered."""
+        """Largest number of steps by which a worker may lead when it is answered."""
         return self.options.s if self.options.ahead_mode == "apply" else self.options.smax
 
     def state(self, worker):

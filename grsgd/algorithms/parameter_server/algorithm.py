@@ -78,7 +78,8 @@ class ParameterServerOptions(AdspOptions, DsspOptions, MSyncOptions, RennalaOpti
 
 
 class ParameterServer(CentralAlgorithm, name="parameter_server"):
-    """Workers compute gradients; a server has the model w. Worker i, and the server of n workers::
+    """Workers compute gradients; a server has the model w. Worker i (left) and the server of n workers (right) do
+    this::
 
         push grad(x) to the server              on push of g by i:
         wait for the answer: x                      the strategy decides: apply which gradients, answer which workers

@@ -71,7 +71,7 @@ def test_every_key_of_a_configuration_is_listed(grsgd):
             "[number > 0, <= 1000000000]",
         ),
         ("data.augment", "data.augment = false: random crops and flips of the training images [true | false]"),
-        ("model.name", "lists them, and NAME's further keys; or FILE.py:NAME [string]"),
+        ("model.name", "model in `grsgd models`, or FILE.py:NAME; further keys are its options [string]"),
         ("schedule.milestones", "[list of number > 0]"),
         ("stragglers.slowdown", "[table of rank = number >= 1]"),
     ],

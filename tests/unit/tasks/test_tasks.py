@@ -404,7 +404,7 @@ def test_ranks_compute_what_one_does(trained, tmp_path):
     ("metric", "words"),
     [
         ("error", "metric = 'error': must be a grsgd.Metric"),
-        (Metric("a/b"), "a name has lower-case letters, digits and _ alone"),
+        (Metric("a/b"), "a name may have only lower-case letters, digits and _"),
         (Metric("a", 3), "the unit must be a text"),
     ],
 )
