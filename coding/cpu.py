@@ -143,7 +143,7 @@ def combine(own, starts, lengths, coefficients, out):
                 source, factor = own[starts[k] + begin : starts[k] + stop], coefficients[k]
                 for i in range(source.size):
                     term = factor * np.int64(source[i])  # less than 2^62
-                    sums[i] += 5 * (term >> 32) + (term & 0xFFFFFFFF)  # the same modulo P, and less than 2^34
+                    sums[i] += 5 * (term >> 32) + (term & 0xFFFFFFFF)  # equals the term modulo P, and is less than 2^34
         for i in range(end - begin):
             value = sums[i] % prime
             out[begin + i] = value - prime if value > prime // 2 else value

@@ -148,7 +148,7 @@ class Engine:
                     target=self._run, args=(self._thread_stops,), name="grsgd-progress", daemon=True
                 )
                 self._thread.start()
-                atexit.register(self._end_thread)  # before MPI ends
+                atexit.register(self._end_thread)  # the thread must end before MPI ends
             self._changed.notify_all()
         return handle
 

@@ -150,7 +150,7 @@ def map_row(comm: Communicator, nbytes: int, told: dict) -> tuple[SharedMemory |
     begin, end = row_of(comm.rank, comm.size, nbytes)
     try:
         with open(told["path"], "r+b") as file:
-            if hasattr(os, "posix_fallocate"):  # a lack of memory fails here, not as a bus error; local to this core
+            if hasattr(os, "posix_fallocate"):  # so a lack of memory is an error here, not a bus error later
                 os.posix_fallocate(file.fileno(), begin if comm.rank else 0, end - (begin if comm.rank else 0))
             mapped = mmap.mmap(file.fileno(), total_bytes(comm.size, nbytes))
     except OSError as error:

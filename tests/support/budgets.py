@@ -37,7 +37,7 @@ class Budgets:
 
     def pytest_runtest_logreport(self, report):
         for folder in folders(report.location[0]):
-            self.processor[folder] += getattr(report, "processor_seconds", 0.0)  # a crashed test has none
+            self.processor[folder] += getattr(report, "processor_seconds", 0.0)  # the report of a crashed test has none
             self.clock[folder] += report.duration
 
     def pytest_terminal_summary(self, terminalreporter):

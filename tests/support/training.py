@@ -25,7 +25,7 @@ def config(algorithm, steps=8, **sections):
         "train": {"steps": steps, "snapshots": 4},
         "device": "cpu",
     }
-    if "name" not in sections.get("data", {"name": None}):  # keys in addition to those above
+    if "name" not in sections.get("data", {"name": None}):  # add keys to the keys above
         sections["data"] = content["data"] | sections["data"]
     return parse(content | sections)
 

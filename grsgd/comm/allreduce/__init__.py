@@ -99,7 +99,7 @@ def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float =
                 incoming = scratch[0][: place.size]
             else:
                 incoming = place
-                yield sending.pop((chunk, k))  # the partial sum that was sent from this place has left it
+                yield sending.pop((chunk, k))  # wait until the partial sum has left this place
             receiving.append((step, chunk, k, incoming, comm.Irecv(incoming, left, tag)))
 
         while arrivals or receiving:

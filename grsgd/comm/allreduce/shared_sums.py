@@ -89,7 +89,7 @@ class Buffers:
             if (found := vector.place_of(x)) is not None:
                 place, memory = number * VECTOR + found, vector
                 begin = found // x.itemsize
-        self.memory.flags[self.rank, PLACE] = place  # published with the number of the phase
+        self.memory.flags[self.rank, PLACE] = place  # other ranks read it once the phase is published
         if memory is not None:
             self.phase += 1
             self._publish(ENTERED)

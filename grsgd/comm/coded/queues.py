@@ -47,11 +47,14 @@ class Queues:
     ----------
     comm
         Communicator that carries headers and contents with tags of their own.
+
     most
         Largest number of contents that may wait for a receiver. With one more, the receiver is left behind, and its
         waiting messages are dropped.
+
     make_buffer
         Function that makes a buffer for a content.
+
     farewell
         Header of the last message to a rank that is left behind.
     """

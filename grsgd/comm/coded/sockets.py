@@ -63,12 +63,12 @@ class Sockets:
         self.common = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
             here = socket.inet_aton(interface.address)
-            self.common.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # several ranks of a host
+            self.common.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # several ranks of a host bind to it
             self.common.bind(self.group)
             self.common.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton(group) + here)
             self.own.bind((interface.address, 0))
             self.own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, here)
-            self.own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)  # for other ranks of this host
+            self.own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)  # for receivers on this host
             self.own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 1)
             self.make_room(room)
             for each in (self.own, self.common):
@@ -169,7 +169,7 @@ def towards(place: tuple[str, int]) -> str | None:
     The name of a host is looked up.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one, suppress(OSError):
-        one.connect(place)  # sends nothing
+        one.connect(place)  # finds a route, without sending anything
         address = one.getsockname()[0]
         return None if address.startswith("127.") else address
     return None

@@ -337,7 +337,7 @@ def shifted(h: torch.Tensor, by: int) -> torch.Tensor:
 
 def is_finite(x: torch.Tensor) -> bool:
     """Return whether all values of ``x`` are finite; also True for an empty tensor and on the meta device."""
-    return x.is_meta or not x.numel() or all(math.isfinite(end) for end in torch.aminmax(x))  # a NaN is both ends
+    return x.is_meta or not x.numel() or all(math.isfinite(end) for end in torch.aminmax(x))  # NaN: both ends
 
 
 class ErrorFeedback:

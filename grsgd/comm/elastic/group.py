@@ -184,8 +184,10 @@ class GroupBackend:
     ----------
     whole
         A backend of all processes.
+
     processes
         The processes of the group, in the order of their numbers in it.
+
     first_tag
         The tag in ``whole`` of messages with tag 0 in the group.
     """

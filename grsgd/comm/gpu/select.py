@@ -199,7 +199,7 @@ def message_seconds(backend: GpuBackend, device: torch.device, nbytes: int, time
         yield comm.Irecv(got.array, (rank - 1) % n), comm.Isend(mine.array, (rank + 1) % n)
 
     times = []
-    for _ in range(REPEATS + 1):  # the first one makes buffers and connections
+    for _ in range(REPEATS + 1):  # the first exchange makes buffers and connections
         backend.mpi.Barrier()
         begin = time.perf_counter()
         driver.run(exchange())
@@ -234,7 +234,7 @@ def send_to_oneself(kind: str):
     xp = importlib.import_module(kind)
     for size in (100, 2**21):
         mine, got = xp.arange(size, dtype="float32"), xp.zeros(size, "float32")
-        float(mine[-1])  # waits until it has been computed
+        float(mine[-1])  # waits until the array has been computed
         requests = [MPI.COMM_SELF.Irecv(got, 0), MPI.COMM_SELF.Isend(mine, 0)]
         MPI.Request.Waitall(requests)
         if not bool((mine == got).all()):

@@ -18,10 +18,13 @@ class Chunk:
     ----------
     ready
         An event of the GPU before which MPI must not have the chunk; None if MPI may have it at once.
+
     post
         Function that gives the chunk to MPI and returns the request.
+
     on_received
         Function that is called when MPI has finished the chunk; returns an event of the GPU or None.
+
     request
         The request, if MPI has the chunk already; then there is no ``post``.
     """
