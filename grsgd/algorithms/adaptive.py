@@ -155,7 +155,7 @@ class AdaptiveTrigger:
 
     def __init__(self, options: AdaptiveOptions, x: torch.Tensor, layers: list[int], eta_0: float):
         if x.device.type == "meta":
-            raise ValueError("adaptive = true: needs the models' content, which a run of timing only does not have")
+            raise ValueError("adaptive = true: needs the models' content, which a timing-only run does not have")
         self.options = options
         self.slices = Slices(layers if options.metric == "layerwise" else [x.numel()])
         self.eta_0 = eta_0

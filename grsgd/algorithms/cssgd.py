@@ -24,7 +24,7 @@ PATIENCE = 0.8
 """Share of comm.timeout after which, by default, silent ranks are left behind at the end of the run."""
 
 CODING_UNIT = "s", "spent by the lowest rank on encoding and decoding packets, within communicate_seconds"
-USED_UNIT = "steps", "number of steps whose sum the lowest rank decoded with a message of this rank"
+USED_UNIT = "steps", "number of steps in which the lowest rank decoded the sum with a message of this rank"
 
 
 class CSSGDOptions(SummingOptions):

@@ -34,9 +34,10 @@ class PushSum(OnTopology, name=None):
     At any moment the weights a of all ranks and messages sum to n. So only gradients change ``sum a x``, however late
     or one-sided the messages are. The final model is ``sum a x / n``, after all messages have arrived.
 
-    The death of a process loses its weight, and the weight of its messages that have not arrived; the weight of
-    messages to it comes back. A process that takes its rank begins with a neighbour's model and weight 1. At the end
-    the weights are scaled to sum to the number of remaining ranks, so the result is the mean of their models.
+    When a process dies, its weight is lost, and so is the weight of its messages that have not arrived; the senders of
+    messages to it take their weight back. A process that takes its rank begins with a neighbour's model and weight 1.
+    At the end the weights are scaled to sum to the number of remaining ranks, so the result is the mean of their
+    models.
 
     With ``compression`` a message carries y, the rounded x, and the sender keeps the rounding error::
 

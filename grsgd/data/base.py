@@ -40,7 +40,10 @@ class Split(Protocol):
         """Return the number of samples."""
 
     def digest(self) -> int | None:
-        """Return a number that differs if the samples do, cheaply, or None; a user's own split may lack this method."""
+        """Return a number that is cheap to compute and differs if the samples differ, or None.
+
+        A user's own split may lack this method.
+        """
 
     def batches(
         self,

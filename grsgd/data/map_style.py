@@ -92,7 +92,7 @@ class MapStyleSplit:
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield batches as ``Split.batches`` says, by torch's DataLoader."""
         if augment:
-            raise DataError("augment is on: the samples of a data set of one's own are as its transforms make them")
+            raise DataError("augment is on: a data set of your own changes samples by its own transforms only")
         numbers = (index.tolist() for index in indices)
         loader = torch.utils.data.DataLoader(self.samples, batch_sampler=numbers, num_workers=workers)
         return self._batches(loader)

@@ -81,7 +81,7 @@ class Resumed:
             if key not in MAY_CHANGE and now != was:
                 raise ConfigError(f"{self}: was made with another {difference(key, was, now)}")
         if ranks != self.ranks and issubclass(config.algorithm_class, CentralAlgorithm):
-            raise ConfigError(f"{self}: is of {self.ranks} ranks, a server among them: go on with as many")
+            raise ConfigError(f"{self}: is of {self.ranks} ranks, a server among them: resume it with {self.ranks}")
         return configurations.parse(wanted, str(self))
 
     def other_code(self, config: Config) -> list[str]:

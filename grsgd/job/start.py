@@ -83,7 +83,7 @@ def job(target: str, arguments: list[str], ranks: int | None, launcher: str = "a
     trains = is_configuration(target)
     if is_python(target):
         if not arguments:
-            raise UsageError(f"run: {target} of what? grsgd run -n {ranks} SCRIPT.py")
+            raise UsageError(f"run: {target}: names no script: grsgd run -n {ranks} SCRIPT.py")
         program = [sys.executable, "-u"]
     elif trains:
         check_file(target)

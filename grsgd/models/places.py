@@ -115,7 +115,7 @@ def within(value, depth: int = 3) -> Iterator[object]:
 
 
 def shared(places: Iterable[MemoryPlace]) -> Iterator[tuple[MemoryPlace, list[MemoryPlace]]]:
-    """Yield each place whose memory others of the places share, with these other places."""
+    """Yield each place that overlaps with other places in memory, and a list of these others."""
     group: list[MemoryPlace] = []
     end = 0
     for place in [*sorted(places, key=lambda place: place.begin), None]:

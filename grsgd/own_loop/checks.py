@@ -67,7 +67,7 @@ def check_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, se
     """Raise ValueError if ``optimizer`` cannot train ``model`` together with other ranks."""
     name = type(optimizer).__name__
     if isinstance(optimizer, torch.optim.LBFGS):
-        raise ValueError("LBFGS calls its closure several times a step; distribute() takes optimizers that need none")
+        raise ValueError("LBFGS calls its closure several times per step; distribute() takes optimizers that need none")
     if isinstance(optimizer, torch.optim.SparseAdam) and sends_gradients:
         raise ValueError("SparseAdam needs sparse gradients; this algorithm sends gradients, and dense ones only")
     if hasattr(optimizer, "first_step") and hasattr(optimizer, "second_step"):

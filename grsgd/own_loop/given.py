@@ -89,7 +89,7 @@ class Logged:
             measured = ", ".join(OURS)
             raise ValueError(f"log(): {name!r} cannot be a column: {measured} are measured, and '/' means a group")
         if len(self._names) == MAX_NAMES:
-            raise ValueError(f"log(): {name!r} is one name more than {MAX_NAMES}: each is a column, with a row a step")
+            raise ValueError(f"log(): {name!r} is one name more than {MAX_NAMES}: each is a column with a row per step")
         if problem := why_unfit(name, np.zeros(1)):
             raise ValueError(f"log(): {name!r} cannot be a column of a run file: {problem}")
 

@@ -53,7 +53,7 @@ class OtherSteps:
         if optimizer is self.optimizer and not unwrapped.is_under_way():
             raise RuntimeError(
                 f"step() of the {type(optimizer).__name__} that was given to distribute(): no other rank learns of it; "
-                "call step() of what distribute() has returned"
+                "call step() of the optimizer that distribute() returned"
             )
 
     def _before(self, optimizer, arguments, named):
@@ -69,12 +69,12 @@ class OtherSteps:
         if any(id(p) in versions for group in self.optimizer.param_groups for p in group["params"]):
             raise RuntimeError(
                 f"step() of another optimizer, {name}, with parameters that distribute() trains: no other rank learns "
-                "of it; call step() of what distribute() has returned, or train a copy of the model"
+                "of it; call step() of the optimizer that distribute() returned, or train a copy of the model"
             )
         if is_own:
             raise RuntimeError(
                 f"step() of another optimizer, {name}, with gradients of this rank alone: call it after step() or "
-                "synchronize() of what distribute() has returned"
+                "synchronize() of the optimizer that distribute() returned"
             )
 
     def _state(self, optimizer) -> tuple[int, dict[int, int], bool]:

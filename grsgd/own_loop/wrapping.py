@@ -51,7 +51,7 @@ class WrappingOptimizer(torch.optim.Optimizer):
         if "step" in name and callable(found):
             raise AttributeError(
                 f"{type(self.optimizer).__name__}.{name}() would change the model without the other ranks: give "
-                f"distribute() the optimizer inside of it, and call {name}() of the one around"
+                f"distribute() the optimizer inside of it, and call {name}() of the outer optimizer"
             )
         return found
 

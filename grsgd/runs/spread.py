@@ -25,7 +25,7 @@ class MedianAndRange:
         return median_and_range([value for _, value in values], text)
 
     def numbers(self, values: Values) -> dict[str, float | None]:
-        """Return the numbers by the suffix of the column's name."""
+        """Return the summary's numbers, each under the suffix that it adds to a column's name."""
         known = known_values([value for _, value in values])
         middle = float(np.median(known)) if known else None
         return {"": middle, "_least": min(known, default=None), "_greatest": max(known, default=None)}
@@ -50,7 +50,7 @@ class MeanAndInterval:
         return shown if known == len(values) else f"{shown}, {known} of {len(values)}"
 
     def numbers(self, values: Values) -> dict[str, float | None]:
-        """Return the numbers by the suffix of the column's name."""
+        """Return the summary's numbers, each under the suffix that it adds to a column's name."""
         of_seeds = by_seed(values)
         return {"": fmean(of_seeds) if of_seeds else None, "_half_interval": half_interval(of_seeds)}
 

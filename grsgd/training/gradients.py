@@ -205,7 +205,7 @@ def check_common_batch(config: Config, size: int, algorithm: CommonBatchAlgorith
     if any(begin == end for _, begin, end in algorithm.blocks(size)):
         raise ConfigError(
             f"data.batch_size = {config.data.batch_size}: {name} with these options cuts the common batch of "
-            f"{size} samples into more blocks than that"
+            f"{size} samples into more than {size} blocks"
         )
 
 

@@ -83,7 +83,7 @@ def test_it_lies_beside_the_configuration(folder, monkeypatch):
         ("data.seed=3", "data.seed: unknown option; data are generated with the seed of the run"),
         ("data.directory=x", "mine.py:clusters: unknown option directory; allowed: samples, spread"),
         ("data.spread=wide", "data.spread = 'wide': expected a number"),
-        ("data.augment=true", "augment is on: the samples of a data set of one's own are as its transforms make them"),
+        ("data.augment=true", "augment is on: a data set of your own changes samples by its own transforms only"),
         ("task.name=mine.py:star", "task.name = 'mine.py:star': is no subclass of grsgd.tasks.Task"),
         ("task.name=nope", "task.name = unknown task 'nope'; there are classification, language_modelling, regression"),
         ("task.nope=1", "task.nope: unknown key; allowed: name"),

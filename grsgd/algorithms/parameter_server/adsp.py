@@ -47,10 +47,10 @@ class Adsp(Strategy):
             if gap <= s or (gap <= smax and all that are not slow have their gradient in the buffer):
                 w -= eta/n sum(buffer);  V += 1;  empty the buffer;  answer its workers
 
-    Three things are documented: the version and the delay as signs of a straggler; a threshold for the difference
-    between the newest and the oldest version, which decides the state; and an update rule for each state. All else is
-    inferred: the rules themselves, and every option and its default. A gradient that empties the buffer is applied in
-    the same update as the buffer, so the order of arrival makes no difference.
+    The paper's abstract names three things: the version and the delay as signs of a straggler; a threshold for the
+    difference between the newest and the oldest version, which decides the state; and an update rule for each state.
+    All else is inferred: the rules themselves, and every option and its default. A gradient that empties the buffer is
+    applied in the same update as the buffer, so the order of arrival makes no difference.
 
     max(c) - min(c) <= smax + 1, because no worker that leads by more than smax is answered.
 

@@ -229,7 +229,7 @@ def test_step_after_finish(algorithm):
 
 def test_optimizers_that_cannot_be_distributed():
     model = network()
-    with pytest.raises(ValueError, match="LBFGS calls its closure several times a step") as caught:
+    with pytest.raises(ValueError, match="LBFGS calls its closure several times per step") as caught:
         distribute(model, "grsgd", torch.optim.LBFGS(model.parameters()))
     one_line(caught)
     with pytest.raises(ValueError, match="SparseAdam needs sparse gradients") as caught:

@@ -152,7 +152,7 @@ def test_in_an_allocation(place, capsys, monkeypatch, tmp_path):
         (["-n", "2", "nothing.toml"], "run: nothing.toml: no such file"),
         (["-n", "2", "nothing", "--lr", "1"], "run: nothing: no such file: must be a configuration (.toml), a script"),
         (["-n", "2", "."], "run: .: a folder without __main__.py: name the script in it, or -m MODULE"),
-        (["-n", "2", "python"], "run: python of what? grsgd run -n 2 SCRIPT.py"),
+        (["-n", "2", "python"], "run: python: names no script: grsgd run -n 2 SCRIPT.py"),
         (["-n", "2", "run.toml", "--spares", "2"], "with --spares 2, -n 2: must be 3 or more"),
         (["-n", "2", "run.toml", "--resume", "nowhere"], "--resume nowhere: no such folder"),
     ],

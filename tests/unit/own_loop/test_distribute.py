@@ -1002,7 +1002,7 @@ def test_optimizers_that_cannot_be_distributed(monkeypatch):
     def work(mpi):
         model = network()
         wrong = [
-            ("dpsgd", torch.optim.LBFGS(model.parameters()), "^LBFGS calls its closure several times a step"),
+            ("dpsgd", torch.optim.LBFGS(model.parameters()), "^LBFGS calls its closure several times per step"),
             ("ring_allreduce", torch.optim.SparseAdam(list(model.parameters())), "^SparseAdam needs sparse gradients"),
             ("dpsgd", sgd(nn.Sequential(model, nn.Linear(2, 1))), r"^2 of the parameters of SGD .*shape \(1, 2\)"),
         ]
