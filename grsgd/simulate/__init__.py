@@ -1,5 +1,5 @@
-"""Simulated time: the schedules, algorithms and training loop that run on real MPI, driven by SimPy.
+"""Simulated time: SimPy drives the same schedules, algorithms and training loop that run on real MPI.
 
-`network` says what a network looks like, `flows` how messages share it, `fabric` how they find their receivers,
-`driver` how schedules wait, `compute` how long a gradient takes, and `run` puts a whole run together.
+`network` describes a network, `flows` shares its bandwidth among messages, and `fabric` delivers messages to receivers.
+`driver` runs schedules, `compute` gives the time of a gradient, and `run` puts a whole run together.
 """

@@ -1,4 +1,4 @@
-"""One rank's end of a simulated group, as a communicator sees it."""
+"""The backend of a communicator of simulated ranks."""
 
 import itertools
 
@@ -15,11 +15,11 @@ class SimulatedBackend:
     fabric
         The `MessageFabric` of all ranks.
     group
-        What tells this group's messages from those of others.
+        The name of this communicator's group, which keeps its messages apart from those of other groups.
     members
-        The group's ranks, as ranks of the fabric.
+        The ranks of the group, as ranks of the fabric.
     rank
-        This one's number in the group.
+        The rank of this process in the group.
     """
 
     survives_deaths = False
@@ -43,14 +43,14 @@ class SimulatedBackend:
 
     @property
     def hosts(self):
-        """Those of ``hosts:HxR``; else each rank has one."""
+        """The host of each rank of the group: from ``hosts:HxR``; on other networks each rank has a host of its own."""
         hosts = self.fabric.network.spec.hosts
         return [member // hosts.ranks if hosts else member for member in self.members]
 
     @property
     def lost(self):
         known = self.fabric.known_dead[self.fabric_rank]
-        if len(known) != len(self._lost):  # it is asked for at every event
+        if len(known) != len(self._lost):  # `lost` is read at every event, so the tuple is kept
             self._lost = tuple(rank for rank, process in enumerate(self.members) if process in known)
         return self._lost
 
@@ -73,14 +73,17 @@ class SimulatedBackend:
         return self.fabric.broadcast(self.group, self.members, array, self.fabric_rank, self.members[root], number)
 
     def Iallreduce(self, array):
-        """A ring all-reduce, whatever a real library would choose."""
+        """Begin an all-reduce over a ring, which stands for any algorithm that a real MPI library would choose."""
         if self._for_allreduce is None:
             self._for_allreduce = Communicator(self.dup())
-        tag = next(self._allreduces) % 100  # keeps those apart that are under way at once
+        tag = next(self._allreduces) % 100  # keeps all-reduces apart that are under way at the same time
         return self.fabric.drivers[self.fabric_rank].start(ring_allreduce(self._for_allreduce, array, tag))
 
     def calculate(self, schedule, comm: Communicator, x, options: dict):
-        """Begin an all-reduce whose end can be calculated; None where it cannot, or other things go on beside it."""
+        """Begin an all-reduce whose end can be calculated; return None if it cannot be.
+
+        The end cannot be calculated while a schedule runs in the background of this rank.
+        """
         allreduces = self.fabric.allreduces
         if allreduces is None or not self.fabric.drivers[self.fabric_rank].is_alone_in_foreground():
             return None
@@ -96,4 +99,4 @@ class SimulatedBackend:
         return SimulatedBackend(self.fabric, group, members, members.index(self.fabric_rank))
 
     def free(self):
-        """Do nothing: nothing is kept."""
+        """Do nothing: a simulated backend holds no resources."""

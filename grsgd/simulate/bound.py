@@ -9,20 +9,33 @@ from grsgd.simulate.simulation import Simulation
 from grsgd.training.stragglers import DelayModel
 
 STEPS = 100
-"""Of each worker, whose mean time is taken: they may vary at random."""
+"""Steps of each worker over which its time per step is averaged, because step times may vary at random."""
 
 
 def bound(
     config: Config, ranks: int, compute: str | None, step_seconds: str | None, gradients: int | None
 ) -> list[tuple[str, str]]:
-    """Return the rows of a table: what is known of the workers, and the times of an update.
+    """Return the rows of a table: the workers, and the seconds that an update takes in theory.
 
-    ``compute``: one of `grsgd.simulate.compute.FORMS`. ``step_seconds``: instead, the times of all workers, separated
-    by commas. ``gradients``: of an update; None takes what the strategy does. Raises ConfigError, UsageError.
+    Parameters
+    ----------
+    config
+        The configuration of a run with a parameter server.
+    ranks
+        The number of ranks, server included.
+    compute
+        One of `grsgd.simulate.compute.FORMS`, from which the workers' step times follow.
+    step_seconds
+        In place of ``compute``: the step time of each worker in seconds, separated by commas.
+    gradients
+        The number of gradients in an update; None takes the number that the server's strategy waits for.
+
+    Raises ConfigError if a step takes no time, and UsageError if the arguments contradict each other or the algorithm
+    has no server that waits for gradients.
     """
     given = read(step_seconds) if step_seconds is not None else None
     if given is not None and compute is not None:
-        raise UsageError("--step-seconds and --compute: only one of them")
+        raise UsageError("--step-seconds and --compute: give only one of them")
     simulation = Simulation(config, ranks, network("switch"), compute, timing_only=True)
     algorithm = simulation.trainers[0].algorithm
     if not isinstance(algorithm, CentralAlgorithm) or algorithm.bound_gradients is None:
@@ -31,7 +44,7 @@ def bound(
     if given is None:
         given = [mean_seconds(simulation, config, worker) for worker in range(workers)]
     if len(given) != workers:
-        raise UsageError(f"--step-seconds: {len(given)} times, but of {ranks} ranks {workers} train (--ranks)")
+        raise UsageError(f"--step-seconds: {len(given)} times given, but {workers} of {ranks} ranks train (--ranks)")
     if not all(given):
         raise ConfigError(f"--compute {simulation.compute}: a step takes no time")
     size = algorithm.bound_gradients if gradients is None else gradients
@@ -40,14 +53,14 @@ def bound(
     return [
         ("algorithm", f"{algorithm.traits.label}, {workers} workers; times of {size} gradients"),
         ("step of each worker", ", ".join(f"{seconds:.3g} s" for seconds in given)),
-        ("optimal", f"{optimal_seconds(given, size):.3g} s: nothing computes so many of one model in less"),
+        ("optimal", f"{optimal_seconds(given, size):.3g} s: the least time for {size} gradients of one model"),
         ("all wait for all", f"{rounds * max(given):.3g} s, as with bsp"),
-        ("nobody waits", f"{at_once:.3g} s for as many of different models, as with asp"),
+        ("nobody waits", f"{at_once:.3g} s for {size} gradients of different models, as with asp"),
     ]
 
 
 def read(text: str) -> list[float]:
-    """Return the times of ``--step-seconds``; raises UsageError."""
+    """Return the times in ``--step-seconds``, in seconds; raise UsageError unless all are numbers above 0."""
     try:
         found = [float(each) for each in text.split(",")]
     except ValueError:
@@ -58,7 +71,7 @@ def read(text: str) -> list[float]:
 
 
 def mean_seconds(simulation: Simulation, config: Config, worker: int) -> float:
-    """Return the mean time of a worker's first steps, with what its stragglers add."""
+    """Return the mean seconds of the first `STEPS` steps of a worker, delays of its stragglers included."""
     delays = DelayModel(config.stragglers, worker, config.seed)
     total = 0.0
     for step in range(STEPS):

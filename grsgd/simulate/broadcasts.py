@@ -1,4 +1,4 @@
-"""Broadcasts between ranks in one process: one message to all others, or a copy to each."""
+"""Broadcasts between simulated ranks: one message to all other ranks, or one copy to each of them."""
 
 from functools import partial
 
@@ -7,9 +7,10 @@ from grsgd.simulate.waitable import Waitable
 
 
 class SimulatedMulticast:
-    """A broadcast of a group through a `MessageFabric`. A long one leaves when all receives for it have been posted.
+    """A broadcast of a group through a `MessageFabric`.
 
-    ``done()`` is called when all ranks have their copy.
+    A long message (above ``eager_bytes``) leaves when all ranks have posted their receives for it.
+    ``done()`` is called when all ranks have received their copies.
     """
 
     def __init__(self, fabric, root: int, members: tuple[int, ...], done):
@@ -31,7 +32,7 @@ class SimulatedMulticast:
 
     def receive(self, rank: int, array) -> Waitable:
         self.receiving[rank] = receiving = self.fabric.receiving_type(array)
-        if rank in self.arrived:  # only a short one comes before its receive
+        if rank in self.arrived:  # only a short message can arrive before its receive is posted
             copy_into(array, self.array)
             receiving.complete = True
             self._forget_if_over()
@@ -86,7 +87,7 @@ class SimulatedMulticast:
 
 
 class Copy:
-    """A flow of a `SimulatedMulticast`."""
+    """One copy of a broadcast on its way to one rank, or to all of them in a network with multicast."""
 
     __slots__ = ("multicast", "dests")
 

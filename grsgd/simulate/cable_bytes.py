@@ -1,4 +1,4 @@
-"""The bytes that cables have carried, in the run file."""
+"""The table of bytes per cable in the run file."""
 
 import numpy as np
 
@@ -16,9 +16,10 @@ UNITS = {
 
 
 def add_cables(run: Run, network: Network):
-    """Add the group ``traffic/cables``, a row for each direction of a cable that was used, the busiest first.
+    """Add the group ``traffic/cables``: a row for each direction of each cable that was used, busiest cable first.
 
-    Of more than run files may have texts, the least busy are left out. A network without cables adds nothing.
+    A run file can hold `MAX_TEXTS` rows, so the least busy cables beyond that number are left out.
+    A network without cables adds nothing.
     """
     if not network.spec.has_cables:
         return
@@ -35,6 +36,6 @@ def add_cables(run: Run, network: Network):
 
 
 def busiest_first(used: tuple[Cable, int]) -> tuple:
-    """Return what a cable and its bytes are sorted by: how long it is busy with them."""
+    """Return the sort key of a cable and its bytes: the cable that needs the longest time for its bytes is first."""
     cable, nbytes = used
     return -nbytes / cable.bandwidth, -nbytes, cable

@@ -1,4 +1,4 @@
-"""Events of SimPy's kernel that call one function, and nothing else: a simulation makes several for each message."""
+"""Events of SimPy's kernel that only call one function; a simulation makes several of them for each message."""
 
 import heapq
 from collections.abc import Callable
@@ -8,36 +8,38 @@ from simpy.events import NORMAL
 
 
 class Call:
-    """An event at a time that is known when it is made; ``callbacks`` is what the kernel calls."""
+    """An event whose time is known when it is made; the kernel calls the functions in ``callbacks``."""
 
     __slots__ = ("callbacks",)
 
     _ok = True
-    """Which the kernel asks of an event: it does not fail."""
+    """The flag that the kernel reads: true, because this event never fails."""
 
     def __init__(self, call: Callable):
         self.callbacks: tuple[Callable, ...] | None = (call,)
 
     def cancel(self):
-        """Call nothing: SimPy cannot take an event back."""
+        """Let the event call nothing; SimPy cannot remove an event from its queue."""
         self.callbacks = ()
 
 
 def call_at(env: simpy.Environment, moment: float, call: Callable, priority: int = NORMAL) -> Call:
-    """Call ``call(event)`` at ``moment``, to the last bit, which a difference to now may lose."""
+    """Call ``call(event)`` at exactly ``moment``: a delay from now could change the last bits of the time."""
     event = Call(call)
     heapq.heappush(env._queue, (moment, priority, next(env._eid), event))
     return event
 
 
 def call_after(env: simpy.Environment, seconds: float, call: Callable, priority: int = NORMAL) -> Call:
-    """Call ``call(event)`` in ``seconds`` from now."""
+    """Call ``call(event)`` after ``seconds``."""
     return call_at(env, env._now + seconds, call, priority)
 
 
 def run_until_complete(env: simpy.Environment, waitable):
-    """Let time pass until ``waitable.complete``: what `simpy.Environment.step` does, again and again, of events that do
-    not fail but for those of processes. Raises simpy.core.EmptySchedule."""
+    """Let time pass until ``waitable.complete``; raise simpy.core.EmptySchedule if no event is left before.
+
+    The loop does the work of `simpy.Environment.step` for events that do not fail; events of processes may fail.
+    """
     queue, pop = env._queue, heapq.heappop
     while not waitable.complete:
         if not queue:

@@ -1,4 +1,4 @@
-"""How long a step's computation takes in simulated time."""
+"""The simulated seconds of a step's computation."""
 
 import copy
 from collections.abc import Callable
@@ -17,28 +17,29 @@ from grsgd.simulate.network import AFTER_WAIT_SECONDS, MAX_SIGMA, ComputeSpec
 from grsgd.training import unwrapped
 
 FORMS = "constant:SECONDS, lognormal:MEDIAN,SIGMA, flops:PER_SECOND, measured"
+"""Forms of the option ``--compute``, for messages."""
 DEFAULT = "flops:1e10"
-"""Where the user says nothing: 10 Gflop/s, about one core of a CPU on a small model."""
+"""The computing time if the user states none: 10 Gflop/s, about one core of a CPU on a small model."""
 
 
 @dataclass(frozen=True)
 class ComputeTime:
-    """How long computations take, log-normally distributed.
+    """The seconds of computations, log-normally distributed.
 
     Parameters
     ----------
     median
-        Seconds.
+        Median in seconds.
     sigma
-        Of the logarithm of the seconds; 0 is constant.
+        Standard deviation of the logarithm of the seconds; 0 makes all times equal.
     seed
-        Of the random numbers.
+        Seed of the random numbers.
     slowdown
-        By rank, a factor; 1 for the others.
+        By rank, the factor by which its times are longer; 1 for all other ranks.
     after_wait
-        That of steps which follow a long wait, where it is another; see `AfterWaits`.
+        Times of steps that follow a long wait, if they differ; see `AfterWaits`.
     work
-        Seconds that a step of the algorithm takes more, beside its messages: its own code.
+        Seconds per step of the algorithm's own code, messages excluded.
     """
 
     median: float
@@ -50,12 +51,12 @@ class ComputeTime:
 
     @classmethod
     def of(cls, spec: ComputeSpec, seed: int) -> "ComputeTime":
-        """Return that of a network's file."""
+        """Return the computing times that a network file states."""
         after = spec.after_wait and cls(spec.after_wait, spec.after_wait_sigma, seed, spec.slowdown)
         return cls(spec.median, spec.sigma, seed, spec.slowdown, after, spec.work)
 
     def __call__(self, rank: int, step: int) -> float:
-        """Return the seconds of a rank's step, keyed by (seed, rank, step) and so the same for every algorithm."""
+        """Return the seconds of a rank's step; they depend on (seed, rank, step) alone, not on the algorithm."""
         median = self.median * self.slowdown.get(rank, 1.0)
         if not self.sigma:
             return median
@@ -71,11 +72,12 @@ class ComputeTime:
 
 
 class AfterWaits:
-    """How long the computations of one rank take, of which those after a wait may take another time: a processor's
-    quota is unused then, and caches are cold. From no wait to `AFTER_WAIT_SECONDS` the logarithm of the time changes
-    evenly.
+    """The seconds of one rank's computations, which may differ after a wait.
 
-    ``waited()``: for how many seconds the rank has waited in all.
+    After a wait a processor's quota is unused, and caches are cold. Between no wait and a wait of
+    `AFTER_WAIT_SECONDS`, the logarithm of the time changes linearly.
+
+    ``waited()`` returns the seconds that the rank has waited since the start of the run.
     """
 
     def __init__(self, compute: ComputeTime, waited: Callable[[], float]):
@@ -83,16 +85,16 @@ class AfterWaits:
         self.before = 0.0
 
     def __call__(self, rank: int, step: int) -> float:
-        """Return the seconds of the rank's step, which begins now."""
+        """Return the seconds of the step that the rank begins now."""
         waited = self.waited()
         share = min((waited - self.before) / AFTER_WAIT_SECONDS, 1.0)
         self.before = waited
-        usual, after = self.compute(rank, step), self.compute.after_wait(rank, step)  # of the same random number
+        usual, after = self.compute(rank, step), self.compute.after_wait(rank, step)  # from the same random number
         return usual * (after / usual) ** share
 
 
 def parse(text: str) -> tuple[str, list[float]]:
-    """Return the form and the numbers of ``--compute``; raises ConfigError."""
+    """Return the form and the numbers of ``--compute``; raise ConfigError if the text is not one of `FORMS`."""
     form, _, rest = text.partition(":")
     counts = {"constant": 1, "lognormal": 2, "flops": 1, "measured": 0}
     try:
@@ -110,26 +112,29 @@ def parse(text: str) -> tuple[str, list[float]]:
 
 
 def check_end(config: Config, compute: ComputeTime):
-    """Raise ConfigError for a run that would never end: one that ends after a time of which its steps need none."""
+    """Raise ConfigError if the run would never end: it ends after ``train.seconds``, and its steps take no time."""
     if config.train.seconds is not None and not compute.median:
         raise ConfigError(
-            f"--compute {compute}: a step takes no time, and train.seconds = {config.train.seconds:g} would never be "
-            "over; allowed: more than 0 seconds a step, or train.epochs, steps or samples"
+            f"--compute {compute}: a step takes no time, so a run of train.seconds = {config.train.seconds:g} would "
+            "never end; allowed: more than 0 seconds per step, or train.epochs, steps or samples"
         )
 
 
 def check_free_running(config: Config, compute: ComputeTime, latency: float):
-    """Raise ConfigError for ranks that learn by messages that the run is over, and whose steps let no time pass."""
+    """Raise ConfigError if steps take no time but the ranks must receive a message that the run is over."""
     if latency + compute.median == latency:
         raise ConfigError(
-            f"--compute {compute}: a step takes no time, and {config.algorithm.name} would never end: no rank waits, "
-            "and the message that the run is over arrives when time has passed; allowed: more than 0 seconds a step"
+            f"--compute {compute}: a step takes no time, so {config.algorithm.name} would never end: no rank waits, "
+            "and the message that ends the run needs time to arrive; allowed: more than 0 seconds per step"
         )
 
 
 def flops(model: torch.nn.Module, sample: torch.Tensor, batch_size: int) -> int:
-    """Count the floating-point operations of a forward and a backward pass, of a copy of ``model`` full of zeros, for
-    batches of inputs like ``sample``; those of a large model are not done."""
+    """Return the number of floating-point operations of a forward and a backward pass of ``model``.
+
+    The batch has ``batch_size`` inputs of the shape and dtype of ``sample``. The count is made on a copy of the model
+    full of zeros; for a model above `COUNTED_BYTES` the operations are counted without being executed.
+    """
     is_small = sum(parameter.nbytes for parameter in model.parameters()) <= COUNTED_BYTES
     device = "cpu" if is_small else "meta"
     inputs = torch.zeros(batch_size, *sample.shape, dtype=sample.dtype, device=device)
@@ -141,14 +146,17 @@ def flops(model: torch.nn.Module, sample: torch.Tensor, batch_size: int) -> int:
 
 
 COUNTED_BYTES = 4 * 1024 * 1024
-"""The operations of models of up to this size are done to be counted: where they are not, torch loads its compiler,
-which takes 1.7 s and 75 MB."""
+"""Greatest model, in bytes, whose operations are executed in order to be counted.
+
+Counting without execution makes torch load its compiler, which takes 1.7 s and 75 MB.
+"""
 UNTIMED_STEPS = 3
-"""The first ones allocate."""
+"""Number of first steps that are not timed, because they allocate memory."""
 
 
 def measure(step: Callable[[], None], steps: int = 30) -> tuple[float, float]:
-    """Return the median, and sigma of the logarithm, of the real seconds that ``step()`` takes: gradient and update."""
+    """Return median, and sigma of the logarithm, of the real seconds of ``step()``, which is a gradient and an update.
+    """
     ((median, sigma),) = medians_and_sigmas(np.array([seconds_of_steps(step, steps)]))
     return median, sigma
 
@@ -156,12 +164,12 @@ def measure(step: Callable[[], None], steps: int = 30) -> tuple[float, float]:
 def seconds_of_steps(
     step: Callable[[], None], steps: int, share: float | None = None, wait: Callable[[], None] | None = None
 ) -> list[float]:
-    """Return the real seconds of each of so many ``step()``.
+    """Return the real seconds of each of ``steps`` calls of ``step()``.
 
-    share: of a core that this process is limited to; None: it has a whole one. Limits are kept over some milliseconds,
-    so that a short step takes its time at full speed or several times as long, by turns; with a share it is what it
-    takes of the processor, divided by the share.
-    wait: is called before each step, and not timed.
+    share: share of a core to which this process is limited; None for a whole core. Limits are enforced over periods of
+    some milliseconds, so by the clock a short step takes either its time at full speed or several times as long. With a
+    share, the time is therefore the processor time of the step, divided by the share.
+    wait: called before each step, and not timed.
     """
     clock = perf_counter if share is None else process_time
     seconds = []
@@ -177,14 +185,14 @@ def seconds_of_steps(
 def medians_and_sigmas(seconds: np.ndarray) -> list[tuple[float, float]]:
     """Return the median, and sigma of the logarithm, of the steps of each rank.
 
-    seconds: float64 of shape [ranks, steps], of steps that ranks take at about the same time. What makes steps longer
-    on all ranks at once is no part of sigma: in a simulation each rank draws times of its own, and those that wait for
-    the last one would wait too long.
+    seconds: float64 of shape [ranks, steps], of steps that ranks take at about the same time. A slowdown of all ranks
+    at once does not count for sigma. In a simulation each rank draws its own times, and ranks that wait for the slowest
+    rank would wait too long otherwise.
     """
     ranks, medians = len(seconds), np.median(seconds, axis=1)
     logs = np.log(seconds / medians[:, None])
     if ranks > 1:
-        logs = (logs - logs.mean(axis=0)) * np.sqrt(ranks / (ranks - 1))  # of independent steps: as before
+        logs = (logs - logs.mean(axis=0)) * np.sqrt(ranks / (ranks - 1))  # keeps the sigma of independent steps
     low, high = np.percentile(logs, [25, 75], axis=1)
-    sigmas = (high - low) / 1.349  # of a normal distribution, whatever the outliers
+    sigmas = (high - low) / 1.349  # sigma of a normal distribution with these quartiles: ignores outliers
     return [(float(median), float(sigma)) for median, sigma in zip(medians, sigmas, strict=True)]

@@ -1,4 +1,4 @@
-"""The computing times of a simulated run: those that the user states, those of the network's file, or measured ones."""
+"""The choice of computing times for a simulated run: stated by the user or the network file, or measured."""
 
 import numpy as np
 import torch
@@ -20,10 +20,10 @@ def choose_compute_time(
     dataset: Dataset,
     device: torch.device,
 ) -> ComputeTime:
-    """Return the ``stated`` time of a step (`compute.parse`), else the network's, else the default.
+    """Return the ``stated`` time of a step (from `compute.parse`), else the network's time, else the default.
 
-    ``measured`` stands for the network's time, and only without it for a measurement on this machine.
-    ``blueprint`` is the model without content.
+    ``measured`` stands for the network's time, or, if there is none, for a measurement on this machine. ``blueprint``
+    is the model without content.
     """
     form, numbers = stated or (None, [])
     if form in (None, "measured") and network.compute is not None:
@@ -32,7 +32,7 @@ def choose_compute_time(
         form, numbers = compute_times.parse(compute_times.DEFAULT)
     if form == "flops":
         (sample, *_), _ = next(dataset.train.batches(iter([np.zeros(1, np.int64)])))
-        advice = "counting its operations without content failed, which --compute constant:SECONDS does not need"
+        advice = "its operations could not be counted without content; --compute constant:SECONDS needs no count"
         with in_own_code(config, f"model.name = {config.model.name!r}: {advice}"):
             operations = compute_times.flops(blueprint, sample, config.data.batch_size)
         return ComputeTime(operations / numbers[0])

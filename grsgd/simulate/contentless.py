@@ -1,4 +1,4 @@
-"""Models that have sizes and no content, for simulations of time alone."""
+"""Models that have sizes but no content, for simulations of time only."""
 
 import torch
 
@@ -11,8 +11,10 @@ def sizes(model: torch.nn.Module) -> tuple[list[int], int]:
 
 
 def without_content(parameters: list[int], statistics: int) -> torch.nn.Module:
-    """Return a model on the device ``meta``, with parameters of these numbers of elements and one buffer of
-    ``statistics`` elements."""
+    """Return a model on the device ``meta``, with one buffer of ``statistics`` elements.
+
+    ``parameters``: number of elements of each parameter.
+    """
     flat = torch.nn.Module()
     flat.x = torch.nn.ParameterList([torch.empty(size, device="meta") for size in parameters])
     flat.register_buffer("statistics", torch.empty(statistics, device="meta"))

@@ -1,4 +1,4 @@
-"""Drives the schedules of one rank in simulated time."""
+"""The driver of one rank's schedules in simulated time."""
 
 import math
 
@@ -14,11 +14,11 @@ from grsgd.simulate.waitable import Waitable
 
 
 class Deadlock(RuntimeError):
-    """Every rank waits, and nothing is under way; says which rank waits for what."""
+    """An error: every rank waits, and no message or timer is under way. Its text says what each rank waits for."""
 
 
 class Activity(Waitable):
-    """A schedule that runs in simulated time; itself a pollable, true when the schedule has ended."""
+    """A schedule that runs in simulated time; it is a pollable itself, complete when the schedule has ended."""
 
     __slots__ = ("driver", "schedule", "pending", "value", "blocked_at", "abandoned", "lost")
 
@@ -30,7 +30,7 @@ class Activity(Waitable):
         self.blocked_at: float | None = None
         self.abandoned = False
         self.lost: LostRank | None = None
-        """The error that has ended it, in the background: raised where the schedule is waited for."""
+        """Error that ended this background schedule; it is raised in the schedule that waits for this one."""
 
     def Test(self) -> bool:
         if self.lost is not None:
@@ -38,7 +38,7 @@ class Activity(Waitable):
         return self.complete
 
     def resume(self, error: BaseException | None = None):
-        """Go on until the schedule waits or ends; with ``error``, raise it where the schedule waits."""
+        """Run the schedule until it waits or ends; raise ``error``, if any, at the point where the schedule waits."""
         driver = self.driver
         driver.active = self
         if self.blocked_at is not None:
@@ -51,7 +51,7 @@ class Activity(Waitable):
                     pollable = self.pending[-1]
                     try:
                         ready = pollable.Test()
-                    except Exception as caught:  # fails where the schedule waits, so that it can clean up
+                    except Exception as caught:  # raised where the schedule waits, so that the schedule can clean up
                         error = caught
                         break
                     if not ready:
@@ -72,7 +72,7 @@ class Activity(Waitable):
             self.finish(driver)
         except BaseException as error:
             if isinstance(error, LostRank) and self is not driver.foreground and driver.polls_messages:
-                self.lost = error  # the run goes on without that rank
+                self.lost = error  # the run goes on without the dead rank
                 self.finish(driver)
                 return
             if not getattr(error, "__notes__", None):
@@ -84,7 +84,7 @@ class Activity(Waitable):
         waitable = pollable.request if type(pollable) is Message else pollable
         if isinstance(waitable, Waitable) and waitable.waiter is None:
             waitable.waiter = self
-        else:  # a flag of this rank, which cannot change unless something happens here
+        else:  # a flag of this rank, which changes only when something happens on this rank
             self.driver.polled.append(self)
 
     def __str__(self):
@@ -113,48 +113,48 @@ class SimulatedDriver:
     env
         The SimPy environment that keeps the simulated time.
     compute_seconds
-        ``compute_seconds(rank, step)``: how long the rank's next computation takes. The work itself is done at its
-        beginning, with the parameters of that moment.
+        ``compute_seconds(rank, step)`` returns the seconds of the rank's next computation. The work itself is done when
+        the computation begins, with the parameters of that moment.
     timing_only
-        Whether the work is not done at all.
+        Whether to skip the work and let only its time pass.
     """
 
     progress_mode = "virtual"
     calls_stages = True
     timeout = math.inf
-    """Infinite: a wait that cannot end raises `Deadlock`."""
+    """Timeout in seconds: infinite, because a wait that cannot end raises `Deadlock`."""
 
     def __init__(self, env, rank: int = 0, compute_seconds=lambda rank, step: 0.0, timing_only: bool = False):
         self.env, self.rank = env, rank
         self.compute_seconds, self.timing_only = compute_seconds, timing_only
         self.processor: Processor | None = None
-        """The processor that computations and messages share; None where messages take no time of it."""
+        """Processor that computations and messages share; None if messages take no processor time."""
         self.work_seconds = 0.0
-        """How long the algorithm's own code takes, beside each computation."""
+        """Seconds that the algorithm's own code takes in addition to each computation."""
         self.wait_seconds = 0.0
         self.watch = None
-        """Called when a message has come for which no receive is posted; raises to break off the trainer's wait."""
+        """Function called when a message arrives without a posted receive; may raise an error, which ends the trainer's wait."""
         self.unexpected_message = False
-        """Whether such a message has come while the trainer computed."""
+        """Whether a message without a posted receive has arrived while the trainer computed."""
         self.foreground: Activity | None = None
         self.active: Activity | None = None
-        """The one that runs, or was the last to run."""
+        """Activity that runs now, or that was the last to run."""
         self.polled: list[Activity] = []
-        """Activities that wait for a flag of this rank, which is tested whenever something has changed for it."""
+        """Activities that wait for a flag of this rank; the flags are tested after each event of this rank."""
         self.random_state: torch.Tensor | None = None
-        """The state of torch's generator: each rank has a random stream of its own, as if in a process of its own."""
+        """State of torch's random generator: each rank has its own random stream, like a process of its own."""
         self._computed = 0
         self._ready: list[Activity] = []
         self._background: list[Activity] = []
         self._beside: list[Activity] = []
         self.abandoned: list = []
-        """Always empty: nothing is written into arrays of schedules that are not driven."""
+        """Abandoned receives: always empty, because nothing is written into arrays of abandoned schedules."""
         self._running = False
         self.is_dead = self.polls_messages = False
-        """``polls_messages``: whether activities that wait for a flag look for messages themselves."""
+        """``polls_messages``: whether activities that wait for a flag also look for messages."""
 
     def kill(self):
-        """Let the process die that this rank is: nothing of it goes on."""
+        """Let the process of this rank die: none of its schedules continues."""
         self.is_dead = True
         self._background += self._beside
         self.abandon()
@@ -164,25 +164,25 @@ class SimulatedDriver:
             self.foreground.abandoned = self.foreground.complete = True
 
     def keep_random_state(self):
-        """Let this rank draw from a random stream of torch of its own, which goes on from torch's present one."""
+        """Give this rank its own random stream of torch, which continues from torch's present state."""
         self.random_state = torch.get_rng_state()
 
     def clock(self) -> float:
         return self.env.now
 
     def waited(self) -> float:
-        """Return for how many seconds the main program has waited for others; 0 if it does not."""
+        """Return the seconds that the main program has waited for other ranks; 0 if it does not wait now."""
         activity = self.foreground
         if activity is None or activity.blocked_at is None or type(activity.pending[-1]) is Timer:
             return 0.0
         return self.env.now - activity.blocked_at
 
     def is_alone_in_foreground(self) -> bool:
-        """Whether it is the main program that runs, and nothing goes on in the background."""
+        """Return whether the main program runs now, and no background schedule is unfinished."""
         return self.active is self.foreground and all(activity.complete for activity in self._background)
 
     def poll(self):
-        """Do nothing: background schedules go on by themselves."""
+        """Do nothing: background schedules continue without polling."""
 
     def start(self, schedule: Schedule) -> Activity:
         activity = Activity(self, schedule)
@@ -190,32 +190,32 @@ class SimulatedDriver:
         return self._begin(activity)
 
     def start_beside(self, schedule: Schedule) -> Activity:
-        """Drive ``schedule`` in the background as another driver of the rank would: `abandon` does not end it."""
+        """Drive ``schedule`` in the background as a second driver of the rank would: `abandon` does not end it."""
         self._beside.append(Activity(self, schedule))
         return self._begin(self._beside[-1])
 
     def _begin(self, activity: Activity) -> Activity:
         if self._running:
-            activity.resume()  # post the first messages at once
+            activity.resume()  # posts the first messages at once
         else:
             self.notify(activity)
         return activity
 
     def abandon(self):
-        """Drive no schedule that was started so far any more, except the foreground's."""
+        """Stop driving all schedules that were started so far, except the foreground schedule."""
         for activity in self._background:
             activity.abandoned = True
         self.polled = [activity for activity in self.polled if not activity.abandoned]
         self._background.clear()
 
     def start_foreground(self, schedule: Schedule) -> Activity:
-        """Drive the schedule that stands for this rank's main program, whose waiting time counts."""
+        """Drive the schedule of this rank's main program, whose waiting time counts."""
         self.foreground = Activity(self, schedule)
         self.notify(self.foreground)
         return self.foreground
 
     def begin(self, pollable):
-        """Return what to wait for in place of what a schedule has yielded: a timer if it takes a known time."""
+        """Return the pollable that a schedule has yielded, or in its place a timer if it takes a known time."""
         if type(pollable) is Message:  # the usual case
             return pollable
         if isinstance(pollable, Delay):
@@ -231,7 +231,7 @@ class SimulatedDriver:
         return pollable
 
     def _compute(self, timer: Timer, seconds: float, done: float, stages: list):
-        """Compute for what is left of ``seconds`` when the share ``done`` of them is over, and call the stages."""
+        """Compute the rest of ``seconds``, of which the share ``done`` is over, and call the stages at their shares."""
         if not stages:
             self._pass(seconds * (1 - done), lambda: timer.finish(self))
             return
@@ -245,7 +245,7 @@ class SimulatedDriver:
         self._pass(seconds * (share - done), go_on)
 
     def _pass(self, seconds: float, call):
-        """``call`` when so much has been computed."""
+        """Call ``call`` after ``seconds`` of computing."""
         if self.processor is None:
             call_after(self.env, seconds, lambda _: call())
             return
@@ -253,9 +253,9 @@ class SimulatedDriver:
         self.processor.compute(seconds, polls, call)
 
     def notify(self, waiter: Activity | None, error: BaseException | None = None):
-        """Something has changed for this rank: resume ``waiter``, which waited for it, and all that wait for a flag.
+        """Resume ``waiter``, whose wait is over, and all activities that wait for a flag that is now true.
 
-        One activity runs at a time, until it waits again, so that nothing changes between two yields.
+        One activity runs at a time, until it waits again, so that nothing changes between two of its yields.
         """
         if self.is_dead:
             return
@@ -279,7 +279,7 @@ class SimulatedDriver:
         self._running = False
 
     def on_unexpected_message(self):
-        """A message has come for which no receive is posted: perhaps the one that says that the run is over."""
+        """Handle a message without a posted receive, which may say that the run is over."""
         activity = self.foreground
         if self.polls_messages:
             self.notify(None)
@@ -292,8 +292,11 @@ class SimulatedDriver:
             self.notify(activity, error)
 
     def stop_error(self, activity: Activity) -> Exception | None:
-        """The error to raise in ``activity``, which waits or is about to: that of `watch`, if the activity is the
-        trainer, waits for other ranks, and an unexpected message has come."""
+        """Return the error of `watch` for the trainer if a message without a receive has arrived; else None.
+
+        ``activity`` waits or is about to wait. Only the trainer's own activity gets the error, and only if it waits for
+        other ranks.
+        """
         if self.unexpected_message and activity is self.foreground and type(activity.pending[-1]) is not Timer:
             self.unexpected_message = False
             try:
@@ -304,7 +307,7 @@ class SimulatedDriver:
         return None
 
     def _forget(self, activity: Activity):
-        """Let ``activity`` wait for nothing."""
+        """Let ``activity`` no longer wait for its pollable."""
         pollable = activity.pending[-1]
         waitable = pollable.request if type(pollable) is Message else pollable
         if isinstance(waitable, Waitable) and waitable.waiter is activity:
@@ -327,15 +330,15 @@ class SimulatedDriver:
 
 
 def is_over(pollable) -> bool:
-    """Whether it is true, or raises what whoever waits for it must be told."""
+    """Return whether a pollable is complete or raises an error, so that the wait for it is over."""
     try:
         return pollable.Test()
-    except Exception:  # noqa: BLE001  raised again where the schedule waits
+    except Exception:  # noqa: BLE001  raised again in the schedule that waits
         return True
 
 
 def run_all(env: simpy.Environment, drivers: list[SimulatedDriver], schedules) -> list:
-    """Drive one schedule a rank to its end, as its main program; returns their values. Raises Deadlock."""
+    """Drive one schedule per rank to its end, as the rank's main program; return their values. Raises Deadlock."""
     activities = [driver.start_foreground(schedule) for driver, schedule in zip(drivers, schedules, strict=True)]
     run_until_done(env, activities)
     for driver in drivers:

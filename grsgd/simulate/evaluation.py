@@ -1,4 +1,4 @@
-"""Evaluates snapshots of simulated ranks, in a time of its own: that of their training stands still meanwhile."""
+"""The evaluation of snapshots of simulated ranks, in a clock of its own, while the clock of training stands still."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -17,27 +17,27 @@ from grsgd.training.trainer import Trainer, ignore
 
 
 class SnapshotEvaluation:
-    """Evaluates the snapshots of ``trainers``, one a rank; ``models`` are told of each that is evaluated."""
+    """Evaluates the snapshots of ``trainers``, one trainer per rank; calls ``models`` for each evaluated model."""
 
     def __init__(self, trainers: list[Trainer], models: ModelFiles):
         self.trainers, self.models = trainers, models
         self.env = simpy.Environment()
         self.qualities: list[Quality] = []
-        """The qualities that `of_new_snapshots` has returned so far, of the first marks of all ranks."""
+        """Qualities that `of_new_snapshots` has returned so far, of the first marks that all ranks have passed."""
         self.marks_seen = 0
-        """How many marks all ranks had passed then, those without a snapshot of their own too."""
+        """Number of marks that all ranks had passed at the last call, including marks without an own snapshot."""
 
     @cached_property
     def fabric(self) -> MessageFabric:
-        """Carries the messages of evaluations; not made where nothing is evaluated."""
+        """Messages of evaluations; made when they are first needed."""
         ranks = range(len(self.trainers))
         network = Network(self.env, NetworkSpec(bandwidth="inf bit", latency="0 s"), len(ranks))
         return MessageFabric(network, [SimulatedDriver(self.env, rank) for rank in ranks])
 
     def of_new_snapshots(self) -> list[Quality]:
-        """Return the qualities at the marks that all ranks have passed since the call before.
+        """Return the qualities at the marks that all ranks have passed since the previous call.
 
-        The ranks may be training: their models are the same afterwards.
+        The ranks may be in training: their models are unchanged afterwards.
         """
         marks_seen = min(len(trainer.snapshots) for trainer in self.trainers)
         if marks_seen == self.marks_seen:
@@ -53,17 +53,17 @@ class SnapshotEvaluation:
         return new
 
     def marks(self, ranks: list[int]) -> list[int]:
-        """Return the marks of the snapshots that all these ranks have."""
+        """Return the marks of the snapshots that all ``ranks`` have."""
         return common_marks([self.trainers[rank].snapshots.numbers for rank in ranks])
 
     def of_snapshots(self, marks: list[int], ranks: list[int]) -> list[Quality]:
-        """Return the qualities of these ranks' snapshots; leaves the last of the averaged models in the replicas."""
+        """Return the qualities of the snapshots of ``ranks``; leave the last averaged model in the replicas."""
         return self._run(evaluate_snapshots, marks, ranks, ignore)
 
     def to_the_end(
         self, marks: list[int], ranks: list[int], on_each: Callable[[int], None]
     ) -> tuple[list[Quality], Quality]:
-        """Return the same and the quality of the final model, which is left in the replicas."""
+        """Return the qualities of the snapshots and of the final model, which is left in the replicas."""
         return self._run(evaluate, marks, ranks, on_each)
 
     def _run(self, schedule, marks: list[int], ranks: list[int], on_each):

@@ -1,4 +1,4 @@
-"""All messages between the ranks of one process: sent, received, and lost with the process of a rank."""
+"""All messages between simulated ranks: how they are sent, received, and lost when the process of a rank dies."""
 
 import itertools
 from collections import defaultdict
@@ -17,33 +17,33 @@ from grsgd.simulate.waitable import Waitable
 class MessageFabric:
     """All messages between the ranks that ``drivers`` drive, in order.
 
-    ``processors``: of each rank, what its messages take time of; None where they take none.
+    ``processors``: the processor of each rank, on which messages take time; None if messages take no processor time.
     """
 
     def __init__(self, network: Network, drivers: list, processors: list[Processor] | None = None):
         self.network, self.drivers, self.processors = network, drivers, processors
         self.size = len(drivers)
         self.sending_type, self.receiving_type, self.multicast_type = Sending, Receiving, SimulatedMulticast
-        """The classes that stand for a message; `tracing.fabric_events` has others, for runs on record."""
+        """Classes that stand for a message; `tracing.fabric_events` replaces them in runs that are recorded."""
         self.under_way: dict[Sending, None] = {}
-        """The messages that were sent and have not been received completely, in the order of sending."""
+        """Messages that were sent and not yet completely received, in the order of sending."""
         self._inboxes: dict[tuple, Inbox] = defaultdict(Inbox)
         self._multicasts: dict[tuple, SimulatedMulticast] = {}
         self.counter = itertools.count()
         self.allreduces = None
-        """The `grsgd.simulate.fast_ring.allreduces.AllreduceTimes` that calculate all-reduces, if any."""
+        """The `grsgd.simulate.fast_ring.allreduces.AllreduceTimes` that calculates all-reduces; None if none does."""
         self.dead: set[int] = set()
         self.known_dead: list[set[int]] = [set() for _ in drivers]
-        """Of each process, the processes that it knows to have died."""
+        """For each process, the set of processes that it knows to be dead."""
 
     def kill(self, process: int, seconds: float = 0.0):
-        """Let a process die; the others notice it ``seconds`` later."""
+        """Let a process die; the other processes notice its death ``seconds`` later."""
         self.dead.add(process)
         self.drivers[process].kill()
         self.network.after(seconds, lambda _: self._notice(process))
 
     def _notice(self, process: int):
-        """Tell all others that a process has died, and let their messages to and from it fail."""
+        """Tell all other processes that a process has died, and let their messages to and from it fail."""
         living = [other for other in range(self.size) if other not in self.dead]
         failing: dict[int, list[Waitable]] = {other: [] for other in living}
         for other in living:
@@ -74,12 +74,12 @@ class MessageFabric:
         return [Communicator(SimulatedBackend(self, group, ranks, rank)) for rank in ranks]
 
     def is_idle(self) -> bool:
-        """Whether nothing is under way, and no rank has posted a receive that waits."""
+        """Return whether no message is under way, and no posted receive waits."""
         posted = (queue for inbox in self._inboxes.values() for queue in (*inbox.posted.values(), inbox.posted_any))
         return not self.under_way and not any(posted)
 
     def send(self, group, array, source: int, dest: int, tag: int, synchronous: bool) -> Sending:
-        """Send from rank ``source`` of the fabric to ``dest``; with ``synchronous``, complete when it is received."""
+        """Send from rank ``source`` of the fabric to ``dest``; a ``synchronous`` message is complete when received."""
         inbox = self._inboxes[group, dest, tag]
         sending = self.sending_type(self, array, source, dest, tag, synchronous, inbox)
         if dest in self.known_dead[source]:
@@ -94,7 +94,7 @@ class MessageFabric:
         return sending
 
     def receive(self, group, array, dest: int, source: int, tag: int) -> Receiving:
-        """Post a receive of rank ``dest`` of the fabric from ``source`` or `ANY_RANK`."""
+        """Post a receive on rank ``dest`` of the fabric for a message from ``source`` or `ANY_RANK`."""
         receiving = self.receiving_type(array, next(self.counter))
         if source in self.known_dead[dest]:
             receiving.failed = True
@@ -109,7 +109,7 @@ class MessageFabric:
         return receiving
 
     def probe(self, group, dest: int, source: int, tag: int) -> bool:
-        """Whether a message from ``source`` (or `ANY_RANK`) waits at ``dest``."""
+        """Return whether a message from ``source`` (or `ANY_RANK`) waits at ``dest``."""
         inbox = self._inboxes.get((group, dest, tag))
         if inbox is None:
             return False
@@ -121,7 +121,7 @@ class MessageFabric:
         return True
 
     def broadcast(self, group, members, array, rank: int, root: int, number: int) -> Waitable:
-        """``rank``'s part of a group's broadcast ``number`` from ``root``, a rank of the fabric."""
+        """Take the part of ``rank`` in a group's broadcast ``number`` from ``root``; both are ranks of the fabric."""
         key = group, number
         if key not in self._multicasts:
             done = partial(self._multicasts.pop, key, None)
@@ -130,7 +130,7 @@ class MessageFabric:
         return multicast.send(array) if rank == root else multicast.receive(rank, array)
 
     def match(self, inbox: Inbox, source: int):
-        """Pair what has been sent with what has been posted."""
+        """Pair messages that were sent with receives that were posted. Raises Truncated."""
         while (pair := inbox.next_pair(source)) is not None:
             sending, receiving = pair
             if sending.nbytes > receiving.array.nbytes:
@@ -146,4 +146,4 @@ class MessageFabric:
 
 
 class Truncated(RuntimeError):
-    """A message is longer than the receive for it."""
+    """An error: a message is longer than its receive buffer."""

@@ -1,10 +1,11 @@
-"""Messages as flows of bytes through a network: concurrent flows share every port they meet at, max-min fairly.
+"""Messages as flows of bytes through a network, in which concurrent flows share each common port max-min fairly.
 
-Where messages pass cables, each direction of a cable is a port, and a message is in all ports of its route at once.
+In a network of cables each direction of a cable is a port, and a message occupies all ports of its route at once.
 
-A connection (one source, one destination) carries its messages in order, one at a time, as TCP does; connections run
-side by side. A flow's rate changes only when another flow begins or ends, so simulated time jumps from one such
-event to the next. This is how flow-level simulators such as SimGrid model a network (Casanova et al. 2014).
+A connection (one source, one destination) carries its messages in order, one at a time, as TCP does. Different
+connections send at the same time. A flow's rate changes only when another flow begins or ends, so simulated time jumps
+from one beginning or end to the next. Flow-level simulators such as SimGrid work in the same way (Casanova et al.
+2014).
 """
 
 import heapq
@@ -22,29 +23,31 @@ from grsgd.simulate.calls import Call, call_after, call_at
 from grsgd.simulate.network import NetworkSpec
 
 MIN_WEIGHT = 0.1
-"""The smallest weight of a flow, however many began before it."""
+"""Smallest weight of a flow, regardless of the number of flows that began before it."""
 QUEUED_WEIGHT = 0.01
-"""The weight of a flow whose first bytes wait in a queue."""
+"""Weight of a flow whose first bytes wait in a queue."""
 SHARING_PRIORITY = 2
-"""SimPy priority of sharing the ports again: after all flows that begin or end at the same instant."""
+"""SimPy priority of recomputing the shares: after all flows that begin or end at the same moment."""
 
 
 class Port:
-    """``bandwidth`` (bytes/s) that flows share: of one direction of a rank's link to the switch or of a cable, or a
-    shared medium."""
+    """A resource of ``bandwidth`` bytes/s that flows share.
+
+    It is one direction of a rank's link to the switch, one direction of a cable, or a shared medium.
+    """
 
     __slots__ = ("bandwidth", "flows")
 
     def __init__(self, bandwidth: float):
         self.bandwidth = bandwidth
-        self.flows: dict[Flow, None] = {}  # a set that keeps its order, for the sake of repeatability
+        self.flows: dict[Flow, None] = {}  # an ordered set, so that runs are repeatable
 
 
 class Connection:
-    """From one rank to another, or to several at once; messages leave in the order in which they were sent.
+    """The way from one rank to one or several ranks; messages leave in the order in which they were sent.
 
-    ``limit``: bytes/s of the link itself; ``rate``: those of a flow that shares its ports with no other; ``ranks``:
-    those at its ends; ``nbytes``: those that it was given to carry.
+    ``limit``: bytes/s of the link itself. ``rate``: bytes/s of a flow that shares its ports with no other flow.
+    ``ranks``: the ranks at both ends. ``nbytes``: bytes that the connection was given to carry.
     """
 
     __slots__ = ("ports", "limit", "rate", "latencies", "queue", "ranks", "nbytes", "free_at")
@@ -57,12 +60,15 @@ class Connection:
         self.queue: list[Flow] = []
         self.nbytes = 0
         self.free_at = 0.0
-        """When the last message has left of those whose times are calculated."""
+        """Moment at which the last message with calculated times has left."""
 
 
 class Flow:
-    """A message on its way, of which ``left`` bytes had not left at the time ``since``; ``weight`` is that of its share
-    in a port, ``is_queued`` whether its first bytes wait in its sender's queue for those of others."""
+    """A message on its way. ``left`` bytes had not left at the time ``since``.
+
+    ``weight``: weight of the flow's share of a port. ``is_queued``: whether its first bytes wait in the sender's queue
+    behind bytes of other flows.
+    """
 
     __slots__ = ("network", "connection", "message", "nbytes", "left", "weight", "rate", "since", "end", "is_queued")
 
@@ -76,7 +82,7 @@ class Flow:
         self.is_queued = False
 
     def left_now(self) -> float:
-        """Return how many bytes have not left yet."""
+        """Return the number of bytes that have not left yet."""
         return self.left - self.rate * (self.network.env.now - self.since)
 
     def set_rate(self, rate: float):
@@ -92,7 +98,7 @@ class Flow:
 
 
 class Network:
-    """The flows of ``ranks`` ranks over the network that ``spec`` describes, in the time of ``env``."""
+    """The flows of ``ranks`` ranks over the network that ``spec`` describes, in the simulated time of ``env``."""
 
     def __init__(self, env: simpy.Environment, spec: NetworkSpec, ranks: int):
         self.env, self.spec = env, spec
@@ -100,34 +106,34 @@ class Network:
         self._out = [Port(spec.port_bandwidth(rank)) for rank in range(ranks)]
         self._in = [Port(spec.port_bandwidth(rank)) for rank in range(ranks)]
         self.cuts: dict[int, tuple[float, float]] = {}
-        """Of some ranks, from when until when their links are cut."""
+        """By rank, the moments at which a cut of its links begins and ends."""
         self._cables: dict[tuple[Place, Place], tuple[Cable, Port]] = {}
-        """Those that a route has led over, by the places at their ends."""
+        """Cables that routes have used so far, with their ports, by the places at their ends."""
         self._connections: dict[tuple, Connection] = {}
         self._dirty: dict[Port, None] = {}
 
     @property
     def has_multicast(self) -> bool:
-        """Whether one copy on the way out reaches several receivers."""
+        """Return whether one outgoing copy reaches several receivers."""
         return self.spec.multicast or self.spec.medium == "shared"
 
     def latency(self, source: int, dest: int) -> float:
-        """Seconds from the last byte's departure to its arrival. Raises MissingLink."""
+        """Return the seconds from the last byte's departure to its arrival. Raises MissingLink."""
         return self.connection(source, (dest,)).latencies[0][1] + self.cut_seconds((source, dest))
 
     def cut_seconds(self, ranks: Iterable[int]) -> float:
-        """Return how many seconds it takes until none of the ranks' links is cut any more."""
+        """Return the seconds until none of the links of ``ranks`` is cut any more."""
         if not self.cuts:
             return 0.0
         now, cuts = self.env.now, (self.cuts.get(rank, (math.inf, 0.0)) for rank in ranks)
         return max(end - now if begin <= now < end else 0.0 for begin, end in cuts)
 
     def transfer(self, source: int, dests: tuple[int, ...], nbytes: int, message):
-        """Carry ``nbytes`` from ``source`` to ``dests``: one copy on the way out, one into each destination.
+        """Carry ``nbytes`` bytes from ``source`` to ``dests``: one copy leaves, and each destination receives one copy.
 
-        ``message.on_left()`` is called when the last byte has left, ``message.on_arrived(dest)`` when it is there.
+        ``message.on_left()`` is called when the last byte has left, ``message.on_arrived(dest)`` when it has arrived.
 
-        Raises MissingLink if the network does not join them.
+        Raises MissingLink if the network does not connect the ranks.
         """
         connection = self.connection(source, dests)
         connection.nbytes += nbytes
@@ -152,7 +158,7 @@ class Network:
         return connection
 
     def _over_cables(self, source: int, dests: tuple[int, ...]) -> Connection:
-        """Return a connection over the routes to all ``dests``, which passes each cable once."""
+        """Return a connection over the routes to all ``dests``, which uses each cable once."""
         cabling, known = self.spec.cabling, self._cables
         ports: dict[Port, None] = {}
         latencies = []
@@ -169,12 +175,12 @@ class Network:
         return Connection(tuple(ports), math.inf, latencies, (source, *dests))
 
     def forget_bytes(self):
-        """Count what cables carry from now on."""
+        """Set the byte counts of all cables to zero."""
         for connection in self._connections.values():
             connection.nbytes = 0
 
     def bytes_of_cables(self) -> dict[Cable, int]:
-        """Return how many bytes were sent over each cable, of those that any were sent over."""
+        """Return the bytes that were sent over each cable; unused cables are left out."""
         sent: Counter[Port] = Counter()
         for connection in self._connections.values():
             if connection.nbytes:
@@ -182,7 +188,7 @@ class Network:
         return {cable: sent[port] for cable, port in self._cables.values() if port in sent}
 
     def after(self, seconds: float, call: Callable, priority: int = NORMAL) -> Call:
-        """Call ``call(event)`` in ``seconds`` from now."""
+        """Call ``call(event)`` after ``seconds``."""
         return call_after(self.env, seconds, call, priority)
 
     def at(self, moment: float, call: Callable):
@@ -190,8 +196,10 @@ class Network:
         call_at(self.env, moment, call)
 
     def end(self, flow: Flow):
-        """Take ``flow``, whose last byte has left, off its ports, and begin the next message of its connection, once no
-        link on its way is cut any more."""
+        """Remove ``flow``, whose last byte has left, from its ports, and begin the next message of its connection.
+
+        If a link on the way is cut, the next message begins after the cut.
+        """
         for port in flow.connection.ports:
             del port.flows[flow]
             if port.flows:
@@ -219,25 +227,25 @@ class Network:
                 alone = False
                 self._mark_dirty(port)
             port.flows[flow] = None
-        if alone:  # the usual case on a ring, and cheap
+        if alone:  # the usual case on a ring, which needs no sharing
             flow.set_rate(flow.connection.rate)
         elif queued > 0:
             flow.is_queued = True
             self.after(queued / flow.connection.ports[0].bandwidth, lambda _: self._end_queueing(flow))
 
     def _queued_before(self, flow: Flow) -> float:
-        """Return how many bytes wait in the sender's queue before those of a flow that begins."""
+        """Return the number of bytes in the sender's queue that leave before the bytes of a flow that begins."""
         most = self.spec.queue_bytes
         if not (most and flow.connection.ports):
             return 0.0
         first, sender = flow.connection.ports[0], flow.connection.ranks[0]
         others = (other for other in first.flows if other.connection.ports[0] is first)
-        if self._medium is not None:  # on which each sender has a queue of its own
+        if self._medium is not None:  # each sender on a shared medium has its own queue
             others = (other for other in others if other.connection.ranks[0] == sender)
         return sum(min(other.left_now(), most) for other in others)
 
     def _end_queueing(self, flow: Flow):
-        """Let a flow have its share: all that was before it in the queue has left."""
+        """Give a flow its full share, because all bytes before it in the queue have left."""
         flow.is_queued = False
         for port in flow.connection.ports:
             if flow in port.flows:
@@ -249,8 +257,10 @@ class Network:
         self._dirty[port] = None
 
     def _share(self, _):
-        """Give fair rates to all flows that share a port with one that began or ended, and to all others whose rate is
-        not fair any more in consequence. Most changes do not get far."""
+        """Give fair rates to all flows that share a port with a flow that began or ended.
+
+        A changed rate may make further flows unfair; these get new rates, too. Most changes do not spread far.
+        """
         dirty, self._dirty = self._dirty, {}
         flows = {flow: None for port in dirty for flow in port.flows}
         while True:
@@ -264,15 +274,17 @@ class Network:
             known = len(flows)
             for flow in unfair:
                 flows.update((other, None) for port in flow.connection.ports for other in port.flows)
-            if len(flows) == known:  # what is unfair is rounding
+            if len(flows) == known:  # the remaining unfairness is rounding
                 break
         for flow, rate in rates.items():
             if rate != flow.rate:
                 flow.set_rate(rate)
 
     def _set_weights(self, ports):
-        """Set the weights of flows that share a port: the one that began first has the largest, and those that wait in
-        a queue have next to none."""
+        """Set the weights of flows that share a port: the earliest flow has the largest weight.
+
+        A flow that waits in a queue gets the small factor `QUEUED_WEIGHT`.
+        """
         flows = {flow: None for port in ports for flow in port.flows}
         weights: dict[Flow, float] = dict.fromkeys(flows, 1.0)
         for port in {port: None for flow in flows for port in flow.connection.ports}:
@@ -286,12 +298,15 @@ class Network:
 
 
 def unfair_flows(rates: dict[Flow, float], ports) -> list[Flow]:
-    """The flows through ``ports`` that have no bottleneck: neither are at their limit, nor pass a full port at which no
-    other flow gets more. ``rates``: where they differ from what the flows have."""
+    """Return the flows through ``ports`` that have no bottleneck.
+
+    A flow has a bottleneck if it is at its own limit, or passes a full port at which no other flow has a higher rate
+    for its weight. ``rates``: new rates, for flows whose rate is about to change.
+    """
     levels: dict[Port, float] = {}
 
     def level(port: Port) -> float:
-        """The highest rate for its weight at a full port; infinite at others."""
+        """Return the highest rate per weight at a full port; infinity at other ports."""
         if port not in levels:
             there = {flow: rates.get(flow, flow.rate) for flow in port.flows}
             full = sum(there.values()) >= port.bandwidth * (1 - 1e-9)
@@ -307,9 +322,12 @@ def unfair_flows(rates: dict[Flow, float], ports) -> list[Flow]:
 
 
 def max_min_fair(flows, ports) -> dict[Flow, float]:
-    """The rates by progressive filling (Bertsekas, Gallager 1992, section 6.5.2): all grow, in proportion to their
-    weights, until a port is full or a flow has reached its limit; those that are held stay, the others grow on. Other
-    flows through the ports keep the rates they have."""
+    """Return the max-min fair rates of ``flows``, by progressive filling (Bertsekas, Gallager 1992, section 6.5.2).
+
+    All rates grow in proportion to the flows' weights, until a port is full or a flow has reached its limit. The rates
+    of the flows at that port or limit are then fixed, and the other rates grow on. Other flows through ``ports`` keep
+    their present rates.
+    """
     rates: dict[Flow, float] = {}
     left, growing, weight = {}, {}, {}
     for port in ports:
@@ -317,8 +335,8 @@ def max_min_fair(flows, ports) -> dict[Flow, float]:
         left[port] = max(port.bandwidth - math.fsum(kept), 0.0)
         growing[port] = len(port.flows) - len(kept)
         weight[port] = sum(flow.weight for flow in port.flows if flow in flows)
-    # The rate for its weight at which each port will be full, the next one first; those that have changed since are
-    # passed over. Numbers keep ports from being compared.
+    # A heap of the rates per weight at which each port will be full. Entries that are out of date are skipped. Numbers
+    # in the entries keep ports from being compared.
     shares = {port: left[port] / weight[port] for port in ports if growing[port]}
     number = itertools.count(len(shares))
     waiting = [(share, place, port) for place, (port, share) in enumerate(shares.items()) if share == share]

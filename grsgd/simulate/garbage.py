@@ -1,16 +1,20 @@
-"""How often Python looks for garbage while a simulation goes on."""
+"""The frequency of Python's garbage collection during a simulation."""
 
 import gc
 from contextlib import contextmanager
 
 RARELY = 100_000
-"""So many new objects, and not 700, before Python looks through them."""
+"""Number of new objects, in place of 700, after which Python looks for garbage among them."""
 
 
 @contextmanager
 def not_looked_for(rarely: bool):
-    """A block in which Python never looks for garbage among what is there before, thousands of objects that stay, and
-    ``rarely`` among what comes: of time alone a simulation makes no objects that refer to each other in a circle."""
+    """Return a context in which garbage collection skips all objects that exist at its beginning.
+
+    Thousands of objects exist for the whole simulation, so looking through them is useless. With ``rarely``, garbage is
+    looked for rarely among new objects, too: a simulation of time only makes no objects that refer to each other in a
+    circle.
+    """
     thresholds = gc.get_threshold()
     gc.freeze()
     if rarely:
@@ -19,4 +23,4 @@ def not_looked_for(rarely: bool):
         yield
     finally:
         gc.set_threshold(*thresholds)
-        gc.unfreeze()  # or they would stay for ever
+        gc.unfreeze()  # otherwise the objects would never be collected

@@ -1,7 +1,7 @@
 """Evaluates the snapshots of a job that its launcher has killed: ``python -m grsgd.simulate.late_evaluation``.
 
-`grsgd.job.handover` starts it when a signal comes. The ranks of the run are in this one process, as in a simulation;
-they train no more. What is written is what the job would have written.
+`grsgd.job.handover` starts this process when the job receives a signal. All ranks of the run are simulated in this one
+process, without further training. It writes the same run file as the job would have written.
 """
 
 import os
@@ -15,11 +15,11 @@ from typing import NamedTuple
 import numpy as np
 
 WAIT_SECONDS = 3600.0
-"""How long the job may go on: it may well compute accuracies itself."""
+"""Greatest wait, in seconds, for the end of the job, which may evaluate its snapshots itself."""
 
 
 class Left(NamedTuple):
-    """The number of a rank's process, and two open files that it has left."""
+    """The process of a rank, and the descriptors of two open files that the rank has left."""
 
     rank: int
     process: int
@@ -28,7 +28,7 @@ class Left(NamedTuple):
 
 
 def main(task: int, ranks: list[Left]):
-    """Wait for the end of the ranks, then write the run file, unless they have done it."""
+    """Wait for the end of the ranks, then write the run file, unless the ranks have written it."""
     for rank in ranks:
         wait_for(rank.process)
     from grsgd.job.startup import importing
@@ -47,14 +47,14 @@ def wait_for(process: int):
     """Wait until a process has ended, or for `WAIT_SECONDS`."""
     try:
         handle = os.pidfd_open(process)
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return
     select.select([handle], [], [], WAIT_SECONDS)
     os.close(handle)
 
 
 def write(task, notes: dict, snapshots: dict[int, int]):
-    """Write the run file, without accuracies first, and the models that were asked for."""
+    """Write the run file, first without accuracies and then with them, and the requested files of models."""
     from grsgd.job.rescue import path_of, save, save_with_models
     from grsgd.runs.ending import end_attributes
     from grsgd.training.record import RankMeasurements, assemble, marks_of
@@ -72,23 +72,26 @@ def write(task, notes: dict, snapshots: dict[int, int]):
         save(task.out, assemble(records, attributes))
     models = ModelFiles(*task.models)
     qualities, model = evaluate(records, attributes, snapshots, marks_of(records, first.reason), models)
-    if is_wanted(out, attributes):  # still
+    if is_wanted(out, attributes):  # no later run has written the file meanwhile
         save_with_models(task.out, assemble(records, attributes, qualities, qualities[-1]), models, model)
 
 
 def write_timeline(task, kept: list):
-    """Write the timeline, if one was asked for and any rank has left its own."""
+    """Write the timeline, if it was requested and any rank has left its part."""
     from grsgd.errors import RunFileError
     from grsgd.job.timeline_file import CLOCK
     from grsgd.runs.timeline import write
 
     if kept:
-        with suppress(RunFileError):  # there is nobody to tell
+        with suppress(RunFileError):  # the job is over, so no program could report the error
             write(task.timeline, kept, CLOCK)
 
 
 def is_wanted(out: Path, attributes: dict) -> bool:
-    """Whether the run file is not there, or lacks accuracies, or is of a run before; a later one is to stay."""
+    """Return whether the run file is missing, lacks accuracies, or is that of an earlier run.
+
+    The file of a later run is not overwritten.
+    """
     from grsgd.errors import RunFileError
     from grsgd.runs.metric import metric_in
     from grsgd.runs.run_file import load_run
@@ -96,14 +99,17 @@ def is_wanted(out: Path, attributes: dict) -> bool:
     try:
         there = load_run(out).attributes
     except RunFileError:
-        return out.parent.is_dir()  # else a batch job has moved it, and the folder is gone
+        return out.parent.is_dir()  # the folder is gone if a batch job has moved it
     if there["started"] != attributes["started"]:
         return there["started"] < attributes["started"]
     return bool(np.isnan(there[metric_in(there).final]))
 
 
 def evaluate(records: list, attributes: dict, files: dict[int, int], marks: list[int], models):
-    """Return the qualities of the snapshots at these marks, and the last averaged model; tell ``models`` of them."""
+    """Return the qualities of the snapshots at ``marks``, and the last averaged model; call ``models`` for each model.
+
+    ``files``: by rank, the descriptor of its file of snapshots.
+    """
     import tomllib
 
     from grsgd import config

@@ -1,4 +1,4 @@
-"""Simulated processes that die as planned, and spares in their places."""
+"""Simulated processes that die as planned, and spares that take their places."""
 
 import math
 from contextlib import suppress
@@ -13,10 +13,9 @@ from grsgd.training.deaths import comes_back, planned_deaths
 
 
 def live(simulation) -> list[str | None]:
-    """Train all ranks of a `Simulation` whose processes may die; returns why each rank has ended, None for a rank that
-    no process holds in the end.
+    """Train all ranks of a `Simulation` whose processes may die; return for each rank why its training has ended.
 
-    Raises LostRank if all processes have died.
+    The reason is None for a rank that no process holds at the end. Raises LostRank if all processes have died.
     """
     lives = [Life(simulation, process) for process in range(len(simulation.drivers))]
     deaths = simulation.env.process(kill_as_planned(simulation))
@@ -32,7 +31,7 @@ def live(simulation) -> list[str | None]:
 
 
 def kill_as_planned(simulation):
-    """A process of the simulation kernel: kill whichever process holds a rank, when the configuration says so."""
+    """Process of the SimPy kernel: kill the process that holds a rank at each time that the configuration plans."""
     faults, drivers, env = simulation.config.faults, simulation.drivers, simulation.env
     with suppress(simpy.Interrupt):
         for seconds, rank in planned_deaths(faults, simulation.ranks, simulation.config.seed):
@@ -52,7 +51,7 @@ class Life:
         self.trainer = simulation.trainers[process] if process < simulation.ranks else None
 
     def live(self):
-        """Schedule: train, or wait as a spare; returns why training has ended, None if it never began."""
+        """Schedule: train, or wait as a spare; return why training has ended, or None if it never began."""
         membership, simulation = self.membership, self.simulation
         self.driver.polls_messages = True
         self.driver.start_beside(membership.attend())
@@ -72,13 +71,13 @@ class Life:
         return reason if self.trainer.recovery.has_trained else None
 
     def come_back(self, seconds: float):
-        """Background schedule: be there after so many seconds."""
+        """Background schedule: rejoin the job after ``seconds``."""
         yield Delay(seconds)
         self.membership.is_there = True
 
 
 def check_faults(config: Config, spares: int):
-    """Raise ConfigError where the run would not go on when a process dies."""
+    """Raise ConfigError if processes may die, or spares exist, but the algorithm cannot go on after a death."""
     if (spares or config.faults.are_deadly) and not config.traits.survives_deaths:
         what = f"--spares {spares}" if spares else "faults"
         raise ConfigError(f"{what}: with {config.algorithm.name} the run ends when a rank dies")

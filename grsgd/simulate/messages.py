@@ -1,9 +1,11 @@
-"""MPI messages between ranks in one process: which receive gets which message, when, and with which content.
+"""MPI messages between simulated ranks: which receive gets which message, when, and with which content.
 
-Messages match as the MPI standard says (section 3.5): those of one sender to one receiver with one tag in the order in
-which they were sent; a receive from any rank takes the message that came first; receives in the order in which they
-were posted. What a send buffer holds is copied at the last moment, when the send completes, so that a schedule that
-writes to it too early shows; only short messages, which MPI libraries store, are copied when they leave.
+Messages are matched as the MPI standard says (section 3.5). Messages of one sender to one receiver with one tag match
+in the order of sending. A receive from any rank takes the message that arrived first. Receives match in the order in
+which they were posted.
+
+The content of a send buffer is copied at the last moment, when the send completes. So the error shows if a schedule
+writes to the buffer too early. Only short messages, which MPI libraries store, are copied when they are sent.
 """
 
 from collections import defaultdict
@@ -15,7 +17,7 @@ from grsgd.simulate.waitable import Waitable
 
 
 class Sending(Waitable):
-    """A message on its way through a `MessageFabric` to ``inbox``, that of a rank in one group and with one tag."""
+    """A message on its way through a `MessageFabric` to ``inbox``, which belongs to one rank, group and tag."""
 
     __slots__ = ("fabric", "array", "nbytes", "source", "dest", "tag", "synchronous", "inbox")
     __slots__ += ("short", "has_arrived", "is_found", "receiving", "order")
@@ -30,19 +32,22 @@ class Sending(Waitable):
             self.array = array.copy()
             self.complete = True
         self.has_arrived = False
-        """Whether the content (of a short message) or the announcement (of a long one) has arrived."""
+        """Whether the content of a short message, or the announcement of a long one, has arrived."""
         self.is_found = False
-        """Whether a probe has found the message: its receiver waits then in a loop that takes no simulated time."""
+        """Whether a probe has found the message; then its receiver polls for it, which takes no simulated time."""
         self.receiving: Receiving | None = None
         self.order = 0
 
     def is_gone(self) -> bool:
-        """Whether a process has died without which the message cannot arrive; a short one has left at once."""
+        """Return whether the message cannot arrive any more because its sender or receiver has died.
+
+        A short message leaves at once, so it arrives although its sender dies.
+        """
         dead = self.fabric.dead
         return self.dest in dead or (self.source in dead and not self.short)
 
     def on_handed_over(self):
-        """The sender's library has it."""
+        """Handle that the sender's MPI library has taken over the message."""
         if self not in self.fabric.under_way or self.source in self.fabric.dead:
             return
         fabric, network = self.fabric, self.fabric.network
@@ -54,19 +59,19 @@ class Sending(Waitable):
             network.after(network.latency(self.source, self.dest), self.on_announced)
 
     def on_left(self):
-        """The last byte has left."""
+        """Handle that the last byte has left."""
         processor = self.fabric.processor(self.source)
         if processor is not None:
             processor.left()
         if self.is_gone():
             return
         if not self.short:
-            copy_into(self.receiving.array, self.array)  # the last moment at which the sender must keep it
+            copy_into(self.receiving.array, self.array)  # from now on the sender may change its buffer
         if not self.synchronous and not self.complete:
             self.finish(self.fabric.drivers[self.source])
 
     def on_arrived(self, dest, _):
-        """The last byte has arrived."""
+        """Handle that the last byte has arrived."""
         if self.is_gone():
             return
         processor = self.fabric.processor(self.dest)
@@ -76,25 +81,25 @@ class Sending(Waitable):
             self.on_noticed()
 
     def on_noticed(self):
-        """The rank knows that the last byte has arrived."""
+        """Handle that the receiving rank has noticed the last byte."""
         if self.receiving is not None:
             self.take_in()
         else:
             self.on_announced()
 
     def take_in(self):
-        """Hand the message over to its receive."""
+        """Deliver the message to its receive."""
         processor = self.fabric.processor(self.dest)
         if processor is None:
             self.on_received()
-        elif self.is_found:  # the processor is charged, and its next computation ends later
+        elif self.is_found:  # the time is charged to the processor, so its next computation ends later
             processor.receive(self.nbytes, lambda: None)
             self.on_received()
         else:
             processor.receive(self.nbytes, self.on_received)
 
     def on_announced(self, _=None):
-        """A short message, or the announcement of a long one, has arrived."""
+        """Handle that a short message, or the announcement of a long one, has arrived."""
         if self.receiving is None and not self.is_gone():
             self.has_arrived = True
             self.inbox.waiting += 1
@@ -104,14 +109,14 @@ class Sending(Waitable):
                 self.fabric.drivers[self.dest].on_unexpected_message()
 
     def on_received(self):
-        """All of it is there, and so is the receive for it."""
+        """Handle that the whole message has arrived and its receive is posted."""
         fabric = self.fabric
-        if self.is_gone() or self not in fabric.under_way:  # while a processor was at it
+        if self.is_gone() or self not in fabric.under_way:  # a process died while the processor took in the message
             return
         del fabric.under_way[self]
         if self.short:
             copy_into(self.receiving.array, self.array)
-        if self.synchronous:  # the sender learns of it by a message
+        if self.synchronous:  # the acknowledgement of the message takes one latency
             latency = fabric.network.latency(self.source, self.dest)
             fabric.network.after(latency, lambda _: self.finish(fabric.drivers[self.source]))
         self.receiving.finish(fabric.drivers[self.dest])
@@ -126,9 +131,9 @@ class Receiving(Waitable):
         super().__init__()
         self.array, self.order = array, order
         self.queue: list[Receiving] | None = None
-        """Where it waits for a message, if it has waited."""
+        """Queue in which the receive waits for a message; None if it never waited."""
         self.source: int | None = None
-        """Who sends the message, once there is one."""
+        """Sender of the message; None before a message is matched."""
 
     def Cancel(self):
         if self.queue is not None and self in self.queue:
@@ -137,25 +142,25 @@ class Receiving(Waitable):
 
 
 class Inbox:
-    """The messages one rank has not yet received, and the receives it has posted, in one group with one tag."""
+    """The unreceived messages of one rank, and its posted receives, in one group and with one tag."""
 
     __slots__ = ("sent", "posted", "posted_any", "waiting")
 
     def __init__(self):
-        self.sent: dict[int, list[Sending]] = defaultdict(list)  # not deques, which have room for 64 of them
+        self.sent: dict[int, list[Sending]] = defaultdict(list)  # a deque would allocate room for 64 entries
         self.posted: dict[int, list[Receiving]] = defaultdict(list)
         self.posted_any: list[Receiving] = []
         self.waiting = 0
-        """How many messages have arrived, or their announcements, for which no receive is posted."""
+        """Number of messages that have arrived, or been announced, without a posted receive."""
 
     def next_pair(self, source: int) -> "tuple[Sending, Receiving] | None":
-        """Take out the next pair that is due for messages from ``source``; None if there is none."""
+        """Remove and return the next pair of a message from ``source`` and its receive; None if no pair is due."""
         sent, posted, posted_any = self.sent.get(source), self.posted.get(source), self.posted_any
         if not (sent and (posted or posted_any)):
             return None
         if posted_any and (not posted or posted_any[0].order < posted[0].order):
             if not sent[0].has_arrived:
-                return None  # another rank's message may come first
+                return None  # a message of another rank may arrive first
             receiving = posted_any.pop(0)
         else:
             receiving = posted.pop(0)
@@ -163,13 +168,13 @@ class Inbox:
         return sent.pop(0), receiving
 
     def forget(self, source: int):
-        """Drop the long messages from ``source``, which has died; short ones have left it at once."""
+        """Drop the long messages from ``source``, which has died; its short messages have left already."""
         if self.sent.get(source):
             self.waiting -= sum(sending.has_arrived and not sending.short for sending in self.sent[source])
             self.sent[source] = [sending for sending in self.sent[source] if sending.short]
 
     def first_arrived(self) -> int | None:
-        """The source of the message that came first of those that wait; None if there is none."""
+        """Return the source of the waiting message that arrived first; None if no message waits."""
         if not self.waiting:
             return None
         waiting = [queue[0] for queue in self.sent.values() if queue and queue[0].has_arrived]
@@ -177,11 +182,11 @@ class Inbox:
 
 
 def copy_into(buffer, message):
-    """Copy a message into the beginning of a receive buffer."""
+    """Copy a message to the beginning of a receive buffer."""
     if isinstance(buffer, ShapeOnlyArray):
         buffer.receive(message)
     elif isinstance(message, ShapeOnlyArray):
-        if buffer.nbytes > PREFIX_BYTES:  # else it may be the beginning of an array without content
+        if buffer.nbytes > PREFIX_BYTES:  # a smaller buffer may be the beginning of an array without content
             raise TypeError("a message without content for a receive buffer with content")
     elif buffer.dtype == message.dtype:
         buffer[: len(message)] = message

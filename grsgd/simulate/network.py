@@ -21,29 +21,34 @@ from grsgd.simulate.cabling.own import OwnCabling
 from grsgd.units import as_duration, as_rate, duration, rate
 
 EAGER_BYTES = 65536
-"""Messages up to this size leave at once, longer ones when a receive for them has been posted: Open MPI's over TCP."""
+"""Greatest size, in bytes, of a message that leaves without a posted receive: the value of Open MPI over TCP."""
 MAX_SIGMA = 20.0
-"""The largest sigma of the logarithm of a computation's seconds: one in six then takes more than e^20, half a
-billion, times as long as the median. With far larger ones times would be too large for floating-point numbers."""
+"""The largest sigma of the logarithm of a computation's seconds.
+
+At this sigma one computation in six takes more than e^20 (half a billion) times the median. Far larger values would
+exceed the range of floating-point numbers.
+"""
 AFTER_WAIT_SECONDS = 20e-3
-"""After so many seconds of waiting a step takes what ``after_wait`` says."""
+"""Seconds of waiting after which a step takes the time ``after_wait``."""
 
 
 MEDIA = ("switch", "shared", "links", "cables")
-"""The media that there are, beside the networks of cables that are ready-made."""
+"""The media that are not ready-made networks of cables."""
 
 
 ALLOWED = f"switch, shared, or a TOML file; with cables: {ready_made.FORMS}"
-"""The words that ``--network`` may begin with."""
+"""Beginnings of ``--network`` that are allowed, for messages."""
 TAKES_PROCESSOR = "messages take processor time"
-"""The words in a run file of a network whose messages take time of a processor that computes."""
+"""Words in the run file if the network has a ``[processor]`` section, so that messages take processor time."""
 
 
 class MissingLink(ConfigError):
-    """There is a message between two ranks that the network does not connect."""
+    """An error: a message is sent between two ranks that the network does not connect."""
 
 
 class NetworkSection(BaseModel):
+    """A section of a network file; unknown keys are errors."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
@@ -53,7 +58,7 @@ Rank = Annotated[int, Field(ge=0, strict=True)]
 
 
 def place(value) -> Place:
-    """Return the value if it is the number of a rank or the name of a switch; raises ValueError."""
+    """Return ``value`` if it is the number of a rank or the name of a switch; raise ValueError otherwise."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     if isinstance(value, str) and value and not re.fullmatch(r"rank [0-9]+", value):
@@ -62,12 +67,12 @@ def place(value) -> Place:
 
 
 def places(value) -> tuple[Place, ...]:
-    """Return one place or several; raises ValueError."""
+    """Return one place or a list of places as a tuple; raise ValueError for anything else."""
     return tuple(map(place, value if isinstance(value, list | tuple) else [value]))
 
 
 def known_medium(text: str) -> str:
-    """Return the text if it is one of `MEDIA` or a ready-made network; raises ValueError."""
+    """Return ``text`` if it is one of `MEDIA` or a ready-made network; raise ValueError otherwise."""
     if ready_made.is_ready_made(text):
         ready_made.read(text)
     elif text not in MEDIA:
@@ -76,7 +81,7 @@ def known_medium(text: str) -> str:
 
 
 class LinkSpec(NetworkSection):
-    """The link from one rank to another, where it differs from the rest."""
+    """The link from one rank to another, if it differs from the other links."""
 
     source: Rank = Field(alias="from")
     dest: Rank = Field(alias="to")
@@ -86,7 +91,7 @@ class LinkSpec(NetworkSection):
 
 
 class PortSpec(NetworkSection):
-    """The port of a rank, where it differs from the others."""
+    """The port of a rank, if it differs from the other ports."""
 
     rank: Rank
     bandwidth: Rate
@@ -95,7 +100,7 @@ class PortSpec(NetworkSection):
 class CableSpec(NetworkSection):
     """The cables from one place to one or several others, in both directions unless they are ``one_way``.
 
-    A place is the number of a rank, or any name: that of a switch.
+    A place is a rank by its number, or a switch by any name.
     """
 
     source: Annotated[Any, BeforeValidator(place)] = Field(alias="from")
@@ -106,7 +111,7 @@ class CableSpec(NetworkSection):
 
 
 class MemorySpec(NetworkSection):
-    """The memory through which messages within a host go in place of a network."""
+    """The memory that carries messages within a host, in place of a network."""
 
     bandwidth: Rate = MEMORY_BANDWIDTH
     latency: Duration = MEMORY_LATENCY
@@ -115,10 +120,11 @@ class MemorySpec(NetworkSection):
 class ComputeSpec(NetworkSection):
     """Seconds of computation per step, measured by ``grsgd calibrate``: median, and sigma of their logarithm.
 
-    after_wait, after_wait_sigma: of a step that follows `AFTER_WAIT_SECONDS` of waiting or more; None: the same.
-    work: seconds that a step of the algorithm takes more, beside its messages: its own code.
-    slowdown: by rank, the factor by which its computation takes longer (less than 1: shorter); 1 for the others.
-    what: what was measured, for the reader.
+    after_wait, after_wait_sigma: median and sigma for a step after `AFTER_WAIT_SECONDS` of waiting or more; None for
+        the same values as without a wait.
+    work: seconds per step of the algorithm's own code, messages excluded.
+    slowdown: by rank, the factor by which its computation takes longer (less than 1: shorter); 1 for all other ranks.
+    what: description of the measurement, for the reader.
     """
 
     median: float = Field(gt=0, allow_inf_nan=False)
@@ -133,22 +139,22 @@ class ComputeSpec(NetworkSection):
 
 
 class ProcessorSpec(NetworkSection):
-    """The time that messages take of a processor, measured by ``grsgd calibrate``; see `grsgd.simulate.processor`.
+    """The processor time of messages, measured by ``grsgd calibrate``; see `grsgd.simulate.processor`.
 
-    send, receive: seconds for a message, at a sender and at a receiver that compute.
-    send_byte, receive_byte: seconds for each byte of it; the receiver's are with adding it up or merging it.
-    polling: by which share a computation takes longer while something in the background waits.
-    reaction: seconds until a rank that computes notices a message; with ``thread``, of messages that follow each other.
-    thread: whether a thread moves messages in the background. Then a rank looks for them after a gradient only if it
-        waits, and else does so between any two.
-    wake: seconds until a rank notices one that has waited for long.
-    spin, full_sleep: seconds of waiting after which a rank sleeps between two looks, and after which for as long as
-        it ever does; less where ranks have less than a core.
-    share, period: the part of a core that a quota leaves a rank, and the seconds after which what it has left of that
-        is lost; a period of 0 is no quota.
-    exchange, look: seconds for a message sent and one received at a rank that waits, beside those for their bytes, and
-        for each look for messages: of its quota, so that it is with a quota alone that they count.
-    what: how it was measured, for the reader.
+    send, receive: seconds per message, at a computing sender and at a computing receiver.
+    send_byte, receive_byte: seconds per byte of a message; the receiver's include adding the message up or merging it.
+    polling: share by which a computation takes longer while a background schedule waits.
+    reaction: seconds until a computing rank notices a message; with ``thread``, if messages follow each other.
+    thread: whether a thread moves messages in the background. Without a thread a rank looks for messages after each
+        gradient; with a thread, only if it waits.
+    wake: seconds until a rank notices a message after it has waited for long.
+    spin, full_sleep: seconds of waiting after which a rank sleeps between two looks for messages, and after which its
+        sleeps have their full length; both are less if ranks have less than a core.
+    share, period: share of a core that a quota allows a rank, and the seconds of a quota period, at whose end unused
+        time expires; a period of 0 means no quota.
+    exchange, look: seconds that a waiting rank takes from its quota for one sent and one received message (besides the
+        seconds for their bytes), and for one look for messages. They count only with a quota.
+    what: description of the measurement, for the reader.
     """
 
     send: Duration = 0.0
@@ -169,17 +175,19 @@ class ProcessorSpec(NetworkSection):
 
 
 LEAST_FAIRNESS = 0.1
+"""Smallest allowed value of ``fairness``."""
 
 
 class NetworkSpec(NetworkSection):
     """A network between ranks.
 
     medium: ``switch``, each rank has a full-duplex port; ``shared``, all messages share one medium; ``links``, a
-    switch on which only the ranks named by a ``[[link]]`` can talk to each other; ``cables``, places that each
-    ``[[cable]]`` joins; or a text of `grsgd.simulate.cabling.ready_made`, such as ``torus:8x8x8``.
-    multicast: whether one copy on the way out reaches all receivers; a shared medium always has it.
-    queue_bytes: so many bytes of each message, at most, wait in the queue of its sender before one that begins.
-    fairness: of two messages that share a port, the rate of the one that began later in that of the other; 1: equal.
+        switch on which a rank can send to another only over a ``[[link]]``; ``cables``, places that each ``[[cable]]``
+        joins; or a text of `grsgd.simulate.cabling.ready_made`, such as ``torus:8x8x8``.
+    multicast: whether one outgoing copy reaches all receivers; always true of a shared medium.
+    queue_bytes: greatest number of bytes of a message that wait in its sender's queue ahead of the next message.
+    fairness: of two messages that share a port, the rate of the later one as a share of the earlier one's rate; 1 means
+        equal rates.
     """
 
     medium: Annotated[str, AfterValidator(known_medium)] = "switch"
@@ -200,8 +208,11 @@ class NetworkSpec(NetworkSection):
     @model_validator(mode="before")
     @classmethod
     def former_names(cls, content):
-        """Files that were written before may call ``fairness`` seniority, or say of which messages it is true: then
-        the first of two had so much of a head start as waited in the queue."""
+        """Translate the keys of older network files.
+
+        Such files may call ``fairness`` ``seniority``. They may also limit ``fairness`` to messages of
+        ``fairness_bytes``: then it described the queue of the sender, so it becomes ``queue_bytes``.
+        """
         if not isinstance(content, dict):
             return content
         if "seniority" in content and "fairness" not in content:
@@ -215,6 +226,7 @@ class NetworkSpec(NetworkSection):
 
     @model_validator(mode="after")
     def fits(self):
+        """Raise ValueError if keys contradict each other."""
         if self.medium == "shared" and self.port:
             raise ValueError("a shared medium has no ports")
         if self.medium == "links" and not self.link:
@@ -224,11 +236,11 @@ class NetworkSpec(NetworkSection):
         if (self.medium == "cables") != bool(self.cable):
             raise ValueError("medium = 'cables' needs at least one [[cable]], and no other medium takes them")
         if self.memory is not None and self.hosts is None:
-            raise ValueError(f"memory: medium = {self.medium!r} has none; only {HostCards.form} and the like do")
+            raise ValueError(f"memory: medium = {self.medium!r} has no hosts; only media such as {HostCards.form} do")
         ports = [port.rank for port in self.port]
         for rank in ports:
             if ports.count(rank) > 1:
-                raise ValueError(f"port: that of rank {rank} is given twice")
+                raise ValueError(f"port: the port of rank {rank} is given twice")
         return self
 
     def model_post_init(self, _):
@@ -240,22 +252,22 @@ class NetworkSpec(NetworkSection):
                     raise ValueError(f"link: from {source} to {dest} is given twice")
                 links[source, dest] = link
         self.__dict__["_cabling"] = self._make_cabling()
-        self.__dict__["_links"] = links  # a frozen model's private table, not part of its content
+        self.__dict__["_links"] = links  # a private table of a frozen model, not part of its content
         self.__dict__["_ports"] = {port.rank: port.bandwidth for port in self.port}
 
     @property
     def has_cables(self) -> bool:
-        """Whether messages pass cables that the messages of other ranks pass, too."""
+        """Return whether messages pass cables that messages of other ranks may use, too."""
         return self.medium not in ("switch", "shared", "links")
 
     @property
     def hosts(self) -> HostCards | None:
-        """The hosts whose ranks share a network card, if the medium has any."""
+        """Return the hosts whose ranks share a network card; None if the medium has none."""
         return self._cabling if isinstance(self._cabling, HostCards) else None
 
     @property
     def cabling(self) -> Cabling | None:
-        """The routes over cables; None where ports, links or a shared medium are all that messages meet at."""
+        """Return the network of cables; None for the media ``switch``, ``shared`` and ``links``."""
         return self._cabling
 
     def _make_cabling(self) -> Cabling | None:
@@ -279,16 +291,16 @@ class NetworkSpec(NetworkSection):
                     yield dest, cable.source, bandwidth, latency
 
     def port_bandwidth(self, rank: int) -> float:
-        """Bytes/s of a rank's port, in each direction."""
+        """Return the bytes/s of a rank's port, in each direction."""
         return self._ports.get(rank, self.bandwidth) if self.medium != "shared" else math.inf
 
     def link_bandwidth(self, source: int, dest: int) -> float:
-        """Bytes/s that the link itself allows; infinite where only the ports limit. Raises MissingLink."""
+        """Return the bytes/s of the link itself; infinity if only the ports limit the rate. Raises MissingLink."""
         link = self._link(source, dest)
         return math.inf if link is None or link.bandwidth is None else link.bandwidth
 
     def link_latency(self, source: int, dest: int) -> float:
-        """Seconds from the last byte's departure to its arrival. Raises MissingLink."""
+        """Return the seconds from the last byte's departure to its arrival. Raises MissingLink."""
         link = self._link(source, dest)
         return self.latency if link is None or link.latency is None else link.latency
 
@@ -300,7 +312,7 @@ class NetworkSpec(NetworkSection):
         return link
 
     def check_ranks(self, ranks: int, spares: int = 0):
-        """Raise ConfigError for links and ports of ranks that do not exist, and for ranks that have no place."""
+        """Raise ConfigError for links, ports and slowdowns of ranks that do not exist, and if places are too few."""
         if self.has_cables and ranks + spares > self.cabling.places:
             there, what = self.cabling.places, f"{ranks} ranks" + (f" and {spares} spares" if spares else "")
             raise ConfigError(f"{self.name}: {self.medium} has places for {there} ranks, and there are {what}")
@@ -313,7 +325,7 @@ class NetworkSpec(NetworkSection):
                 raise ConfigError(f"{self.name}: {what}: there are {ranks} ranks; allowed: 0 to {ranks - 1}")
 
     def summary(self) -> str:
-        """Return one line for the run file."""
+        """Return a description of one line for the run file."""
         parts = [self.medium, as_rate(self.bandwidth), as_duration(self.latency)]
         parts += ["multicast"] if self.multicast else []
         parts += [f"fairness {self.fairness:g}"] if self.fairness != 1 else []
@@ -329,11 +341,11 @@ class NetworkSpec(NetworkSection):
 
 
 def network(text: str = "switch", topology: str | None = None) -> NetworkSpec:
-    """Return the network of ``--network [MEDIUM,][RATE,LATENCY]``; raises ConfigError.
+    """Return the network of ``--network [MEDIUM,][RATE,LATENCY]``; raise ConfigError if the text describes none.
 
-    ``MEDIUM`` is ``switch``, ``shared``, a ready-made network of cables such as ``torus:8x8x8``, or a TOML file, whose
-    bandwidth and latency ``RATE,LATENCY`` replace. ``topology``: that of ``--topology``, a ready-made one in place of
-    the medium.
+    ``MEDIUM`` is ``switch``, ``shared``, a ready-made network of cables such as ``torus:8x8x8``, or a TOML file.
+    ``RATE,LATENCY`` replace the bandwidth and the latency of the file. ``topology``: the text of ``--topology``, a
+    ready-made network that replaces the medium.
     """
     cables = re.match(rf"(?:{'|'.join(ready_made.KINDS)}):[^,]*(?:,[a-z]=[^,]*)*", text)
     begin = cables[0] if cables else ""
@@ -357,24 +369,25 @@ def network(text: str = "switch", topology: str | None = None) -> NetworkSpec:
 
 
 def check_topology(text: str, medium: str):
-    """Raise ConfigError for a ``--topology`` that is no ready-made network, and for one beside another medium."""
+    """Raise ConfigError if ``--topology`` is no ready-made network, or ``--network`` names a medium, too."""
     try:
         ready_made.read(text)
     except ValueError as error:
-        hint = "; the algorithm's graph is --set algorithm.topology=NAME, other networks are --network's"
+        hint = "; set the algorithm's graph with --set algorithm.topology=NAME, and other networks with --network"
         raise ConfigError(f"--topology {error}{'' if ready_made.is_ready_made(text) else hint}") from None
     if medium == "shared" or ready_made.is_ready_made(medium):
-        raise ConfigError(f"--topology {text} and --network {medium}: only one of them may say what the network is")
+        raise ConfigError(f"--topology {text} and --network {medium}: only one of them may name the medium")
 
 
 def bookkeeping_network(spec: NetworkSpec, **more) -> NetworkSpec:
-    """Return the network of messages that are no part of an algorithm: the latency of ``spec`` and no bandwidth used;
-    ``more``: further fields."""
+    """Return the network of messages that are no part of an algorithm: with the latency of ``spec``, and no bandwidth
+    limit. ``more``: further fields.
+    """
     return NetworkSpec(bandwidth="inf bit", latency=f"{spec.latency!r} s", **more)
 
 
 def complaint(error: dict) -> str:
-    """Return what is wrong with a network, one thing of it, as a sentence."""
+    """Return one sentence about one validation error of a network."""
     path = [str(part) for part in error["loc"]]
     parts = {"link": LinkSpec, "port": PortSpec, "cable": CableSpec, "memory": MemorySpec}
     parts |= {"compute": ComputeSpec, "processor": ProcessorSpec}

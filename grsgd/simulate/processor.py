@@ -1,10 +1,12 @@
-"""A rank's processor, which computes gradients and moves messages: what messages take of it, they take from a gradient.
+"""The processor of a simulated rank, which computes gradients and moves messages; messages prolong computations.
 
 The parameters are those of LogGOPS (Hoefler, Schneider, Lumsdaine 2010, LogGOPSim, section 2): o, the processor's time
-for a message, and O, that for each byte, of a sender and of a receiver. There a message and a computation are steps of
-one program, one after the other. Here messages move beside a gradient, so there is a time more: how long it takes until
-a rank that computes notices a message. Of ranks that wait, latency and bandwidth have these times already, as they were
-measured between such ranks; but with a quota they are missing afterwards (`grsgd.simulate.quota`).
+per message, and O, its time per byte, both for a sender and for a receiver. In LogGOPS a message and a computation are
+steps of one program, one after the other. Here messages move during a gradient, so there is one more parameter: the
+time until a computing rank notices a message.
+
+For waiting ranks the measured latency and bandwidth include these times, because they were measured between waiting
+ranks. With a quota, however, the time that a waiting rank uses is missing afterwards (`grsgd.simulate.quota`).
 """
 
 import math
@@ -17,24 +19,24 @@ from grsgd.simulate.network import ProcessorSpec
 from grsgd.simulate.quota import Quota
 
 SAME_WAIT = 1e-9
-"""Seconds by which the beginning of a wait may seem to move."""
+"""Rounding error, in seconds, by which the beginning of one wait may seem to move."""
 
 
 class Processor:
-    """One for each rank.
+    """The processor of one rank.
 
     Parameters
     ----------
     network
-        Its clock counts.
+        The network whose clock counts.
     spec
-        What messages take of a processor.
+        The processor time of messages.
     slowdown
-        How many times slower this one is.
+        The factor by which this processor is slower.
     waited
-        Returns for how many seconds the rank has waited; 0 if it does not.
+        Function that returns the seconds that the rank has waited so far; 0 if it does not wait.
     rank
-        Its number.
+        The number of the rank.
     """
 
     def __init__(self, network: Network, spec: ProcessorSpec, slowdown: float, waited: Callable[[], float], rank: int):
@@ -43,33 +45,35 @@ class Processor:
         if spec.period:
             self.quota = Quota.of_rank(rank, min(spec.share / slowdown, 1.0), spec.period * slowdown)
         self.free_at = 0.0
-        """When it has done all that messages have asked of it so far."""
+        """Moment at which the processor has done all work for messages so far."""
         self.waits_since, self.looks = -math.inf, 0.0
-        """When the last wait began whose looks for messages are paid for, and how many these are."""
+        """Beginning of the last wait whose looks are charged to the quota, and the number of looks charged so far."""
         self.leaving = 0
-        """Messages that were posted and have not left yet."""
+        """Number of messages that were posted and have not left yet."""
         self.is_computing = self.has_computed = False
         self.in_turn: deque[Callable] = deque()
         self.turn_at = 0.0
-        """The calls that are to be made in their order, and when the last of them is due."""
+        """Calls that are to be made in their order, and the moment of the last of them."""
         self.taken = 0.0
-        """Seconds that messages have taken from the computation under way."""
+        """Seconds by which messages prolong the computation under way."""
         self.unnoticed: deque[list[Callable]] = deque()
-        """The calls that are due for messages that have come while it computes."""
+        """Calls that are due for messages that have arrived during the computation."""
 
     def compute(self, seconds: float, polls: bool, call: Callable[[], None]):
-        """Compute, and ``call`` when that is over. polls: whether something in the background waits."""
+        """Compute for ``seconds``, then call ``call``. polls: whether a background schedule waits."""
         self.is_computing = self.has_computed = True
         if polls:
             seconds *= 1 + self.spec.polling
         if self.quota is not None:
             seconds = self.quota.compute(seconds, self.network.env.now)
-        self.taken += max(self.free_at - self.network.env.now, 0.0)  # by what was posted right before
+        self.taken += max(self.free_at - self.network.env.now, 0.0)  # rest of the messages posted just before
         self.network.after(seconds, lambda _: self._end(call))
 
     def send(self, nbytes: int, call: Callable[[], None]):
-        """Hand over a message of so many bytes, and ``call`` when that is done: at once, unless the rank computes. If
-        it begins to while the message would still be handed over, the rest is taken from that."""
+        """Hand over a message of ``nbytes`` bytes, then call ``call``: at once, unless the rank computes.
+
+        If the rank begins to compute before the handover would be done, the rest of it prolongs the computation.
+        """
         self.leaving += 1
         now, of_bytes = self.network.env.now, nbytes * self.spec.send_byte
         if self.is_computing:
@@ -78,26 +82,28 @@ class Processor:
             self.free_at = max(self.free_at, now) + (self.spec.send + of_bytes) * self.slowdown
             call()
         else:
-            # bytes leave bit by bit; those that do so later are paid for by what would be lost
+            # Bytes sent in later quota periods are charged to quota that would otherwise expire unused.
             left = self.network.spec.bandwidth * (self.quota.period - self.quota.since_refill(now))
             delay = self.quota.use(self.spec.exchange / 2 * self.slowdown, now)
             self.quota.take(min(nbytes, left) * self.spec.send_byte * self.slowdown, now)
             self._in_turn(delay, call)
 
     def left(self):
-        """A message has left: its work is done, and if it was the last one, all of it."""
+        """Handle that a message has left; after the last message, no work for messages remains."""
         self.leaving -= 1
         if not (self.leaving or self.is_computing):
             self.free_at = min(self.free_at, self.network.env.now)
 
     def receive(self, nbytes: int, call: Callable[[], None]):
-        """Take in a message of so many bytes that the rank has noticed, and ``call`` when that is done: at once, unless
-        the rank computes."""
+        """Take in a message of ``nbytes`` bytes that the rank has noticed, then call ``call``.
+
+        The call is made at once, unless the rank computes.
+        """
         if self.is_computing:
             self._work(self.spec.receive + nbytes * self.spec.receive_byte, call)
         elif self.quota is None:
             call()
-        else:  # what has come in earlier periods was paid for by what would have been lost
+        else:  # bytes received in earlier quota periods were charged to quota that expired unused
             now = self.network.env.now
             nbytes = min(nbytes, self.network.spec.bandwidth * self.quota.since_refill(now))
             of_byte = self.spec.send_byte if self.has_computed else self.spec.receive_byte
@@ -105,11 +111,11 @@ class Processor:
             self._in_turn(self.quota.use(seconds * self.slowdown, now), call)
 
     def notice(self, call: Callable[[], None]):
-        """``call`` as soon as the rank looks at a message that comes now."""
+        """Call ``call`` as soon as the rank looks at a message that arrives now."""
         if self.is_computing:
             seconds = self.spec.reaction
         else:
-            # A rank looks for messages all the time at first, and then sleeps for a part of the time it has waited.
+            # A waiting rank looks for messages all the time at first, and later sleeps for a share of the time waited.
             waited, spec = self.waited(), self.spec
             self._pay_for_looks(waited)
             seconds = spec.wake * min(waited / spec.full_sleep, 1.0) if waited > spec.spin else 0.0
@@ -122,8 +128,7 @@ class Processor:
         self.network.after(seconds * self.slowdown, lambda _: run_once(entry))
 
     def _pay_for_looks(self, waited: float):
-        """Let the looks for messages in a wait, which has taken so many seconds so far, take what they do of the quota,
-        if there is one."""
+        """Charge the looks for messages, in a wait of ``waited`` seconds so far, to the quota, if the rank has one."""
         now = self.network.env.now
         if self.quota is None or not (waited and self.spec.look):
             return
@@ -136,15 +141,17 @@ class Processor:
         self.looks = looks
 
     def _work(self, seconds: float, call: Callable[[], None]):
-        """Do some work for messages beside a computation, after what is to be done already, and ``call`` then."""
+        """Work ``seconds`` for messages during a computation, after earlier work of this kind, then call ``call``."""
         work, now = seconds * self.slowdown, self.network.env.now
         self.free_at = max(self.free_at, now) + work
         self.taken += work
         self._in_turn(self.free_at - now if work else 0.0, call)
 
     def _in_turn(self, seconds: float, call: Callable[[], None]):
-        """``call`` after so many seconds, or at once, but not before what was to be called before: a message that a
-        rank has not paid for yet is not overtaken by one that comes cheap."""
+        """Call ``call`` after ``seconds``, or at once, but not before the calls that are already due.
+
+        So a message that the rank has not paid for yet is not overtaken by a cheaper message.
+        """
         now = self.network.env.now
         self.turn_at = max(now + seconds, self.turn_at)
         if self.turn_at > now or self.in_turn:
@@ -154,7 +161,7 @@ class Processor:
             call()
 
     def _end(self, call: Callable[[], None]):
-        """The computation is over but for the time that was taken from it."""
+        """End the computation, or compute on for the seconds by which messages have prolonged it."""
         if not self.spec.thread:
             self._look()
         if self.taken:
@@ -165,25 +172,26 @@ class Processor:
             return
         self.is_computing = False
         call()
-        if not self.is_computing:  # it waits
+        if not self.is_computing:  # the rank waits
             self._look()
 
     def _look(self):
-        """Notice all messages that have come."""
+        """Notice all messages that have arrived."""
         while self.unnoticed:
             run_once(self.unnoticed.popleft())
 
 
 def number_of_looks(waited: float, spec: ProcessorSpec) -> float:
-    """Return how often a rank has looked for messages that has waited for so many seconds, as
-    `grsgd.comm.engine.back_off` lets it: each sleep is as long as the same share of the time waited, up to the longest
-    one."""
+    """Return how often a rank has looked for messages during a wait of ``waited`` seconds.
+
+    As in `grsgd.comm.engine.back_off`, each sleep is the same share of the time waited, up to a longest sleep.
+    """
     share, look = SLEEP_SECONDS / spec.full_sleep, spec.look * spec.share
     growing = min(waited, spec.full_sleep)
     return math.log1p(share * growing / look) / math.log1p(share) + (waited - growing) / (SLEEP_SECONDS + look)
 
 
 def run_once(entry: list[Callable]):
-    """Call what is in ``entry``, unless that has been done."""
+    """Call the function in ``entry``, unless it has been called."""
     if entry:
         entry.pop()()

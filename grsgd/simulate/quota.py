@@ -1,38 +1,39 @@
-"""A quota of the processor: a rank may use so much of it in each period, at full speed, and what it does not is lost.
+"""A quota of processor time: in each period a rank may use a share of it at full speed; unused time expires.
 
-Linux keeps quotas so (kernel documentation, CFS bandwidth control). All times are those of a rank that computes without
-a break, and so with its share alone: what takes it s seconds takes s times the share of a whole core.
+Linux enforces quotas in this way (kernel documentation, CFS bandwidth control). All times here are those of a rank that
+computes without a break, and so at the speed of its share: work of s seconds takes s times the share of a whole core.
 """
 
 import math
 
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
+"""Factor that spreads the beginnings of the ranks' periods evenly."""
 
 
 class Quota:
-    """That of one rank: ``share`` of a core, kept over ``period`` seconds, which begin at multiples of that and at the
-    time ``begin``."""
+    """The quota of one rank: ``share`` of a core, in periods of ``period`` seconds that begin at ``begin`` + n periods.
+    """
 
     def __init__(self, share: float, period: float, begin: float = 0.0):
         self.share, self.period, self.begin = share, period, begin
         self.number = -1
-        """Of the period in which some of it was used last."""
+        """Number of the period in which quota was used last."""
         self.unused = period
-        """Seconds that were not used in that one; less than 0 if more were taken than there were."""
+        """Unused seconds of that period; negative if more was taken than the period allows."""
         self.free_at = 0.0
-        """When it has done all that it was given so far."""
+        """Moment at which the rank has done all work so far."""
 
     @classmethod
     def of_rank(cls, rank: int, share: float, period: float) -> "Quota":
-        """Return that of a rank. Periods of ranks begin at times of their own, as those of hosts do, evenly spread."""
+        """Return the quota of a rank; periods of different ranks begin at different times, as on different hosts."""
         return cls(share, period, period * (rank * GOLDEN_RATIO % 1.0))
 
     def since_refill(self, now: float) -> float:
-        """Return for how many seconds the period that runs now has done so."""
+        """Return the seconds since the beginning of the present period."""
         return now - self._start(self._number(now))
 
     def compute(self, seconds: float, now: float) -> float:
-        """Compute for so many seconds, after what it does already; returns how many it takes until that is done."""
+        """Compute for ``seconds``, after earlier work; return the seconds until this work is done."""
         begin = self._turn(now)
         self._refill(begin)
         at_once = min(self.unused, (self._start(self.number + 1) - begin) / self.share)
@@ -47,23 +48,24 @@ class Quota:
         return self.free_at - now
 
     def use(self, seconds: float, now: float) -> float:
-        """Use so much of it for a message, after what the rank does already; returns for how many seconds that stands
-        still. What the message takes besides is in the latency."""
+        """Use ``seconds`` of the quota for a message, after earlier work; return the seconds that the message stands
+        still for lack of quota. The other seconds of the message are part of the latency.
+        """
         done = self.compute(seconds, now)
         self.free_at = max(self.free_at - seconds * self.share, now)
         return max(done - seconds * self.share, 0.0)
 
     def take(self, seconds: float, now: float):
-        """Take what was used in the period so far."""
+        """Take ``seconds`` that were used in the present period from the quota."""
         self._refill(self._turn(now))
         self.unused -= seconds
 
     def _turn(self, now: float) -> float:
-        """Return when the rank can do more than it does already."""
+        """Return the moment at which the rank can begin further work."""
         return max(now, self.free_at)
 
     def _refill(self, now: float):
-        """A period that begins brings all of it back, less what was taken beyond it."""
+        """Restore the quota if a period has begun, less the seconds that were taken in excess."""
         periods = self._number(now) - self.number
         if periods > 0:
             self.number += periods

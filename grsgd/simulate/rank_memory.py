@@ -1,15 +1,15 @@
-"""The memory that simulated ranks take."""
+"""The memory of simulated ranks."""
 
 from grsgd.errors import ConfigError
 from grsgd.memory import available
 from grsgd.runs.numbers import human_bytes
 
 RANK_BYTES = 400_000
-"""Memory of a rank beside its model: objects, and counters of traffic to every other one come on top."""
+"""Bytes of a rank without its model: its objects. The counters of traffic to every other rank need further bytes."""
 
 
 def check_memory(ranks: int, model_bytes: int, said: str = ""):
-    """Raise ConfigError if so many ranks do not fit into this machine. ``said``: the words that ask for them."""
+    """Raise ConfigError if ``ranks`` ranks do not fit into this machine. ``said``: the option that asks for them."""
     needed = ranks * (model_bytes + RANK_BYTES) + 50 * ranks**2
     there = available()
     if needed > there:

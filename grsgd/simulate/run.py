@@ -24,7 +24,7 @@ from grsgd.training.saving import ModelFiles
 
 
 class NotEvaluated(KeyboardInterrupt):
-    """A signal has come while accuracies were computed: the run was saved without them, as the message says."""
+    """A signal came during the evaluation: the run was saved without accuracies, as the message says."""
 
 
 def simulate(
@@ -40,12 +40,13 @@ def simulate(
     spares: int = 0,
     recording: Instrumentation = NO_INSTRUMENTATION,
 ) -> str:
-    """Simulate a run and write its run file. Returns why the run ended.
+    """Simulate a run and write its run file; return why the run ended.
 
-    ``line``: says how far the run is, by default nothing. ``models``: the files that models are saved in, too.
-    ``recording``: the files that say what happened.
-    ``stops_gently``: the first signal of `REASONS` while it trains ends the training after the step under way, and what
-    was simulated is evaluated; else, and at the next one, a KeyboardInterrupt ends it without. Raises NotEvaluated.
+    ``line``: shows the progress; None shows nothing. ``models``: the files in which models are saved, too.
+    ``recording``: the files of the timeline and of the trace.
+    ``stops_gently``: whether the first signal of `REASONS` ends the training after the present step, with an evaluation
+    of the result. Otherwise, and at a second signal, a KeyboardInterrupt ends the training without evaluation.
+    Raises NotEvaluated.
     """
     line, models = line or ProgressLine(is_shown=False), models or ModelFiles()
     for option in models.asked_for() if timing_only else ():
@@ -88,31 +89,35 @@ def simulate(
 
 
 def saved_without(models: ModelFiles, line: ProgressLine) -> ModelFiles:
-    """Say which of the ``models`` are not saved because nothing was evaluated; return the files to save: none."""
+    """Print which of ``models`` are not saved because nothing was evaluated; return a `ModelFiles` without files."""
     line.clear()
     for option, path in models.asked_for().items():
-        print(f"grsgd: {option} {path}: not saved, for nothing was evaluated", file=sys.stderr, flush=True)
+        print(f"grsgd: {option} {path}: not saved, because nothing was evaluated", file=sys.stderr, flush=True)
     return ModelFiles()
 
 
 def evaluate(simulation: Simulation, out: Path, stopped: str, line: ProgressLine) -> tuple[tuple, NotEvaluated | None]:
-    """Return the qualities at the snapshots and the final one, and None; or nothing, and the signal that has come
-    meanwhile. ``stopped``: why training has ended."""
+    """Return the qualities of the snapshots and of the final model, and None.
+
+    If a signal comes meanwhile, the result is an empty tuple and the error for that signal. ``stopped``: why training
+    has ended.
+    """
     if how_ended(stopped) is Ended.INTERRUPTED:
         line.clear()
-        what = "what was simulated is evaluated and saved; Ctrl-C again ends it at once"
+        what = "the result so far is evaluated and saved; Ctrl-C again ends this at once"
         print(f"grsgd: {stopped}: {what}", file=sys.stderr, flush=True)
     try:
         return simulation.evaluate(line), None
     except KeyboardInterrupt as error:
-        what = f"{str(error) or INTERRUPTED} while accuracies were computed: they are missing"
+        what = f"{str(error) or INTERRUPTED} during the evaluation: accuracies are missing"
         return (), NotEvaluated(f"{path_of(out, stopped)}: {what}")
 
 
 def write_recording(
     recording: Instrumentation, attributes: dict, reason: str, line: ProgressLine
 ) -> RunFileError | None:
-    """Write what was recorded, and say what is missing in it; returns what went wrong: the run file comes first."""
+    """Write the recordings, and print which parts are missing; return an error, because the run file is written first.
+    """
 
     def comments() -> list[str]:
         seconds = f"{attributes['virtual_seconds']:.9g} simulated s"

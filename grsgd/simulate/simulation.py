@@ -45,9 +45,9 @@ from grsgd.training.trial_batch import TRIED, check_batch, is_own
 
 
 class Simulation:
-    """``ranks`` trainers in one process and simulated time. Raises ConfigError and DataError.
+    """``ranks`` trainers in one process and in simulated time. Raises ConfigError and DataError.
 
-    ``compute``: one of `compute.FORMS`; None takes the network's, or a default.
+    ``compute``: one of `compute.FORMS`; None takes the computing times of the network, or the default.
     """
 
     def __init__(
@@ -62,8 +62,12 @@ class Simulation:
         spares: int = 0,
         recording: Instrumentation = NO_INSTRUMENTATION,
     ):
-        """``on_step``: of rank 0's `Trainer`. ``models``: are told of each model that is evaluated. ``spares``:
-        processes besides, which take the ranks of those that die. ``recording``: notes what happens in the training."""
+        """Make the ranks of the run.
+
+        ``on_step``: called after each step of rank 0's `Trainer`. ``models``: called for each evaluated model.
+        ``spares``: number of additional processes that take the ranks of dead processes. ``recording``: records the
+        events of the training.
+        """
         check_request(config, ranks, network, timing_only, spares)
         self.config, self.ranks, self.spec, self.timing_only = config, ranks, network, timing_only
         self.recording = recording
@@ -88,30 +92,30 @@ class Simulation:
         replicas = [self.make_model() for _ in range(ranks)]
         self.config, self.reasons = config, _ = self._choose_options(replicas)
         self.request: str | None = None
-        """A reason to stop after the step under way."""
+        """Reason to stop after the present step; None to go on."""
         self.contexts = self._make_contexts()
         self.states = self.uncounted.communicators() if self.survives else None
         with garbage.not_looked_for(rarely=timing_only):
             self.trainers = [self._make_trainer(rank, model, on_step) for rank, model in enumerate(replicas)]
         self.evaluation = SnapshotEvaluation(self.trainers, models or ModelFiles())
         self.is_at_target = False
-        """Whether training has ended, or is about to, because the target is reached."""
+        """Whether training has ended, or is about to end, because the target is reached."""
         if ranks > 1 and any(isinstance(trainer.progress, FreeRunning) for trainer in self.trainers):
             compute_times.check_free_running(config, self.compute, network.latency)
         self.lost: frozenset[int] = frozenset()
-        """Ranks that no process holds in the end, because their processes have died."""
+        """Ranks that no process holds at the end, because their processes have died."""
         self.began = 0.0
-        """When training did: what is done before it takes simulated time, too."""
+        """Simulated moment at which training began; the preparations before it take simulated time, too."""
 
     def _make_fabrics(self, processes: int):
-        """Make what computes and carries the messages of ``processes`` processes, spares among them."""
+        """Make the drivers, networks and fabrics of ``processes`` processes, spares included."""
         config, network, recording = self.config, self.spec, self.recording
         self.env = simpy.Environment()
         self.drivers = recording.drivers(self.env, processes, self.compute, self.timing_only)
         has_quota = network.processor is not None and network.processor.period > 0
         for driver in self.drivers:
             driver.work_seconds = self.compute.work * self.compute.slowdown.get(driver.rank, 1.0)
-            if self.compute.after_wait and not has_quota:  # which saves that time itself
+            if self.compute.after_wait and not has_quota:  # a quota models the effect of waits itself
                 driver.compute_seconds = AfterWaits(self.compute, lambda driver=driver: driver.wait_seconds)
         self.network = Network(self.env, network, processes)
         processors = self._make_processors()
@@ -128,7 +132,7 @@ class Simulation:
         self.signals = [StopSignal(comm, tolerant=self.survives) for comm in self._communicators(self.uncounted)]
 
     def _make_processors(self) -> list[Processor] | None:
-        """Return one a process, which its driver computes on; None where messages take no processor time."""
+        """Return the processor of each process; None if messages take no processor time."""
         if self.spec.processor is None:
             return None
         for driver in self.drivers:
@@ -137,7 +141,7 @@ class Simulation:
         return [driver.processor for driver in self.drivers]
 
     def _communicators(self, fabric: MessageFabric) -> list[Communicator]:
-        """Return one communicator a process, of a new group of all ranks."""
+        """Return one communicator per process, of a new group of all ranks."""
         comms = fabric.communicators()
         if not self.survives:
             return comms
@@ -145,7 +149,7 @@ class Simulation:
         return [Communicator(MembersBackend(comm.backend, membership)) for comm, membership in pairs]
 
     def _make_contexts(self) -> list[RankContext]:
-        """Return that of each process."""
+        """Return the context of each process."""
         config, comms = self.config, (self._communicators(fabric) for fabric in (self.fabric, self.uncounted))
         parts = zip(*comms, self.drivers, self.signals, self.memberships, strict=True)
         return [
@@ -163,7 +167,7 @@ class Simulation:
             recovery=self._recovery(process),
             on_step=partial(self._after_step, process, on_step if process == 0 else ignore),
         )
-        if not self.timing_only:  # else nothing is drawn
+        if not self.timing_only:  # without content no random numbers are drawn
             self.drivers[process].keep_random_state()
         return trainer
 
@@ -174,7 +178,7 @@ class Simulation:
         return recovery_from_deaths(self.config.traits, context, self.states[process], context.driver)
 
     def stop(self, reason: str):
-        """End the training after the step under way; from a signal handler."""
+        """End the training after the present step; a signal handler may call this method."""
         self.request = reason
 
     def _after_step(self, process: int, on_step, progress, loss: float | None):
@@ -186,7 +190,7 @@ class Simulation:
             self.is_at_target = any(metric.is_reached(quality.mean, self.config.target) for quality in new)
             if self.is_at_target:
                 self.stop(TARGET_REACHED)
-        if self.request is not None:  # one rank tells all others
+        if self.request is not None:  # this rank tells all others
             self.signals[process].request, self.request = self.request, None
 
     def describe(self) -> dict:
@@ -204,7 +208,7 @@ class Simulation:
         )
 
     def train(self) -> str:
-        """Train on all ranks; returns why the run ended. Raises Deadlock, and what any rank raises."""
+        """Train on all ranks; return why the run ended. Raises Deadlock, and the errors of all ranks."""
         self.run(trainer.broadcast_initial_model() for trainer in self.trainers)
         self.began = self.env.now
         self.network.forget_bytes()
@@ -230,21 +234,22 @@ class Simulation:
         return [self.recording.observed(rank, trainer.train()) for rank, trainer in enumerate(self.trainers)]
 
     def seconds(self) -> float:
-        """Simulated time of the training so far; of ranks that were left behind, nothing counts."""
+        """Return the simulated seconds of the training so far; ranks that were left behind do not count."""
         left = self.left()
         if len(left) == self.ranks:
             return self.env.now - self.began
         return max(self.trainers[rank].snapshots.moments[-1].time for rank in left)
 
     def left(self) -> list[int]:
-        """The ranks that the others have not left behind."""
+        """Return the ranks that the others have not left behind."""
         if self.survives:
             return [rank for rank in range(self.ranks) if rank not in self.lost]
         lost = frozenset().union(*(trainer.lost for trainer in self.trainers))
         return [rank for rank in range(self.ranks) if rank not in lost]
 
     def records(self) -> tuple[list[RankMeasurements], list[int] | None]:
-        """Return what all ranks have measured, and which of them the others have left behind, if any."""
+        """Return the measurements of all ranks, and the ranks that were left behind; None in their place if none was.
+        """
         left, ranks = self.left(), range(self.ranks)
         lost = [rank for rank in ranks if rank not in left]
         found = {rank: RankMeasurements.of(self.trainers[rank]) for rank in left}
@@ -260,9 +265,10 @@ class Simulation:
         return records, lost or None
 
     def evaluate(self, line: ProgressLine | None = None) -> tuple[list, object]:
-        """The qualities at the snapshots that all ranks have, and the final one; ``line`` says how many are done.
+        """Return the qualities of the snapshots that all ranks have, and of the final model; ``line`` shows progress.
 
-        All ranks that are left have the final model then. Of a run that stopped at its target it is the last snapshot.
+        Afterwards all remaining ranks have the final model. If the run stopped at its target, the final model is the
+        last snapshot.
         """
         left = self.left()
         marks = self.evaluation.marks(left)
@@ -276,13 +282,13 @@ class Simulation:
         return known + qualities, final
 
     def run(self, schedules) -> list:
-        """Drive one schedule each to its end, on the first processes; returns their values."""
+        """Drive one schedule each to its end, on the first processes; return the values of the schedules."""
         schedules = list(schedules)
         with garbage.not_looked_for(rarely=self.timing_only):
             return run_all(self.env, self.drivers[: len(schedules)], schedules)
 
     def _choose_options(self, models):
-        """Return the configuration with all options decided, and why so."""
+        """Return the configuration with all options chosen, and the reasons for the choices."""
         communicators = zip(models, self._communicators(self.fabric), self.drivers, strict=False)
         return self.run(
             choose_options(self.config, self.dataset, model, RankContext(comm, comm, driver))
@@ -291,14 +297,14 @@ class Simulation:
 
 
 def check_request(config: Config, ranks: int, network: NetworkSpec, timing_only: bool, spares: int):
-    """Raise ConfigError for a run that cannot be simulated so; before anything is made that grows with ``ranks``."""
+    """Raise ConfigError if the run cannot be simulated, before anything is made whose size grows with ``ranks``."""
     check_memory(ranks, 0)
     config.check_ranks(ranks)
     network.check_ranks(ranks, spares)
     if timing_only and config.traits.depends_on_values:
         raise ConfigError(
-            f"--timing-only: {config.algorithm.name} with these options sends by what the models contain: leave "
-            "--timing-only out"
+            f"--timing-only: with these options, messages of {config.algorithm.name} depend on the models' content: "
+            "leave --timing-only out"
         )
     if timing_only and config.train.stop_at_target:
-        raise ConfigError("train.stop_at_target = true with --timing-only: nothing is tested; leave one out")
+        raise ConfigError("train.stop_at_target = true with --timing-only: nothing is evaluated; leave one of them out")

@@ -1,14 +1,14 @@
-"""A cable, and what all networks of cables have in common."""
+"""A cable, and the base class of all networks of cables."""
 
 from itertools import pairwise
 from typing import NamedTuple
 
 Place = int | str
-"""Where cables end: the number of a rank, or the name of a host or a switch."""
+"""The end of a cable: a rank by its number, or a host or switch by its name."""
 
 
 class Cable(NamedTuple):
-    """One direction of a cable, between places by their names: ``bandwidth`` in bytes/s, ``latency`` in s."""
+    """One direction of a cable, from one place to another by their names; bandwidth in bytes/s, latency in s."""
 
     source: str
     dest: str
@@ -17,10 +17,10 @@ class Cable(NamedTuple):
 
 
 class Cabling:
-    """Places that are joined by cables, all of one bandwidth (bytes/s) and one latency (s) unless a subclass says else.
+    """Places that are joined by cables; all cables have one bandwidth and latency unless a subclass overrides `cable`.
 
-    ``places``: for how many ranks there is room. Nothing is computed before it is asked for, because of all pairs of
-    ranks few ever talk to each other.
+    bandwidth: bytes/s. latency: s. ``places``: the greatest number of ranks.
+    A route is computed when it is first needed, because few of all pairs of ranks ever send to each other.
     """
 
     places: int
@@ -29,21 +29,24 @@ class Cabling:
         self.bandwidth, self.latency = bandwidth, latency
 
     def way(self, source: int, dest: int) -> list[Place]:
-        """Return the places that a message passes from one rank to another one, both included.
+        """Return the places that a message passes from one rank to another, both ranks included.
 
-        Raises ConfigError if no cables lead there.
+        Raises ConfigError if no cables lead from ``source`` to ``dest``.
         """
         raise NotImplementedError
 
     def cable(self, source: Place, dest: Place) -> Cable:
-        """Return the cable from one place to the next."""
+        """Return the cable from ``source`` to ``dest``, which are neighbours on a route."""
         return Cable(name(source), name(dest), self.bandwidth, self.latency)
 
     def route(self, source: int, dest: int) -> list[Cable]:
-        """Return the cables from one rank to another in the order in which a message passes them; none to itself."""
+        """Return the cables from one rank to another, in the order in which a message passes them.
+
+        The route from a rank to itself has no cables.
+        """
         return [self.cable(*ends) for ends in pairwise(self.way(source, dest))] if source != dest else []
 
 
 def name(place: Place) -> str:
-    """Return how a place is called."""
+    """Return the name of a place: ``rank 3`` for the number 3."""
     return f"rank {place}" if isinstance(place, int) else place

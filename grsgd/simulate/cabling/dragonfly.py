@@ -1,14 +1,16 @@
-"""A dragonfly: groups of routers, with one cable between every two routers of a group and every two groups."""
+"""A dragonfly: one cable between every two routers of a group, and one cable between every two groups."""
 
 from grsgd.simulate.cabling.cable import Cabling
 
 
 class Dragonfly(Cabling):
-    """``a`` routers a group, ``p`` ranks and ``h`` cables to other groups a router, a h + 1 groups (Kim et al. 2008).
+    """A dragonfly of a h + 1 groups (Kim et al. 2008).
 
-    Cable j of the a h that lead from a group to others, j = 0, 1, ..., is at its router j // h, and leads to the group
-    that is j + 1 after it, counted round (the relative arrangement of Hastings et al. 2015). Messages take the minimal
-    way: within the group to the router that has the cable, over it, and within the other group to the receiver's one.
+    A group has ``a`` routers; a router has ``p`` ranks and ``h`` cables to other groups.
+    Cable j = 0, 1, ... of the a h cables that lead from a group to other groups is at the group's router j // h.
+    Cable j leads to the group whose number is j + 1 greater, modulo the number of groups (the relative arrangement of
+    Hastings et al. 2015). Messages take the minimal route: to the router that has the cable to the receiver's group,
+    over that cable, and then to the receiver's router.
     """
 
     form = "dragonfly:a=4,p=2,h=2"
@@ -22,7 +24,7 @@ class Dragonfly(Cabling):
 
     @staticmethod
     def check(a: int, p: int, h: int):
-        """Raise ValueError for what cannot be built."""
+        """Raise ValueError for numbers from which no dragonfly can be built."""
         if min(a, p, h) < 1:
             raise ValueError("a, p and h must be 1 or more")
 
@@ -35,5 +37,5 @@ class Dragonfly(Cabling):
         return [source, *names, dest]
 
     def gateway(self, group: int, other: int) -> tuple[int, int]:
-        """Return group and number of the router of ``group`` that has the cable to ``other``."""
+        """Return (group, number) of the router of ``group`` that has the cable to the group ``other``."""
         return group, (other - group - 1) % self.groups // self.cables

@@ -1,14 +1,15 @@
-"""A fat tree of switches with k ports each, in three layers, which has the full bandwidth between any two halves."""
+"""A fat tree: three layers of switches with k ports each, with full bandwidth between any two halves of the ranks."""
 
 from grsgd.simulate.cabling.cable import Cabling
 
 
 class FatTree(Cabling):
-    """k pods of k/2 edge and k/2 aggregation switches, (k/2)^2 core switches, k^3/4 ranks (Al-Fares et al. 2008).
+    """A fat tree of k^3/4 ranks: k pods, each of k/2 edge and k/2 aggregation switches, and (k/2)^2 core switches.
 
-    Aggregation switch j of every pod has cables to the core switches j.0, j.1 and so on. Messages go up by D-mod-k
-    (Zahavi 2010): the digits of the receiver's number, to the base k/2, choose the aggregation switch and then the core
-    switch. So all messages to one rank come down the same way, and those of all ranks i to i + c never meet.
+    The design is that of Al-Fares et al. (2008). Aggregation switch j of every pod has cables to the core switches
+    j.0, j.1, ... Routes follow D-mod-k (Zahavi 2010): the digits of the receiver's number, to the base k/2, choose the
+    aggregation switch and then the core switch. So all messages to one rank come down the same route, and the messages
+    of all ranks i to the ranks i + c never share a cable.
     """
 
     form = "fat-tree:k=8"
@@ -21,7 +22,7 @@ class FatTree(Cabling):
 
     @staticmethod
     def check(k: int):
-        """Raise ValueError for what cannot be built."""
+        """Raise ValueError unless ``k`` is even, and 2 or more."""
         if k < 2 or k % 2:
             raise ValueError("k must be even, and 2 or more")
 

@@ -1,19 +1,20 @@
-"""Hosts of several ranks each on one switch: the ranks of a host share its network card."""
+"""Hosts on one switch, each with several ranks that share the network card of their host."""
 
 from grsgd.simulate.cabling.cable import Cable, Cabling
 
 SWITCH = "switch"
 MEMORY_BANDWIDTH = 150e9 / 8
-"""Bytes/s of messages within a host: about what ``grsgd calibrate`` has found between two ranks of one machine."""
+"""Bytes/s of messages within a host: about the value that ``grsgd calibrate`` measures between ranks of one machine."""
 MEMORY_LATENCY = 1e-6
-"""Seconds of the same: about that of MPI libraries through shared memory."""
+"""Latency in seconds of messages within a host: about the latency of MPI libraries through shared memory."""
 
 
 class HostCards(Cabling):
-    """``hosts`` hosts of ``ranks`` ranks, placed host by host. A host's card has one bandwidth in each direction.
+    """``hosts`` hosts of ``ranks`` ranks each; ranks are numbered host by host.
 
-    The latency is that between two hosts, as on a switch without further cables. All messages within a host share the
-    bandwidth of its memory, which is a place of its own.
+    The network card of a host has one bandwidth in each direction. The latency is the one between two hosts; the cables
+    to the switch add none of their own. All messages within a host share the bandwidth of the host's memory, which is a
+    place on the route.
     """
 
     form = "hosts:8x4"
@@ -27,14 +28,14 @@ class HostCards(Cabling):
         latency: float,
         memory: tuple[float, float] = (MEMORY_BANDWIDTH, MEMORY_LATENCY),
     ):
-        """``memory``: bandwidth and latency of messages within a host."""
+        """``memory``: bandwidth in bytes/s and latency in s of messages within a host."""
         super().__init__(bandwidth, latency)
         self.ranks, self.memory = ranks, memory
         self.places = hosts * ranks
 
     @staticmethod
     def check(*numbers: int):
-        """Raise ValueError for what cannot be built."""
+        """Raise ValueError unless there are two numbers, both 1 or more."""
         if len(numbers) != 2 or min(numbers) < 1:
             raise ValueError("must be HOSTSxRANKS, both 1 or more")
 
@@ -49,5 +50,5 @@ class HostCards(Cabling):
 
 
 def memory_of(host: int | str) -> str:
-    """Return how the memory of a host is called."""
+    """Return the name of the place that stands for the memory of a host."""
     return f"memory {host}"

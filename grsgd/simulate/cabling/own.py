@@ -1,4 +1,4 @@
-"""A network of a user's own: places and cables as a file lists them, and the shortest routes over them."""
+"""A network of the user's own: places and cables from a network file, and the shortest routes over them."""
 
 from array import array
 from collections import deque
@@ -9,19 +9,21 @@ from grsgd.errors import ConfigError
 from grsgd.simulate.cabling.cable import Cable, Cabling, Place, name
 
 NOWHERE = -1
-"""The distance where no cables lead."""
+"""The distance of a place from which no cables lead to the receiver."""
 
 
 class OwnCabling(Cabling):
-    """Messages pass as few of the directed ``cables`` as they can, and ranks pass on what is for others.
+    """Places that the directed ``cables`` of a network file join; messages take a route of the fewest cables.
 
-    Where several cables lead on equally well, the receiver's number chooses, as D-mod-k does in a fat tree (Zahavi
-    2010): its remainder by the number of cables chooses one, in the order of the file, and its quotient goes on to the
-    next choice. Raises ValueError for two cables from one place to another, and for one from a place to itself.
+    Ranks forward messages for other ranks. If several cables lead to the receiver equally well, the receiver's number
+    chooses one, like D-mod-k in a fat tree (Zahavi 2010). The remainder of that number by the number of such cables is
+    the index of the chosen cable, in the order of the file; the quotient takes part in the next choice.
+
+    Raises ValueError for two cables from one place to another, and for a cable from a place to itself.
     """
 
     def __init__(self, cables: Iterable[tuple[Place, Place, float, float]], file: str = ""):
-        """``cables``: from, to, bandwidth (bytes/s) and latency (s) of each. ``file``: what errors begin with."""
+        """``cables``: source, destination, bandwidth (bytes/s) and latency (s) of each. ``file``: prefix of errors."""
         self.file = file
         self._cables: dict[tuple[Place, Place], Cable] = {}
         self._numbers: dict[Place, int] = {}
@@ -60,7 +62,7 @@ class OwnCabling(Cabling):
         return way
 
     def _distances_to(self, dest: int) -> array:
-        """Return for each place how many cables lead from it to the place ``dest``, at least: breadth-first search."""
+        """Return the least number of cables from each place to the place ``dest``, by breadth-first search."""
         if dest not in self._distances:
             distances = array("i", [NOWHERE]) * len(self._places)
             distances[dest] = 0

@@ -11,16 +11,16 @@ from grsgd.simulate.cabling.torus import Torus
 
 KINDS: dict[str, type[Cabling]] = {kind.form.partition(":")[0]: kind for kind in (FatTree, Torus, Dragonfly, HostCards)}
 FORMS = ", ".join(kind.form for kind in KINDS.values())
-"""One text of each kind."""
+"""An example text for each kind of network, for messages."""
 
 
 def is_ready_made(text: str) -> bool:
-    """Return whether a text is meant for one of `KINDS`."""
+    """Return whether a text names one of `KINDS` before a colon."""
     return text.partition(":")[0] in KINDS and ":" in text
 
 
 def read(text: str) -> tuple[type[Cabling], tuple[int, ...]]:
-    """Return kind and numbers of a network of cables; raises ValueError for a text that does not describe one."""
+    """Return kind and numbers of the network that a text describes; raise ValueError if it describes none."""
     name, _, rest = text.partition(":")
     kind = KINDS.get(name)
     if kind is None:

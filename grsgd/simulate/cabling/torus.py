@@ -1,4 +1,4 @@
-"""A torus of any number of dimensions: every rank has a cable to both neighbours in each of them."""
+"""A torus of any number of dimensions: in each dimension every rank has a cable to both of its neighbours."""
 
 import math
 
@@ -6,10 +6,12 @@ from grsgd.simulate.cabling.cable import Cabling
 
 
 class Torus(Cabling):
-    """Ranks in row-major order (the last coordinate varies fastest). Messages correct one coordinate after the other,
-    the first one first (Dally, Seitz 1987), the shorter way round; where both ways are equally long, upwards from an
-    even coordinate and downwards from an odd one, so that both directions carry alike. Ranks pass on what is for
-    others, and may use all their cables at once. In a dimension of 2 both neighbours are one, with one cable.
+    """Ranks in row-major order (the last coordinate varies fastest), each joined to its neighbours in each dimension.
+
+    A message corrects one coordinate after the other, from the first to the last (Dally, Seitz 1987), by the shorter
+    way round. If both ways are equally long, it goes upwards from an even coordinate and downwards from an odd one, so
+    that both directions carry alike. Ranks forward messages for other ranks, and may use all their cables at once. In a
+    dimension of size 2 both neighbours are the same rank, joined by one cable.
     """
 
     form = "torus:8x8x8"
@@ -22,7 +24,7 @@ class Torus(Cabling):
 
     @staticmethod
     def check(*sizes: int):
-        """Raise ValueError for what cannot be built."""
+        """Raise ValueError unless each dimension is 2 or more."""
         if min(sizes) < 2:
             raise ValueError("each dimension must be 2 or more")
 

@@ -1,6 +1,6 @@
-"""Measures what the simulator needs to know of this machine or cluster: computing, latency, bandwidth.
+"""Measures this machine or cluster for the simulator: seconds of computing, latency and bandwidth.
 
-Everything is measured through the communicator and the driver that training uses, so that it is what training gets.
+All measurements use the communicator and the driver of real trainings, so their costs are included.
 """
 
 import json
@@ -41,19 +41,26 @@ from grsgd.simulate.calibration.messages import MessageMeter, ProcessorTimes, en
 from grsgd.simulate.calibration.spread import Spread
 
 LARGE_BYTES = 4 * 1024 * 1024
-"""The size of the messages that show the bandwidth."""
+"""Size in bytes of the messages that measure the bandwidth."""
 MAX_ROUNDS, MIN_ROUNDS = {8: 1000, LARGE_BYTES: 30}, 5
-"""Round trips by size of the message; fewer than the most if they take longer than `SECONDS` together."""
+"""Greatest number of round trips by bytes of the message, and least number.
+
+Fewer round trips than the greatest number are made if they take longer than `SECONDS` together.
+"""
 SECONDS = 0.5
+"""Seconds after which no further round trip of one message size begins."""
 LEAST_QUEUE_BYTES, MOST_QUEUE_BYTES, QUEUE_ROUNDS = 256 * 1024, 1024 * 1024, 9
-"""Between which bounds the size of the model is the size of the messages that show how much of one waits in its
-sender's queue, and how often. Of longer ones more of the queue can be seen; each round sends three."""
+"""Bounds in bytes of the messages that measure a sender's queue, and the number of rounds of that measurement.
+
+The messages are as long as the model, within these bounds. A longer message shows longer queues, but a round sends
+three messages.
+"""
 TWO_RANKS_SECONDS = 120.0
-"""How long two more ranks may take to start and to measure."""
+"""Seconds that two additional ranks may take to start and to measure."""
 MEASURING_SECONDS = 1800.0
-"""How long other ranks wait while two measure what messages take of a processor."""
+"""Seconds that the other ranks wait while two ranks measure the processor time of messages."""
 ANSWER_PREFIX = "grsgd-calibrate "
-"""At the beginning of the line in which two more ranks say what they have measured."""
+"""Beginning of the output line in which two additional ranks report their measurements."""
 
 
 class Pair(NamedTuple):
@@ -70,17 +77,17 @@ class Calibration(NamedTuple):
     pairs: list[Pair]
     """Measurements of neighbouring ranks."""
     compute: list["StepTimes"]
-    """By rank."""
+    """Seconds per step, by rank."""
     hosts: list[str]
     """The host of each rank."""
     crowded: bool
-    """Whether ranks share cores, so that they computed by turns."""
+    """Whether ranks share cores, so that they compute by turns."""
     queue_bytes: int | None = None
-    """As for `grsgd.simulate.network.NetworkSpec`; None with fewer than three hosts."""
+    """Value for `grsgd.simulate.network.NetworkSpec.queue_bytes`; None with fewer than three hosts."""
     processor: ProcessorTimes | None = None
-    """The time that messages take of a processor; None if that was not measured."""
+    """Processor time that messages take; None if it was not measured."""
     work: float | None = None
-    """What a step of the algorithm takes more than one alone, in seconds; None if that was not measured."""
+    """Additional seconds of a step of the algorithm, compared with a step of one rank alone; None if not measured."""
 
 
 def calibrate(
@@ -90,14 +97,17 @@ def calibrate(
     timed: Callable[[], AbstractContextManager] = nullcontext,
     share: float | None = None,
 ) -> Calibration:
-    """Measure on all ranks of ``mpi``; with one rank, start two more for a moment. The same result on all ranks.
+    """Measure computing, latency and bandwidth on all ranks of ``mpi``; all ranks return the same result.
 
-    steps: of training, to measure computing; 2 or more. timed: makes a context in which the ranks measure, and load no
-    data. share: of a core that each rank is limited to; None: what its quota leaves it, if it has one
+    With one rank, two additional ranks are started for a moment.
+
+    steps: number of training steps that measure computing; 2 or more.
+    timed: makes a context in which the ranks measure; they load no data in it.
+    share: share of a core to which each rank is limited; None takes the share of its quota, if the rank has a quota
     (`compute.seconds_of_steps`).
 
-    Raises SetupError, on all ranks, for what is wrong with configuration or data, and if there is no mpiexec to
-    start two ranks with.
+    Raises SetupError, on all ranks, for errors in the configuration or the data, and if two ranks must be started but
+    no mpiexec is found.
     """
     from grsgd.simulate.calibration.work import measure_work
 
@@ -121,7 +131,7 @@ def calibrate(
         three = [hosts.index(host) for host in dict.fromkeys(hosts)][:3]
         nbytes = min(max(rank.nbytes, LEAST_QUEUE_BYTES), MOST_QUEUE_BYTES)
         queue_bytes = driver.run(measure_queue(comm, *three, nbytes)) if len(three) == 3 else None
-        driver.run(barrier(comm))  # waits with a time-out, and without taking a core, which MPI's own may not do
+        driver.run(barrier(comm))  # has a timeout and frees the core while it waits, unlike MPI's own barrier
     driver.close()
     pairs = [pair for of_rank in mpi.allgather(pairs) for pair in of_rank]
     crowded = any(mpi.allgather(sharing > available_cores()))
@@ -131,7 +141,7 @@ def calibrate(
 
 
 def computing(mpi, config: Config, steps: int, timed: Callable[[], AbstractContextManager]) -> list[StepTimes]:
-    """Measure on all ranks of ``mpi`` how long a step computes, and nothing else: as `Calibration.compute`.
+    """Measure on all ranks of ``mpi`` the seconds of a step's computation only, as `Calibration.compute`.
 
     Raises SetupError, on all ranks.
     """
@@ -143,7 +153,7 @@ def computing(mpi, config: Config, steps: int, timed: Callable[[], AbstractConte
 
 
 def work(mpi, config: Config, timed: Callable[[], AbstractContextManager], steps: int) -> float | None:
-    """Train for ``steps`` steps on all ranks of ``mpi``; return the seconds of `Calibration.work`, and nothing else.
+    """Train for ``steps`` steps on all ranks of ``mpi``; return `Calibration.work` in seconds and measure nothing else.
 
     Raises SetupError, on all ranks.
     """
@@ -159,21 +169,23 @@ def work(mpi, config: Config, timed: Callable[[], AbstractContextManager], steps
 
 
 def share_of(driver: MpiDriver) -> float | None:
-    """Return the share of a core that the quota of this rank leaves it; None if it has none."""
+    """Return the share of a core that the quota of this rank allows; None if the rank has no quota."""
     quota = driver.quota()
     return quota and quota.cores
 
 
 def typical_work(mpi, seconds: float | None, share: float | None) -> float | None:
-    """Return the median of the seconds of a core that ranks have measured, as they take them with their shares of it;
-    None if none has."""
+    """Return the median over ranks of the measured seconds, each divided by the rank's ``share`` of a core.
+
+    seconds: seconds of a core, or None if this rank has measured none. Returns None if no rank has measured any.
+    """
     found = mpi.allgather(None if seconds is None else seconds / (share or 1.0))
     known = [of_rank for of_rank in found if of_rank is not None]
     return statistics.median(known) if known else None
 
 
 def usual_ranks(compute: list[StepTimes], hosts: list[str]) -> tuple[int, int]:
-    """Return two ranks, on two hosts if there are two, that compute about as fast as most."""
+    """Return two ranks that compute about as fast as the median rank, on two hosts if there are two."""
     median = statistics.median(times.median for times in compute)
     here, *others = sorted(range(len(compute)), key=lambda rank: abs(compute[rank].median - median))
     return here, next((rank for rank in others if hosts[rank] != hosts[here]), others[0])
@@ -182,9 +194,11 @@ def usual_ranks(compute: list[StepTimes], hosts: list[str]) -> tuple[int, int]:
 def measure_processor(
     driver, comm, here: int, there: int, pairs: list[Pair], step: Callable[[], None]
 ) -> ProcessorTimes | None:
-    """Measure on rank ``here`` what messages from and to ``there`` take of its processor while it takes steps. None on
-    the other ranks, which take steps, too, until they are told to wait; raises SetupError on them if all takes too
-    long."""
+    """Measure the processor time that messages from and to rank ``there`` take on rank ``here`` while it takes steps.
+
+    Returns the times on rank ``here``, and None on the other ranks. The other ranks take steps, too, until they are
+    told to wait; they raise SetupError if the measurement takes longer than `MEASURING_SECONDS`.
+    """
     slowest = np.zeros(comm.size)
     if pairs:
         slowest[comm.rank] = 1 / min(pair.bandwidth for pair in pairs)
@@ -201,10 +215,10 @@ def measure_processor(
     if comm.rank in others:
         told = driver.start(ended(comm.Irecv(np.zeros(1, np.uint8), here, tags.CALIBRATION_SIGNAL)))
         while not told.Test() and time.monotonic() < deadline:
-            driver.run(computing_of(step))  # so that cores which ranks share are as busy as in a training
+            driver.run(computing_of(step))  # so that shared cores are as busy as in a training
     else:
         found = MessageMeter(driver, comm, here, there, step, let_others_wait).measure(float(slowest.max()), exchanges)
-    all_there = driver.start(barrier(comm))  # not in the foreground, where it might take longer than a wait may
+    all_there = driver.start(barrier(comm))  # in the background: in the foreground the wait might exceed the timeout
     while not all_there.Test():
         if time.monotonic() > deadline:
             raise SetupError(f"calibrate: ranks {here} and {there} have not measured within {MEASURING_SECONDS:g} s")
@@ -213,18 +227,18 @@ def measure_processor(
 
 
 def waiting_for(pollable, end: float):
-    """Schedule: wait until it is true, but no longer than until ``end``."""
+    """Schedule: wait until ``pollable`` is complete, but at most until the time ``end`` of `time.perf_counter`."""
     yield Until(lambda: pollable.Test() or time.perf_counter() > end, "ranks that measure")
 
 
 def measure_pairs(comm, hosts: list[str]):
-    """Schedule: measure the pairs (i, i+1), one after the other. Returns this rank's with the next one, in a list.
+    """Schedule: measure the pairs (i, i+1) one after the other; returns a list with this rank's pair (rank, rank + 1).
 
-    hosts: of each rank. Within one the bandwidth is that of messages both ways at once: there is no wire with two
-    directions, but processors and a memory that copy them all.
+    hosts: the host of each rank. Within a host the bandwidth is measured with messages in both directions at once:
+    there the limits are processors and memory, which copy the messages of both directions, and not a wire.
 
-    A rank begins with its pair when the pair before has ended, so nothing else is under way. A message says whether
-    another round trip follows: rank i decides by the clock.
+    A rank begins with its pair when the pair before has ended, so no other message is under way. The first byte of each
+    message says whether another round trip follows: rank i decides by the clock.
     """
     n, rank = comm.size, comm.rank
     before, after = (rank - 1) % n, (rank + 1) % n
@@ -232,7 +246,7 @@ def measure_pairs(comm, hosts: list[str]):
     first = rank == 0
     if first:
         pairs.append((yield from measure_pair(comm, after, hosts[rank] == hosts[after])))
-    if not first or n > 2:  # the way from 1 to 0 is that from 0 to 1
+    if not first or n > 2:  # with two ranks, the pair (1, 0) is the pair (0, 1)
         for nbytes in MAX_ROUNDS:
             yield from answer(comm, before, nbytes, at_once(nbytes, hosts[rank] == hosts[before]))
     if not first and n > 2:
@@ -241,12 +255,12 @@ def measure_pairs(comm, hosts: list[str]):
 
 
 def at_once(nbytes: int, one_host: bool) -> bool:
-    """Whether messages of so many bytes are measured both ways at once."""
+    """Return whether messages of ``nbytes`` bytes are measured in both directions at once."""
     return one_host and nbytes == LARGE_BYTES
 
 
 def measure_pair(comm, other: int, one_host: bool):
-    """Schedule: `Pair` of this rank and ``other``, which runs `answer`. Both add up what comes, as all-reduces do."""
+    """Schedule: return the `Pair` of this rank and ``other``, which runs `answer`; both add up what they receive."""
     one_way = {}
     for nbytes, most in MAX_ROUNDS.items():
         outgoing, incoming = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
@@ -262,7 +276,7 @@ def measure_pair(comm, other: int, one_host: bool):
             yield [receiving, comm.Isend(outgoing, other, tags.CALIBRATION)]
             total += incoming.view(np.float32)
             seconds.append(time.perf_counter() - begin)
-        one_way[nbytes] = statistics.median(seconds[1:])  # the first one finds caches cold and the other asleep
+        one_way[nbytes] = statistics.median(seconds[1:])  # the first round trip has cold caches and a sleeping partner
         if not at_once(nbytes, one_host):
             one_way[nbytes] /= 2
     latency, large = one_way.values()
@@ -270,8 +284,10 @@ def measure_pair(comm, other: int, one_host: bool):
 
 
 def answer(comm, other: int, nbytes: int, at_once: bool):
-    """Schedule: send as much to ``other`` as comes from it, and is added up, until it says that this was the last:
-    back, or ``at_once``."""
+    """Schedule: answer each message of ``nbytes`` bytes from ``other`` with a message of the same size, until the last.
+
+    at_once: whether the answer leaves at once; else it leaves when the message from ``other`` has been received.
+    """
     incoming, outgoing = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
     total = np.zeros(nbytes // 4, np.float32)
     incoming[0] = 1
@@ -287,10 +303,12 @@ def answer(comm, other: int, nbytes: int, at_once: bool):
 
 
 def measure_queue(comm, sender: int, early: int, late: int, nbytes: int):
-    """Schedule: how many bytes of a message wait in the queue of ``sender``: by how much later one to ``early`` ends if
-    another, to ``late``, begins as half of it is there. On ``sender`` the median, elsewhere nothing.
+    """Schedule: measure how many bytes of a message wait in the queue of rank ``sender``.
 
-    nbytes: of each message, of which at most half can be seen to wait.
+    The measure is by how much later a message to rank ``early`` ends if a message to rank ``late`` begins when half of
+    the first one has arrived. Returns the median in bytes on ``sender``, and None on the other ranks.
+
+    nbytes: bytes of each message; at most half of them can be observed to wait.
     """
     message, other = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
     signal = np.zeros(1)
@@ -299,7 +317,7 @@ def measure_queue(comm, sender: int, early: int, late: int, nbytes: int):
         if comm.rank == sender:
             alone = yield from seconds_of_first(comm, early, None, (message, other), 0.0)
             first = yield from seconds_of_first(comm, early, late, (message, other), alone / 2)
-            waiting.append(0.5 - (first / alone - 1))  # of the message: this much of its second half went first
+            waiting.append(0.5 - (first / alone - 1))  # share of the message that left before `late`'s
         elif comm.rank == early:
             for _ in range(2):
                 yield from take_part(comm, sender, message, signal)
@@ -309,7 +327,7 @@ def measure_queue(comm, sender: int, early: int, late: int, nbytes: int):
 
 
 def seconds_of_first(comm, early: int, late: int | None, buffers, wait: float):
-    """Schedule: seconds until a message to ``early`` is there, if ``wait`` seconds after it one to ``late`` begins."""
+    """Schedule: return the seconds until ``early`` has a message, if another to ``late`` begins ``wait`` s after it."""
     answers = np.zeros(1), np.zeros(1)
     begin = time.perf_counter()
     first = comm.Irecv(answers[0], early, tags.CALIBRATION)
@@ -324,13 +342,13 @@ def seconds_of_first(comm, early: int, late: int | None, buffers, wait: float):
 
 
 def take_part(comm, sender: int, message, signal):
-    """Schedule: what ``sender`` measures, at the other end."""
+    """Schedule: receive one message of ``sender``'s measurement, and answer it."""
     yield comm.Irecv(message, sender, tags.CALIBRATION)
     yield comm.Isend(signal, sender, tags.CALIBRATION)
 
 
 def check_mpiexec():
-    """Raise ConfigError, with what to do, if two ranks cannot be started."""
+    """Raise ConfigError, with advice, if two ranks cannot be started."""
     try:
         find_mpiexec()
     except ConfigError as error:
@@ -341,7 +359,7 @@ def check_mpiexec():
 
 
 def on_two_ranks(progress_mode: str, step_seconds: float) -> tuple[list[Pair], ProcessorTimes]:
-    """Start two ranks, and return what they measure, computing for ``step_seconds`` at a time. Raises SetupError."""
+    """Start two ranks and return their measurements; they compute for ``step_seconds`` at a time. Raises SetupError."""
     mpiexec = find_mpiexec()
     command = [mpiexec, "-n", "2", *module("grsgd.simulate.calibration.calibrate")]
     command += [progress_mode, repr(step_seconds)]
@@ -375,7 +393,7 @@ def on_two_ranks(progress_mode: str, step_seconds: float) -> tuple[list[Pair], P
 
 
 def main():
-    """On two ranks: print what they measure. Arguments: comm.progress_mode, and the seconds of a step."""
+    """Measure on two ranks and print the results; arguments: comm.progress_mode, and the seconds of a step."""
     mode, seconds = sys.argv[1:]
     mpi = launch.world()
     launch.abort_on_error(mpi)

@@ -1,4 +1,4 @@
-"""Measures how long a step computes, on all ranks at once, and what it takes to measure on a rank at all."""
+"""Measures the seconds of a step's computation, on all ranks at once; and prepares a rank for measurements."""
 
 import itertools
 from collections.abc import Callable
@@ -18,8 +18,10 @@ from grsgd.simulate.network import AFTER_WAIT_SECONDS
 
 
 class StepTimes(NamedTuple):
-    """The median of the seconds of a step, and the sigma of their logarithm: of steps that follow each other, and of
-    those that follow a wait of `AFTER_WAIT_SECONDS`, if that was measured."""
+    """Median of the seconds of a step and sigma of their logarithm; the same for steps after a wait, if measured.
+
+    The wait lasts `AFTER_WAIT_SECONDS`.
+    """
 
     median: float
     sigma: float
@@ -28,7 +30,7 @@ class StepTimes(NamedTuple):
 
 
 class MeasuringRank(NamedTuple):
-    """The driver, the data and the parts of a step with which a rank measures."""
+    """The driver, the data set and the parts of a step with which a rank measures."""
 
     driver: MpiDriver
     comm: Communicator
@@ -37,21 +39,21 @@ class MeasuringRank(NamedTuple):
     gradient: Callable[[], None]
     update: Callable[[], None]
     nbytes: int
-    """Of the model."""
+    """Bytes of the model."""
 
     def step(self):
-        """Compute a gradient, and update the model."""
+        """Compute a gradient, and update the model with it."""
         self.gradient()
         self.update()
 
     def compute(self):
-        """Do that as in a run."""
+        """Compute a gradient through the driver, as in a run, and update the model with it."""
         self.driver.run(computing_of(self.gradient))
         self.update()
 
 
 def prepare(mpi, config: Config) -> MeasuringRank:
-    """Return what measures on this rank. Raises SetupError, on all ranks."""
+    """Return a `MeasuringRank` for this rank. Raises SetupError, on all ranks."""
     from grsgd.training import device as gpu
     from grsgd.training.gradients import step_alone
     from grsgd.training.inputs import build_model, load_data
@@ -67,7 +69,7 @@ def prepare(mpi, config: Config) -> MeasuringRank:
         dataset = load_data(config)
         device = gpu.pick_device(config.device, local_rank)
         check_fits(config, dataset, mpi.size, local_ranks, device)
-    with launch.collective_setup(mpi):  # only now, when all have looked at what is free
+    with launch.collective_setup(mpi):  # only after all ranks have checked the free memory
         gpu.use(device)
         poll = driver.poll if driver.progress_mode == "inline" else None
         model = build_model(config, dataset, device)
@@ -77,14 +79,16 @@ def prepare(mpi, config: Config) -> MeasuringRank:
 
 
 def measure_computing(rank: MeasuringRank, steps: int, share: float | None) -> list[list[float]]:
-    """Return the seconds of each step while all ranks take steps, and those of steps after waits. These only without a
-    share of a core, which is measured in seconds of the processor."""
+    """Return the seconds of each step while all ranks take steps, and the seconds of each step after a wait.
+
+    With a ``share`` of a core, time is measured in seconds of the processor, and steps after waits are not measured.
+    """
     from grsgd.simulate.compute import seconds_of_steps
 
     driver, comm = rank.driver, rank.comm
 
     def waiting():
-        yield from barrier(comm)  # ranks that share cores begin together, as those that have waited for each other
+        yield from barrier(comm)  # ranks that share cores begin together, like ranks that have waited for each other
         yield Delay(AFTER_WAIT_SECONDS)
 
     driver.run(barrier(comm))
@@ -92,14 +96,14 @@ def measure_computing(rank: MeasuringRank, steps: int, share: float | None) -> l
     if share is None:
         found.append(seconds_of_steps(rank.compute, steps, wait=lambda: driver.run(waiting())))
     others = driver.start(barrier(comm))
-    while not others.Test():  # as in a run, every rank computes until the last one has measured
+    while not others.Test():  # as in a run, every rank computes until the last rank has measured
         rank.compute()
     driver.run(barrier(comm))
     return found
 
 
 def step_times(seconds: list[list[list[float]]]) -> list[StepTimes]:
-    """Return those of each rank, of what `measure_computing` returns on each."""
+    """Return the `StepTimes` of each rank, from the results of `measure_computing` on each rank."""
     from grsgd.simulate.compute import medians_and_sigmas
 
     kinds = [medians_and_sigmas(np.array(of_ranks)) for of_ranks in zip(*seconds, strict=True)]
@@ -107,10 +111,10 @@ def step_times(seconds: list[list[list[float]]]) -> list[StepTimes]:
 
 
 def computing_of(work: Callable[[], None]):
-    """Schedule: a gradient, or a step."""
+    """Schedule: compute ``work``, a gradient or a whole step."""
     yield Compute(work)
 
 
 def barrier(comm):
-    """Schedule: ends when all ranks have begun it."""
+    """Schedule: end when all ranks have begun this schedule."""
     yield from ring_allreduce(comm, np.zeros(comm.size))

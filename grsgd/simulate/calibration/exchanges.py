@@ -1,4 +1,4 @@
-"""Measures how late the thread that moves messages is: by exchanges of short messages while all ranks compute."""
+"""Measures the delay of the thread that moves messages: by short messages that ranks exchange while all compute."""
 
 import time
 from collections.abc import Callable
@@ -10,16 +10,20 @@ from grsgd.simulate.calibration.computing import computing_of
 from grsgd.simulate.calibration.messages import EXCHANGES, SMALL
 
 BATCHES_BESIDE, EXCHANGES_BESIDE = 15, 20
-"""Batches of short messages, and how many each has, that each rank sends to the next one, one after the other, while
-all ranks compute, where a thread moves them."""
+"""Number of batches, and number of short messages per batch, that each rank sends to the next rank.
+
+They are sent one after the other while all ranks compute, and only if a thread moves messages.
+"""
 
 
 def exchanges_beside(driver, comm, step: Callable[[], None]) -> np.ndarray:
-    """Return how much longer it takes this rank to send a short message to the next one and to get one from the rank
-    before while all ranks take steps than while they wait, in seconds: the means of batches, float64 of shape
-    [`BATCHES_BESIDE`]. Some exchanges follow each other at once, and then one waits for the next period of a quota.
+    """Return by how many seconds computing prolongs an exchange of short messages, compared with waiting ranks.
 
-    All ranks call it at once, and send at once, as in a ring all-reduce: each exchange waits for the slower of two.
+    In an exchange each rank sends a message to the next rank and receives one from the rank before. The result holds
+    the means of batches, float64 of shape [`BATCHES_BESIDE`]. Exchanges of a batch follow each other at once, so that
+    some of them wait for the next period of a quota.
+
+    All ranks call this function at once, as in a ring all-reduce: each exchange waits for the slower of two ranks.
     """
     before, after = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
     message, incoming = np.zeros(SMALL, np.uint8), np.zeros(SMALL, np.uint8)

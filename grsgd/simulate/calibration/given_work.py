@@ -1,4 +1,4 @@
-"""Work that takes a given time of a core, for a rank that has no step of training to compute."""
+"""Work that takes a given time of a core, for a rank that has no training step to compute."""
 
 import time
 from collections.abc import Callable
@@ -6,12 +6,14 @@ from collections.abc import Callable
 from grsgd.comm.driver import BUSY
 
 POLL_EVERY = 100
-"""Small products between two polls of the rank."""
+"""Number of small matrix products between two polls of the rank."""
 
 
 def work_of(seconds: float, poll: Callable[[], None]) -> Callable[[], None]:
-    """Return what takes so many seconds of a core, always the same, and calls ``poll()`` now and then, as a backward
-    pass does."""
+    """Return a function that takes about ``seconds`` of a core, with the same work at each call.
+
+    It calls ``poll()`` every `POLL_EVERY` products, as a backward pass does.
+    """
 
     def work(times: int):
         for number in range(times):

@@ -1,9 +1,9 @@
-"""Measures what messages take of a processor, between two ranks: of which one computes, and the other sends to it.
+"""Measures the processor time of messages between two ranks: one rank computes, and the other sends to it.
 
-Each time is a difference between computing with messages and without, by turns, in rounds; in both a schedule in the
-background looks for them, which takes time of its own. What follows a wait takes another time
-(`grsgd.simulate.compute.AfterWaits`), so some steps that are not timed come first. The medians of the rounds count, and
-their quartiles are the spread.
+Each result is a difference between computing with messages and computing without, by turns, in rounds. In both cases a
+schedule in the background looks for messages, which takes time of its own. A step after a wait takes another time
+(`grsgd.simulate.compute.AfterWaits`), so some steps that are not timed come first. The result is the median over the
+rounds, and the quartiles over the rounds are its spread.
 """
 
 import itertools
@@ -24,30 +24,37 @@ from grsgd.simulate.calibration.spread import Spread, mean_and_quartiles
 from grsgd.simulate.network import AFTER_WAIT_SECONDS
 
 SMALL, LARGE = 8, 256 * 1024
-"""Bytes of the messages that show what one takes, and what each byte of it."""
+"""Bytes of the messages that measure the time per message, and bytes of those that measure the time per byte."""
 MOST_ROUNDS = 24
-"""How often it is computed with messages and without: until the share of the time that they take is known to
-`grsgd.simulate.calibration.shares.PRECISION`; less often where steps are long, but `LEAST_ROUNDS` times at least."""
+"""Greatest number of rounds; a round computes once with messages and once without.
+
+Fewer rounds suffice if the share of time that messages take is known to `grsgd.simulate.calibration.shares.PRECISION`.
+If steps are long there are fewer rounds, but at least `LEAST_ROUNDS`.
+"""
 COST_SECONDS = 4.0
-"""About how long that may take for each of the costs."""
+"""Approximate seconds for all rounds of one measured cost."""
 ROUND_SECONDS = 0.25
-"""About how long a rank computes in a round, either way."""
+"""Approximate seconds that a rank computes in a round, with messages or without."""
 PAUSE = 2e-3
 """Seconds between two messages that are sent while a rank computes."""
 PINGS, PINGS_BESIDE = 2, 8
-"""Questions, for each round that there may be, whose answers show how soon a rank notices a message: a rank that waits,
-and a rank that computes, which is late by the length of a gradient at one time and by nothing at another."""
+"""Questions per possible round that measure how soon a waiting rank, and a computing rank, notices a message.
+
+A computing rank notices a message late by any time up to the length of a gradient, so it is asked more often.
+"""
 SILENCE = 20e-3
-"""Seconds of silence after which a rank that waits has gone to sleep."""
+"""Seconds of silence after which a waiting rank sleeps."""
 QUESTION_BYTES = 64 * 1024
-"""Of the messages whose answers show that."""
+"""Bytes of a question that measures how soon a rank notices a message."""
 EXCHANGES, WAITS, WAIT_SECONDS = 25, 9, 0.1
-"""Short messages that two ranks which do nothing else send to each other, to see what these take of a quota; how often;
-and how long a rank waits to see what looking for messages takes of it."""
+"""Number of exchanges of short messages per measurement, number of measurements, and seconds of a wait.
+
+Two ranks that do nothing else exchange messages, and then wait, to measure how much of a quota each of the two takes.
+"""
 EAGER_BYTES = [2**power for power in range(10, 23)]
-"""The sizes of messages of which it is tried whether they leave before the receive for them is posted."""
+"""Bytes of the messages that are tested for leaving before their receive is posted."""
 PATIENCE = 0.05
-"""For so many seconds, and three times what it takes on its way, a message is watched whether it leaves."""
+"""Seconds after which a message counts as one that does not leave; three times its seconds on the wire are added."""
 
 
 class ProcessorTimes(NamedTuple):
@@ -62,20 +69,22 @@ class ProcessorTimes(NamedTuple):
     wake: Spread
     eager_bytes: int
     progress_mode: str
-    """How messages were moved in the background."""
+    """How messages were moved in the background: a value of ``comm.progress_mode``."""
     spin: float
     full_sleep: float
     share: float = 1.0
     period: float = 0.0
-    """As for `grsgd.simulate.network.ProcessorSpec`."""
+    """Share of a core and seconds of a period: see `grsgd.simulate.network.ProcessorSpec`."""
     exchange: Spread = Spread(0.0, 0.0, 0.0)
     look: Spread = Spread(0.0, 0.0, 0.0)
 
 
 class MessageMeter:
-    """Rank ``here``, which computes, and ``there``, which sends to it and receives from it; both call the same methods
-    in the same order. ``step()`` is what ``here`` computes again and again, and ``let_others_wait()`` the schedule by
-    which it tells all other ranks to compute no longer."""
+    """Measures the processor time of messages on rank ``here``, which computes, together with rank ``there``.
+
+    Both ranks call the same methods in the same order. Rank ``here`` calls ``step()`` again and again to compute. With
+    the schedule ``let_others_wait()`` it tells all other ranks to stop computing.
+    """
 
     def __init__(self, driver, comm, here: int, there: int, step: Callable[[], None], let_others_wait: Callable):
         self.driver, self.comm, self.here, self.there = driver, comm, here, there
@@ -86,9 +95,10 @@ class MessageMeter:
         self.steps, self.untimed, self.most_rounds = 1, 1, MOST_ROUNDS
 
     def measure(self, seconds_per_byte: float, exchanges: np.ndarray | None = None) -> ProcessorTimes | None:
-        """Measure everything; returns the times on rank ``here``, else None.
+        """Measure all times; return them on rank ``here``, and None on the other rank.
 
-        seconds_per_byte: of the wire. exchanges: of `exchanges_beside`, where a thread moves messages.
+        seconds_per_byte: seconds per byte on the wire. exchanges: result of `exchanges_beside`, if a thread moves
+        messages.
         """
         if self.is_here:
             begin = time.perf_counter()
@@ -124,18 +134,18 @@ class MessageMeter:
         return ProcessorTimes(**found, eager_bytes=eager, progress_mode=driver.progress_mode)
 
     def given(self, value: float) -> float:
-        """Return the value that rank ``here`` gives, on both."""
+        """Return the value of rank ``here`` on both ranks."""
         array = np.full(1, float(value))
         self.share(array, is_mine=self.is_here)
         return float(array[0])
 
     def share(self, array: np.ndarray, is_mine: bool):
-        """Send an array to the other rank if it is this one's, else receive it."""
+        """Send ``array`` to the other rank if ``is_mine``, else receive it."""
         transfer = self.comm.Isend if is_mine else self.comm.Irecv
         self.driver.run(ended(transfer(array, self.other, tags.CALIBRATION)))
 
     def compute(self, steps: int) -> np.ndarray:
-        """Compute so many steps, after some that are not timed; returns what has been had of `seconds_now`."""
+        """Compute ``steps`` steps, after some untimed ones; return the seconds of the timed steps, as `seconds_now`."""
         begin = seconds_now()
         for number in range(self.untimed + steps):
             if number == self.untimed:
@@ -144,9 +154,9 @@ class MessageMeter:
         return seconds_now() - begin
 
     def cost(self, nbytes: int, sends: bool, pause: float) -> list[float]:
-        """Return by how many seconds a message prolongs what rank ``here`` computes, in each round; there, nothing.
+        """Return by how many seconds a message prolongs the computation of rank ``here``, for each round.
 
-        sends: whether the messages come from ``here``.
+        sends: whether the messages come from ``here``; else they go to it. On the other rank the list is empty.
         """
         shares, counts, alone = [], [], []
         for _ in self.rounds(shares):
@@ -165,7 +175,7 @@ class MessageMeter:
             if not sends:
                 self.driver.run(self.tell())
             self.driver.run(ended(counted))
-            timed = self.steps / (self.untimed + self.steps)  # the part of the messages that has been timed
+            timed = self.steps / (self.untimed + self.steps)  # the share of the messages during timed steps
             counts.append(max(counted.value * timed, 1))
             alone.append(without[0])
             shares.append(prolonged(without, beside, self.by_thread))
@@ -173,9 +183,11 @@ class MessageMeter:
         return [share * seconds / count for share, count in zip(trusted(shares), counts, strict=True)]
 
     def rounds(self, shares: list[np.ndarray]) -> Iterator[None]:
-        """Iterate over rounds, on both ranks, until rank ``here`` knows the mean of ``shares`` by the clock, to which
-        each round appends, or has measured for `COST_SECONDS`: beside other programs rounds take longer than they are
-        planned to."""
+        """Iterate over rounds, on both ranks, until rank ``here`` knows the mean of ``shares`` by the clock.
+
+        Each round appends to ``shares``. The rounds also end when `COST_SECONDS` are over, because rounds take longer
+        than planned beside other programs.
+        """
         begin = time.perf_counter()
         for _ in range(self.most_rounds):
             yield
@@ -184,8 +196,10 @@ class MessageMeter:
                 return
 
     def polling(self) -> Spread | None:
-        """Return which share of its computing time rank ``here`` takes longer while a schedule in the background waits
-        for a message."""
+        """Return by which share a computation of rank ``here`` takes longer while a background schedule waits.
+
+        The schedule waits for a message. Returns None on the other rank.
+        """
         shares = []
         for _ in self.rounds(shares):
             if not self.is_here:
@@ -201,15 +215,15 @@ class MessageMeter:
         return Spread.of(trusted(shares)) if self.is_here else None
 
     def tell(self):
-        """Schedule: an empty message to the other one."""
+        """Schedule: send a signal of one byte to the other rank."""
         yield self.comm.Isend(np.zeros(1, np.uint8), self.other, tags.CALIBRATION_SIGNAL)
 
     def told(self):
-        """Schedule: wait for it."""
+        """Schedule: wait for the signal that the other rank sends with `tell`."""
         yield self.comm.Irecv(np.zeros(1, np.uint8), self.other, tags.CALIBRATION_SIGNAL)
 
     def send_until_told(self, nbytes: int, pause: float):
-        """Schedule: messages from when the other one computes beside them until it does not any more."""
+        """Schedule: send messages from the first signal of the other rank until its second signal."""
         yield from self.told()
         stop = [False]
 
@@ -222,8 +236,11 @@ class MessageMeter:
         yield listening
 
     def send_all(self, nbytes: int, pause: float, stop: list[bool], begin: Sequence[bool] = (True,)):
-        """Schedule: from ``begin`` on a message after each pause until ``stop`` says so, and the last one; returns how
-        many."""
+        """Schedule: send a message after each ``pause`` in seconds; return the number of messages.
+
+        The first message leaves when ``begin[0]`` is true. The message after ``stop[0]`` has become true is the last
+        one.
+        """
         message = np.zeros(nbytes, np.uint8)
         yield Until(lambda: begin[0], "the first message")
         for count in itertools.count(1):
@@ -234,7 +251,7 @@ class MessageMeter:
             yield Delay(pause)
 
     def receive_all(self, nbytes: int):
-        """Schedule: receive until the last message, and add each up, as all-reduces do; returns how many."""
+        """Schedule: receive until the last message, adding each up as all-reduces do; return the number of messages."""
         incoming, total = np.zeros(nbytes, np.uint8), np.zeros(nbytes // 4, np.float32)
         for count in itertools.count(1):
             yield self.comm.Irecv(incoming, self.other, tags.CALIBRATION)
@@ -243,16 +260,16 @@ class MessageMeter:
                 return count
 
     def reactions(self, costs: dict[str, Spread], exchanges: np.ndarray | None) -> tuple[Spread, Spread]:
-        """Return how much later a rank notices a message that computes, and one that sleeps, than one that looks for
-        messages all the time.
+        """Return by how many seconds a computing rank and a sleeping rank notice a message later than a waiting rank.
 
-        Both ranks ask, and rank ``here`` answers; what ``there`` has measured is what ``here`` does. But how late a
-        thread is, ``exchanges`` show: with a quota, an answer depends on the moment of its period at which a question
-        comes, so that one calibration found three times as much as another.
+        A waiting rank looks for messages all the time. Rank ``there`` asks and measures, and rank ``here`` answers.
+        The delay of a thread is taken from ``exchanges`` instead: with a quota the time of an answer depends on the
+        moment of the period at which a question arrives, so that calibrations differed by a factor of three.
 
-        Ranks that sleep mostly wait for each other, so the others do not compute meanwhile. Questions are long, as what
-        ranks wait for is: they look at such a message while it comes. A link that has been idle may send faster at
-        first, so a rank that does not sleep is asked after the same silence, but has got a short message right before.
+        Ranks that sleep mostly wait for each other, so the other ranks do not compute meanwhile. Questions are as long
+        as the messages of trainings, because a rank looks at such a message while it arrives. A link that has been idle
+        may send faster at first, so a waiting rank is asked after the same silence, but receives a short message just
+        before the question.
         """
         computing = self.answers(computes=True) if exchanges is None else None
         if self.is_here:
@@ -267,8 +284,10 @@ class MessageMeter:
         return mean_and_quartiles(computing - awake - taking_in), wake
 
     def answers(self, computes: bool = False, warns: bool = False) -> np.ndarray:
-        """Return the seconds in which ``here`` has answered, on both. computes: whether ``here`` does meanwhile. warns:
-        whether a short message comes right before a question."""
+        """Return the seconds of each answer of rank ``here``, on both ranks.
+
+        computes: whether ``here`` computes meanwhile. warns: whether a short message arrives just before each question.
+        """
         seconds = np.zeros((PINGS_BESIDE if computes else PINGS) * self.most_rounds)
         if not self.is_here:
             self.driver.run(self.ask(seconds, warns))
@@ -282,10 +301,10 @@ class MessageMeter:
         return seconds
 
     def ask(self, seconds: np.ndarray, warns: bool):
-        """Schedule: ask as often as ``seconds`` is long, and note how long each answer takes."""
+        """Schedule: ask ``len(seconds)`` questions, and note the seconds of each answer in ``seconds``."""
         question, reply = np.zeros(QUESTION_BYTES, np.uint8), np.zeros(1, np.uint8)
         for k in range(len(seconds)):
-            yield Delay(SILENCE * (1 + 0.618 * k % 1))  # at any moment of what the other one computes
+            yield Delay(SILENCE * (1 + 0.618 * k % 1))  # so that questions arrive at any moment of a computation
             question[0] = k == len(seconds) - 1
             if warns:
                 yield from self.tell()
@@ -295,7 +314,7 @@ class MessageMeter:
             seconds[k] = time.perf_counter() - begin
 
     def answer(self, warns: bool):
-        """Schedule: answer until the last question."""
+        """Schedule: answer all questions, the last one included."""
         question = np.zeros(QUESTION_BYTES, np.uint8)
         while not question[0]:
             if warns:
@@ -304,7 +323,7 @@ class MessageMeter:
             yield self.comm.Isend(question[:1].copy(), self.other, tags.CALIBRATION)
 
     def exchange_seconds(self) -> list[float]:
-        """Return the seconds of the processor that an exchange of short messages takes, by round, on both ranks."""
+        """Return the seconds of the processor per exchange of short messages, for each measurement, on both ranks."""
         message, incoming = np.zeros(SMALL, np.uint8), np.zeros(SMALL, np.uint8)
 
         def exchanges():
@@ -320,8 +339,10 @@ class MessageMeter:
         return seconds
 
     def look_seconds(self) -> list[float]:
-        """Return the seconds of the processor that a look for messages takes on rank ``here``, by wait; there, other
-        numbers. A rank that has waited for long looks after each `SLEEP_SECONDS`."""
+        """Return the seconds of the processor that one look for messages takes on rank ``here``, for each wait.
+
+        A rank that has waited for long looks after each `SLEEP_SECONDS`. On the other rank the numbers mean nothing.
+        """
 
         def late_message():
             yield Delay(WAIT_SECONDS)
@@ -337,8 +358,10 @@ class MessageMeter:
         return seconds
 
     def eager_bytes(self, seconds_per_byte: float) -> int:
-        """Return the size in bytes of the longest message, of those that were tried, that leaves rank ``here`` before
-        the receive for it is posted; 0 if none does, and on the other rank."""
+        """Return the bytes of the longest tested message that leaves rank ``here`` before its receive is posted.
+
+        Returns 0 if no tested message does, and 0 on the other rank.
+        """
         longest = 0
         for nbytes in EAGER_BYTES:
             message = np.zeros(nbytes, np.uint8)
@@ -356,10 +379,10 @@ class MessageMeter:
 
 
 def ended(pollable):
-    """Schedule: wait for it."""
+    """Schedule: wait until ``pollable`` is complete."""
     yield pollable
 
 
 def passed(message, deadline: float):
-    """Schedule: wait until the message is complete, or it is so late."""
+    """Schedule: wait until ``message`` is complete, at most until ``deadline`` by `time.perf_counter`."""
     yield Until(lambda: message.Test() or time.perf_counter() > deadline, "a message that may leave at once")

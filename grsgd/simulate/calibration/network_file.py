@@ -1,4 +1,4 @@
-"""The network file, and the table, that tell what a calibration has measured."""
+"""The network file and the table with the results of a calibration."""
 
 import json
 import statistics
@@ -15,14 +15,14 @@ from grsgd.simulate.network import AFTER_WAIT_SECONDS, ComputeSpec, ProcessorSpe
 from grsgd.units import as_duration, as_rate
 
 MIN_DEVIATION = 0.2
-"""A pair or a rank that deviates from the median by more than this part of it gets an entry of its own."""
+"""Relative deviation from the median above which a pair or a rank gets an entry of its own."""
 OF_QUOTA = {"exchange": "for a message sent and one received", "look": "and for each look for messages"}
-"""What a rank that waits takes of its quota, and for what."""
+"""Times that a waiting rank takes from its quota, with the operation that takes each."""
 CROWDED = "More ranks than cores: a step takes this long while its rank has a core, and longer on average."
 
 
 def network_file(measured: Calibration, config: Config, command: str) -> str:
-    """The TOML file for ``grsgd simulate --network``. ``command``: what the user typed, for the heading."""
+    """Return the text of the TOML file for ``grsgd simulate --network``; ``command`` stands in its heading."""
     medians = [times.median for times in measured.compute]
     compute = ComputeSpec(
         **typical(measured.compute),
@@ -31,14 +31,14 @@ def network_file(measured: Calibration, config: Config, command: str) -> str:
     ranks = len(measured.hosts)
     between = f"between ranks i and i+1 of {ranks}" if ranks > 1 else "between two ranks"
     latency = statistics.median(pair.latency for pair in measured.pairs)
-    # Of four pairs two may be those of one slow host.
+    # The higher median: of four pairs two may be those of one slow host.
     bandwidth = statistics.median_high(pair.bandwidth for pair in measured.pairs)
     lines = [
         f"# Measured on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by grsgd {__version__}, {launch.library()}:",
         f"#   {command}",
         f"# {plural(ranks, 'rank')} on {places(measured.hosts)}.",
         f"# latency: half a round trip of 8 bytes {between}; bandwidth: {LARGE_BYTES // 2**20} MiB one way,",
-        "# or within a host both ways at once.",
+        "# or both ways at once within a host.",
         "# One pair at a time; medians of all pairs, which also stand for the pairs that were not measured.",
         f"bandwidth = {quoted(as_rate(bandwidth))}",
         f"latency = {quoted(as_duration(latency))}",
@@ -81,7 +81,7 @@ def network_file(measured: Calibration, config: Config, command: str) -> str:
 
 
 def typical(times: list[StepTimes]) -> dict[str, float]:
-    """Return the medians of all ranks, of those that were measured, by the names of `ComputeSpec`."""
+    """Return the medians over all ranks of the times that all ranks have measured, by their names in `ComputeSpec`."""
     columns = zip(StepTimes._fields, zip(*times, strict=True), strict=True)
     return {name: float(f"{statistics.median(of_ranks):.4g}") for name, of_ranks in columns if None not in of_ranks}
 
@@ -102,7 +102,10 @@ def work_lines(work: float | None, config: Config) -> list[str]:
 
 
 def slow_ports(pairs: list[Pair], bandwidth: float) -> dict[int, float]:
-    """Return the bandwidths of ranks that are slow in all of their pairs, of two or more: then it is not the way."""
+    """Return the bandwidths in bytes/s of ranks that are slow in all of their pairs, by rank.
+
+    A rank needs two pairs or more: if it is slow in all of them, its port is slow, and not one route.
+    """
     of_rank = {}
     for pair in pairs:
         for rank in pair.ranks:
@@ -115,7 +118,7 @@ def slow_ports(pairs: list[Pair], bandwidth: float) -> dict[int, float]:
 
 
 def processor_section(measured: Calibration) -> list[str]:
-    """Return the lines that say what messages take of a processor; none if that was not measured."""
+    """Return the lines about the processor time of messages; no lines if it was not measured."""
     times = measured.processor
     if times is None:
         return []
@@ -148,22 +151,22 @@ def processor_section(measured: Calibration) -> list[str]:
 
 
 def differs(value: float, median: float) -> bool:
-    """Whether a value deviates so much that it gets an entry of its own."""
+    """Return whether a value deviates from the median by more than `MIN_DEVIATION` of the median."""
     return abs(value - median) > MIN_DEVIATION * median
 
 
 def quoted(text: str) -> str:
-    """Return a TOML string."""
+    """Return ``text`` as a TOML string with its quotation marks."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def plural(number: int, what: str) -> str:
-    """Return a number with its noun."""
+    """Return a number with its noun, which has a plural s unless the number is 1."""
     return f"{number} {what}" + ("s" if number != 1 else "")
 
 
 def places(hosts: Iterable[str]) -> str:
-    """Return how many ranks each host has, as a phrase; of many hosts only the first ones."""
+    """Return a phrase with the number of ranks on each host; it names at most the first four hosts."""
     hosts = list(hosts)
     counts = {host: hosts.count(host) for host in dict.fromkeys(hosts)}
     names = [host if count == 1 else f"{host} ({count})" for host, count in list(counts.items())[:4]]
@@ -172,7 +175,7 @@ def places(hosts: Iterable[str]) -> str:
 
 
 def table(measured: Calibration) -> str:
-    """Return what was measured as a table: medians and extremes."""
+    """Return a table of the measurements: median, least and greatest value of each quantity."""
     from tabulate import tabulate
 
     rows = []
@@ -189,6 +192,6 @@ def table(measured: Calibration) -> str:
 
 
 def write(path: Path, text: str):
-    """Write a file at once, or not at all."""
+    """Write a file as a whole, or leave it as it was."""
     with atomic_write(path) as temporary:
         temporary.write_text(text)

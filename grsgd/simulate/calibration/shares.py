@@ -1,7 +1,7 @@
-"""By which share computing takes longer beside something else, by the clock or by the processor.
+"""The share by which a computation takes longer beside something else, by the clock or by processor time.
 
-Under a quota the clock jumps by some milliseconds from turn to turn. Where it cannot tell a share of the time to
-`PRECISION`, seconds of the processor do.
+Under a quota the time by the clock varies by some milliseconds from turn to turn. If the clock does not show a share of
+the time to `PRECISION`, processor time does.
 """
 
 import math
@@ -13,23 +13,27 @@ import numpy as np
 from grsgd.comm.engine import ENGINE
 
 LEAST_ROUNDS = 4
-"""Number of measured shares from which on their mean may be known."""
+"""Least number of measured shares whose mean may count as known."""
 PRECISION = 5e-3
-"""Greatest standard error of the mean of the shares that counts as known."""
+"""Greatest standard error of the mean of the shares at which the mean counts as known."""
 
 
 def seconds_now() -> np.ndarray:
-    """Return those by the clock, and those that this process, and in it the thread that moves messages, have had of the
-    processor: float64 of shape [3]."""
+    """Return seconds by the clock, of this process, and of the thread that moves messages: float64 of shape [3].
+
+    The last two are processor time; the second one includes the third.
+    """
     return np.array([time.perf_counter(), time.process_time(), ENGINE.thread_cpu_seconds])
 
 
 def prolonged(without: np.ndarray, beside: np.ndarray, by_thread: bool) -> np.ndarray:
-    """Return by which share computing takes longer, of the seconds that it took without and beside something: by the
-    clock, and by the processor. float64 of shape [2].
+    """Return by which share a computation takes longer beside something: float64 of shape [2].
 
-    by_thread: whether a thread moves the messages. Then what it had counts, as a share of what the rest had, which
-    varies with caches and clock rates by more than what is looked for.
+    The first share is by the clock, the second by processor time.
+
+    without, beside: differences of `seconds_now` over a computation alone and beside something.
+    by_thread: whether a thread moves the messages. Then the thread's processor time is taken as a share of the rest,
+    because the rest varies with caches and clock rates by more than the measured effect.
     """
     clock, process = beside[:2] / without[:2] - 1
     if by_thread:
@@ -38,13 +42,13 @@ def prolonged(without: np.ndarray, beside: np.ndarray, by_thread: bool) -> np.nd
 
 
 def is_known(shares: list[np.ndarray]) -> bool:
-    """Whether the mean of the shares by the clock is known to `PRECISION`."""
+    """Return whether the standard error of the mean of the shares by the clock is below `PRECISION`."""
     if len(shares) < LEAST_ROUNDS:
         return False
     return statistics.stdev(share[0] for share in shares) / math.sqrt(len(shares)) < PRECISION
 
 
 def trusted(shares: list[np.ndarray]) -> list[float]:
-    """Return the shares by the clock if their mean is known, else those of the processor."""
+    """Return the shares by the clock if their mean is known, else the shares by processor time."""
     which = 0 if is_known(shares) else 1
     return [float(share[which]) for share in shares]

@@ -1,9 +1,9 @@
-"""Measures what a step of an algorithm takes of a processor beside its messages, more than a step alone does.
+"""Measures the processor time per step of an algorithm, besides messages and besides a step of one rank alone.
 
-The configured algorithm trains for some steps, on all ranks. What its own code takes counts, between two things that it
-waits for: updates, mixing, merging, compression, coding, and what the training loop does itself. Sending and receiving
-do not count, for these belong to messages (`grsgd.simulate.calibration.messages`). Gradients do. Steps alone, of the
-same rank right before, are taken off.
+The configured algorithm trains for some steps, on all ranks. The meter counts the time of the algorithm's own code
+between two waits: updates, mixing, merging, compression, coding, and the work of the training loop itself. Gradients
+count, too. Sending and receiving do not count: `grsgd.simulate.calibration.messages` measures them. The time of steps
+that the same rank takes alone, just before, is subtracted.
 """
 
 import statistics
@@ -26,14 +26,15 @@ from grsgd.job import launch
 from grsgd.simulate.calibration.computing import MeasuringRank
 
 STEPS, UNTIMED_STEPS = 20, 4
-"""How many steps the algorithm trains for, of which so many at the beginning do not count."""
+"""Number of steps that the algorithm trains for, and number of first steps that do not count."""
 STEPS_ALONE = 5
+"""Number of steps that a rank takes alone, whose median time is subtracted."""
 CALLS = ("Isend", "Issend", "Irecv", "Ibcast", "Iallreduce", "Iprobe")
+"""Methods of a communicator whose time does not count."""
 
 
 class WorkMeter:
-    """Seconds of the processor, of the thread that makes this, beyond those of steps alone, each of which takes
-    ``alone``."""
+    """Processor time, in seconds, of the thread that makes this meter, in excess of ``alone`` seconds per step."""
 
     def __init__(self, alone: float):
         self.alone, self.seconds = alone, 0.0
@@ -41,7 +42,7 @@ class WorkMeter:
         self._counts = False
 
     def without(self, call, *arguments, **options):
-        """Call what does not count, and return its value."""
+        """Call ``call`` without counting its time, and return its value."""
         if not self._counts or threading.get_ident() != self._thread:
             return call(*arguments, **options)
         begin = time.thread_time()
@@ -51,7 +52,7 @@ class WorkMeter:
             self.seconds -= time.thread_time() - begin
 
     def metered(self, schedule: engine.Schedule) -> engine.Schedule:
-        """Schedule: the same, of which gradients count, and what is done between waits."""
+        """Schedule: run ``schedule``, and count its gradients and the time of its code between two waits."""
         resume = partial(next, schedule)
         while True:
             begin, self._counts = time.thread_time(), True
@@ -70,13 +71,13 @@ class WorkMeter:
                 resume = partial(schedule.throw, error)
             else:
                 resume = partial(next, schedule)
-            if isinstance(pending, Compute):  # in which polls may have moved messages of the background
+            if isinstance(pending, Compute):  # whose polls may have moved messages of background schedules
                 moved = engine.ENGINE.worked_seconds - moved
                 self.seconds += time.thread_time() - ended - moved - pending.amount * self.alone
 
 
 class MeteredBackend(MpiBackend):
-    """One that knows by what its communicators are metered."""
+    """An `MpiBackend` that knows the `WorkMeter` of its communicators."""
 
     def __init__(self, mpi, timeout: float, meter: WorkMeter):
         super().__init__(mpi, timeout)
@@ -87,7 +88,7 @@ class MeteredBackend(MpiBackend):
 
 
 class MeteredCommunicator(Communicator):
-    """One whose calls do not count."""
+    """A communicator whose calls do not count for its backend's `WorkMeter`."""
 
     def __init__(self, backend: MeteredBackend, *arguments):
         super().__init__(backend, *arguments)
@@ -96,18 +97,19 @@ class MeteredCommunicator(Communicator):
 
 
 def measure_work(mpi, config: Config, rank: MeasuringRank, model: torch.nn.Module, steps: int = STEPS) -> float | None:
-    """Train ``model`` for so many steps, on all ranks of ``mpi``; returns the seconds of the processor that a step of
-    the algorithm took more than one alone on this rank, None if it does not train, or on all ranks if there cannot be
-    so many of them.
+    """Train ``model`` for ``steps`` steps, on all ranks of ``mpi``; return the additional processor seconds of a step.
 
-    rank: what measures. Raises SetupError, on all ranks.
+    The additional seconds are those of the algorithm's step in excess of a step of this rank alone. Returns None if
+    this rank does not train, and on all ranks if a run with this number of ranks or steps is not possible.
+
+    rank: driver, data set and parts of a step, with which a rank measures. Raises SetupError, on all ranks.
     """
     from grsgd.training.automatic_options import choose_options
     from grsgd.training.trainer import Trainer
 
     ends = dict.fromkeys(("epochs", "samples", "seconds", "target", "target_accuracy"))
     train = config.train.model_copy(update=ends | {"steps": steps, "snapshots": 1, "stop_at_target": False})
-    others = {"schedule": Schedule(), "stragglers": Stragglers(), "faults": Faults()}  # a schedule may be longer
+    others = {"schedule": Schedule(), "stragglers": Stragglers(), "faults": Faults()}  # a schedule may need more steps
     config = config.model_copy(update=others | {"train": train})
     try:
         config.check_ranks(mpi.size)
@@ -136,7 +138,7 @@ def measure_work(mpi, config: Config, rank: MeasuringRank, model: torch.nn.Modul
 
 
 def seconds_alone(rank: MeasuringRank) -> float:
-    """Return the seconds of the processor that a step alone takes, the median."""
+    """Return the median of the processor seconds of a step that this rank takes alone."""
     found = []
     for _ in range(STEPS_ALONE):
         begin = time.thread_time()

@@ -1,11 +1,11 @@
-"""Times of all-reduces, calculated at once in compiled code in place of message after message.
+"""Times of all-reduces, calculated at once in compiled code, in place of a simulation message by message.
 
-What an all-reduce sends, and in which order, does not depend on times, so it is recorded once for each size of an
-array. Where all of its connections have their ports to themselves, as on a ring, no message has a part in the rate of
-another, and what is left is when each one is posted, leaves and arrives: the same sums, in the same order, as those of
-`grsgd.simulate.messages` and `grsgd.simulate.flows`.
+The messages of an all-reduce and their order do not depend on times, so they are recorded once for each array size. If
+no two connections of the all-reduce share a port, as on a ring, no message slows another. Then only the moments have to
+be calculated at which each message is posted, leaves and arrives. They are the same sums, in the same order, as those
+in `grsgd.simulate.messages` and `grsgd.simulate.flows`.
 
-No rank ends an all-reduce before all have begun it. So the times are calculated when the last one begins.
+No rank ends an all-reduce before all ranks have begun it. So the times are calculated when the last rank begins.
 """
 
 from collections import defaultdict
@@ -21,10 +21,10 @@ from grsgd.simulate.waitable import Waitable
 
 
 class Allreduce(Waitable):
-    """One rank's part in an all-reduce of ``size`` ranks whose times are calculated.
+    """The part of one rank in an all-reduce of ``size`` ranks whose times are calculated.
 
-    begun: the ranks that have begun theirs. waited: seconds that the rank has waited when it ends, from the start of
-    the run.
+    begun: the ranks that have begun the all-reduce. waited: seconds that the rank has waited since the start of the
+    run, when the all-reduce ends.
     """
 
     __slots__ = ("begun", "size", "waited")
@@ -43,7 +43,7 @@ class Allreduce(Waitable):
 
 
 class AllreduceTimes:
-    """The all-reduces of ranks that send each other nothing else over ``fabric``, and one at a time."""
+    """All-reduces of ranks that send each other nothing else over ``fabric``, and run one all-reduce at a time."""
 
     def __init__(self, fabric: MessageFabric):
         self.fabric = fabric
@@ -52,9 +52,10 @@ class AllreduceTimes:
         self._begun: dict[tuple, dict[int, tuple[float, Allreduce]]] = defaultdict(dict)
 
     def begin(self, key: tuple, schedule: Callable, comm: Communicator, x, options: dict) -> Allreduce | None:
-        """Begin one on a rank, now; None where its messages have to be simulated.
+        """Begin an all-reduce on the rank of ``comm``, now; return None if its messages have to be simulated.
 
-        key: the same on all ranks, and of this all-reduce alone. ``schedule(comm, x, **options)`` is what it would do.
+        key: a key that is the same on all ranks, and differs for each all-reduce. ``schedule(comm, x, **options)``: the
+        schedule whose end is calculated.
         """
         program = self._program(schedule, comm.size, x, options)
         if program is None:
@@ -69,7 +70,7 @@ class AllreduceTimes:
         return allreduce
 
     def _program(self, schedule, size: int, x, options: dict) -> Program | None:
-        """Return what the ranks do; None where they do nothing, or connections share a port."""
+        """Return the steps of all ranks; None if there are none, or if two connections share a port."""
         what = schedule, size, x.size, x.dtype, *options.items()
         if what not in self._programs:
             program = record(schedule, size, x.size, x.dtype, options) if size == self.fabric.size else None
@@ -78,8 +79,11 @@ class AllreduceTimes:
         return self._programs[what]
 
     def _is_alone(self, program: Program, schedule, elements: int, options: dict) -> bool:
-        """Whether no two connections share a port, of all that there are with arrays of an element for each rank or
-        more; so it is the same for all sizes. program: of an array of so many elements."""
+        """Return whether no two connections of the all-reduce share a port.
+
+        The answer is found for arrays with at least one element per rank, so it holds for all sizes. program: the
+        program for an array of ``elements`` elements.
+        """
         size = self.fabric.size
         what = schedule, *options.items()
         if what not in self._alone:
@@ -93,12 +97,12 @@ class AllreduceTimes:
         return self.fabric.network.connection(int(ends[0]), (int(ends[1]),))
 
     def _finish(self, program: Program, begun: dict[int, tuple[float, Allreduce]]):
-        """All ranks have begun: calculate when each of them ends."""
+        """Calculate when each rank ends the all-reduce, which all ranks have begun."""
         from grsgd.simulate.fast_ring.times import end_times
 
         fabric, network = self.fabric, self.fabric.network
         if fabric.under_way:
-            raise RuntimeError(f"{next(iter(fabric.under_way))} is under way beside an all-reduce")
+            raise RuntimeError(f"{next(iter(fabric.under_way))} is under way during an all-reduce")
         connections = [self._connection(ends) for ends in program.ends]
         for connection, nbytes in zip(connections, program.bytes_of_connections(), strict=True):
             connection.nbytes += nbytes
@@ -115,6 +119,6 @@ class AllreduceTimes:
         for connection, moment in zip(connections, free_at, strict=True):
             connection.free_at = float(moment)
         for rank, (_, allreduce) in begun.items():
-            allreduce.waited, allreduce.begun = float(waited[rank]), ranks  # and no circle of objects
+            allreduce.waited, allreduce.begun = float(waited[rank]), ranks  # drops a reference cycle, too
             finish = partial(allreduce.finish, fabric.drivers[rank])
             network.at(float(ends[rank]), lambda _, finish=finish: finish())

@@ -1,4 +1,4 @@
-"""The messages of a schedule's ranks and their waits, where these do not depend on times: recorded without a clock."""
+"""The messages and waits of a schedule's ranks, recorded without a clock, if they do not depend on times."""
 
 from collections import defaultdict
 from typing import NamedTuple
@@ -10,21 +10,21 @@ from grsgd.comm.driver import as_list
 from grsgd.models.shape_only import ShapeOnlyArray
 
 SEND, RECEIVE, WAIT_UNTIL_SENT, WAIT_UNTIL_RECEIVED = range(4)
-"""Steps of a rank: it posts a message or a receive, or waits."""
+"""Kinds of steps of a rank: post a message, post a receive, or wait for either."""
 
 
 class Recorded:
-    """A message that a schedule waits for while it is recorded."""
+    """A message, while its schedule is recorded, for which the schedule can wait."""
 
     def __init__(self, step: int, message: list[int]):
         self.step, self.message = step, message
 
 
 class ProgramBackend:
-    """A `grsgd.comm.backend.Backend` that notes what one rank of ``size`` does.
+    """A `grsgd.comm.backend.Backend` that records the steps of one rank of ``size`` ranks.
 
-    ``between``: by sender, receiver and tag, the messages that have been sent, and those that are received; a message
-    is a list of its number, once that is known.
+    ``between``: for each (sender, receiver, tag), the list of sent messages and the list of received messages. A
+    message is a list of one element: its bytes, and later its number.
     """
 
     lost = ()
@@ -37,7 +37,7 @@ class ProgramBackend:
         self.rank, self.size, self.between = rank, size, between
         self.steps: list[tuple[int, list[int]]] = []
         self.sent: dict[int, list[int]] = defaultdict(lambda: [0, 0])
-        """By receiver, the number of messages and their bytes."""
+        """By receiver, the number of messages and their total bytes."""
 
     def Isend(self, array, dest, tag):
         count = self.sent[dest]
@@ -55,44 +55,43 @@ class ProgramBackend:
 
 
 class Program(NamedTuple):
-    """The steps of all ranks: those of rank r are from ``first[r]`` to ``first[r + 1]``."""
+    """The steps of all ranks: the steps of rank r have the indices from ``first[r]`` up to ``first[r + 1]``."""
 
     first: np.ndarray
     kinds: np.ndarray
     messages: np.ndarray
-    """The number of the message that each step is about."""
+    """Number of the message of each step."""
     nbytes: np.ndarray
-    """By message."""
+    """Bytes of each message."""
     connection: np.ndarray
-    """By message."""
+    """Number of the connection of each message."""
     ends: np.ndarray
-    """The sender and the receiver of each connection, two columns."""
+    """Sender and receiver of each connection, two columns."""
     sent: list[dict[int, list[int]]]
-    """By rank and receiver, the number of messages and their bytes."""
+    """By rank and receiver, the number of messages and their total bytes."""
 
     def bytes_of_connections(self) -> list[int]:
-        """Return how many bytes are sent over each connection."""
+        """Return the bytes that are sent over each connection."""
         return np.bincount(self.connection, self.nbytes, len(self.ends)).astype(np.int64).tolist()
 
 
 def record(schedule, size: int, elements: int, dtype, options: dict) -> Program:
-    """Record what a schedule of ``size`` ranks does with arrays of so many elements;
-    it is called as ``schedule(comm, x, **options)``.
+    """Record the steps of ``schedule(comm, x, **options)`` on ``size`` ranks; ``x`` has ``elements`` elements.
 
-    Raises TypeError if it waits for anything but messages, ValueError if some are not received.
+    Raises TypeError if the schedule waits for anything but messages, and ValueError if a message is not received.
     """
     between = defaultdict(lambda: ([], []))
     recorders = [ProgramBackend(rank, size, between) for rank in range(size)]
     for recorder in recorders:
         for pending in schedule(Communicator(recorder), ShapeOnlyArray(elements, dtype), **options):
-            for message in reversed(as_list(pending)):  # a driver waits for the last one first
+            for message in reversed(as_list(pending)):  # a driver waits for the last message of a list first
                 if not isinstance(request := getattr(message, "request", None), Recorded):
                     raise TypeError(f"{schedule} waits for {message}, which is not a message")
                 recorder.steps.append((request.step, request.message))
     nbytes, connection, ends, count = [], [], {}, 0
     for (source, dest, tag), (sent, received) in between.items():
         if [message[0] for message in sent] != [message[0] for message in received]:
-            raise ValueError(f"what rank {source} sends to {dest} with tag {tag} is not what that receives")
+            raise ValueError(f"rank {source} sends messages with tag {tag} that rank {dest} does not receive")
         number = ends.setdefault((source, dest), len(ends))
         for one, other in zip(sent, received, strict=True):
             nbytes.append(one[0])

@@ -1,4 +1,4 @@
-"""When messages that share no port are posted, leave and arrive, in compiled code."""
+"""Moments at which messages that share no port are posted, leave and arrive; compiled code."""
 
 import numpy as np
 from numba import njit
@@ -6,27 +6,30 @@ from numba import njit
 from grsgd.simulate.fast_ring.program import RECEIVE, SEND, WAIT_UNTIL_RECEIVED, WAIT_UNTIL_SENT
 
 HAS_LEFT, HAS_ARRIVED = 0, 1
-"""Events: the first message of a connection has left; a message has arrived."""
+"""Kinds of events: the first message of a connection has left; a message has arrived."""
 NOT_YET = -1.0
 
 
 @njit(cache=True)
 def end_times(starts, waited, first, kinds, messages, nbytes, connection, ends, rate, latency, free_at, eager_bytes):
-    """Return the moment at which each rank has done its last step, and for how many seconds it has waited then, float64
-    of shape [ranks]; and by connection when its last message has left.
+    """Return the moment and waiting time of each rank at its last step, and when each connection is free again.
+
+    The first two are float64 of shape [ranks], the third float64 of shape [connections]; all in seconds.
 
     Parameters
     ----------
     starts, waited
-        When each rank begins, and for how many seconds it has waited by then; added up wait by wait, as a driver does.
+        The moment at which each rank begins, and the seconds that it has waited before. Waits are added one by one, as a
+        driver adds them.
     first, kinds, messages, nbytes, connection, ends
-        As in `grsgd.simulate.fast_ring.program.Program`.
+        The arrays of `grsgd.simulate.fast_ring.program.Program`.
     rate, latency
-        By connection, in bytes/s and seconds.
+        Rate in bytes/s and latency in seconds of each connection.
     free_at
-        By connection, when its last message of before has left.
+        The moment at which the last earlier message of each connection has left.
     eager_bytes
-        Longer messages leave when they and the receives for them have been posted, others when they have been posted.
+        A message of up to ``eager_bytes`` leaves when it is posted; a longer one leaves when its receive is posted,
+        too.
     """
     ranks, count = len(starts), len(nbytes)
     found = np.full(ranks, NOT_YET)
@@ -37,7 +40,7 @@ def end_times(starts, waited, first, kinds, messages, nbytes, connection, ends, 
     sent, received, arrived = np.zeros(count, np.bool_), np.zeros(count, np.bool_), np.zeros(count, np.bool_)
     sender_waits, receiver_waits = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
     following, head, tail = np.full(count, -1), np.full(len(rate), -1), np.full(len(rate), -1)
-    # A heap of what will happen: when, numbers that keep the order of what happens at one moment, which event, of what.
+    # A heap of future events: moment, number (keeps the order of events at one moment), kind, and subject.
     size = len(rate) + count + ranks + 1
     moments, numbers = np.zeros(size), np.zeros(size, np.int64)
     events, subjects = np.zeros(size, np.int8), np.zeros(size, np.int64)
@@ -120,7 +123,7 @@ def end_times(starts, waited, first, kinds, messages, nbytes, connection, ends, 
 
 @njit(cache=True)
 def push(moments, numbers, events, subjects, length, moment, number, event, subject):
-    """Put an event into the heap; return its length."""
+    """Put an event into the heap of ``length`` events; return the new length."""
     place = length
     while place:
         above = (place - 1) >> 1
@@ -135,7 +138,7 @@ def push(moments, numbers, events, subjects, length, moment, number, event, subj
 
 @njit(cache=True)
 def pop(moments, numbers, events, subjects, length):
-    """Take the first event out of the heap; return its length."""
+    """Remove the first event from the heap of ``length`` events; return the new length."""
     length -= 1
     moment, number, event, subject = moments[length], numbers[length], events[length], subjects[length]
     place = 0

@@ -1,4 +1,4 @@
-"""Simulated messages that tell observers what becomes of them; made in place of plain ones where a run is recorded."""
+"""Simulated messages that report their events to observers; they replace plain messages in recorded runs."""
 
 import itertools
 from functools import partial
@@ -11,30 +11,30 @@ from grsgd.simulate.waitable import Waitable
 
 
 class FabricObserver(Protocol):
-    """An observer, which is told of the messages of a fabric. All of it happens now, in simulated time.
+    """An observer of the messages of a fabric; each method is called at the simulated moment of its event.
 
-    A ``sending`` has source, dest, nbytes, tag, group, synchronous, short, the simulated time at which it was
-    ``posted``, and a ``number``; after `received` also its ``receiving``.
+    A ``sending`` has source, dest, nbytes, tag, group, synchronous and short, the simulated time ``posted`` at which it
+    was posted, and a ``number``. After `received` it also has its ``receiving``.
     """
 
     def sent(self, sending):
-        """A message has been posted."""
+        """Note that a message has been posted."""
 
     def posted(self, receiving):
-        """A receive has been posted; of which message is known when that has come."""
+        """Note that a receive has been posted; its message may not be known yet."""
 
     def left(self, sending):
-        """The last byte has left; the sender is not told yet."""
+        """Note that the last byte has left; the sender does not know it yet."""
 
     def received(self, sending):
-        """It has arrived and been received; the receiver is not told yet."""
+        """Note that a message has arrived and been received; the receiver does not know it yet."""
 
     def completed(self, waitable):
-        """A sending or a receiving is complete; whoever waits for it is not told yet."""
+        """Note that a sending or a receiving is complete; the schedule that waits for it does not know it yet."""
 
 
 class ObservedSending(Sending):
-    """``ops``: what a trace keeps of it."""
+    """A message that reports its events. ``ops``: the operations that a trace keeps of it."""
 
     __slots__ = ("posted", "number", "group", "ops")
 
@@ -63,7 +63,10 @@ class ObservedSending(Sending):
 
 
 class ObservedReceiving(Receiving):
-    """``from_any``: whether any rank's message would have done."""
+    """A receive that reports its events.
+
+    ``from_any``: whether it accepts messages of any rank. ``ops``: the operations that a trace keeps of it.
+    """
 
     __slots__ = ("fabric", "posted", "from_any", "ops")
 
@@ -81,7 +84,7 @@ class ObservedReceiving(Receiving):
 
 
 class CopySent:
-    """A copy of a broadcast to one of its receivers, told of as a message of its own."""
+    """A copy of a broadcast to one of its receivers, reported like a message of its own."""
 
     synchronous = False
 
@@ -95,7 +98,7 @@ class CopySent:
 
 
 class CopiesLeft(Waitable):
-    """The waitable of the root of a broadcast; ``ops``: what a trace keeps of all copies."""
+    """The waitable of the root of a broadcast; ``ops``: the operations that a trace keeps of all copies."""
 
     __slots__ = ("ops",)
 
@@ -105,7 +108,7 @@ class CopiesLeft(Waitable):
 
 
 class ObservedMulticast(SimulatedMulticast):
-    """A broadcast."""
+    """A broadcast that reports the events of each of its copies."""
 
     def __init__(self, fabric: "ObservedFabric", *arguments, **options):
         super().__init__(fabric, *arguments, **options)
@@ -123,7 +126,7 @@ class ObservedMulticast(SimulatedMulticast):
         return super().send(array)
 
     def receive(self, rank: int, array):
-        if rank in self.arrived:  # a short one, which completes at once
+        if rank in self.arrived:  # a short message, which completes at once
             receiving = super().receive(rank, array)
             self._received(rank)
             return receiving
@@ -148,7 +151,7 @@ class ObservedMulticast(SimulatedMulticast):
 
 
 class ObservedFabric(MessageFabric):
-    """A fabric whose messages tell ``observers``."""
+    """A fabric whose messages report their events to ``observers``."""
 
     def __init__(self, network, drivers: list, processors, observers: list[FabricObserver]):
         super().__init__(network, drivers, processors)
@@ -156,7 +159,7 @@ class ObservedFabric(MessageFabric):
         self.sending_type, self.multicast_type = ObservedSending, ObservedMulticast
         self.receiving_type = partial(ObservedReceiving, self)
         self.group: tuple = ()
-        """Of the message or receive that is being posted."""
+        """Group of the message or receive that is being posted."""
         self.receives_any = False
 
     def send(self, group, array, source, dest, tag, synchronous):

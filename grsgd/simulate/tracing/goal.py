@@ -1,4 +1,4 @@
-"""GOAL, the Group Operation Assembly Language, as text: the operations of each rank, and what each one waits for.
+"""GOAL, the Group Operation Assembly Language, as text: the operations of each rank and their dependencies.
 
 T. Hoefler, C. Siebert, A. Lumsdaine: Group Operation Assembly Language, ICPP 2009. The grammar is the one that
 LogGOPSim's ``txt2bin`` reads::
@@ -15,8 +15,9 @@ LogGOPSim's ``txt2bin`` reads::
     l2 irequires l1
     }
 
-``calc`` takes nanoseconds; those of one cpu of a rank are done one after the other. ``requires``: begins when the other
-operation has ended; ``irequires``: when it has begun. What waits for nothing goes on side by side.
+The number of a ``calc`` is in nanoseconds; computations on one cpu of a rank run one after the other. An operation with
+``requires`` begins when the other operation has ended; with ``irequires``, when the other has begun. Operations without
+dependencies run at the same time.
 """
 
 import os
@@ -33,8 +34,9 @@ from grsgd.text import printable
 
 CALC, SEND, RECV = KINDS = ("calc", "send", "recv")
 MOST_RANKS = 1_000_000
+"""Greatest value of ``num_ranks``."""
 MOST_DIGITS = 18
-"""Digits of a number: of bytes, nanoseconds, tags and so on."""
+"""Greatest number of digits of a number of bytes, nanoseconds, a tag and so on."""
 LINE = re.compile(
     r"""\s*(?:
       num_ranks\s*(?P<ranks>\d+)
@@ -49,7 +51,7 @@ LINE = re.compile(
     )[ \t\r]*""",
     re.VERBOSE | re.ASCII,
 )
-"""A line of the format; `rank`, `num_ranks` and braces may have others behind them on theirs."""
+"""One statement of the format; other statements may follow `rank`, `num_ranks` and braces on the same line."""
 ALLOWED = (
     "num_ranks N, rank N {, }, [label:] calc N [cpu N], [label:] send Nb to RANK [tag N], "
     "[label:] recv Nb from RANK [tag N], label requires label, label irequires label"
@@ -60,8 +62,9 @@ ALLOWED = (
 class Operation:
     """One operation of a rank.
 
-    size: nanoseconds of a calc, else bytes. peer: None of a calc, which has no nic either. requires, irequires: the
-    places of operations in the rank's list, each before this one, that must have ended, and begun, before it begins.
+    size: nanoseconds of a calc, else bytes. peer: the other rank of a message; None for a calc, which has no nic either.
+    requires, irequires: indices of earlier operations in the rank's list that must have ended, and that must have
+    begun, before this operation begins.
     """
 
     kind: str
@@ -98,7 +101,7 @@ def write(path: str | os.PathLike, ranks: list[list[Operation]], comments: Itera
 
 
 def read(path: str | os.PathLike) -> list[list[Operation]]:
-    """Return the operations of all ranks; raises ConfigError, which names the line."""
+    """Return the operations of all ranks; raise ConfigError, which names the line, if the file is not valid."""
     try:
         check_fits(path)
         text = Path(path).read_text(encoding="utf-8")
@@ -108,7 +111,7 @@ def read(path: str | os.PathLike) -> list[list[Operation]]:
 
 
 def without_comments(text: str) -> str:
-    """Return the text without what stands between /* and */, but for its ends of lines."""
+    """Return the text without comments between /* and */; their line breaks stay."""
     parts, at = [], 0
     while (begin := text.find("/*", at)) >= 0 and (end := text.find("*/", begin + 2)) >= 0:
         parts += [text[at:begin], "\n" * text.count("\n", begin, end)]
@@ -117,13 +120,13 @@ def without_comments(text: str) -> str:
 
 
 class GoalReader:
-    """Reads one file, whose name is in complaints."""
+    """Reads one file of GOAL; errors begin with ``name``."""
 
     def __init__(self, name: str):
         self.name, self.line = name, 0
         self.ranks: list[list[Operation]] | None = None
         self.rank: int | None = None
-        """Whose operations are being read."""
+        """Rank whose operations are being read; None between two ranks."""
         self.filled: set[int] = set()
         self.labels: dict[str, int] = {}
 
@@ -145,7 +148,7 @@ class GoalReader:
         return self.ranks
 
     def take(self, found: re.Match):
-        """Take in what is on a line."""
+        """Process one statement."""
         if found["ranks"]:
             self.take_ranks(self.number(found["ranks"]))
         elif found["rank"]:
@@ -162,17 +165,17 @@ class GoalReader:
 
     def number(self, digits: str) -> int:
         if len(digits) > MOST_DIGITS:
-            raise self.complaint(f"{digits[:60]}: a number has at most {MOST_DIGITS} digits")
+            raise self.complaint(f"{digits[:60]}: a number may have at most {MOST_DIGITS} digits")
         return int(digits)
 
     def take_ranks(self, ranks: int):
         if self.ranks is not None or not 1 <= ranks <= MOST_RANKS:
-            raise self.complaint(f"num_ranks {ranks}: must be from 1 to {MOST_RANKS}, and there once")
+            raise self.complaint(f"num_ranks {ranks}: must be from 1 to {MOST_RANKS}, and appear once")
         self.ranks = [[] for _ in range(ranks)]
 
     def open(self, rank: int):
         if self.ranks is None or self.rank is not None:
-            raise self.complaint(f"rank {rank}: must come behind num_ranks and the }} of another rank")
+            raise self.complaint(f"rank {rank}: must come after num_ranks and after the }} of another rank")
         if rank >= len(self.ranks) or rank in self.filled:
             raise self.complaint(f"rank {rank}: allowed: 0 to {len(self.ranks) - 1}, each once")
         self.rank, self.labels = rank, {}
@@ -184,7 +187,7 @@ class GoalReader:
         else:
             kind, peer = (SEND, found["to"]) if found["to"] else (RECV, found["from"])
             if "-1" in (peer, found["tag"]):
-                raise self.complaint("-1 for any rank or any tag: name the one that it was")
+                raise self.complaint("-1 stands for any rank or any tag: name the rank or the tag of the message")
             if self.number(peer) >= len(self.ranks):
                 raise self.complaint(f"rank {peer}: allowed: 0 to {len(self.ranks) - 1}")
             size = self.number(found["sent"] or found["received"])
@@ -192,7 +195,7 @@ class GoalReader:
             operation = Operation(kind, size, int(peer), tag, cpu, nic)
         operation.label = found["label"]
         if operation.label in self.labels:
-            raise self.complaint(f"label {operation.label}: is there twice")
+            raise self.complaint(f"label {operation.label}: appears twice")
         operations = self.ranks[self.rank]
         if operation.label:
             self.labels[operation.label] = len(operations)

@@ -1,4 +1,4 @@
-"""The records of a simulated run besides its run file, where they are asked for: a timeline, and a trace in GOAL."""
+"""The recordings of a simulated run besides its run file, if requested: a timeline, and a trace in GOAL."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from grsgd.simulate.tracing.fabric_events import ObservedFabric
 from grsgd.simulate.tracing.trace import Trace, TracedDriver
 
 PROCESSOR_HINT = (
-    "not on a network whose messages take processor time: in GOAL a message is none of a processor's operations; leave "
+    "not on a network whose messages take processor time: in GOAL a message is no operation of a processor; leave "
     "[processor] out of {}"
 )
 
 
 class Instrumentation:
-    """The files ``timeline`` and ``trace`` of one run, None for one that is not asked for.
+    """The files ``timeline`` and ``trace`` of one run; None for a file that is not requested.
 
-    With neither, all it makes is plain, and nothing is recorded.
+    Without both files the drivers and fabrics are plain ones, and nothing is recorded.
     """
 
     def __init__(self, timeline: Path | None = None, trace: Path | None = None):
@@ -37,28 +37,28 @@ class Instrumentation:
         self.traced: Trace | None = None
 
     def check(self, out: Path, can_die: bool, spec: NetworkSpec, sends_early: bool = False):
-        """Find out before training whether the files can be written; ``can_die``: whether processes may;
-        ``sends_early``: whether ranks send parts of a gradient while they compute the rest.
+        """Check before training that the files can be written.
 
-        Raises ConfigError and RunFileError.
+        ``can_die``: whether processes may die. ``sends_early``: whether ranks send parts of a gradient while they
+        compute the rest. Raises ConfigError and RunFileError.
         """
         taken = {os.path.realpath(out): "--out"}
         for option, path in (("--timeline", self.timeline), ("--trace", self.trace)):
             if path is None:
                 continue
             if other := taken.get(os.path.realpath(path)):
-                raise ConfigError(f"{option} {path}: is the file of {other}, too: each needs one of its own")
+                raise ConfigError(f"{option} {path}: is the file of {other}, too: each option needs a file of its own")
             taken[os.path.realpath(path)] = option
             check_writable(path)
         if self.trace is not None and can_die:
-            raise ConfigError("--trace: not with [faults] or --spares: in GOAL nobody dies")
+            raise ConfigError("--trace: not with [faults] or --spares: GOAL cannot express the death of a rank")
         if self.trace is not None and sends_early:
-            raise ConfigError("--trace: not with algorithm.buckets: in GOAL nothing is sent in mid-computation")
+            raise ConfigError("--trace: not with algorithm.buckets: GOAL cannot express a message during a computation")
         if self.trace is not None and spec.processor is not None:
             raise ConfigError(f"--trace: {PROCESSOR_HINT.format(spec.name)}")
 
     def drivers(self, env, processes: int, *arguments) -> list[SimulatedDriver]:
-        """Return the drivers of so many processes; further arguments as of `SimulatedDriver`."""
+        """Return the drivers of ``processes`` processes; further arguments as for `SimulatedDriver`."""
         if self.timeline is not None:
             self.timelines = [Timeline(rank, lambda: env.now, limit_of(processes)) for rank in range(processes)]
         if self.trace is None:
@@ -68,7 +68,7 @@ class Instrumentation:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is recorded."""
+        """Return whether a timeline or a trace is recorded."""
         return self.timeline is not None or self.trace is not None
 
     def fabric(
@@ -78,8 +78,10 @@ class Instrumentation:
         processors: list[Processor] | None = None,
         is_counted: bool = True,
     ) -> MessageFabric:
-        """Return what carries messages, which take time of ``processors``; not ``is_counted``: those that are no part
-        of the algorithm."""
+        """Return the fabric of the processes' messages, which take time of ``processors``.
+
+        is_counted: whether the messages are part of the algorithm, and not bookkeeping.
+        """
         observers = [self.traced] if self.traced is not None else []
         if self.timelines and is_counted:
             observers.append(MessagesOn(self.timelines))
@@ -93,23 +95,24 @@ class Instrumentation:
         return fabric
 
     def observed(self, process: int, schedule: Schedule) -> Schedule:
-        """Return the schedule of a process's training, whose computations and waits the timeline has."""
+        """Return ``schedule``, a process's training, or a wrapper that adds its computations and waits to the timeline.
+        """
         return observed(schedule, self.timelines[process]) if self.timelines else schedule
 
     def begin(self, now: float):
-        """Training begins."""
+        """Note that training begins at the moment ``now``."""
         for timeline in self.timelines:
             timeline.begin(now)
         if self.traced is not None:
             self.traced.begin()
 
     def end(self):
-        """It has ended."""
+        """Note that training has ended."""
         if self.traced is not None:
             self.traced.is_on = False
 
     def write(self, comments: Callable[[], list[str]]) -> list[str]:
-        """Write the files, and ``comments()`` into that of the trace; returns lines to print. Raises RunFileError."""
+        """Write the files, with ``comments()`` in the trace; return lines to print. Raises RunFileError."""
         lines = []
         if self.timeline is not None:
             lines = write(self.timeline, (timeline.kept() for timeline in self.timelines), "simulated")
@@ -119,22 +122,23 @@ class Instrumentation:
 
 
 NO_INSTRUMENTATION = Instrumentation()
+"""An instrumentation that records nothing."""
 
 
 class MessagesOn:
-    """An observer of a fabric that notes messages on the ranks' timelines."""
+    """An observer of a fabric that adds messages to the ranks' timelines."""
 
     def __init__(self, timelines: list[Timeline]):
         self.timelines = timelines
 
     def sent(self, sending):
-        """Nothing yet."""
+        """Do nothing: a message is added when it has left."""
 
     def posted(self, receiving):
-        """Nothing yet."""
+        """Do nothing: a receive is added when its message is received."""
 
     def completed(self, waitable):
-        """Nothing: a sending is over for its rank when the last byte has left."""
+        """Do nothing: for the timeline, a send is over when the last byte has left."""
 
     def left(self, sending):
         timeline = self.timelines[sending.source]

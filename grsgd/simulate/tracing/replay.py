@@ -1,7 +1,7 @@
-"""Replays a schedule in GOAL on a simulated network: when each rank has done its operations.
+"""Replay of a schedule in GOAL on a simulated network, which gives the time at which each rank ends its operations.
 
-The messages go through the fabric of `grsgd simulate`. Computations take what the schedule says; those of one cpu of a
-rank are done one after the other, in the order in which they may begin.
+The messages go through the fabric of `grsgd simulate`. Computations take the nanoseconds in the schedule. Computations
+on one cpu of a rank run one after the other, in the order in which they may begin.
 """
 
 import heapq
@@ -29,7 +29,9 @@ from grsgd.simulate.tracing.trace import BOOKKEEPING, END, FROM_ANY, SHORT_BOOKK
 
 
 class ReplayedRank(NamedTuple):
-    """The results of a replay. ends: the simulated seconds of each rank. sent: bytes of all counted messages."""
+    """The results of a replay. ends: simulated seconds of each rank. messages, sent: number and bytes of all counted
+    messages.
+    """
 
     ends: list[float]
     messages: int
@@ -37,8 +39,11 @@ class ReplayedRank(NamedTuple):
 
 
 def replay(ranks: list[list[goal.Operation]], network: NetworkSpec) -> ReplayedRank:
-    """Replay the operations of all ranks. Raises ConfigError, also where a receive is smaller than its message, and
-    Deadlock where a message has no receive, or the other way round."""
+    """Replay the operations of all ranks.
+
+    Raises ConfigError, also if a receive is smaller than its message. Raises Deadlock if a message has no receive, or a
+    receive has no message.
+    """
     check_memory(len(ranks), 0, f"num_ranks {len(ranks)}")
     network.check_ranks(len(ranks))
     if network.processor is not None:
@@ -60,7 +65,7 @@ def replay(ranks: list[list[goal.Operation]], network: NetworkSpec) -> ReplayedR
 
 
 def rows(ranks: list[list[goal.Operation]], replayed: ReplayedRank) -> list[tuple[str, str]]:
-    """Return what a replay came to, for people."""
+    """Return the rows of a table with the results of a replay."""
     ends = replayed.ends
     order = sorted(range(len(ends)), key=ends.__getitem__)
     text = (
@@ -76,7 +81,7 @@ def rows(ranks: list[list[goal.Operation]], replayed: ReplayedRank) -> list[tupl
 
 
 class GoalReplay:
-    """Does the operations of one rank."""
+    """Runs the operations of one rank."""
 
     def __init__(
         self,
@@ -87,35 +92,35 @@ class GoalReplay:
     ):
         self.operations, self.driver, self.comm, self.uncounted_comm = operations, driver, comm, uncounted_comm
         self.left = len(operations)
-        """How many have not ended."""
+        """Number of operations that have not ended."""
         self.ended = 0.0
-        """When the operation `END` has, or the last one where there is none."""
+        """Moment at which the operation `END` ended, or the last operation if there is no `END`."""
         self.under_way: dict[int, None] = {}
         self.missing = [len(operation.requires) + len(operation.irequires) for operation in operations]
-        """For how many others each one waits."""
+        """For each operation, the number of other operations for which it still waits."""
         self.after_begin: dict[int, list[int]] = defaultdict(list)
         self.after_end: dict[int, list[int]] = defaultdict(list)
-        """The places of those that wait for one."""
+        """For each operation, the indices of the operations that wait for its beginning, and for its end."""
         for place, operation in enumerate(operations):
             for other in operation.irequires:
                 self.after_begin[other].append(place)
             for other in operation.requires:
                 self.after_end[other].append(place)
         self.ready = [place for place, missing in enumerate(self.missing) if not missing]
-        """The places of operations that may begin: those that may at the same moment do so in the order of the list."""
+        """Indices of operations that may begin, a heap: at one moment they begin in the order of the list."""
         self.queued: dict[int, deque[int]] = defaultdict(deque)
-        """By cpu, the calc under way and those that wait for it."""
+        """By cpu, the calc under way, followed by the calcs that wait for it."""
         self.has_end = any(operation.label == END for operation in operations)
         self._beginning = False
 
     def play(self):
-        """Schedule: do all operations."""
+        """Schedule: run all operations."""
         self.begin_ready()
         if self.left:
             yield OperationsDone(self)
 
     def begin_ready(self):
-        """Begin all that may begin now, and what may in consequence."""
+        """Begin all operations that may begin now, and operations that may begin as a consequence."""
         if self._beginning:
             return
         self._beginning = True
@@ -144,7 +149,7 @@ class GoalReplay:
             self.driver.start(self.until_ended(place, pollable))
 
     def message(self, operation: goal.Operation) -> Pollable:
-        """Post a message, or a receive."""
+        """Post the message or the receive of an operation, and return it."""
         tag = operation.tag
         comm = self.uncounted_comm if tag & BOOKKEEPING else self.comm
         content = ShapeOnlyArray(operation.size, np.uint8, real_prefix=False)
@@ -153,7 +158,7 @@ class GoalReplay:
         return (comm.Issend if tag & SYNCHRONOUS else comm.Isend)(content, operation.peer, tag)
 
     def until_ended(self, place: int, pollable: Pollable):
-        """Schedule: wait for the end of an operation, and go on with those that wait for it."""
+        """Schedule: wait for the end of an operation, then begin operations that waited for it."""
         yield pollable
         self.end(place)
         self.begin_ready()
@@ -172,7 +177,7 @@ class GoalReplay:
         self.release(self.after_end.pop(place, ()))
 
     def release(self, places):
-        """Note that one of what each of ``places`` waits for has happened."""
+        """Note for each of ``places`` that one of the events for which it waits has happened."""
         for place in places:
             self.missing[place] -= 1
             if not self.missing[place]:
@@ -181,13 +186,13 @@ class GoalReplay:
     def __str__(self):
         place = min(self.under_way, default=None)
         if place is None:
-            return f"{self.left} operations, which wait for each other"
+            return f"{self.left} operations, each of which waits for another one"
         operation = self.operations[place]
         return f"{operation.label or f'l{place + 1}'}: {operation}, and {self.left - 1} more operations"
 
 
 class OperationsDone:
-    """True when a rank has done all its operations."""
+    """A pollable that is complete when a rank has run all its operations."""
 
     def __init__(self, player: GoalReplay):
         self.player = player

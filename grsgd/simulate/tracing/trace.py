@@ -1,9 +1,10 @@
-"""Records what every rank of a simulated run did, and what it had waited for before, as operations of GOAL.
+"""A record of a simulated run as operations of GOAL: the operations of each rank, with their dependencies.
 
-Each schedule of a rank has a *course*: its last operation, and what it has waited for since. The next operation begins
-when these have ended and that one has begun. A schedule that begins another hands its course on; one that waits for
-another's end takes over the other's. Flags that several schedules of a rank share (`Signal`, `Until`) do not say who
-has set them: whoever waits for one takes over the courses of all, as it was.
+Each schedule of a rank has a *course*: its last operation, and the events for which it has waited since. The next
+operation begins when these events have ended and the last operation has begun. A schedule that starts another schedule
+hands its course on. A schedule that waits for the end of another takes over the other's course. Flags that several
+schedules of a rank share (`Signal`, `Until`) do not tell which schedule has set them. A schedule that waits for a flag
+therefore takes over the courses of all schedules of its rank.
 """
 
 from __future__ import annotations
@@ -20,19 +21,22 @@ from grsgd.simulate.driver import Activity, SimulatedDriver
 from grsgd.simulate.tracing import goal
 
 BOOKKEEPING, SYNCHRONOUS, FROM_ANY = 1 << 30, 1 << 29, 1 << 28
-"""Added to the tag of a message: outside the counted traffic; sent by `Issend`; received from whichever rank's came
-first. GOAL has no words for these; `grsgd.simulate.tracing.replay` heeds them."""
+"""Bits added to the tag of a message.
+
+In their order, they stand for a message outside the counted traffic, for a message that `Issend` sends, and for a
+receive from any rank. GOAL cannot express these; `grsgd.simulate.tracing.replay` observes them.
+"""
 SHORT_BOOKKEEPING, LONG_BOOKKEEPING = 1, 2
-"""Bytes that a message outside the counted traffic is written with: how many it has costs nothing here."""
+"""Bytes written for a short and a long message outside the counted traffic, whose real size costs nothing here."""
 END = "end"
-"""The label of the operation with which a rank's training ends."""
+"""Label of the operation with which a rank's training ends."""
 
 
 class TracedOperation:
-    """An operation as it happened; times in simulated seconds.
+    """An operation of a recorded run; times in simulated seconds.
 
-    after: the operations of the rank that it came after, and whether those only had to begin. partner: of a send, its
-    receive, and the other way round, when the message has been received.
+    after: for each operation of the rank on which this one depends, whether it only had to begin. partner: the receive
+    of a send, or the send of a receive, once the message has been received.
     """
 
     __slots__ = ("rank", "kind", "begin", "seconds", "after", "nbytes", "peer", "tag", "short", "partner", "place")
@@ -43,11 +47,11 @@ class TracedOperation:
         self.nbytes, self.peer, self.tag, self.short = 0, None, 0, True
         self.partner: TracedOperation | None = None
         self.place = 0
-        """In the rank's list, once that is made."""
+        """Index in the rank's list, once the list is made."""
 
 
 class Dependencies:
-    """The course of one schedule: what its next operation comes after."""
+    """The course of one schedule: the events on which its next operation depends."""
 
     __slots__ = ("rank", "last", "waited", "version", "seen")
 
@@ -55,28 +59,28 @@ class Dependencies:
         self.rank = rank
         self.last: TracedOperation | None = None
         self.waited: dict[TracedOperation, bool] = {}
-        """Events that it has waited for since, and whether each has only to begin."""
+        """For each event that the schedule has waited for since ``last``, whether the event only has to begin."""
         self.version = 0
         self.seen: dict[Dependencies, int] = {}
-        """The versions of other courses that are part of this one."""
+        """Versions of other courses that are already part of this one."""
 
     def after(self) -> dict[TracedOperation, bool]:
-        """Return what the next operation comes after, and whether that only has to begin."""
+        """Return, for each event on which the next operation depends, whether the event only has to begin."""
         return {self.last: True} | self.waited if self.last is not None else dict(self.waited)
 
     def add(self, event: TracedOperation, only_begun: bool = False):
-        """Go on after ``event`` has ended, or only begun."""
+        """Let the next operation begin after ``event`` has ended, or after it has begun if ``only_begun``."""
         self.waited[event] = only_begun and self.waited.get(event, True)
         self.version += 1
 
     def join(self, other: Dependencies):
-        """Go on after all that ``other`` went on after."""
+        """Let the next operation begin after all events on which ``other`` depends."""
         if self.seen.get(other) != other.version:
             for event, only_begun in other.after().items():
                 self.add(event, only_begun)
 
     def join_all(self, others: list[Dependencies]):
-        """The same of all schedules of the rank that have not ended."""
+        """Join the courses ``others`` of all unfinished schedules of the rank."""
         for other in others:
             if other is not self:
                 self.join(other)
@@ -84,13 +88,13 @@ class Dependencies:
 
 
 class TracedSchedule:
-    """A schedule that the trace follows, driven like a generator."""
+    """A schedule that the trace follows; it is driven like a generator."""
 
     def __init__(self, trace: Trace, schedule: Schedule, rank: int, is_main: bool):
         self.trace, self.schedule, self.is_main, self.__name__ = trace, schedule, is_main, schedule.__name__
         self.course = trace.new_course(rank)
         self._pending: list[tuple] = []
-        """The pollables that it waits for; of computations and delays, with what the trace keeps of them."""
+        """Pollables for which the schedule waits, each with the operation of a computation or delay, or None."""
 
     def __next__(self):
         for pollable, event in self._pending:
@@ -99,7 +103,7 @@ class TracedSchedule:
 
     def throw(self, error):
         for _, event in self._pending:
-            if event is not None:  # broken off
+            if event is not None:  # an interrupted operation has taken the time until now
                 event.seconds = self.trace.now - event.begin
         return self._advance(error)
 
@@ -122,7 +126,7 @@ class TracedSchedule:
 
 
 class TracedDriver(SimulatedDriver):
-    """A driver whose schedules a trace follows."""
+    """A driver whose schedules are recorded in a trace."""
 
     def __init__(self, trace: Trace, *arguments):
         super().__init__(*arguments)
@@ -136,7 +140,7 @@ class TracedDriver(SimulatedDriver):
 
 
 class Trace:
-    """A record of all that the ranks of a simulated run do from `begin` on.
+    """A record of all operations of the ranks of a simulated run after `begin`.
 
     It is an observer of the fabrics (`grsgd.simulate.tracing.fabric_events.FabricObserver`).
     """
@@ -147,13 +151,13 @@ class Trace:
         self.began = 0.0
         self.events: list[list[TracedOperation]] = [[] for _ in range(ranks)]
         self.courses: list[list[Dependencies]] = [[] for _ in range(ranks)]
-        """Of the schedules that have not ended."""
+        """By rank, the courses of the schedules that have not ended."""
         self.running: list[Dependencies] = []
-        """The course of the schedule that runs now, last; below it those that it has interrupted."""
+        """Courses of the schedule that runs now, last, and of the schedules that it has interrupted, before."""
         self.changed: list[Dependencies | TracedOperation | None] = [None] * ranks
-        """The last that has happened on each rank: a schedule has gone on, or a message is complete."""
+        """Last event of each rank: the course of a resumed schedule, or the operation of a complete message."""
         self.bookkeeping = None
-        """The fabric of the messages outside the counted traffic."""
+        """Fabric of the messages outside the counted traffic."""
         self.with_multicast = False
         """Whether the network carries one copy to several receivers."""
 
@@ -165,7 +169,7 @@ class Trace:
         self.is_on, self.began = True, self.now
 
     def new_course(self, rank: int) -> Dependencies:
-        """Return the course of a schedule that begins, after what the one has waited for that begins it."""
+        """Return the course of a schedule that begins; it depends on the events of the schedule that starts it."""
         course = Dependencies(rank)
         if self.running and self.running[-1].rank == rank:
             course.join(self.running[-1])
@@ -173,7 +177,7 @@ class Trace:
         return course
 
     def add(self, kind: str, rank: int) -> TracedOperation:
-        """Return a new operation of the schedule that runs."""
+        """Return a new operation of the schedule that runs now."""
         course = self.running[-1] if self.running and self.running[-1].rank == rank else None
         event = TracedOperation(rank, kind, self.now, course.after() if course else {})
         self.events[rank].append(event)
@@ -183,13 +187,13 @@ class Trace:
         return event
 
     def calculation(self, pollable) -> TracedOperation | None:
-        """Return the operation that begins with a computation or a delay; None for anything else."""
+        """Return the new operation of a computation or a delay; None for any other pollable."""
         if self.is_on and isinstance(pollable, Compute | Delay):
             return self.add(goal.CALC, self.running[-1].rank)
         return None
 
     def has_waited(self, course: Dependencies, pollable, event: TracedOperation | None, alone: bool):
-        """A schedule has waited for ``pollable``, for nothing else at the time if ``alone``."""
+        """Note that a schedule has waited for ``pollable``; ``alone``: whether it waited for nothing else meanwhile."""
         if not self.is_on:
             return
         if event is not None:
@@ -213,15 +217,15 @@ class Trace:
             course.join(changed)
         course.join_all(self.courses[course.rank])
 
-    # ---- as an observer
+    # ---- methods of an observer
 
     def sent(self, sending):
         if not self.is_on:
             return
         if self.with_multicast and sending.group[-1:] == ("broadcast",):
             raise ConfigError(
-                "--trace: this algorithm broadcasts on a network with multicast, which GOAL has not; allowed: a "
-                "network without, or an algorithm that sends to each"
+                "--trace: this algorithm broadcasts on a network with multicast, which GOAL cannot express; allowed: a "
+                "network without multicast, or an algorithm that sends to each rank separately"
             )
         event = self.add(goal.SEND, sending.source)
         event.peer, event.short = sending.dest, sending.short
@@ -237,7 +241,7 @@ class Trace:
             receiving.ops = (self.add(goal.RECV, self.running[-1].rank),)
 
     def left(self, sending):
-        """Nothing: whoever waits for it says so."""
+        """Do nothing: the wait for the message is recorded when it ends."""
 
     def received(self, sending):
         for send, receive in zip(sending.ops, sending.receiving.ops, strict=False):
@@ -253,12 +257,12 @@ class Trace:
     # ---- the file
 
     def write(self, path: str | os.PathLike, comments: list[str]):
-        """Write what has happened; raises RunFileError."""
+        """Write the recorded operations; raises RunFileError."""
         tags = Tags()
         goal.write(path, self.operations(tags), [*comments, *NOTES, *tags.described()])
 
     def operations(self, tags: Tags) -> list[list[goal.Operation]]:
-        """Return the operations of all ranks in the order in which they began."""
+        """Return the operations of all ranks, in the order in which they began."""
         unreceived = defaultdict(list)
         kept = []
         for events in self.events:
@@ -272,7 +276,7 @@ class Trace:
                 event.place = place
             processors = Processors(self.now)
             operations = [operation_of(event, tags, processors) for event in events]
-            for event in unreceived[rank]:  # GOAL has a receive for every message
+            for event in unreceived[rank]:  # GOAL needs a receive for every message
                 operations.append(receive_of(event, tags.number(event), operations))
             ranks.append(operations)
         set_apart(ranks)
@@ -286,7 +290,7 @@ NOTES = (
 
 
 class Tags:
-    """Numbers for what tells messages of two ranks apart: the communicator and the tag, and how they were sent."""
+    """Numbers that stand for a communicator, a tag and a kind of message, and keep messages of two ranks apart."""
 
     def __init__(self):
         self._groups: dict[tuple, int] = {}
@@ -300,17 +304,16 @@ class Tags:
         return number + BOOKKEEPING * is_uncounted + SYNCHRONOUS * synchronous + FROM_ANY * from_any
 
     def described(self) -> Iterator[str]:
-        """Iterate over lines that say what the numbers stand for."""
+        """Yield lines that say what each number stands for."""
         for (communicator, tag, source), number in self._numbers.items():
             sender = "" if source is None else f", from rank {source}"
             yield f"tag {number}: tag {tag} of communicator {communicator}{sender}"
 
 
 class Processors:
-    """The cpus of a rank: computations and delays that went on at the same time have different ones.
+    """The cpus of a rank: computations and delays that took place at the same time have different cpus.
 
-    What rounding a calc to nanoseconds adds or takes is made good by the next one of the cpu. ``now``: when the trace
-    ends.
+    The rounding error of a calc, in nanoseconds, is compensated by the next calc of its cpu. ``now``: end of the trace.
     """
 
     def __init__(self, now: float):
@@ -319,7 +322,7 @@ class Processors:
         self._owed: list[float] = []
 
     def assign(self, event: TracedOperation) -> tuple[int, int]:
-        """Return the cpu and the nanoseconds of a computation, or a delay; to be called in order of begin."""
+        """Return the cpu and the nanoseconds of a computation or a delay; call this in the order of beginnings."""
         slack = 1e-12 * self.now
         cpu = next((cpu for cpu, free in enumerate(self._free) if free <= event.begin + slack), len(self._free))
         if cpu == len(self._free):
@@ -333,9 +336,9 @@ class Processors:
 
 
 def set_apart(ranks: list[list[goal.Operation]]):
-    """Give messages outside the counted traffic a cpu and a nic of their own, the same on all ranks.
+    """Give messages outside the counted traffic their own cpu and nic, the same on all ranks.
 
-    So a simulator that charges time for messages lets none of those of the algorithm wait for them.
+    So a simulator that charges time for messages never lets the algorithm's messages wait for them.
     """
     operations = [operation for rank in ranks for operation in rank]
     cpu = 1 + max((operation.cpu for operation in operations), default=0)
@@ -345,7 +348,7 @@ def set_apart(ranks: list[list[goal.Operation]]):
 
 
 def is_kept(event: TracedOperation) -> bool:
-    """Whether it is written: not a receive without a message, nor a long message that nobody received."""
+    """Return whether an operation is written: not a receive without a message, nor an unreceived long message."""
     if event.kind == goal.CALC or event.partner is not None:
         return True
     return event.kind == goal.SEND and event.short
@@ -367,7 +370,7 @@ def operation_of(event: TracedOperation, tags: Tags, processors: Processors) -> 
 
 
 def kept_only(after: dict[TracedOperation, bool]) -> dict[TracedOperation, bool]:
-    """Replace what is not written by what it came after itself."""
+    """Return ``after`` with each unwritten operation replaced by the operations on which it depends itself."""
     found: dict[TracedOperation, bool] = {}
     seen, waiting = set(), list(after.items())
     while waiting:
@@ -381,7 +384,7 @@ def kept_only(after: dict[TracedOperation, bool]) -> dict[TracedOperation, bool]
 
 
 def receive_of(send: TracedOperation, tag: int, operations: list[goal.Operation]) -> goal.Operation:
-    """Return a receive, behind all others of its kind, of a message that nobody received."""
+    """Return a receive for a message that was not received; it begins after all other receives of its kind."""
     kind = goal.RECV, send.rank, tag
     same = (place for place, other in enumerate(operations) if (other.kind, other.peer, other.tag) == kind)
     last = list(same)[-1:]
