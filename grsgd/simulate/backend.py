@@ -15,7 +15,7 @@ class SimulatedBackend:
     fabric
         The `MessageFabric` of all ranks.
     group
-        The name of this communicator's group, which keeps its messages apart from those of other groups.
+        The name of this communicator's group, which keeps the messages of different groups apart.
     members
         The ranks of the group, as ranks of the fabric.
     rank

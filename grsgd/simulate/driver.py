@@ -14,7 +14,9 @@ from grsgd.simulate.waitable import Waitable
 
 
 class Deadlock(RuntimeError):
-    """An error: every rank waits, and no message or timer is under way. Its text says what each rank waits for."""
+    """An error: every rank waits, and no message or timer is under way. The text says why each
+    rank waits.
+    """
 
 
 class Activity(Waitable):
@@ -133,7 +135,7 @@ class SimulatedDriver:
         """Seconds that the algorithm's own code takes in addition to each computation."""
         self.wait_seconds = 0.0
         self.watch = None
-        """Function called when a message arrives without a posted receive; may raise an error, which ends the trainer's wait."""
+        """Function called when a message without a receive arrives; an error that it raises ends the trainer's wait."""
         self.unexpected_message = False
         """Whether a message without a posted receive has arrived while the trainer computed."""
         self.foreground: Activity | None = None

@@ -34,7 +34,7 @@ class MessageFabric:
         """The `grsgd.simulate.fast_ring.allreduces.AllreduceTimes` that calculates all-reduces; None if none does."""
         self.dead: set[int] = set()
         self.known_dead: list[set[int]] = [set() for _ in drivers]
-        """For each process, the set of processes that it knows to be dead."""
+        """Sets of the processes that each process knows to be dead."""
 
     def kill(self, process: int, seconds: float = 0.0):
         """Let a process die; the other processes notice its death ``seconds`` later."""

@@ -106,7 +106,7 @@ class Network:
         self._out = [Port(spec.port_bandwidth(rank)) for rank in range(ranks)]
         self._in = [Port(spec.port_bandwidth(rank)) for rank in range(ranks)]
         self.cuts: dict[int, tuple[float, float]] = {}
-        """By rank, the moments at which a cut of its links begins and ends."""
+        """Moments at which a cut of a rank's links begins and ends, by rank."""
         self._cables: dict[tuple[Place, Place], tuple[Cable, Port]] = {}
         """Cables that routes have used so far, with their ports, by the places at their ends."""
         self._connections: dict[tuple, Connection] = {}

@@ -88,7 +88,7 @@ def write_timeline(task, kept: list):
 
 
 def is_wanted(out: Path, attributes: dict) -> bool:
-    """Return whether the run file is missing, lacks accuracies, or is that of an earlier run.
+    """Return whether the run file is missing, lacks accuracies, or belongs to an earlier run.
 
     The file of a later run is not overwritten.
     """

@@ -1,6 +1,6 @@
 """The processor of a simulated rank, which computes gradients and moves messages; messages prolong computations.
 
-The parameters are those of LogGOPS (Hoefler, Schneider, Lumsdaine 2010, LogGOPSim, section 2): o, the processor's time
+The parameters come from LogGOPS (Hoefler, Schneider, Lumsdaine 2010, LogGOPSim, section 2): o, the processor's time
 per message, and O, its time per byte, both for a sender and for a receiver. In LogGOPS a message and a computation are
 steps of one program, one after the other. Here messages move during a gradient, so there is one more parameter: the
 time until a computing rank notices a message.

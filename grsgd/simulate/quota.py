@@ -1,6 +1,6 @@
 """A quota of processor time: in each period a rank may use a share of it at full speed; unused time expires.
 
-Linux enforces quotas in this way (kernel documentation, CFS bandwidth control). All times here are those of a rank that
+Linux enforces quotas in this way (kernel documentation, CFS bandwidth control). All times here are for a rank that
 computes without a break, and so at the speed of its share: work of s seconds takes s times the share of a whole core.
 """
 

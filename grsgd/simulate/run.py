@@ -109,7 +109,7 @@ def evaluate(simulation: Simulation, out: Path, stopped: str, line: ProgressLine
     try:
         return simulation.evaluate(line), None
     except KeyboardInterrupt as error:
-        what = f"{str(error) or INTERRUPTED} during the evaluation: accuracies are missing"
+        what = f"{str(error) or INTERRUPTED} while accuracies were computed: they are missing"
         return (), NotEvaluated(f"{path_of(out, stopped)}: {what}")
 
 

@@ -1,1 +1,1 @@
-"""A cluster on one machine: hosts with a network, a name and a share of the processor each. Linux, and root."""
+"""A cluster on one machine: each host has its own network, name and share of the processor. Needs Linux and root."""

@@ -1,4 +1,4 @@
-"""``grsgd testbed --hosts 4 --rate 100mbit -- mpiexec-arguments``: a job on a testbed of its own."""
+"""``grsgd testbed --hosts 4 --rate 100mbit -- mpiexec-arguments``: run one job on a temporary testbed."""
 
 import argparse
 import signal
@@ -15,7 +15,7 @@ from grsgd.testbed.hosts import Testbed, TestbedError, clear
 from grsgd.testbed.links import Medium
 
 MAX_END_SECONDS = 20.0
-"""Seconds that a job may take to end once it has been asked to."""
+"""Seconds that a job may take to end after it has been asked to end."""
 
 
 def main(args: list[str]) -> int:
@@ -57,28 +57,28 @@ def make_parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="HOST:FACTOR",
-        help="a host with so many times less of the processor; may be given again. Without --cpu the others then have "
-        "a fair part of the machine's cores",
+        help="a host whose share of the processor is smaller by this factor; may be given again. Without --cpu each "
+        "other host has a fair share of the machine's cores",
     )
     parser.add_argument(
         "--medium",
         choices=get_args(Medium),
         default="switched",
-        help="each host has a link of its own to a switch (default), or all share one",
+        help="switched: each host has its own link to a switch (default); shared: all hosts share one link",
     )
     parser.add_argument(
         "--delay",
         default="0s",
-        help="delay of everything that leaves a host, such as 2ms (default: none); needs a kernel with netem",
+        help="delay of all traffic that leaves a host, such as 2ms (default: none); needs a kernel with netem",
     )
     parser.add_argument(
-        "--clear", action="store_true", help="make none, but remove those whose process was killed; prints their names"
+        "--clear", action="store_true", help="remove testbeds whose process was killed, print their names, and exit"
     )
     return parser
 
 
 def parse(args: list[str]):
-    """Return the options, and what comes after ``--``."""
+    """Return the options, and the arguments of mpiexec, which follow ``--``."""
     parser = make_parser()
     cut = args.index("--") if "--" in args else len(args)
     options, arguments = parser.parse_args(args[:cut]), args[cut + 1 :]
@@ -88,6 +88,7 @@ def parse(args: list[str]):
 
 
 def slow_host(text: str) -> tuple[int, float]:
+    """Return host and factor of ``--slow``; raise argparse.ArgumentTypeError if ``text`` is not HOST:FACTOR."""
     host, _, factor = text.partition(":")
     try:
         return int(host), float(factor)
@@ -96,14 +97,14 @@ def slow_host(text: str) -> tuple[int, float]:
 
 
 def run(command: list[str]) -> int:
-    """Run a command and return its exit code.
+    """Run a command and return its exit code; the command is killed if this process dies.
 
-    Interrupted, wait until it has ended by itself, but not for ever. It is killed with this process.
+    After an interrupt, wait at most `MAX_END_SECONDS` for the command to end by itself.
     """
     job = subprocess.Popen(command, env=job_environment(), preexec_fn=with_parent())
     try:
         return job.wait()
-    except SystemExit:  # after Ctrl-C, a KeyboardInterrupt, the terminal has told it already
+    except SystemExit:  # on Ctrl-C (a KeyboardInterrupt) the terminal has sent the signal to the job already
         job.terminate()
         raise
     finally:
@@ -114,7 +115,7 @@ def run(command: list[str]) -> int:
 
 
 def show(testbed: Testbed, counted):
-    """Print what the interfaces of the hosts have counted during the whole job, its start included."""
+    """Print the bytes that the hosts' interfaces have counted, including the job's start and end."""
     cores = [f"{share:.3g}" for share in testbed.cpu.values()] if testbed.cpu else ["-"] * len(testbed.hosts)
     rows = [
         (host, share, *(f"{count / 2**20:.2f}" for count in bytes_of_host))

@@ -1,4 +1,4 @@
-"""The hosts of a testbed: made when it is entered, gone when it is left, whatever happens in between."""
+"""The hosts of a testbed: made when its context is entered, and always removed when the context is left."""
 
 import itertools
 import os
@@ -26,21 +26,25 @@ from grsgd.units import as_duration, as_rate, duration
 from grsgd.units import rate as bytes_per_second
 
 STATE = Path("/run/grsgd-testbed")
-"""A folder for each testbed, which the process that it belongs to keeps locked."""
+"""Folder with one folder per testbed; the process that owns a testbed keeps the testbed's folder locked."""
 NAMESPACES = Path("/run/netns")
 ENTER = Path(__file__).with_name("enter.sh")
 TOOLS = ("ip", "tc", "bridge", "nsenter", "unshare", "sysctl", "hostname")
 EAGER = ("btl_tcp_eager_limit", "btl_tcp_rndv_eager_limit", "btl_tcp_max_send_size")
 EAGER_BYTES = 4 * 1024 * 1024
-"""Messages up to this size leave at once. For longer ones Open MPI asks the receiver first, by default from 64 KiB on,
-and where data go both ways the answer waits in a TCP connection behind them: a slow link is idle half of the time."""
+"""Greatest size, in bytes, of messages that leave at once.
+
+For a longer message Open MPI asks the receiver first, by default from 64 KiB on. If data go both ways, the answer waits
+behind them in a TCP connection, and a slow link is idle half of the time.
+"""
 
 
 class Testbed:
     """Hosts on one machine, each with a network namespace, a host name and a share of the processor.
 
-    A context manager; SIGTERM and SIGHUP leave it, too, unless the program deals with them. Hosts are named after the
-    testbed, ``tb0-0``, ``tb0-1``, ...; ``head``, where launchers run, has neither quota nor limiter.
+    A context manager. SIGTERM and SIGHUP leave the context, too, unless the program handles these signals. Hosts are
+    named after the testbed: ``tb0-0``, ``tb0-1``, ... Launchers run on the host ``head``, which has no quota and no
+    limited link.
 
     Parameters
     ----------
@@ -49,22 +53,22 @@ class Testbed:
     rate
         Rate of each link, in the units of ``tc``, such as ``"100mbit"``.
     cpu
-        Cores of each host, may be a fraction; None: no limit.
+        Cores of each host, which may be a fraction; None for no limit.
     slow
-        By host, the factor by which its share is less than ``cpu``, or without ``cpu`` than a fair share of the cores.
+        By host, the factor by which its share is smaller than ``cpu``, or than a fair share of the cores.
     slow_links
-        By host, the rate of its link where it is another one; not on a shared medium.
+        By host, the rate of its link if it differs from ``rate``; not allowed on a shared medium.
     medium
         ``"switched"`` or ``"shared"``, see `links.connect`.
     mtu
         Bytes of the largest packet.
     delay
-        Delay of everything that leaves a host, such as ``"2ms"``; needs a kernel with ``netem``.
+        Delay of all traffic that leaves a host, such as ``"2ms"``; needs a kernel with ``netem``.
 
     Raises
     ------
     TestbedError
-        If there can be no such testbed here.
+        If this machine cannot have such a testbed.
     """
 
     __test__ = False
@@ -92,7 +96,7 @@ class Testbed:
         if wrong := [host for host in slow if not 0 <= host < hosts]:
             raise TestbedError(f"slow host {wrong[0]}; allowed: 0 to {hosts - 1}")
         if wrong := [host for host in slow_links if not 0 <= host < hosts or medium == "shared"]:
-            allowed = "none, where the medium is shared" if medium == "shared" else f"those of 0 to {hosts - 1}"
+            allowed = "none on a shared medium" if medium == "shared" else f"those of 0 to {hosts - 1}"
             raise TestbedError(f"slow link of host {wrong[0]}; allowed: {allowed}")
         if wrong := [factor for factor in slow.values() if not factor >= 1]:
             raise TestbedError(f"slow by {wrong[0]}; allowed: 1 or more")
@@ -121,7 +125,7 @@ class Testbed:
             for index, cores in self.cpu.items():
                 host = self.hosts[index]
                 (self.folder / f"{host}.procs").symlink_to(quota.create(group_of(host), cores))
-            links.command(*self.enter(self.hosts[0], ["true"]))  # some containers allow all but this
+            links.command(*self.enter(self.hosts[0], ["true"]))  # some containers forbid only this step
         except BaseException as error:
             self.__exit__()
             if isinstance(error, OSError):
@@ -149,7 +153,7 @@ class Testbed:
 
     @contextmanager
     def without_cpu_limit(self):
-        """Let hosts be as fast as this machine: programs start many times faster than on a share of it."""
+        """Return a context in which hosts have no limit of cores, so that programs start many times faster."""
         for index in self.cpu:
             quota.limit(group_of(self.hosts[index]), None)
         try:
@@ -159,38 +163,38 @@ class Testbed:
                 quota.limit(group_of(self.hosts[index]), cores)
 
     def _write_hosts_file(self):
-        """Write what the hosts have in place of /etc/hosts: their names."""
+        """Write the file that hosts see as /etc/hosts: their names and addresses."""
         lines = [f"{self.address(host)} {host}" for host in [*self.hosts, self.head]]
         (self.folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *lines]) + "\n")
 
     def address(self, host: str) -> str:
-        """Return the IPv4 address of a host, or of the head."""
+        """Return the IPv4 address of a host or of the head."""
         return links.HEAD_ADDRESS if host == self.head else links.address(self.hosts.index(host))
 
     def enter(self, host: str, command: list) -> list[str]:
-        """Return the command that runs ``command`` on ``host``, and becomes it: a signal reaches it."""
+        """Return the command that becomes ``command`` on ``host``, so that signals reach ``command``."""
         return [str(ENTER), host, "exec " + shlex.join(str(argument) for argument in command)]
 
     def mpiexec(self, arguments: list) -> list[str]:
-        """Return the command that runs ``mpiexec arguments`` over the hosts, by default one rank on each in turn.
+        """Return the command that runs ``mpiexec arguments`` over the hosts, by default with one rank per host in turn.
 
-        Raises TestbedError if there is no mpiexec of Open MPI 5.
+        Raises TestbedError if mpiexec is not from Open MPI 5 or newer.
         """
         options = [
             *("--prtemca", "plm", "ssh", "--prtemca", "plm_ssh_agent", ENTER, "--prtemca", "plm_ssh_no_tree_spawn", 1),
-            *("--prtemca", "prte_tmpdir_base", self.folder),  # killed daemons leave files there
-            *("--mca", "pml", "ob1", "--mca", "btl", "tcp,self"),  # nothing but the network
+            *("--prtemca", "prte_tmpdir_base", self.folder),  # the folder for files that killed daemons leave
+            *("--mca", "pml", "ob1", "--mca", "btl", "tcp,self"),  # only the network, no shared memory
             *(argument for key in EAGER for argument in ("--mca", key, EAGER_BYTES)),
             *("--host", ",".join(self.hosts), "--map-by", "node:OVERSUBSCRIBE", "--bind-to", "none"),
         ]
         return self.enter(self.head, [find_mpiexec(), *options, *arguments])
 
     def cut(self, index: int):
-        """Return a context manager: the link of a host is cut until the block is left. Raises TestbedError."""
+        """Return a context in which the link of host ``index`` carries nothing. Raises TestbedError."""
         return links.cut(self.head, f"port{index}")
 
     def counters(self) -> np.ndarray:
-        """Return the bytes sent and received by the interface of each host so far, int64 (hosts, 2)."""
+        """Return the bytes sent and received by the interface of each host so far, int64 of shape [hosts, 2]."""
         return np.array([links.counters(host) for host in self.hosts], np.int64)
 
 
@@ -200,7 +204,7 @@ def group_of(host: str) -> str:
 
 
 def check_machine():
-    """Raise TestbedError where there can be no testbed."""
+    """Raise TestbedError, with advice, if this machine cannot have a testbed."""
     if not sys.platform.startswith("linux"):
         raise TestbedError("a testbed needs Linux: network namespaces and control groups")
     if os.geteuid() != 0:
@@ -211,8 +215,10 @@ def check_machine():
 
 
 def find_mpiexec() -> str:
-    """Return the ``mpiexec`` beside this Python, or else on PATH. Raises TestbedError if it is not Open MPI's, 5 or
-    newer."""
+    """Return the ``mpiexec`` in the folder of this Python, or else on PATH.
+
+    Raises TestbedError unless it is from Open MPI 5 or newer.
+    """
     try:
         mpiexec = mpi_environment.find_mpiexec()
     except ConfigError as error:
@@ -225,23 +231,23 @@ def find_mpiexec() -> str:
 
 
 def fair_share(hosts: int) -> float:
-    """Return cores for each of so many hosts, so that none has to wait for another."""
+    """Return the number of cores per host at which no host has to wait for another."""
     return min(available_cores() / hosts, 1.0)
 
 
 def free_name() -> str:
-    """Return the first of ``tb0``, ``tb1``, ... that no testbed and no network namespace has."""
+    """Return the first of ``tb0``, ``tb1``, ... that names no testbed and no network namespace."""
     names = (f"tb{number}" for number in itertools.count())
     return next(name for name in names if not (STATE / name).exists() and not any(NAMESPACES.glob(f"{name}-*")))
 
 
 def testbeds() -> list[str]:
-    """Return the names of all testbeds of this machine, also of those that were left behind."""
+    """Return the names of all testbeds of this machine, including testbeds whose process was killed."""
     return sorted(folder.name for folder in STATE.iterdir() if folder.is_dir())
 
 
 def left_behind(name: str) -> bool:
-    """Return whether the process that a testbed belonged to has ended without removing it: it was killed."""
+    """Return whether the process that owned a testbed has ended without removing the testbed."""
     try:
         exclusive_lock(STATE / name / "lock", timeout=0).close()
     except TimeoutError:
@@ -250,13 +256,14 @@ def left_behind(name: str) -> bool:
 
 
 def clear() -> list[str]:
-    """Remove all testbeds that were left behind; return their names. Raises TestbedError."""
+    """Remove all testbeds whose process was killed; return their names. Raises TestbedError."""
     check_machine()
     with only_one():
         return remove_stale()
 
 
 def remove_stale() -> list[str]:
+    """Remove all testbeds whose process was killed, under the lock of `only_one`; return their names."""
     stale = [name for name in testbeds() if left_behind(name)]
     for name in stale:
         remove(name)
@@ -264,8 +271,10 @@ def remove_stale() -> list[str]:
 
 
 def keeper() -> subprocess.Popen:
-    """Start a process that removes testbeds that were left behind as soon as this process has ended, even by SIGKILL:
-    its standard input ends then."""
+    """Start a process that removes this process's testbed as soon as this process has ended, even by SIGKILL.
+
+    The end of its standard input tells the new process that this process has ended.
+    """
     command = ["sh", "-c", 'cat && exec "$@"', "sh", sys.executable, "-m", "grsgd.testbed", "--clear"]
     return subprocess.Popen(
         command,
@@ -273,14 +282,14 @@ def keeper() -> subprocess.Popen:
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,  # what ends the whole group of this process is to leave it alone
+        start_new_session=True,  # so that a signal to this process's group does not reach it
     )
 
 
 def remove(name: str, seconds: float = 10.0):
-    """Remove whatever is there of a testbed: processes, namespaces with their interfaces, control groups, files.
+    """Remove all parts of a testbed: processes, namespaces with their interfaces, control groups and files.
 
-    Raises TestbedError.
+    Raises TestbedError if its processes do not end within ``seconds``, or a part cannot be removed.
     """
     namespaces = [path.name for path in NAMESPACES.glob(f"{name}-*")]
     deadline = time.monotonic() + seconds
@@ -302,7 +311,10 @@ def remove(name: str, seconds: float = 10.0):
 
 @contextmanager
 def only_one(seconds: float = 120.0):
-    """Let other processes wait: testbeds are named and removed one at a time. Raises TestbedError."""
+    """Return a context that only one process at a time can be in, for naming and removing testbeds.
+
+    Raises TestbedError if another process stays in the context for ``seconds``.
+    """
     STATE.mkdir(exist_ok=True)
     try:
         file = exclusive_lock(STATE / "lock", seconds)
@@ -314,7 +326,7 @@ def only_one(seconds: float = 120.0):
 
 @contextmanager
 def uninterrupted():
-    """Put off Ctrl-C and the like until the block is left."""
+    """Return a context that delays Ctrl-C, SIGTERM and SIGHUP until it is left."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, *ENDING))
     try:
         yield

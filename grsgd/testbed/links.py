@@ -1,7 +1,7 @@
-"""The network of a testbed: namespaces, a bridge, and ``tc tbf``, a limiter, at both ends of every link.
+"""The network of a testbed: namespaces, a bridge, and the rate limiter ``tc tbf`` at both ends of every link.
 
-All of it lies in namespaces of the testbed's own, the bridge in that of the head. Nothing is visible outside, testbeds
-do not meet, and all have the same addresses.
+All parts lie in namespaces of the testbed itself; the bridge is in the head's namespace. So the network is invisible
+from outside, and all testbeds can use the same addresses without meeting each other.
 """
 
 import json
@@ -13,26 +13,35 @@ from typing import Literal
 NETWORK = "10.77.0"
 HEAD_ADDRESS, MEDIUM_ADDRESS = f"{NETWORK}.254", f"{NETWORK}.253"
 MAX_HOSTS = 200
+"""Greatest number of hosts of a testbed."""
 Medium = Literal["switched", "shared"]
 MTU = 9000
-"""Jumbo frames, as on most clusters: headers take 1 % of the wire, and the machine that emulates has fewer packets."""
+"""Bytes of the largest packet: jumbo frames, as on most clusters.
+
+Headers then take 1 % of the wire, and the emulating machine has fewer packets to move.
+"""
 BURST_SECONDS = 0.001
-"""How much a link that was idle may send at once, in seconds of its rate; at least two frames."""
+"""Seconds of its rate that an idle link may send at once; at least two frames."""
 FRAMES_AT_ONCE = 4
-"""How many frames TCP hands to the interface in one piece: with more, the few bytes with which MPI arranges its next
-transfer wait behind so much of the last one that links stand idle. On real cards byte queue limits see to that."""
+"""Number of frames that TCP hands to the interface in one piece.
+
+With more frames, the short messages by which MPI arranges its next transfer wait behind the long rest of the last one,
+and links stand idle. Real network cards avoid this with byte queue limits.
+"""
 QUEUE_SECONDS = 0.1
-"""The length of a full queue; what comes then is dropped."""
+"""Length of a full queue in seconds of its rate; packets that arrive at a full queue are dropped."""
 SETTINGS = {
-    "net.ipv4.tcp_congestion_control": "reno",  # allowed on every machine; BBR leaves a part of a limited link unused
+    "net.ipv4.tcp_congestion_control": "reno",  # allowed on every machine; BBR leaves part of a limited link unused
     "net.ipv4.tcp_limit_output_bytes": "65536",  # see FRAMES_AT_ONCE
-    "net.ipv4.tcp_slow_start_after_idle": "0",  # computing between two messages is not a reason to forget the rate
+    "net.ipv4.tcp_slow_start_after_idle": "0",  # keep the rate while ranks compute between two messages
 }
+"""Kernel settings in the namespace of each host."""
 COMMAND_SECONDS = 30
+"""Seconds after which a command counts as failed."""
 
 
 class TestbedError(RuntimeError):
-    """A testbed that there cannot be here: one line that says why."""
+    """An error: this machine cannot have the testbed; one line says why."""
 
     __test__ = False  # for pytest
 
@@ -61,10 +70,10 @@ def connect(head: str, hosts: list[str], rates: list[float], medium: Medium, mtu
     """Make the namespaces ``head`` and ``hosts`` and join them. Raises TestbedError.
 
     rates: bytes per second of each host's link.
-    switched: every host has a link of its own, full duplex, to one switch.
-    shared: all hosts share one link, of the first rate, in both directions together, as on a bus or a radio channel;
-        only what goes to and comes from the head does not pass it.
-    delay: seconds that everything takes longer which leaves a host.
+    medium: with ``switched``, every host has its own full-duplex link to one switch. With ``shared``, all hosts share
+        one link of the first rate, in both directions together, as on a bus or a radio channel. Only traffic from and
+        to the head bypasses the shared link.
+    delay: additional seconds that all traffic takes to leave a host.
     """
     make_namespace(head)
     command("ip", "-n", head, "link", "add", "bridge", "mtu", mtu, "type", "bridge", "mcast_snooping", 0)
@@ -78,13 +87,13 @@ def connect(head: str, hosts: list[str], rates: list[float], medium: Medium, mtu
         if medium == "switched":
             command("ip", "-n", host, "address", "add", f"{address(index)}/24", "dev", "eth0")
             limit(head, f"port{index}", rates[index], mtu)
-        else:  # only the head is near; the others are reached by way of the medium
+        else:  # only the head is reached directly; the other hosts are reached over the medium
             command("ip", "-n", host, "address", "add", f"{address(index)}/32", "dev", "eth0")
             command("ip", "-n", host, "route", "add", HEAD_ADDRESS, "dev", "eth0")
             command("ip", "-n", host, "route", "add", MEDIUM_ADDRESS, "dev", "eth0")
             command("ip", "-n", host, "route", "add", "default", "via", MEDIUM_ADDRESS)
     if medium == "shared":
-        # A router with one link, on which everything comes and goes; on the way to it, it is limited.
+        # A router with one limited link, over which all traffic between hosts arrives and leaves.
         router = f"{head}-medium"
         make_namespace(router)
         plug_in(head, "medium", router, mtu)
@@ -96,11 +105,11 @@ def connect(head: str, hosts: list[str], rates: list[float], medium: Medium, mtu
 
 
 def pass_multicast(head: str, ports: list[str], router: str):
-    """Let what a host sends to a multicast group pass the shared medium once, and from there reach all hosts.
+    """Let multicast traffic of a host pass the shared medium once, and reach all hosts from there.
 
-    The bridge would bring it to all ports at once, past the medium. So ports reach nothing but the medium and the head,
-    and what comes to the router for a group goes back as it is. As it then comes from the medium with the address of
-    the host that has sent it, the bridge must not learn from there where hosts are.
+    The bridge alone would bring such traffic to all ports at once, without passing the medium. So ports are isolated:
+    they reach only the medium and the head. The router sends multicast packets back unchanged. These packets come from
+    the medium with the address of the sending host, so the bridge must not learn from them at which port a host is.
     """
     for port in ports:
         command("ip", "-n", head, "link", "set", port, "type", "bridge_slave", "isolated", "on")
@@ -114,7 +123,7 @@ def pass_multicast(head: str, ports: list[str], router: str):
 
 
 def plug_in(head: str, port: str, namespace: str, mtu: int):
-    """Join the interface eth0 of a namespace, which is made, to a port of the bridge."""
+    """Make the interface eth0 of a namespace, and join it to a new port of the bridge."""
     veth = ("type", "veth", "peer", "name", "eth0", "mtu", mtu, "netns", namespace)
     command("ip", "-n", head, "link", "add", port, "mtu", mtu, *veth)
     command("ip", "-n", head, "link", "set", port, "master", "bridge", "up")
@@ -123,7 +132,7 @@ def plug_in(head: str, port: str, namespace: str, mtu: int):
 
 @contextmanager
 def cut(head: str, port: str):
-    """Let nothing pass a port of the bridge, until the block is left."""
+    """Return a context in which a port of the bridge carries nothing."""
     command("ip", "-n", head, "link", "set", port, "down")
     try:
         yield
@@ -132,6 +141,7 @@ def cut(head: str, port: str):
 
 
 def make_namespace(name: str):
+    """Make a network namespace with a loopback interface and the kernel settings `SETTINGS`."""
     command("ip", "netns", "add", name)
     command("ip", "-n", name, "link", "set", "lo", "up")
     settings = SETTINGS | ({"net.ipv6.conf.all.disable_ipv6": "1"} if Path("/proc/sys/net/ipv6").exists() else {})
@@ -151,14 +161,14 @@ def limit(namespace: str, interface: str, rate: float, mtu: int, delay: float = 
 
 
 def counters(host: str) -> tuple[int, int]:
-    """Return the bytes that the host's interface has sent and received."""
+    """Return the bytes that the host's interface has sent, and the bytes that it has received."""
     (interface,) = json.loads(command("ip", "-n", host, "-s", "-j", "link", "show", "eth0"))
     counts = interface["stats64"]
     return counts["tx"]["bytes"], counts["rx"]["bytes"]
 
 
 def processes(namespace: str) -> list[int]:
-    """Return the numbers of the processes in a namespace; none if it was left half-made."""
+    """Return the numbers of the processes in a namespace; an empty list if the namespace is incomplete."""
     try:
         return [int(pid) for pid in command("ip", "netns", "pids", namespace).split()]
     except TestbedError:

@@ -1,4 +1,4 @@
-"""A share of the processor for each host: control groups, of version 1 or 2, whichever the machine has."""
+"""A share of the processor for each host, by control groups of version 1 or 2, depending on the machine."""
 
 import time
 from pathlib import Path
@@ -6,16 +6,19 @@ from pathlib import Path
 from grsgd.control_groups import ROOT
 
 MIN_US = 1000
-"""The kernel takes neither shorter periods nor smaller quotas."""
+"""Microseconds of the shortest period and of the smallest quota that the kernel accepts."""
 QUOTA_US = 2000
-"""Time that a group may compute in a period. A computation shorter than that, after a wait, would not be slowed at all,
-so it should be short; but of the order of the kernel's clock tick, which notices that it is used up."""
+"""Microseconds that a group may compute in a period.
+
+A shorter computation after a wait would not be slowed at all, so the quota should be small. But it should not be far
+below the kernel's clock tick, at which the kernel notices that a quota is used up.
+"""
 
 
 def create(group: str, cores: float) -> Path:
-    """Make a control group of at most ``cores`` cores; returns the file that takes the numbers of its processes.
+    """Make a control group of at most ``cores`` cores; return the file to which its process numbers are written.
 
-    Raises OSError where control groups cannot be had.
+    Raises OSError if this machine does not allow control groups.
     """
     folder = parent() / group
     if version_2():
@@ -28,7 +31,7 @@ def create(group: str, cores: float) -> Path:
 
 
 def limit(group: str, cores: float | None):
-    """Give the group at most ``cores`` cores from now on; None: as many as there are. Raises OSError."""
+    """Limit the group to ``cores`` cores from now on; None removes the limit. Raises OSError."""
     folder = parent() / group
     period = max(MIN_US, round(QUOTA_US / (cores or 1)))
     quota = round(cores * period) if cores is not None else None
@@ -40,7 +43,10 @@ def limit(group: str, cores: float | None):
 
 
 def remove(prefix: str, seconds: float = 5.0):
-    """Remove the control groups whose names begin so; their last processes may be about to go. Raises OSError."""
+    """Remove the control groups whose names begin with ``prefix``.
+
+    Raises OSError if their last processes do not end within ``seconds``.
+    """
     deadline = time.monotonic() + seconds
     for folder in parent().glob(f"{prefix}*"):
         while folder.exists():

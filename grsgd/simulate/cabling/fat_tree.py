@@ -6,7 +6,7 @@ from grsgd.simulate.cabling.cable import Cabling
 class FatTree(Cabling):
     """A fat tree of k^3/4 ranks: k pods, each of k/2 edge and k/2 aggregation switches, and (k/2)^2 core switches.
 
-    The design is that of Al-Fares et al. (2008). Aggregation switch j of every pod has cables to the core switches
+    The design is by Al-Fares et al. (2008). Aggregation switch j of every pod has cables to the core switches
     j.0, j.1, ... Routes follow D-mod-k (Zahavi 2010): the digits of the receiver's number, to the base k/2, choose the
     aggregation switch and then the core switch. So all messages to one rank come down the same route, and the messages
     of all ranks i to the ranks i + c never share a cable.

@@ -260,7 +260,7 @@ def at_once(nbytes: int, one_host: bool) -> bool:
 
 
 def measure_pair(comm, other: int, one_host: bool):
-    """Schedule: return the `Pair` of this rank and ``other``, which runs `answer`; both add up what they receive."""
+    """Schedule: return the `Pair` of this rank and ``other``, which runs `answer`; both add up their messages."""
     one_way = {}
     for nbytes, most in MAX_ROUNDS.items():
         outgoing, incoming = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)

@@ -24,7 +24,7 @@ from grsgd.simulate.calibration.spread import Spread, mean_and_quartiles
 from grsgd.simulate.network import AFTER_WAIT_SECONDS
 
 SMALL, LARGE = 8, 256 * 1024
-"""Bytes of the messages that measure the time per message, and bytes of those that measure the time per byte."""
+"""Bytes of a message that measures the time per message, and of a message that measures the time per byte."""
 MOST_ROUNDS = 24
 """Greatest number of rounds; a round computes once with messages and once without.
 
@@ -54,7 +54,7 @@ Two ranks that do nothing else exchange messages, and then wait, to measure how 
 EAGER_BYTES = [2**power for power in range(10, 23)]
 """Bytes of the messages that are tested for leaving before their receive is posted."""
 PATIENCE = 0.05
-"""Seconds after which a message counts as one that does not leave; three times its seconds on the wire are added."""
+"""Seconds without leaving after which a message counts as not eager; three times its seconds on the wire are added."""
 
 
 class ProcessorTimes(NamedTuple):
@@ -69,7 +69,7 @@ class ProcessorTimes(NamedTuple):
     wake: Spread
     eager_bytes: int
     progress_mode: str
-    """How messages were moved in the background: a value of ``comm.progress_mode``."""
+    """Value of ``comm.progress_mode``: the way in which messages were moved in the background."""
     spin: float
     full_sleep: float
     share: float = 1.0
@@ -186,7 +186,7 @@ class MessageMeter:
         """Iterate over rounds, on both ranks, until rank ``here`` knows the mean of ``shares`` by the clock.
 
         Each round appends to ``shares``. The rounds also end when `COST_SECONDS` are over, because rounds take longer
-        than planned beside other programs.
+        than planned if other programs run.
         """
         begin = time.perf_counter()
         for _ in range(self.most_rounds):

@@ -31,7 +31,7 @@ def network_file(measured: Calibration, config: Config, command: str) -> str:
     ranks = len(measured.hosts)
     between = f"between ranks i and i+1 of {ranks}" if ranks > 1 else "between two ranks"
     latency = statistics.median(pair.latency for pair in measured.pairs)
-    # The higher median: of four pairs two may be those of one slow host.
+    # The higher median, because two of four pairs may belong to one slow host.
     bandwidth = statistics.median_high(pair.bandwidth for pair in measured.pairs)
     lines = [
         f"# Measured on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by grsgd {__version__}, {launch.library()}:",
@@ -98,7 +98,7 @@ def after_wait_lines(compute: ComputeSpec) -> list[str]:
 def work_lines(work: float | None, config: Config) -> list[str]:
     if work is None:
         return []
-    return [f"work = {work:.4g}  # s, which a step of {config.algorithm.name} takes more, beside its messages"]
+    return [f"work = {work:.4g}  # s, of a step of {config.algorithm.name} in addition, messages excluded"]
 
 
 def slow_ports(pairs: list[Pair], bandwidth: float) -> dict[int, float]:
@@ -131,7 +131,7 @@ def processor_section(measured: Calibration) -> list[str]:
         "reaction": "until a rank that computes notices a message; the mean",
         "wake": "until one notices it that has waited for long",
     }
-    lines = ["", "[processor]  # what messages take of it while it computes; with the quartiles"]
+    lines = ["", "[processor]  # time that messages take while it computes; with the quartiles"]
     for name, what in explained.items():
         spread = getattr(times, name)
         median, low, high = (f"{value:.3g}" if name == "polling" else as_duration(value) for value in spread)

@@ -1,4 +1,4 @@
-"""The share by which a computation takes longer beside something else, by the clock or by processor time.
+"""The share by which other work, such as messages, prolongs a computation, by the clock or by processor time.
 
 Under a quota the time by the clock varies by some milliseconds from turn to turn. If the clock does not show a share of
 the time to `PRECISION`, processor time does.
@@ -27,11 +27,12 @@ def seconds_now() -> np.ndarray:
 
 
 def prolonged(without: np.ndarray, beside: np.ndarray, by_thread: bool) -> np.ndarray:
-    """Return by which share a computation takes longer beside something: float64 of shape [2].
+    """Return by which share other work prolongs a computation: float64 of shape [2].
 
     The first share is by the clock, the second by processor time.
 
-    without, beside: differences of `seconds_now` over a computation alone and beside something.
+    without: difference of `seconds_now` over a computation alone.
+    beside: the same difference over a computation during the other work.
     by_thread: whether a thread moves the messages. Then the thread's processor time is taken as a share of the rest,
     because the rest varies with caches and clock rates by more than the measured effect.
     """

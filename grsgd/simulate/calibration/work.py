@@ -99,7 +99,7 @@ class MeteredCommunicator(Communicator):
 def measure_work(mpi, config: Config, rank: MeasuringRank, model: torch.nn.Module, steps: int = STEPS) -> float | None:
     """Train ``model`` for ``steps`` steps, on all ranks of ``mpi``; return the additional processor seconds of a step.
 
-    The additional seconds are those of the algorithm's step in excess of a step of this rank alone. Returns None if
+    The additional seconds are the excess over a step that this rank takes alone. Returns None if
     this rank does not train, and on all ranks if a run with this number of ranks or steps is not possible.
 
     rank: driver, data set and parts of a step, with which a rank measures. Raises SetupError, on all ranks.

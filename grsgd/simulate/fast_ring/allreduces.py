@@ -2,7 +2,7 @@
 
 The messages of an all-reduce and their order do not depend on times, so they are recorded once for each array size. If
 no two connections of the all-reduce share a port, as on a ring, no message slows another. Then only the moments have to
-be calculated at which each message is posted, leaves and arrives. They are the same sums, in the same order, as those
+be calculated at which each message is posted, leaves and arrives. The sums and their order are the same as
 in `grsgd.simulate.messages` and `grsgd.simulate.flows`.
 
 No rank ends an all-reduce before all ranks have begun it. So the times are calculated when the last rank begins.

@@ -37,7 +37,7 @@ class ProgramBackend:
         self.rank, self.size, self.between = rank, size, between
         self.steps: list[tuple[int, list[int]]] = []
         self.sent: dict[int, list[int]] = defaultdict(lambda: [0, 0])
-        """By receiver, the number of messages and their total bytes."""
+        """Number of messages and their total bytes, by receiver."""
 
     def Isend(self, array, dest, tag):
         count = self.sent[dest]
@@ -68,7 +68,7 @@ class Program(NamedTuple):
     ends: np.ndarray
     """Sender and receiver of each connection, two columns."""
     sent: list[dict[int, list[int]]]
-    """By rank and receiver, the number of messages and their total bytes."""
+    """Number of messages and their total bytes, by rank and receiver."""
 
     def bytes_of_connections(self) -> list[int]:
         """Return the bytes that are sent over each connection."""

@@ -19,7 +19,7 @@ def end_times(starts, waited, first, kinds, messages, nbytes, connection, ends, 
     Parameters
     ----------
     starts, waited
-        The moment at which each rank begins, and the seconds that it has waited before. Waits are added one by one, as a
+        The moment at which each rank begins, and its seconds of waiting before. Waits are added one by one, as a
         driver adds them.
     first, kinds, messages, nbytes, connection, ends
         The arrays of `grsgd.simulate.fast_ring.program.Program`.

@@ -1,7 +1,7 @@
 """GOAL, the Group Operation Assembly Language, as text: the operations of each rank and their dependencies.
 
-T. Hoefler, C. Siebert, A. Lumsdaine: Group Operation Assembly Language, ICPP 2009. The grammar is the one that
-LogGOPSim's ``txt2bin`` reads::
+T. Hoefler, C. Siebert, A. Lumsdaine: Group Operation Assembly Language, ICPP 2009. LogGOPSim's ``txt2bin``
+reads this grammar::
 
     num_ranks 2
     rank 0 {
@@ -62,7 +62,7 @@ ALLOWED = (
 class Operation:
     """One operation of a rank.
 
-    size: nanoseconds of a calc, else bytes. peer: the other rank of a message; None for a calc, which has no nic either.
+    size: nanoseconds of a calc, else bytes. peer: the other rank of a message; None for a calc. A calc has no nic.
     requires, irequires: indices of earlier operations in the rank's list that must have ended, and that must have
     begun, before this operation begins.
     """
@@ -165,7 +165,7 @@ class GoalReader:
 
     def number(self, digits: str) -> int:
         if len(digits) > MOST_DIGITS:
-            raise self.complaint(f"{digits[:60]}: a number may have at most {MOST_DIGITS} digits")
+            raise self.complaint(f"{digits[:60]}: a number has at most {MOST_DIGITS} digits")
         return int(digits)
 
     def take_ranks(self, ranks: int):

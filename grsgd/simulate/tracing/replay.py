@@ -97,10 +97,10 @@ class GoalReplay:
         """Moment at which the operation `END` ended, or the last operation if there is no `END`."""
         self.under_way: dict[int, None] = {}
         self.missing = [len(operation.requires) + len(operation.irequires) for operation in operations]
-        """For each operation, the number of other operations for which it still waits."""
+        """Number of other operations for which each operation still waits."""
         self.after_begin: dict[int, list[int]] = defaultdict(list)
         self.after_end: dict[int, list[int]] = defaultdict(list)
-        """For each operation, the indices of the operations that wait for its beginning, and for its end."""
+        """Indices of the operations that wait for the beginning of an operation, and for its end."""
         for place, operation in enumerate(operations):
             for other in operation.irequires:
                 self.after_begin[other].append(place)
@@ -109,7 +109,7 @@ class GoalReplay:
         self.ready = [place for place, missing in enumerate(self.missing) if not missing]
         """Indices of operations that may begin, a heap: at one moment they begin in the order of the list."""
         self.queued: dict[int, deque[int]] = defaultdict(deque)
-        """By cpu, the calc under way, followed by the calcs that wait for it."""
+        """The calc under way on each cpu, followed by the calcs that wait for it."""
         self.has_end = any(operation.label == END for operation in operations)
         self._beginning = False
 

@@ -59,7 +59,7 @@ class Dependencies:
         self.rank = rank
         self.last: TracedOperation | None = None
         self.waited: dict[TracedOperation, bool] = {}
-        """For each event that the schedule has waited for since ``last``, whether the event only has to begin."""
+        """Events for which the schedule has waited since ``last``, and whether each event only has to begin."""
         self.version = 0
         self.seen: dict[Dependencies, int] = {}
         """Versions of other courses that are already part of this one."""
@@ -151,7 +151,7 @@ class Trace:
         self.began = 0.0
         self.events: list[list[TracedOperation]] = [[] for _ in range(ranks)]
         self.courses: list[list[Dependencies]] = [[] for _ in range(ranks)]
-        """By rank, the courses of the schedules that have not ended."""
+        """Courses of the schedules that have not ended, by rank."""
         self.running: list[Dependencies] = []
         """Courses of the schedule that runs now, last, and of the schedules that it has interrupted, before."""
         self.changed: list[Dependencies | TracedOperation | None] = [None] * ranks
@@ -304,7 +304,7 @@ class Tags:
         return number + BOOKKEEPING * is_uncounted + SYNCHRONOUS * synchronous + FROM_ANY * from_any
 
     def described(self) -> Iterator[str]:
-        """Yield lines that say what each number stands for."""
+        """Yield lines that explain the numbers."""
         for (communicator, tag, source), number in self._numbers.items():
             sender = "" if source is None else f", from rank {source}"
             yield f"tag {number}: tag {tag} of communicator {communicator}{sender}"

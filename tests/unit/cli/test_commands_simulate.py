@@ -129,7 +129,7 @@ def test_wrong_argument(arguments, named, allowed, simulate, tmp_path):
         (BASE + "[[link]]\nfrom = 0\nto = 4\n", "link from 0 to 4", "allowed: 0 to 3"),
         (BASE + 'link = "x"\n', "link", "[[link]]"),
         (BASE + '[[port]]\nrank = 7\nbandwidth = "1gbit"\n', "port of rank 7", "allowed: 0 to 3"),
-        (BASE + '[[port]]\nrank = 1\nbandwidth = "1gbit"\n' * 2, "port: that of rank 1", "twice"),
+        (BASE + '[[port]]\nrank = 1\nbandwidth = "1gbit"\n' * 2, "port: the port of rank 1", "twice"),
         (BASE + 'medium = "shared"\n[[port]]\nrank = 1\nbandwidth = "1gbit"\n', "shared medium", "no ports"),
         (BASE + 'medium = "links"\n', "medium = 'links'", "at least one [[link]]"),
         ('medium = "links"\n' + BASE + LINK, "no link from rank 0 to rank 3", "links from 0: 1"),

@@ -177,7 +177,7 @@ def test_a_former_fairness_of_messages_says_what_was_in_the_queue(tmp_path):
         (LINK + LINK, "link: from 0 to 1 is given twice"),
         (LINK + "[[link]]\nfrom = 1\nto = 0\nboth_ways = true\n", "link: from 0 to 1 is given twice"),
         (LINK + "both_ways = 1\n", "both_ways"),
-        ('[[port]]\nrank = 2\nbandwidth = "1gbit"\n' * 2, "port: that of rank 2 is given twice"),
+        ('[[port]]\nrank = 2\nbandwidth = "1gbit"\n' * 2, "port: the port of rank 2 is given twice"),
         ('[[port]]\nrank = -1\nbandwidth = "1gbit"\n', "rank"),
     ],
 )

@@ -371,7 +371,7 @@ def test_a_simulation_leaves_no_memory_behind():
 )
 @pytest.mark.parametrize("algorithm", ["grsgd", "gosgd", "lasgd", "adpsgd", "gossip", "easgd"])
 def test_free_running_ranks_need_steps_that_take_time(algorithm, compute, latency):
-    with pytest.raises(ConfigError, match=f"^--compute .*: a step takes no time, and {algorithm} would never end: "):
+    with pytest.raises(ConfigError, match=f"^--compute .*: a step takes no time, so {algorithm} would never end: "):
         simulation(algorithm, 3, network_of(**SLOW | {"latency": latency}), compute=compute)
 
 

@@ -67,7 +67,7 @@ def test_a_second_signal_ends_a_simulation_at_once(monkeypatch, tmp_path, capsys
     run, said = load_run(out), capsys.readouterr().err
     assert code == 130 and run.attributes["reason"] == TERMINATED
     assert np.isnan(run.attributes["final_test_accuracy"]) and not (tmp_path / "model.pt").exists()
-    assert "model.pt: not saved, for nothing was evaluated" in said and "what was simulated" not in said
+    assert "model.pt: not saved, because nothing was evaluated" in said and "the result so far" not in said
 
 
 def test_a_simulation_whose_evaluation_a_signal_ends_is_saved(monkeypatch, tmp_path, capsys):

@@ -179,7 +179,7 @@ def test_the_memory_of_hosts_is_a_section_of_the_file(tmp_path):
     (memory,) = spec.cabling.route(0, 1)
     assert memory[2:] == pytest.approx((1e10, 2e-6))
     assert spec.summary() == "hosts:2x2, 8gbit, 5us, memory 80gbit 2us"
-    with pytest.raises(ConfigError, match="memory: medium = 'switch' has none; only hosts:8x4"):
+    with pytest.raises(ConfigError, match="memory: medium = 'switch' has no hosts; only media such as hosts:8x4"):
         network(f"{file}")
 
 

@@ -149,5 +149,5 @@ def test_what_is_not_received_cannot_be_recorded():
     def schedule(comm, x):
         yield comm.Isend(x, 1 - comm.rank)
 
-    with pytest.raises(ValueError, match="what rank 0 sends to 1 with tag 0 is not what that receives"):
+    with pytest.raises(ValueError, match="rank 0 sends messages with tag 0 that rank 1 does not receive"):
         record(schedule, 2, 10, "float32", {})

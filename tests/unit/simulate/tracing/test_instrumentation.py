@@ -126,7 +126,7 @@ def test_deaths_leave_a_timeline(tmp_path):
         (["--trace", "missing/run.goal"], "missing/run.goal: there is no directory"),
         (["--trace", "both", "--timeline", "both"], "--trace both: is the file of --timeline, too"),
         (["--trace", "run.goal", "--spares", "1", "--set", "algorithm.name=grsgd"], "--trace: not with"),
-        (["--trace", "run.goal", "--network", "shared", "--set", "algorithm.name=ssgd"], "GOAL has not"),
+        (["--trace", "run.goal", "--network", "shared", "--set", "algorithm.name=ssgd"], "GOAL cannot express"),
     ],
 )
 def test_refused_before_training(options, named, tmp_path, monkeypatch, capsys):

@@ -153,7 +153,7 @@ def test_what_waits_for_ever_is_named():
     with pytest.raises(Deadlock, match="rank 1 waits for l1: recv 8b from 0 tag 5, and 0 more operations"):
         replay([[], [Operation(RECV, 8, 0, 5)]], network_of(bandwidth="8 gbit", latency="0 s"))
     circle = [Operation(CALC, 1, requires=[1]), Operation(CALC, 1, requires=[0])]
-    with pytest.raises(Deadlock, match="rank 0 waits for 2 operations, which wait for each other"):
+    with pytest.raises(Deadlock, match="rank 0 waits for 2 operations, each of which waits for another one"):
         replay([circle], network_of(bandwidth="8 gbit", latency="0 s"))
 
 
