@@ -1,7 +1,7 @@
 """Files of an experiment's figures and numbers.
 
-A CSV file says in each row which commit its numbers are of, on what machine they were made, and when. Those of which a
-page quotes numbers lie beside the pages, in `RECORDED`.
+Each row of a CSV file states the commit, the machine and the date of its numbers. If a page quotes numbers of a file, a
+copy of the file is in `RECORDED`.
 """
 
 import csv
@@ -19,11 +19,11 @@ from grsgd.errors import UsageError
 from grsgd.training.description import commit
 
 RECORDED = ROOT / "docs" / "results" / "numbers"
-"""The numbers that pages quote."""
+"""Folder of the numbers that pages quote."""
 DIRTY = "-dirty"
-"""The end of a commit whose code was changed and not committed, so that nobody can have it again."""
+"""End of the name of a commit with uncommitted changes, so that the code cannot be obtained again."""
 ORIGIN = ("commit", "machine", "made")
-"""The columns that say where the numbers of a row are from."""
+"""Columns with the origin of a row's numbers."""
 
 
 def save(figure: Figure, out: Path):
@@ -33,14 +33,14 @@ def save(figure: Figure, out: Path):
 
 
 def write_csv(results: Mapping[tuple, tuple], path: Path):
-    """Write named tuples, each of which leads to another one, as rows with the names of both, and their origin."""
+    """Write each pair of named tuples as one row, with the names of their fields as header, and its origin."""
     point, result = next(iter(results.items()))
     rows = ([*point, *result] for point, result in results.items())
     write_rows(path, [*point._fields, *result._fields], rows)
 
 
 def write_rows(path: Path, header: Iterable[str], rows: Iterable[Iterable]):
-    """Write rows with their origin."""
+    """Write rows to a CSV file, with their origin in the last columns."""
     origin = [str(commit()), describe_machine(), f"{datetime.now(UTC):%Y-%m-%d}"]
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
@@ -49,23 +49,25 @@ def write_rows(path: Path, header: Iterable[str], rows: Iterable[Iterable]):
 
 
 def read_csv(path: Path, point: type, result: type) -> dict[tuple, tuple]:
-    """Return what `write_csv` has written of named tuples of these types."""
+    """Return the pairs of named tuples, of these types, that `write_csv` has written."""
     with path.open(newline="") as file:
         return {parsed(point, row): parsed(result, row) for row in csv.DictReader(file)}
 
 
 def parsed(kind: type, row: Mapping[str, str]) -> tuple:
-    """Return the named tuple whose fields a row has. Truth values are False and True."""
+    """Return the named tuple with the values of a row; truth values are written as False and True."""
     types = typing.get_type_hints(kind)
     return kind(*(row[name] == "True" if types[name] is bool else types[name](row[name]) for name in kind._fields))
 
 
 def record(path: Path, folder: Path = RECORDED, name: str = "") -> Path:
-    """Keep a CSV file beside the pages, under its own name or another one; return where. Raises UsageError if its
-    numbers are of code that was not committed."""
+    """Copy a CSV file to the folder of recorded numbers, under its own name or ``name``; return the copy's path.
+
+    Raises UsageError if its numbers were made by code that was not committed.
+    """
     with path.open(newline="") as file:
         commits = {row["commit"] for row in csv.DictReader(file)}
     if lost := sorted(one for one in commits if one.endswith(DIRTY) or one == "None"):
-        raise UsageError(f"--record: {path}: numbers of {', '.join(lost)}, which nobody can have again: commit first")
+        raise UsageError(f"--record: {path}: numbers of {', '.join(lost)}, which cannot be made again: commit first")
     folder.mkdir(parents=True, exist_ok=True)
     return Path(shutil.copyfile(path, folder / (name or path.name)))

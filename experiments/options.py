@@ -1,4 +1,4 @@
-"""The options of algorithms as their schema has them, so that sweeps and random runs need no lists of their own."""
+"""Values of algorithms' options, taken from their schema, so that sweeps and random runs need no separate lists."""
 
 import json
 from dataclasses import replace
@@ -13,21 +13,20 @@ from grsgd.errors import ConfigError
 
 
 def choices(options: type[Options]) -> dict[str, list]:
-    """Return the values that are worth a try of every option, by name; the first is the default.
+    """Return values of every option that are worth a try, by name; the first is the default.
 
-    All values of a choice, the examples that the option gives, else a few numbers from its least one on. Options that
-    are times keep their default.
+    They are all values of a choice, the examples of the option, or else a few numbers from its least one on. Options
+    that are times keep their default.
     """
     properties = options.model_json_schema()["properties"]
     return {name: _values(schema) for name, schema in properties.items() if not name.endswith(("timeout", "seconds"))}
 
 
 def variants(base: Path, algorithm: str) -> list[tuple[str, ...]]:
-    """Return the options that make one algorithm several, as overrides of the configuration ``base``; first none.
+    """Return the options that turn one algorithm into several, as overrides of the configuration ``base``.
 
-    Those are the values of its choices with which it trains in another way, by its traits
-    (``grsgd.algorithms.Traits``), one value each.
-    Raises ConfigError if there is no such algorithm.
+    The first entry has no overrides. Each other one sets a single choice to a value with which the algorithm trains
+    differently, by its traits (``grsgd.algorithms.Traits``). Raises ConfigError if the algorithm does not exist.
     """
     named = f"algorithm.name={json.dumps(algorithm)}"
     plain = config.load(base, [named])
@@ -38,13 +37,13 @@ def variants(base: Path, algorithm: str) -> list[tuple[str, ...]]:
             override = f"algorithm.{name}={json.dumps(value)}"
             try:
                 found.setdefault(_identity(config.load(base, [named, override])), (override,))
-            except ConfigError:  # goes with other options only
+            except ConfigError:  # allowed only with other options
                 continue
     return list(found.values())
 
 
 def _identity(loaded: config.Config):
-    """Return the traits, but for those that change nothing in a run without faults."""
+    """Return the traits, without a trait that changes nothing in a run without faults."""
     return replace(loaded.traits, tolerates_lost_ranks=False)
 
 
@@ -65,8 +64,11 @@ def _values(schema: dict[str, Any]) -> list:
 
 
 def _numbers(kind: dict[str, Any], default) -> list[float]:
-    """Return the ends that belong to the range, and a number within; not its upper end where the default depends on the
-    run, because such an option may be sensible for small numbers alone."""
+    """Return the closed ends of the range, and a number within.
+
+    The upper end is left out if the default depends on the run, because such an option may make sense only for small
+    numbers.
+    """
     has_default = isinstance(default, float | int)
     least = kind.get("minimum", kind.get("exclusiveMinimum", 0))
     most = kind.get("maximum", kind.get("exclusiveMaximum"))
@@ -76,12 +78,12 @@ def _numbers(kind: dict[str, Any], default) -> list[float]:
         within = least + (most - least) / (2 if has_default else 10)
     ends = [kind["minimum"]] if "minimum" in kind else []
     ends += [kind["maximum"]] if "maximum" in kind and has_default else []
-    ends += [least + 1] if isinstance(default, int) else []  # such as a number of steps that may be infinite
+    ends += [least + 1] if isinstance(default, int) else []  # for options such as a possibly infinite number of steps
     return [float(value) for value in (*ends, within)]
 
 
 def allowed(algorithm: type[Algorithm], options: dict[str, Any], ranks: int) -> bool:
-    """Return whether an algorithm takes these options on so many ranks."""
+    """Return whether an algorithm accepts these options on ``ranks`` ranks."""
     try:
         algorithm.check(algorithm.Options(**options), ranks)
     except (ValidationError, ValueError):

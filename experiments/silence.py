@@ -1,11 +1,12 @@
-"""Steps that end without silent ranks: milliseconds that they save, against all-reduce, and the least possible.
+"""Steps that end without silent ranks: the milliseconds they save over all-reduce, and the least possible time.
 
     python -m experiments.silence                      # in simulated time, 8 ranks
     python -m experiments.silence --clock --ranks 4    # by the clock, where a step is a pause
 
-Three kinds of stragglers: ranks whose steps vary; ranks that now and then take a second longer; one rank that is slow.
-The least possible is `coding.time_model.mean_step_seconds` of what ranks take by themselves: the mean of the (n - s)-th
-least, where redundancy r takes r times as long, whatever messages take. All-reduce along a ring waits for all.
+There are three kinds of stragglers: ranks whose steps vary; ranks that sometimes take a second longer; one slow rank.
+The least possible time is `coding.time_model.mean_step_seconds` of the ranks' own times, without messages. It is the
+mean of the (n - s)-th least time, where redundancy r takes r times as long. All-reduce along a ring waits for all
+ranks.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from grsgd.simulate.simulation import Simulation
 from grsgd.training.stragglers import DelayModel
 
 STEP = 0.1
-"""Seconds that a rank computes in a step, without redundancy."""
+"""Seconds of a rank's computing in a step, without redundancy."""
 KINDS = {
     "steps vary by 30 %": (0.3, lambda ranks: {}),
     "1 s longer, in a tenth of the steps": (
@@ -36,20 +37,20 @@ KINDS = {
     ),
     "one rank 4 times slower": (0.05, lambda ranks: {"slowdown": {"1": 4.0}}),
 }
-"""By name, sigma of the logarithm of the time of a step, and [stragglers]."""
+"""Kinds of stragglers by name, each with sigma of the logarithm of a step's time, and the section [stragglers]."""
 TOLERANT = [(2, 1), (3, 1), (3, 2), (4, 3)]
-"""Redundancies r, and numbers s of silent ranks."""
+"""Pairs of a redundancy r and a number s of silent ranks."""
 
 
 def algorithm(r: int, s: int) -> dict:
-    """Return the section of an algorithm; all-reduce for r = 1."""
+    """Return the section of the algorithm; r = 1 stands for all-reduce."""
     if r == 1:
         return {"name": "ring_allreduce"}
     return {"name": "cssgd", "scheme": "tolerant", "r": r, "silent": s}
 
 
 def content(r: int, s: int, ranks: int, steps: int, stragglers: dict) -> dict:
-    """Return a configuration of a model of 50 kB."""
+    """Return a configuration with a model of 50 kB."""
     return {
         "algorithm": algorithm(r, s),
         "model": {"name": "mlp", "hidden": [160]},
@@ -62,7 +63,7 @@ def content(r: int, s: int, ranks: int, steps: int, stragglers: dict) -> dict:
 
 
 def simulated(r: int, s: int, ranks: int, steps: int, sigma: float, stragglers: dict) -> tuple[float, float]:
-    """Return the seconds of a step, and how much of that a rank waits, on gigabit Ethernet."""
+    """Return the seconds of a step, and the seconds that a rank waits in it, on simulated gigabit Ethernet."""
     config = parse(content(r, s, ranks, steps, stragglers))
     job = Simulation(config, ranks, network("1gbit,50us"), f"lognormal:{STEP},{sigma}", timing_only=True)
     job.train()
@@ -71,7 +72,7 @@ def simulated(r: int, s: int, ranks: int, steps: int, sigma: float, stragglers: 
 
 
 def measured(r: int, s: int, ranks: int, steps: int, sigma: float, stragglers: dict) -> tuple[float, float]:
-    """Return the same by the clock, where each rank pauses for the time of a step, r times as long."""
+    """Return the seconds of a step, and the seconds of waiting, by the clock; each rank pauses r times as long."""
     pause = {str(rank): {"every": 1, "seconds": r * STEP} for rank in range(ranks)}
     config = content(r, s, ranks, steps, {"pause": pause} | stragglers)
     with tempfile.TemporaryDirectory() as folder:
@@ -88,7 +89,7 @@ def measured(r: int, s: int, ranks: int, steps: int, sigma: float, stragglers: d
 
 
 def toml(sections: dict) -> str:
-    """Return sections whose values are numbers, texts, lists, or tables of tables, as TOML."""
+    """Return sections as TOML; their values are numbers, texts, lists, or tables of tables."""
     lines = []
     for name, section in sections.items():
         plain = {key: value for key, value in section.items() if not isinstance(value, dict)}
@@ -101,7 +102,7 @@ def toml(sections: dict) -> str:
 
 
 def value_of(value) -> str:
-    """Return a number, or a table in a line, as TOML."""
+    """Return a number, or a table on one line, as TOML."""
     if not isinstance(value, dict):
         return json.dumps(value)
     return "{ " + ", ".join(f"{key} = {json.dumps(each)}" for key, each in value.items()) + " }"
@@ -123,14 +124,14 @@ def least(r: int, s: int, ranks: int, steps: int, sigma: float, stragglers: dict
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=8, help="(default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=200, help="of each run (default: %(default)s)")
-    parser.add_argument("--clock", action="store_true", help="measure by the clock")
+    parser.add_argument("--steps", type=int, default=200, help="number per run (default: %(default)s)")
+    parser.add_argument("--clock", action="store_true", help="measure by the clock, not in simulated time")
     options = parser.parse_args()
     rows = []
     for kind, (sigma, stragglers_of) in KINDS.items():
         sigma, stragglers = 0.0 if options.clock else sigma, stragglers_of(options.ranks)
         if options.clock and "tail" not in stragglers:
-            continue  # a pause does not vary, and is no computing that could be slower
+            continue  # a pause has no random part, and cannot be slower on one rank
         for r, s in [(1, 0), *((r, s) for r, s in TOLERANT if r <= options.ranks)]:
             given = r, s, options.ranks, options.steps, sigma, stragglers
             seconds, waited = (measured if options.clock else simulated)(*given)

@@ -1,13 +1,14 @@
 """Do we need asynchronous SGD? m-synchronous SGD against asynchronous methods, in simulated time::
 
-    python -m experiments.asynchronous --dry-run       # how many runs, and for how long
+    python -m experiments.asynchronous --dry-run       # the number of runs, and their duration
     python -m experiments.asynchronous                 # ``make verdict-asynchronous``; a quarter of an hour of a core
 
-A server's 8 workers take equal times for a gradient, random ones, or such as differ from worker to worker. Each method
-is tuned on each of these distributions, by seeds used for nothing else, and then compared by others; the fastest of
-each side, the synchronous and the asynchronous one, are held against each other with yet others. What is there already
-is not made again, so it goes on where it was ended. In the end: a figure, two tables, all figures as CSV, and what they
-say of the claim that m-synchronous SGD is optimal up to a logarithm.
+A server has 8 workers, whose times per gradient are equal, or random, or different from worker to worker. Each method
+is tuned on each of these distributions of times, with seeds used for nothing else. The methods are then compared with
+other seeds, and the fastest synchronous and the fastest asynchronous method are compared once more with further seeds.
+
+Runs that exist are not repeated, so an interrupted experiment continues where it stopped. The results are a figure, two
+tables, all numbers as CSV, and a verdict on the claim that m-synchronous SGD is optimal up to a logarithm.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from grsgd.runs.run_file import Run
 
 PROGRAM = "python -m experiments.asynchronous"
 RUN_SECONDS = 1.2
-"""About how long a simulation takes on one core, on average."""
+"""Approximate mean seconds of one simulation on one core."""
 
 
 def main() -> int:
@@ -41,8 +42,8 @@ def main() -> int:
     results = find_results(kept, options.distribution)
     missing = max(0, number_of_runs(len(options.distribution)) - len(results))
     print(
-        f"{len(results)} runs are there; about {missing} more, some more still where the best learning rate is at an "
-        f"end of the grid, take about {hours_of(kept, missing) * 60:.0f} minutes\n",
+        f"{len(results)} runs exist; about {missing} more, and a few more if the best learning rate is at an end of "
+        f"the grid, take about {hours_of(kept, missing) * 60:.0f} minutes\n",
         flush=True,
     )
     if options.dry_run:
@@ -64,7 +65,7 @@ def main() -> int:
 
 
 def find_results(kept: KeptRuns, distributions: Iterable[str]) -> dict[StrategyRun, StrategyNumbers]:
-    """Return the results of the runs that exist, as far as they would be made."""
+    """Return the results of the existing runs, as far as they would be made now."""
     results: dict[StrategyRun, StrategyNumbers] = {}
     while found := kept.load(list_missing(distributions, results)):
         results |= numbers_of(found)
@@ -72,28 +73,29 @@ def find_results(kept: KeptRuns, distributions: Iterable[str]) -> dict[StrategyR
 
 
 def make_results(kept: KeptRuns, distributions: Iterable[str], results: dict[StrategyRun, StrategyNumbers]):
-    """Make the runs that are missing, round by round, and add their results. Raises Unfinished."""
+    """Make the missing runs, round by round, and add their results. Raises Unfinished."""
     while missing := list_missing(distributions, results):
         results |= numbers_of(kept.make_all(missing))
 
 
 def numbers_of(runs: dict[StrategyRun, Run]) -> dict[StrategyRun, StrategyNumbers]:
+    """Return the compared numbers of each run."""
     return {planned: StrategyNumbers.of(planned, run) for planned, run in runs.items()}
 
 
 def hours_of(kept: KeptRuns, count: int) -> float:
-    """Return about how long ``count`` runs take."""
+    """Return the approximate hours of ``count`` runs."""
     any_run = next(iter(list_missing(DISTRIBUTIONS, {})))
     return kept.hours(Counter({any_run.spec(): count}))
 
 
 def parse_arguments() -> argparse.Namespace:
-    """End the program where the arguments are wrong, or the data are not there."""
+    """Return the arguments; end the program if they are wrong."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0].rstrip(":"))
-    parser.add_argument("--distribution", choices=DISTRIBUTIONS, action="append", help="by default all")
-    parser.add_argument("--dry-run", action="store_true", help="only say how many runs there are, and for how long")
+    parser.add_argument("--distribution", choices=DISTRIBUTIONS, action="append", help="of times; by default all")
+    parser.add_argument("--dry-run", action="store_true", help="only print the number of runs and their duration")
     parser.add_argument(
-        "--out", type=Path, default=Path("results/verdict-asynchronous.pdf"), help="(default: %(default)s)"
+        "--out", type=Path, default=Path("results/verdict-asynchronous.pdf"), help="figure (default: %(default)s)"
     )
     add_workers(parser)
     add_record(parser)

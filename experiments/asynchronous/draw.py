@@ -1,4 +1,4 @@
-"""The comparison as a figure and as tables."""
+"""The figure and the tables of the comparison of synchronous with asynchronous methods."""
 
 import math
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ from experiments.runner.sample import Sample
 from grsgd.runs.series import COLOURS
 
 COLOUR = {True: COLOURS[1], False: COLOURS[0]}
-"""By whether a method is asynchronous."""
+"""Colour by whether a method is asynchronous."""
 
 
 def draw(results: Results) -> Figure:
-    """Return the seconds to the target: a panel for each distribution, a row for each method.
+    """Return the figure of the seconds to the target: one panel per distribution, one row per method.
 
-    Dots are seeds, lines their medians; filled dots are those of the fastest of each side.
+    Dots are seeds and lines their medians; dots of the fastest synchronous and asynchronous methods are filled.
     """
     names = list_distributions(results)
     rows, columns = math.ceil(len(names) / 3), min(len(names), 3)
@@ -50,19 +50,18 @@ def draw(results: Results) -> Figure:
 
 
 def list_distributions(results: Results) -> list[str]:
-    """Return the distributions that there are runs on."""
+    """Return the distributions for which runs exist."""
     found = {point.distribution for point in results}
     return [name for name in DISTRIBUTIONS if name in found]
 
 
 def seconds_of(found: Sequence[StrategyNumbers]) -> list[float]:
-    """Return the seconds of those that reached the target."""
+    """Return the seconds to the target of the runs that reached it."""
     return [result.seconds for result in found if not math.isnan(result.seconds)]
 
 
 def overview(results: Results) -> str:
-    """Return the table of seconds to the target, median and range, with the learning rate; a column for each
-    distribution."""
+    """Return the table of seconds to the target (median and range) and learning rates, one column per distribution."""
     names = list_distributions(results)
     rows = [[method, *(cell(name, method, results) for name in names)] for method in METHODS]
     headers = ["method", *(DISTRIBUTIONS[name].title for name in names)]
@@ -80,8 +79,10 @@ def cell(distribution: str, method: str, results: Results) -> str:
 
 
 def table(results: Results) -> str:
-    """Return the table of what was computed and applied, medians over the seeds; a row for each method and
-    distribution."""
+    """Return the table of gradients computed and applied, medians over the seeds.
+
+    It has a row for each method and distribution.
+    """
     rows = []
     for name, distribution in DISTRIBUTIONS.items():
         for method in METHODS:

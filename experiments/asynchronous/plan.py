@@ -1,4 +1,4 @@
-"""Which runs there are to be: each round of them depends on what those before have shown."""
+"""The choice of the runs: each round of runs depends on the results of the rounds before."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -18,16 +18,17 @@ from experiments.asynchronous.points import (
 from experiments.asynchronous.result import StrategyNumbers
 
 Results = Mapping[StrategyRun, StrategyNumbers]
+"""The numbers of the runs made so far."""
 
 
 def number_of_runs(distributions: int) -> int:
-    """Return how many runs so many distributions take, if no best rate is at an end of the grid."""
+    """Return the number of runs for ``distributions`` distributions, if no best rate is at an end of the grid."""
     each = len(METHODS) * (len(RATES) * len(TUNING_SEEDS) + len(SEEDS))
     return distributions * (each + 2 * len(FINAL_SEEDS) + 1)
 
 
 def trials(distribution: str, method: str, results: Results) -> tuning.Trials:
-    """Return the trials that are there: rates with which there is a run of each of the seeds for it."""
+    """Return the finished trials: the rates that were run with all `TUNING_SEEDS`, each with its seconds."""
     found = {point.rate for point in results if point[:2] == (distribution, method) and point.seed in TUNING_SEEDS}
     by_rate = {rate: [StrategyRun(distribution, method, rate, seed) for seed in TUNING_SEEDS] for rate in sorted(found)}
     return {
@@ -38,10 +39,10 @@ def trials(distribution: str, method: str, results: Results) -> tuning.Trials:
 
 
 def points_of(distribution: str, results: Results) -> Iterator[StrategyRun]:
-    """Iterate over the points that can be named so far, those that are there as well.
+    """Yield the runs that can be named so far, including existing ones.
 
-    All methods are tuned, and then tried at their best rates; then those that were the fastest of each side are tried
-    with further seeds. A method that leads to the target at no rate is not tried any more.
+    All methods are tuned, and then run at their best rates. The fastest synchronous and the fastest asynchronous method
+    are then run with further seeds. A method that reaches the target at no rate is not run any more.
     """
     rates = {}
     for method in METHODS:
@@ -59,14 +60,14 @@ def points_of(distribution: str, results: Results) -> Iterator[StrategyRun]:
 
 
 def select_compared(distribution: str, method: str, results: Results) -> dict[StrategyRun, StrategyNumbers]:
-    """Return what there is of a method at its best rate, with the seeds by which all methods are compared."""
+    """Return the results of a method at its best rate, with the seeds by which all methods are compared."""
     rate = tuning.best(known) if (known := trials(distribution, method, results)) else None
     points = [StrategyRun(distribution, method, rate, seed) for seed in SEEDS]
     return {point: results[point] for point in points if point in results}
 
 
 def finalists(distribution: str, results: Results) -> dict[str, float]:
-    """Return the fastest method of each side, with its rate; empty unless all runs are there that tell which it is."""
+    """Return the fastest synchronous and asynchronous methods, each with its rate; empty if runs are still missing."""
     found = {}
     for side in (SYNCHRONOUS, ASYNCHRONOUS):
         samples = {}
@@ -86,6 +87,6 @@ def finalists(distribution: str, results: Results) -> dict[str, float]:
 
 
 def list_missing(distributions: Iterable[str], results: Results) -> list[StrategyRun]:
-    """Return the points that can be named so far and are not there."""
+    """Return the runs that can be named so far and do not exist."""
     points = (point for name in distributions for point in points_of(name, results))
     return [point for point in dict.fromkeys(points) if point not in results]

@@ -1,4 +1,4 @@
-"""The runs of the comparison: how long gradients take, which of them are applied, and at which learning rate."""
+"""The runs of the comparison: the time per gradient, the gradients that are applied, and the learning rate."""
 
 import json
 import math
@@ -9,31 +9,32 @@ import numpy as np
 from experiments.runner.run_spec import SIMULATED, Link, RunSpec
 
 WORKERS = 8
+"""Number of workers of the server."""
 RANKS = WORKERS + 1
-"""The last one is the server."""
+"""Number of ranks; the last rank is the server."""
 NETWORK = Link("10tbit", latency="1us", nominal=True)
-"""A model travels in a hundred-thousandth of the time that a gradient takes."""
+"""A network on which a model takes a hundred-thousandth of the time of a gradient."""
 SECONDS = 0.1
-"""Of a gradient, where nothing makes it slower: the median where it varies."""
+"""Seconds of a gradient of a worker that is not slowed; the median if times are random."""
 
 
 class Distribution(NamedTuple):
-    """How long the workers' gradients take."""
+    """A distribution of the workers' seconds per gradient."""
 
     title: str
     slowdown: tuple[float, ...] = (1.0,) * WORKERS
-    """By worker, from 1."""
+    """Factor of the time, by worker, from worker 1 on."""
     sigma: float = 0.0
-    """Of the logarithm of the time, which is drawn anew for each gradient; 0 is constant."""
+    """Sigma of the logarithm of the time, which is drawn anew for each gradient; 0 makes times constant."""
 
     @property
     def compute(self) -> str:
-        """Return it as ``grsgd simulate --compute`` takes it, without the slowdowns."""
+        """Return the distribution as a value of ``grsgd simulate --compute``, without the slowdowns."""
         return f"lognormal:{SECONDS},{self.sigma}" if self.sigma else f"constant:{SECONDS}"
 
     @property
     def fixed_seconds(self) -> list[float] | None:
-        """The seconds of each worker's gradient; None where they vary, of which the optimal time is not known."""
+        """Return the seconds of each worker's gradient; None if they vary, because the optimum is then unknown."""
         return None if self.sigma else [SECONDS * factor for factor in self.slowdown]
 
 
@@ -46,36 +47,41 @@ DISTRIBUTIONS = {
     "slow": Distribution("one 10 times slower", (1.0,) * (WORKERS - 1) + (10.0,)),
 }
 BASELINE = "bsp"
+"""The synchronous method that waits for all workers."""
 CONTROL = "m_sync 8"
-"""The baseline by another strategy, which must not differ from it."""
+"""The baseline with another strategy, whose results must not differ from the baseline's."""
 SYNCHRONOUS = {
     "m_sync 2": {"strategy": "m_sync", "fastest": 2},
     "m_sync 4": {"strategy": "m_sync", "fastest": 4},
     "m_sync 7": {"strategy": "m_sync", "fastest": 7},
     BASELINE: {"strategy": "bsp"},
 }
-"""m-synchronous SGD; with m = 8 it is the baseline."""
+"""The m-synchronous methods; the baseline is m = 8."""
 ASYNCHRONOUS = {
     "asp": {"strategy": "asp"},
     "ringmaster 16": {"strategy": "ringmaster", "staleness_limit": 16},
     "rennala 8": {"strategy": "rennala", "gradients_per_update": 8},
     "rennala 4": {"strategy": "rennala", "gradients_per_update": 4},
 }
-"""As many methods as on the other side. By the papers R and B follow from the noise, which is not known before."""
+"""The asynchronous methods, as many as the synchronous ones.
+
+In the papers the parameters R and B follow from the noise of the gradients, which is not known in advance.
+"""
 METHODS = SYNCHRONOUS | ASYNCHRONOUS
 RATES = (0.2, 0.4, 0.8, 1.6)
-"""Learning rates that every method is tried with on every distribution."""
+"""Learning rates at which every method is run on every distribution."""
 MOST_BEYOND = 3
-"""How many rates beyond these, each twice or half the last one, are tried where the best is an end."""
+"""Greatest number of further rates, each twice or half the last one, if the best rate is at an end of `RATES`."""
 TUNING_SEEDS = (1000, 1001)
+"""Seeds with which learning rates are chosen."""
 SEEDS = (0, 1, 2, 3, 4)
-"""With which all methods are compared, at the best rate."""
+"""Seeds with which all methods are compared at their best rates."""
 FINAL_SEEDS = tuple(range(100, 112))
-"""With which the best of each side are compared: neither rates nor methods were chosen with them."""
+"""Seeds with which the two fastest methods are compared; no rate and no method was chosen with them."""
 
 
 class StrategyRun(NamedTuple):
-    """A run of a strategy of the server's."""
+    """A run of one strategy of the server."""
 
     distribution: str
     method: str
@@ -94,24 +100,25 @@ class StrategyRun(NamedTuple):
 
 
 def gradients_per_update(method: str) -> int:
-    """Return how many gradients a method applies at once."""
+    """Return the number of gradients that a method applies at once."""
     options = METHODS.get(method, {})
     alone = 1 if options.get("strategy") in ("asp", "ringmaster") else WORKERS
     return options.get("fastest") or options.get("gradients_per_update") or alone
 
 
 def bound_gradients(method: str) -> int:
-    """Return how many gradients' least possible time a method is held against, as ``grsgd bound`` does."""
+    """Return the number of gradients whose least possible time is compared with a method, as in ``grsgd bound``."""
     options = METHODS.get(method, {})
     sizes = (options.get(name) for name in ("fastest", "gradients_per_update", "staleness_limit"))
     return next(filter(None, sizes), WORKERS)
 
 
 def throughput_ratio(seconds: list[float]) -> float:
-    """Return by how much more gradients a second all workers compute than m-synchronous SGD applies with the best m.
+    """Return gradients per second computed by all workers, over those that m-synchronous SGD applies with the best m.
 
-    Workers take fixed times. The m fastest apply m gradients in the time of the slowest of them. The ratio is at most
-    1 + 1/2 + ... + 1/n, so less than 1 + ln n: with a = max m / h_m, each 1 / h_i is at most a / i.
+    ``seconds``: the fixed time of each worker. The m fastest workers apply m gradients in the time of the slowest of
+    them. The ratio is at most 1 + 1/2 + ... + 1/n, hence less than 1 + ln n: with h the ordered times and
+    a = max m / h_m, each 1 / h_i is at most a / i.
     """
     ordered = np.sort(seconds)
     applied = np.arange(1, ordered.size + 1) / ordered

@@ -1,4 +1,4 @@
-"""The figures of a run that are compared."""
+"""The numbers of a run that are compared."""
 
 import math
 from typing import NamedTuple
@@ -10,23 +10,25 @@ from grsgd.runs.run_file import Run
 
 
 class StrategyNumbers(NamedTuple):
-    """The figures of a run."""
+    """The compared numbers of a run."""
 
     seconds: float
-    """Simulated, to the target accuracy; between two snapshots linear. NaN if it was not reached."""
+    """Simulated seconds to the target accuracy, interpolated between two snapshots; NaN if it was not reached."""
     computed: int
-    """Gradients of all workers, those that were under way at the end included."""
+    """Number of gradients of all workers, including gradients under way at the end."""
     applied: int
-    """Gradients in the model at the last snapshot."""
+    """Number of gradients in the model of the last snapshot."""
     updates: int
-    """Of the model, until then."""
+    """Number of updates of the model until the last snapshot."""
     over_optimum: float
-    """Seconds of as many gradients as the method is held against, over the least ones for them if they are of one
-    model, as in reports; NaN where times vary. Below 1 where they are of different models."""
+    """Seconds per compared number of gradients, over the least seconds for them if they belong to one model.
+
+    As in reports. NaN if times vary; below 1 if the gradients belong to different models.
+    """
     ended: float
-    """Simulated, of the last snapshot: those to the target are more, if it was not reached. NaN without snapshots."""
+    """Simulated seconds of the last snapshot, a lower bound if the target was not reached; NaN without snapshots."""
     simulating: float
-    """Real seconds of this machine."""
+    """Real seconds of the simulation on this machine."""
 
     @classmethod
     def of(cls, point: StrategyRun, run: Run) -> "StrategyNumbers":

@@ -1,4 +1,4 @@
-"""The learning rate of a method on a distribution: by the time to the target, with seeds used for nothing else."""
+"""The choice of a method's learning rate on a distribution: by the time to the target, with separate seeds."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,25 +10,27 @@ from experiments.runner import rate_ladder
 from experiments.runner.rate_ladder import RateLadder
 
 LADDER = RateLadder(RATES, 2.0, MOST_BEYOND)
+"""The rates that may be tried."""
 Trials = Mapping[float, Sequence[float]]
-"""By learning rate, the seconds to the target with each seed; NaN where it was not reached."""
+"""Seconds to the target with each seed, by learning rate; NaN if the target was not reached."""
 
 
 def score(seconds: Sequence[float]) -> float:
-    """Return what the best rate has the least of: the geometric mean; infinite if any seed misses the target."""
+    """Return the geometric mean of the seconds, which is least for the best rate; infinity if a seed misses the target.
+    """
     logs = np.log(seconds)
     return math.inf if np.isnan(logs).any() else math.exp(logs.mean())
 
 
 def best(trials: Trials) -> float | None:
-    """Return the best rate, the smaller one of equals; None if no rate leads to the target with all seeds."""
+    """Return the best rate, the smaller one of two equally good; None if no rate reaches the target with all seeds."""
     scores = {rate: score(trials[rate]) for rate in sorted(trials)}
     found = min(scores, key=scores.get)
     return None if math.isinf(scores[found]) else found
 
 
 def to_try(trials: Trials) -> list[float]:
-    """Return the rates that are to be tried next, first those of the grid; none if the best is known."""
+    """Return the rates to try next, first the rates of the grid; an empty list if the best rate is known."""
     if missing := [rate for rate in RATES if rate not in trials]:
         return missing
     at = best(trials)
@@ -42,7 +44,7 @@ def at_an_end(trials: Trials) -> bool:
 
 
 def fastest(samples: Mapping[str, Sequence[float]]) -> str | None:
-    """Return the method with the least median time, NaN counting as longer than all; None if none has one."""
+    """Return the method with the least median time; NaN counts as infinite. None if no method has a finite time."""
     medians = {name: np.median(np.nan_to_num(seconds, nan=math.inf)) for name, seconds in samples.items()}
     found = min(medians, key=medians.get, default=None)
     return None if found is None or math.isinf(medians[found]) else found

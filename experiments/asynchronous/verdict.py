@@ -1,8 +1,8 @@
 """Verdicts on the claim that synchronous methods are nearly optimal.
 
 The claim (Begunov, Tyurin 2026, arXiv 2602.03802): m-synchronous SGD is optimal up to logarithmic factors in many
-settings, and not in all. Where workers take fixed times and the noise of gradients decides, the factor is less than
-1 + ln n (`experiments.asynchronous.points.throughput_ratio`), to which all settings are held here.
+settings, but not in all. If workers take fixed times and the noise of gradients dominates, the factor is less than
+1 + ln n (`experiments.asynchronous.points.throughput_ratio`). All settings are compared with this factor here.
 """
 
 import math
@@ -30,16 +30,17 @@ from experiments.runner.outcome import AT_LEAST, AT_MOST, INCONCLUSIVE, REFUTED,
 from experiments.runner.sample import Sample
 
 FACTOR = 1 + math.log(WORKERS)
+"""Greatest ratio of times that agrees with the claim."""
 FASTER, SLOWER, ALIKE, UNCLEAR = "faster", "slower", f"as fast, within {ZONE_PERCENT:g} %", "undecided"
 WORDS = {SUPPORTED: FASTER, REFUTED: SLOWER, outcome.ALIKE: ALIKE, INCONCLUSIVE: UNCLEAR}
-"""What the synchronous method is beside the asynchronous one, by the verdict of their case."""
+"""Speed of the synchronous method compared with the asynchronous one, by the verdict of their case."""
 
 
 @dataclass(frozen=True)
 class Comparison:
     """The best synchronous and the best asynchronous method on one distribution.
 
-    case: how much less time the synchronous one takes, decided as in all tables, as one of so many distributions.
+    case: how much less time the synchronous method takes, decided as in all tables, as one case of all distributions.
     """
 
     distribution: str
@@ -49,37 +50,39 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """Seconds of the synchronous over those of the asynchronous one, the geometric mean over pairs; NaN where not
-        known."""
+        """Return seconds of the synchronous method over the asynchronous method's, the geometric mean over pairs.
+
+        NaN if it is unknown.
+        """
         return math.nan if self.case.estimate is None else 1 - self.case.estimate / 100
 
     @property
     def low(self) -> float:
-        """Lower end of the ratio's 95 % interval."""
+        """Return the lower end of the ratio's 95 % interval."""
         return -math.inf if self.case.high is None else 1 - self.case.high / 100
 
     @property
     def high(self) -> float:
-        """Upper end of it."""
+        """Return the upper end of the ratio's 95 % interval."""
         return math.inf if self.case.low is None else 1 - self.case.low / 100
 
     @property
     def word(self) -> str:
-        """Return whether the synchronous one is faster or slower, as fast, or whether that is not decided."""
+        """Return whether the synchronous method is faster, slower or as fast, or that this is undecided."""
         return WORDS[self.case.verdict]
 
     def text(self) -> str:
-        """Return the ratio with its interval."""
+        """Return the ratio with its interval, as text."""
         note = f"; {self.case.note}" if self.case.note else ""
         if self.case.estimate is None:
             return f"not known{note}"
-        bound = {AT_LEAST: "at most ", AT_MOST: "at least "}.get(self.case.bound, "")  # of time saved, not of the ratio
+        bound = {AT_LEAST: "at most ", AT_MOST: "at least "}.get(self.case.bound, "")  # the case is about time saved
         seeds = f"{self.case.seeds} seeds{note}"
         return f"{bound}{self.ratio:.2f} times as long ({self.low:.2f} to {self.high:.2f}, {seeds})"
 
 
 def sample(results: Results, distribution: str, method: str, rate: float) -> Sample:
-    """Return the seconds to the target by seed; of a run that did not reach it those until its end, as a bound."""
+    """Return the seconds to the target, by seed; a run that missed the target has its whole seconds, as a bound."""
     points = {seed: StrategyRun(distribution, method, rate, seed) for seed in FINAL_SEEDS}
     found = {seed: results[point] for seed, point in points.items() if point in results}
     missed = frozenset(seed for seed, result in found.items() if math.isnan(result.seconds))
@@ -87,7 +90,7 @@ def sample(results: Results, distribution: str, method: str, rate: float) -> Sam
 
 
 def compare(results: Results, distribution: str) -> Comparison | None:
-    """Return the comparison; None unless both sides have runs with further seeds."""
+    """Return the comparison on one distribution; None unless both sides have runs with `FINAL_SEEDS`."""
     sides = [
         (method, sample(results, distribution, method, rate))
         for method, rate in finalists(distribution, results).items()
@@ -100,14 +103,14 @@ def compare(results: Results, distribution: str) -> Comparison | None:
 
 
 def comparisons(results: Results) -> list[Comparison]:
-    """Return those of all distributions that have them, corrected for their number: which of them differ is said."""
+    """Return the comparisons on all distributions, with verdicts corrected for their number."""
     found = [each for name in DISTRIBUTIONS if (each := compare(results, name)) is not None]
     cases = corrected([each.case for each in found])
     return [replace(each, case=case) for each, case in zip(found, cases, strict=True)]
 
 
 def verdicts(results: Results) -> Iterator[str]:
-    """Iterate over a line for each distribution, one on the claim, and those on what is held against it."""
+    """Yield one line per distribution, then lines on the claim and on possible objections to it."""
     found = comparisons(results)
     for comparison in found:
         yield line(comparison)
@@ -121,7 +124,7 @@ def verdicts(results: Results) -> Iterator[str]:
 
 
 def line(comparison: Comparison) -> str:
-    """Return what one distribution says."""
+    """Return the result on one distribution as a sentence."""
     distribution = DISTRIBUTIONS[comparison.distribution]
     sides = f"the best m-synchronous ({comparison.synchronous}) against {comparison.asynchronous}"
     said = f"{distribution.title}: {sides}: "
@@ -132,7 +135,7 @@ def line(comparison: Comparison) -> str:
 
 
 def on_the_claim(found: list[Comparison]) -> str:
-    """Return whether m-synchronous SGD is within the factor everywhere."""
+    """Return a sentence that says whether m-synchronous SGD is within the factor on all distributions."""
     known = [each for each in found if each.case.estimate is not None]
     said = f"The claim, that m-synchronous SGD is optimal up to a logarithm, held to 1 + ln n = {FACTOR:.2f}: "
     if not known:
@@ -149,7 +152,7 @@ def on_the_claim(found: list[Comparison]) -> str:
 
 
 def on_asynchrony(found: list[Comparison]) -> str:
-    """Return what asynchrony is worth, within the factor or not."""
+    """Return a sentence on the gain by asynchrony, within the factor or not."""
     said = "What asynchrony is worth beyond that: "
     slower = sorted((each for each in found if each.word == SLOWER), key=lambda each: -each.ratio)
     others = [each for each in found if each.word in (ALIKE, FASTER)]
@@ -163,7 +166,7 @@ def on_asynchrony(found: list[Comparison]) -> str:
 
 
 def on_waiting_for_all(results: Results) -> str | None:
-    """Return how much longer the baseline takes than the best asynchronous method, by medians; None if not known."""
+    """Return a sentence with the baseline's time over the best asynchronous method's, by medians; None if unknown."""
     ratios = {}
     for distribution in DISTRIBUTIONS:
         seconds = {
@@ -181,7 +184,7 @@ def on_waiting_for_all(results: Results) -> str | None:
 
 
 def on_the_control(results: Results) -> str | None:
-    """Return how far the baseline is from itself by another strategy; None if that was not run."""
+    """Return a sentence on the differences between the baseline and the control; None if the control was not run."""
     pairs = [
         (result, results[twin])
         for point, result in results.items()
@@ -189,5 +192,5 @@ def on_the_control(results: Results) -> str | None:
     ]
     if not pairs:
         return None
-    same = sum(np.array_equal(a[:-1], b[:-1], equal_nan=True) for a, b in pairs)  # but the time on this machine
+    same = sum(np.array_equal(a[:-1], b[:-1], equal_nan=True) for a, b in pairs)  # without the real seconds
     return f"Control: {CONTROL} and {BASELINE} have equal times, gradients and updates in {same} of {len(pairs)} runs."

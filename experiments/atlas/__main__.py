@@ -1,13 +1,13 @@
 """The atlas: methods that exchange less often, over links of 10 Mbit/s to 1 Gbit/s, with and without a straggler::
 
-    python -m experiments.atlas --dry-run              # how many runs, and for how long
-    sudo .venv/bin/python -m experiments.atlas         # what ``make figure-atlas`` does; hours
-    python -m experiments.atlas --simulated            # without root: in simulated time alone
+    python -m experiments.atlas --dry-run              # the number of runs, and their duration
+    sudo .venv/bin/python -m experiments.atlas         # as ``make figure-atlas``; hours
+    python -m experiments.atlas --simulated            # only in simulated time, without root
 
-The language model and a CNN are trained on four hosts, by every method that exchanges every so many steps; 234 runs in
-simulated time and 70 on the testbed, whose interfaces count the bytes as well. What is there already is not made again,
-so it goes on where it was ended. In the end: a figure, a table, all figures as CSV, and what they say of the formula by
-which such figures are drawn in the literature.
+The language model and a CNN are trained on four hosts, with every method that can exchange every few steps: 234 runs in
+simulated time, and 70 runs on the testbed, whose interfaces also count bytes. Runs that exist are not repeated, so an
+interrupted experiment continues where it stopped. The results are a figure, a table, all numbers as CSV, and a
+comparison with the formula that is used for such figures in the literature.
 """
 
 import argparse
@@ -55,18 +55,18 @@ def main() -> int:
 
 
 def hosts() -> EmulatedHosts:
-    """Return the testbed of runs by the clock."""
+    """Return the testbed for measured runs."""
     return EmulatedHosts(points.HOSTS, points.CPU)
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Also sets ``points``; ends the program where the arguments are wrong."""
+    """Return the arguments, with the list ``points`` of the chosen runs; end the program if the arguments are wrong."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0])
-    parser.add_argument("--simulated", action="store_true", help="leave out what needs root and a testbed")
-    parser.add_argument("--task", choices=TASKS, action="append", help="by default both")
-    parser.add_argument("--method", action="append", metavar="NAME", help="by default all")
-    parser.add_argument("--rate", action="append", metavar="RATE", help="of links; by default all")
-    parser.add_argument("--dry-run", action="store_true", help="only say how many runs there are, and for how long")
+    parser.add_argument("--simulated", action="store_true", help="leave out the runs that need root and a testbed")
+    parser.add_argument("--task", choices=TASKS, action="append", help="task of the runs; both by default")
+    parser.add_argument("--method", action="append", metavar="NAME", help="method of the runs; all by default")
+    parser.add_argument("--rate", action="append", metavar="RATE", help="rate of the links; all by default")
+    parser.add_argument("--dry-run", action="store_true", help="only print the number of runs and their duration")
     parser.add_argument("--out", type=Path, default=Path("results/figure-atlas.pdf"), help="(default: %(default)s)")
     add_workers(parser)
     add_record(parser)
@@ -83,12 +83,12 @@ def parse_arguments() -> argparse.Namespace:
     if options.simulated:
         options.points = [point for point in options.points if not point.measured]
     try:
-        for task in {point.task for point in options.points}:  # the data are there
+        for task in {point.task for point in options.points}:  # fails if data are missing
             analytic.model_bytes(task)
     except UsageError as error:
         parser.error(str(error))
     if not options.points:
-        parser.error("there is no such point")
+        parser.error("no run has this task, method and rate")
     return options
 
 

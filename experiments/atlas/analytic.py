@@ -1,4 +1,4 @@
-"""The formula of a step: a gradient, and every ``period`` steps an exchange, which nothing is done beside."""
+"""The formula of a step: a gradient, and every ``period`` steps an exchange, during which ranks only wait."""
 
 from functools import cache
 
@@ -19,9 +19,9 @@ EXCHANGED = {
     "lasgd": 0.0,
     "grsgd": 0.0,
 }
-"""Models that go over the busiest link in one exchange, which its ranks wait for."""
+"""Number of models that pass the busiest link in one exchange for which the ranks wait."""
 BLOCKING = ("ring_allreduce", "local_sgd", "diloco")
-"""The methods that the formula is for: all wait for an all-reduce."""
+"""The methods to which the formula applies: all their ranks wait for an all-reduce."""
 
 
 @cache
@@ -39,11 +39,11 @@ def exchange_seconds(point: AtlasRun) -> float:
 
 
 def step_seconds(point: AtlasRun) -> float:
-    """Return the seconds of a step: all wait for the slowest rank."""
+    """Return the seconds of a step, in which all ranks wait for the slowest one."""
     return point.compute_seconds * point.slower + exchange_seconds(point) / point.period
 
 
 def utilisation(point: AtlasRun) -> float:
-    """Return the share of the time in which ranks compute, on average over the ranks."""
+    """Return the share of the time in which ranks compute, the mean over the ranks."""
     compute = point.compute_seconds * (1 + (point.slower - 1) / HOSTS)
     return compute / step_seconds(point)

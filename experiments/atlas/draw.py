@@ -1,4 +1,4 @@
-"""The atlas as a figure, as a table, and what it says of the formulas."""
+"""The atlas as a figure and a table, and its comparison with the formula."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -20,24 +20,25 @@ from grsgd.runs.series import COLOURS, MARKERS
 from grsgd.units import rate
 
 LITERATURE = (1.08, 1.92)
-"""By how much one independent project has found steps to be longer than the formula says."""
+"""Least and greatest ratio of a step's seconds to the formula that one independent project has found."""
 MEGABYTE = 1e6
+"""Bytes of a megabyte."""
 NO_INTERFACES = np.full((1, 2), math.nan)
-"""What the interfaces of simulated hosts have counted."""
+"""Bytes counted by the interfaces of simulated hosts: unknown."""
 
 
 class AtlasNumbers(NamedTuple):
-    """The figures of a run that the atlas shows."""
+    """The numbers of a run that the atlas shows."""
 
     seconds_per_step: float
     utilisation: float
-    """Share of the time in which ranks compute, the mean over those that train."""
+    """Share of the time in which ranks compute, the mean over the ranks that train."""
     time_to_target: float
-    """Between two snapshots linear; NaN if it was not reached."""
+    """Seconds to the target, interpolated between two snapshots; NaN if the target was not reached."""
     megabytes: float
-    """Sent by all ranks, as counted."""
+    """Megabytes sent by all ranks, as counted by grsgd."""
     interface_megabytes: float
-    """The same by the hosts' interfaces, headers included; NaN in simulated time."""
+    """Megabytes sent by the hosts' interfaces, headers included; NaN in simulated time."""
 
     @classmethod
     def of(cls, run: Run) -> "AtlasNumbers":
@@ -52,14 +53,15 @@ class AtlasNumbers(NamedTuple):
 
 
 Results = Mapping[AtlasRun, AtlasNumbers]
+"""The numbers of the runs that exist."""
 
 
 def draw(results: Results, out: Path):
-    """Utilisation and time to the target over the links' rate: a column for each task and straggler.
+    """Draw utilisation and time to the target over the links' rate, one column for each task and straggler.
 
-    Lines are simulated, markers measured, and dashed lines the formula for all-reduce, one for each period.
+    Solid lines are simulated, markers measured, and dashed grey lines the formula for all-reduce, one per period.
     """
-    columns = [("gpt", 1), *(("cnn", slower) for slower in SLOWER)]  # of the others there are single points
+    columns = [("gpt", 1), *(("cnn", slower) for slower in SLOWER)]  # of other combinations, only single points exist
     figure = Figure(figsize=(11, 7), layout="constrained")
     panels = figure.subplots(2, len(columns), sharex=True, squeeze=False)
     rates = [rate(name) * 8 / 1e6 for name in RATES]
@@ -100,7 +102,7 @@ def draw(results: Results, out: Path):
 
 
 def table(results: Results) -> str:
-    """Return the table of measured points, each beside its simulation."""
+    """Return the table of measured points, each with the error of its simulation."""
     rows = []
     for point, found in results.items():
         if not point.measured:
@@ -124,7 +126,7 @@ def table(results: Results) -> str:
 
 
 def verdicts(results: Results) -> Iterator[str]:
-    """Iterate over what follows, a line each."""
+    """Yield the conclusions, one line each."""
     for measured in (True, False):
         ratios = [
             found.seconds_per_step / analytic.step_seconds(point)
@@ -162,5 +164,5 @@ def verdicts(results: Results) -> Iterator[str]:
 
 
 def spread(values: list[float]) -> str:
-    """Return median, least and largest."""
+    """Return median, least and greatest value, as text."""
     return f"{np.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"

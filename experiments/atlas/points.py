@@ -1,4 +1,4 @@
-"""The points of the atlas: which method exchanges how often, over which links, with which straggler."""
+"""The points of the atlas: methods, periods of their exchanges, links and stragglers."""
 
 import itertools
 import json
@@ -9,16 +9,18 @@ from experiments.runner.run_spec import MEASURED, SIMULATED, Link, RunSpec, load
 from grsgd.config import Config
 
 HOSTS = 4
+"""Number of hosts."""
 CPU = 0.4
-"""Processors of a host."""
+"""Number of cores of a host."""
 TASKS = ("gpt", "cnn")
 RATES = ("10mbit", "100mbit", "1gbit")
 LATENCY = "100us"
 SIGMA = 0.1
-"""Of the logarithm of the seconds of a gradient, in simulated time."""
+"""Sigma of the logarithm of the seconds of a gradient, in simulated time."""
 PERIODS = (1, 4, 16)
+"""Numbers of steps between two exchanges."""
 SLOWER = (1, 4)
-"""How many times slower host 0 computes."""
+"""Factors by which host 0 computes more slowly."""
 METHODS = {
     "ring_allreduce": None,
     "local_sgd": "H",
@@ -30,11 +32,11 @@ METHODS = {
     "gossip": "period",
     "grsgd": "H",
 }
-"""The methods, and by which option each exchanges every so many steps; None: in every step."""
+"""The methods, each with the option for its period; None for a method that exchanges in every step."""
 
 
 class AtlasRun(NamedTuple):
-    """A run, a point of the atlas."""
+    """A point of the atlas, which is one run."""
 
     task: str
     method: str
@@ -44,7 +46,7 @@ class AtlasRun(NamedTuple):
     measured: bool
 
     def overrides(self) -> tuple[str, ...]:
-        """Return what makes the task's configuration this point's. A host of the testbed is slow by itself."""
+        """Return the overrides of the task's configuration; on the testbed, a host is slow without an override."""
         found = [f"algorithm.name={json.dumps(self.method)}"]
         if (option := METHODS[self.method]) is not None:
             found.append(f"algorithm.{option}={self.period}")
@@ -65,17 +67,20 @@ class AtlasRun(NamedTuple):
 
     @property
     def compute_seconds(self) -> float:
-        """Seconds of a gradient, where it is not slower."""
+        """Return the seconds of a gradient on a host that is not slow."""
         return self.config().train.compute_seconds / CPU
 
 
 def periods_of(method: str) -> tuple[int, ...]:
+    """Return the periods at which a method is run."""
     return (1,) if METHODS[method] is None else PERIODS
 
 
 def simulated_points() -> Iterator[AtlasRun]:
-    """Yield all methods, with all periods, on all links: the CNN with and without a straggler, the language model
-    without, and where it is measured with one."""
+    """Yield the simulated points: all methods with all periods on all links.
+
+    The CNN is simulated with and without a straggler; the language model without, and with one where that is measured.
+    """
     for task, method, rate, slower in itertools.product(TASKS, METHODS, RATES, SLOWER):
         for period in periods_of(method):
             point = AtlasRun(task, method, period, rate, slower, False)
@@ -84,8 +89,11 @@ def simulated_points() -> Iterator[AtlasRun]:
 
 
 def measured_points() -> Iterator[AtlasRun]:
-    """Yield those that are measured as well: at one period, the language model on every link, and with a straggler on
-    one of them, on which it is measured with every period, too; and there the CNN, with and without a straggler."""
+    """Yield the measured points.
+
+    With one period, the language model is measured on every link, and on one link also with a straggler. On that link
+    it is measured with every period, and the CNN with one period, with and without a straggler.
+    """
     link = RATES[1]
     for method in METHODS:
         middle = min(PERIODS[1], max(periods_of(method)))

@@ -1,18 +1,20 @@
-"""About how long the runs of the atlas take, before any was made."""
+"""Approximate durations of the atlas's runs, for the forecast before any run exists."""
 
 from experiments.atlas.analytic import step_seconds
 from experiments.atlas.points import HOSTS, AtlasRun
 from experiments.runner.costs import Seconds
 
 SIMULATED_SECONDS = {"gpt": 40.0, "cnn": 12.0}
-"""About how long a simulation takes on one core."""
+"""Approximate seconds of a simulation on one core, by task."""
 AROUND = 20.0
-"""Seconds around the training of a measured run, most of them for its test values; its part of making a testbed is
-among them."""
+"""Seconds of a measured run before and after its training.
+
+Most of them evaluate the model; the run's share of making the testbed is included.
+"""
 
 
 def expect_seconds(point: AtlasRun) -> Seconds:
-    """Return the seconds of a run: of a core if it is simulated, of the testbed if it is measured."""
+    """Return the seconds of a run: of a core for a simulated run, of the testbed for a measured one."""
     if not point.measured:
         return Seconds(SIMULATED_SECONDS[point.task], 0.0)
     config = point.config()

@@ -1,1 +1,1 @@
-"""Speed against other programs, measured side by side in one run. Start with ``python -m experiments.bench``."""
+"""Speed compared with other programs, measured in turns in one run. Start with ``python -m experiments.bench``."""

@@ -1,8 +1,8 @@
-"""Run the benchmarks; each starts the MPI jobs it needs::
+"""Run the benchmarks; each section starts its own MPI jobs::
 
-python -m experiments.bench                       # all of them, about ten minutes
-python -m experiments.bench allreduce --quick     # one of them, a few seconds, to see that it works
-python -m experiments.bench --gpu                 # those on a GPU, which all ranks share
+python -m experiments.bench                       # all sections, about ten minutes
+python -m experiments.bench allreduce --quick     # one section, a few seconds, to see that it works
+python -m experiments.bench --gpu                 # the sections for a GPU, which all ranks share
 """
 
 import argparse
@@ -35,26 +35,27 @@ SECTIONS = {
     "compression": (1,),
     "checkpoints": (2,),
 }
-"""The sections, each a module of its own, and the numbers of ranks on which it runs."""
+"""The sections, each in a module of its name, with the numbers of ranks on which each runs."""
 LINKS = {"wire": "100mbit"}
-"""Those between emulated hosts, a rank on each, with links of such a rate."""
+"""Sections that run between emulated hosts, one rank per host, with the rate of the links."""
 GPU_SECTIONS = {"codec": (1,), "compression": (1,), "merges": (1,), "overhead": (1,), "transfers": (2,)}
-"""Those on a GPU."""
+"""Sections for a GPU, with their numbers of ranks."""
 PICTURE = "bench-allreduce.svg"
+"""Name of the figure of all-reduces."""
 TIMEOUT = 900
-"""Seconds a section may take; they take one to three minutes on two cores."""
+"""Greatest number of seconds for a section, which takes one to three minutes on two cores."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.bench", description="Speed against other programs.")
     parser.add_argument("sections", nargs="*", metavar="section", help=f"one of {', '.join(SECTIONS)} (default: all)")
     parser.add_argument("--gpu", action="store_true", help=f"run on a GPU; sections {', '.join(GPU_SECTIONS)}")
-    parser.add_argument("--quick", action="store_true", help="only see that it works: too short to measure anything")
+    parser.add_argument("--quick", action="store_true", help="only check that it works; the times mean nothing")
     add_record(parser)
     arguments = parser.parse_args()
     sections = GPU_SECTIONS if arguments.gpu else SECTIONS
     if unknown := set(arguments.sections) - set(sections):
-        parser.error(f"unknown section {min(unknown)}; there are {', '.join(sections)}")
+        parser.error(f"unknown section {min(unknown)}; allowed: {', '.join(sections)}")
     if arguments.gpu:
         try:
             pick_device("cuda")
@@ -77,7 +78,7 @@ def main() -> int:
 
 
 def job(section: str, ranks: int, flags: list[str]) -> bool:
-    """Run one section on so many ranks; whether it succeeded."""
+    """Run one section on ``ranks`` ranks; return whether it succeeded."""
     module = [sys.executable, "-m", "mpi4py", "-m", f"experiments.bench.{section}", *flags]
     try:
         with Testbed(ranks, LINKS[section]) if section in LINKS else nullcontext() as testbed:

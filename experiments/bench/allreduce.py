@@ -1,11 +1,11 @@
 """All-reduce: every variant of grsgd against ``MPI_Allreduce`` and torch's gloo, float32, in place.
 
-``memcpy`` copies an array of that size on all ranks at once: of what sums without a network it is the bound, for all
-arrays are read and written once. ``shared, in place`` is ``shared`` of an array that lies in shared memory, as the
-gradients of ``ring_allreduce`` do. ``auto`` is the variant that a trial has chosen for this size, and a note below says
-by how much it is slower than the fastest of all.
+``memcpy`` copies an array of the same size on all ranks at once. It is the bound for all sums without a network,
+because a sum also reads and writes every array once. ``shared, in place`` is ``shared`` for an array in shared memory,
+such as the gradients of ``ring_allreduce``. ``auto`` is the variant that a trial has chosen for this size; a note below
+the table says by how much it is slower than the fastest variant.
 
-algbw is bytes / time and busbw is algbw * 2(n-1)/n, as nccl-tests defines them.
+algbw is bytes / time and busbw is algbw * 2(n-1)/n, as defined in nccl-tests.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ from grsgd.models.flat import Flat
 KIB, MIB = 1 << 10, 1 << 20
 ROUNDS = {4 * KIB: 200, 64 * KIB: 200, MIB: 100, 16 * MIB: 30, 64 * MIB: 15, 256 * MIB: 5}
 ARRAYS_OF_A_RANK = 7
-"""At most so many of one length at a time: x, its copy, its row in shared memory, scratch memory, gloo's."""
+"""Greatest number of arrays of one length on a rank: x, its copy, its row in shared memory, scratch memory, gloo's."""
 
 
 def main():
@@ -82,7 +82,7 @@ def main():
 
 
 def slower(seconds: dict[str, np.ndarray], chosen: str) -> str:
-    """Return in words how a variant compares with the fastest of all, MPI's own included."""
+    """Return words that compare a variant with the fastest of all, MPI's own included."""
     medians = {name: np.median(taken) for name, taken in seconds.items() if name != MEMCPY}
     mine = medians.get(f"grsgd {chosen}, in place", medians[f"grsgd {chosen}"])
     best = min(medians, key=medians.get)
@@ -91,7 +91,7 @@ def slower(seconds: dict[str, np.ndarray], chosen: str) -> str:
 
 
 def contenders_for(mpi, comm, driver, x, inside, gloo: bool) -> dict:
-    """``inside``: an array as long as x that lies in shared memory."""
+    """Return the contenders as functions, by name. ``inside``: an array in shared memory, as long as ``x``."""
     from mpi4py import MPI
 
     copy = np.zeros_like(x)

@@ -1,9 +1,9 @@
-"""Training steps with one all-reduce of the whole gradient and with buckets, beside the same step without messages.
+"""Training steps with one all-reduce of the whole gradient, with buckets, and without messages.
 
-share hidden = 1 - (step - step alone) / all-reduce, where the step alone is the same forward pass, backward pass and
-update of a rank that sends nothing. Nothing but a backward pass can hide an all-reduce, so the batch is as long as
-makes it take about twice as long as the all-reduce does. "elsewhere" as in `experiments.bench.overlap`: the processor
-that computes is another one, and this one only hears of each gradient.
+share hidden = 1 - (step - step alone) / all-reduce. The step alone is the same forward pass, backward pass and update
+on a rank that sends nothing. Only a backward pass can hide an all-reduce, so the batch size makes it take about twice
+as long as the all-reduce. "elsewhere" has the meaning of `experiments.bench.overlap`: another processor computes the
+backward pass, and this one is only told of each gradient.
 """
 
 import copy
@@ -22,15 +22,16 @@ from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import MpiDriver
 
 LAYERS, WIDTH = 22, 512
-"""Of the model, of 22 MiB."""
+"""Number of layers and their width, for a model of 22 MiB."""
 BUCKETS = (4, 8)
+"""Numbers of buckets that are measured."""
 ROUNDS = 9
 TIMES_AS_LONG = 2.0
-"""The backward pass, as the all-reduce."""
+"""Seconds of the backward pass over seconds of the all-reduce."""
 
 
 class Pause(torch.autograd.Function):
-    """The identity, behind which another processor computes for ``seconds`` in the backward pass."""
+    """An identity function in whose backward pass this processor waits ``seconds``, while another one computes."""
 
     @staticmethod
     def forward(context, x, seconds):
@@ -44,7 +45,7 @@ class Pause(torch.autograd.Function):
 
 
 class Network(nn.Module):
-    """``pause``: seconds of each layer's backward pass that another processor computes."""
+    """A model of linear layers; ``pause``: seconds of each layer's backward pass that another processor computes."""
 
     def __init__(self, pause: float = 0.0):
         super().__init__()
@@ -61,7 +62,7 @@ class Network(nn.Module):
 
 
 class Steps:
-    """Steps of a model on a batch; ``distribute(model, optimizer)`` makes the optimizer."""
+    """Training steps of a model on one batch; ``distribute(model, optimizer)`` makes the optimizer."""
 
     def __init__(self, model: Network, x: torch.Tensor, distribute=lambda model, optimizer: optimizer):
         self.model, self.x = copy.deepcopy(model), x
@@ -79,7 +80,7 @@ class Steps:
 
 
 def rows(mpi, quick: bool) -> list[list]:
-    """Measure; returns the rows of the table."""
+    """Measure all combinations; return the rows of the table."""
     comm, driver = Communicator(MpiBackend(mpi.Dup())), MpiDriver(mpi.rank, progress_mode="inline")
     gradient = np.zeros(sum(p.numel() for p in Network().parameters()), np.float32)
     allreduce = {"all-reduce": lambda: driver.run(ring_allreduce(comm, gradient))}
@@ -104,7 +105,7 @@ def rows(mpi, quick: bool) -> list[list]:
 
 
 def batch_for(mpi, seconds: float) -> int:
-    """Return how many samples make a backward pass of so many seconds, while all ranks compute."""
+    """Return the batch size whose backward pass takes ``seconds`` while all ranks compute."""
     size = 64
     steps = Steps(Network(), torch.randn(size, WIDTH))
     take_turns(mpi, {"": steps}, 6)

@@ -1,7 +1,9 @@
-"""The Python of one all-reduce call: of one of two ranks whose partner's messages have always come, so that nothing is
-waited for. Beside it what NumPy takes to add up the array and to scale it, and how much memory a call allocates.
+"""The time of the Python code in one all-reduce call.
 
-``cold``: after 2 MiB were written, as a model's step does between two calls.
+It is measured on one of two ranks, whose partner's messages have always arrived, so that the rank never waits. For
+comparison: the time in which NumPy adds up the array and scales it. A further column: the memory that a call allocates.
+
+``cold``: calls after 2 MiB were written, as a model's step does between two calls.
 """
 
 import mmap
@@ -22,18 +24,18 @@ SIZES = (4 << 10, 64 << 10, 1 << 20)
 VARIANTS = ("ring", "halving-doubling", "mpi", "shared")
 ROUNDS, CALLS, COLD_CALLS = 25, 100, 200
 FAR_AHEAD = 1 << 40
-"""A phase that no rank reaches."""
+"""A phase of shared memory that no rank reaches."""
 
 
 class Come:
-    """A message that is there."""
+    """A message that has already arrived."""
 
     def Test(self) -> bool:
         return True
 
 
 class Pretended:
-    """The backend of rank 0 of two; what the other one sends has always come."""
+    """The backend of rank 0 of two ranks; every message of the other rank has already arrived."""
 
     rank, size, lost, survives_deaths, shares_memory, hosts = 0, 2, (), False, True, None
 
@@ -47,7 +49,7 @@ class Pretended:
 
 
 def communicator() -> Communicator:
-    """Return one of two ranks, the other of which is always ready, in messages and in shared memory."""
+    """Return the communicator of one of two ranks; the other rank is always ready, in messages and in shared memory."""
     comm = Communicator(Pretended())
     memory = SharedMemory(mmap.mmap(-1, total_bytes(2, 2 * PIECE_BYTES)), 0, 2, 2 * PIECE_BYTES)
     comm.shared[0] = Buffers(comm, memory)
@@ -56,7 +58,7 @@ def communicator() -> Communicator:
     return comm
 
 
-@np.errstate(over="ignore", invalid="ignore")  # what is added up again and again is without meaning
+@np.errstate(over="ignore", invalid="ignore")  # the repeated sums overflow and have no meaning
 def main():
     mpi, quick = start()
     comm, driver, rows = communicator(), MpiDriver(progress_mode="inline"), []
@@ -96,7 +98,7 @@ def after_others(call: Callable, junk: np.ndarray) -> float:
 
 
 def allocated(call: Callable) -> int:
-    """Return how many bytes a call allocates at most at once, objects of Python included."""
+    """Return the greatest number of bytes that a call has allocated at once, Python objects included."""
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]

@@ -1,9 +1,9 @@
-"""The cost of a checkpoint in every hundred steps, of training with a model of 100 MB.
+"""The cost of a checkpoint every hundred steps, in a training with a model of 100 MB.
 
-Steps are timed one by one: on a machine where the time of a hundred steps varies by more than a checkpoint costs, the
-steps that a checkpoint is taken in, and written beside, still differ from their neighbours. The cost is by how much
-they are longer than the median of the steps that no checkpoint is written beside, summed up, as a share of a hundred
-such steps. As many steps in between, without a checkpoint, are summed up the same way: they should come to nothing.
+Steps are timed one by one. If the time of a hundred steps varies by more than a checkpoint costs, the steps in which a
+checkpoint is taken and written still differ from their neighbours. The cost is the sum of their excess over the median
+of the steps without a checkpoint, as a share of a hundred median steps. For comparison, the same sum is taken over the
+same number of steps without a checkpoint: it should be near zero.
 """
 
 import tempfile
@@ -21,14 +21,15 @@ from grsgd.job.run import run
 from grsgd.training.checkpoints import Every
 
 EVERY, CHECKPOINTS = 100, 6
+"""Number of steps between two checkpoints, and number of checkpoints."""
 BESIDE = 40
-"""Steps that a checkpoint may be written beside: 10 s, where writing 400 MB takes some."""
+"""Number of steps during which a checkpoint may be written: 10 s, if writing 400 MB takes some seconds."""
 HIDDEN = [4960, 4960]
-"""About 25 million parameters, 100 MB; with momentum a rank keeps 200 MB."""
+"""Widths of the model's layers: about 25 million parameters, 100 MB; with momentum a rank keeps 200 MB."""
 
 
 class Timed(RingAllreduce, name="timed"):
-    """All-reduce that notes when each step has ended."""
+    """An all-reduce algorithm that notes the time at which each step has ended."""
 
     ends: ClassVar[list[float]] = []
 
@@ -51,7 +52,7 @@ def main():
     with tempfile.TemporaryDirectory() as mine:
         folder = Path(mpi.bcast(mine))
         run(mpi, parse(content), folder / "run.h5", keeping=Keeping(folder / "kept", Every(steps=every)))
-        mpi.Barrier()  # nobody uses the folder any more
+        mpi.Barrier()  # after it no rank uses the folder any more
     steps = slowest(mpi, {"steps": list(np.diff(Timed.ends))})["steps"]
     # The checkpoint after step k is taken before step k + 1, which is number k of these differences.
     taken = [every * number - 1 for number in range(1, CHECKPOINTS + 1)]

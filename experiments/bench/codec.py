@@ -1,5 +1,7 @@
-"""Fixed point and packets against a copy, on one core or a GPU: bytes read and written a second, of arrays beyond any
-cache."""
+"""Fixed point and packets against a copy, on one core or a GPU: bytes read and written per second.
+
+The arrays are larger than any cache.
+"""
 
 import time
 
@@ -18,7 +20,9 @@ SIZE = {"cpu": 128, "cuda": 512}
 """MiB of each array, by device."""
 ROUNDS = 20
 N, R = 4, 3
+"""Number of ranks and redundancy of the packets."""
 PLANS = ((10, 3), (20, 3), (20, 5))
+"""Numbers of ranks and redundancies whose packet plans are timed."""
 
 
 def main():
@@ -42,7 +46,7 @@ def main():
 
 
 def plan_seconds(n: int, r: int) -> tuple[str, int]:
-    """Return how long it takes from nothing until a rank knows all its packets, and how many it sends."""
+    """Return the seconds in which a rank plans all its packets from scratch, and the number of sent packets."""
     packet_plan.cache_clear()
     subset_placement.cache_clear()
     begin = time.perf_counter()
@@ -52,7 +56,7 @@ def plan_seconds(n: int, r: int) -> tuple[str, int]:
 
 
 def calls(words: int, on: torch.device) -> tuple[dict, dict[str, int]]:
-    """Return what to time, and how many arrays of ``words`` each reads and writes."""
+    """Return functions to time, by name, and the number of arrays of ``words`` words that each reads and writes."""
     plan = packet_plan(N, R)
     codec = Codec(plan, 0, R * words)
     out_going, incoming = next(plan.sent(0)), next(plan.received(0))

@@ -1,5 +1,8 @@
-"""Compressed vectors against a copy, on one core or a GPU: how long it takes to encode one, with what is left out fed
-back, and to decode it, and the rate of a link that is as fast."""
+"""Compressed vectors against a copy, on one core or a GPU.
+
+For each compressor: the time to encode a vector, with and without feedback of the left-out part, and to decode it. The
+last column is the rate of the link on which the saved bytes take as long as encoding.
+"""
 
 import numpy as np
 import torch
@@ -9,7 +12,7 @@ from grsgd.comm.compression.compressors import COMPRESSORS, CompressionOptions, 
 from grsgd.models.flat import Flat
 
 VALUES = {"cpu": 4 << 20, "cuda": 64 << 20}
-"""Of each vector, float32, by device."""
+"""Number of float32 values of each vector, by device."""
 ROUNDS = 10
 
 

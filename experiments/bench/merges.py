@@ -1,4 +1,4 @@
-"""Merges of models against a copy, on a GPU: bytes read and written a second."""
+"""Merges of models against a copy, on a GPU: bytes read and written per second."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""The time that grsgd's own training loop adds to a step of a bare torch loop, on one rank, for every algorithm."""
+"""The time that grsgd's training loop adds to a step of a plain torch loop, on one rank, for every algorithm."""
 
 import itertools
 from dataclasses import replace
@@ -23,11 +23,11 @@ CASES = {
     "cpu": (("dnn", 16, (1, 28, 28)), ("dnn", 64, (1, 28, 28)), ("cnn", 16, (1, 28, 28)), ("cnn", 64, (1, 28, 28))),
     "cuda": (("resnet18", 64, (3, 32, 32)), ("resnet18", 64, (3, 224, 224))),
 }
-"""Model, batch size and shape of an image, by device."""
+"""Models, batch sizes and shapes of an image, by device."""
 BLOCK = 5
-"""Steps in a row."""
+"""Number of steps in a row."""
 SECONDS = 10
-"""Duration of a case, about."""
+"""Approximate seconds of a case."""
 
 
 def main():
@@ -53,6 +53,7 @@ def main():
 
 
 def bare_loop(model: str, shape, batches, on: torch.device):
+    """Return a function that takes `BLOCK` steps of a plain torch loop."""
     torch.manual_seed(0)
     model = models.build(model, shape, CLASSES).to(on)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -70,7 +71,7 @@ def bare_loop(model: str, shape, batches, on: torch.device):
 
 
 class Repeated:
-    """Training data that consist of the same few batches over and over."""
+    """Training data that consist of the same few batches, repeated without end."""
 
     def __init__(self, batches):
         self.repeated = batches
@@ -84,7 +85,7 @@ class Repeated:
 
 
 def our_loop(mpi, algorithm: str, model: str, shape, batches, on: torch.device):
-    """The same steps by ``Trainer``, with everything that its loop does between two snapshots."""
+    """Return a function that takes the same steps with ``Trainer``, with all work of its loop between two snapshots."""
     settings = {
         "algorithm": {"name": algorithm},
         "model": {"name": model},

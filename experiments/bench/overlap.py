@@ -1,10 +1,10 @@
 """The share of a background all-reduce that hides behind a backward pass.
 
-share hidden = 1 - (together - backward) / all-reduce: 1 if the all-reduce costs no time, 0 if it might as well wait.
-Where ranks outnumber free cores, only waiting can hide: adding the arrays takes its core time either way. So there is
-a second backward pass, which another processor computes, such as a GPU: here it only takes time. Then whole training
-steps, with buckets of the gradient and without (`experiments.bench.bucketed_steps`; ``--steps``: these alone). Over a
-link::
+share hidden = 1 - (together - backward) / all-reduce: 1 if the all-reduce costs no time, 0 if it might as well run
+afterwards. If ranks outnumber free cores, only waiting can hide, because adding the arrays takes its core time in any
+case. So a second kind of backward pass is measured, which another processor computes, such as a GPU: on this processor
+it only takes time. The last table has whole training steps, with and without buckets of the gradient
+(`experiments.bench.bucketed_steps`; ``--steps``: only these). Over a link::
 
     grsgd testbed --hosts 2 --rate 1gbit -- -n 2 -x PYTHONPATH python -m mpi4py -m experiments.bench.overlap
 """
@@ -30,10 +30,11 @@ VARIANTS = ("ring", "mpi")
 ROUNDS = 40
 LAYERS, WIDTH, BATCH = 16, 512, 32
 ELSEWHERE_SECONDS = 0.3
+"""Seconds of a backward pass on another processor."""
 
 
 class Backward:
-    """A pass of about 16 MiB of gradients; ``on_gradient()`` is called 32 times in it."""
+    """A backward pass with about 16 MiB of gradients, which calls ``on_gradient()`` 32 times."""
 
     def __init__(self, on_gradient=None):
         torch.manual_seed(0)
@@ -48,7 +49,7 @@ class Backward:
 
 
 class Elsewhere:
-    """A backward pass on another processor, of which this one hears 32 times."""
+    """A backward pass on another processor, which calls ``on_gradient()`` 32 times on this one."""
 
     def __init__(self, on_gradient=None):
         self.on_gradient = on_gradient or (lambda: None)
@@ -60,7 +61,10 @@ class Elsewhere:
 
 
 PASSES = {"here": (Backward, SIZES, ROUNDS), "elsewhere": (Elsewhere, SIZES[-1:], 9)}
-"""Of the second the longest alone: its time varies by milliseconds."""
+"""Kinds of backward passes, with sizes in MiB and rounds.
+
+The second kind has only the longest all-reduce, because its time varies by milliseconds.
+"""
 
 
 def main():
@@ -72,7 +76,7 @@ def main():
 
 
 def allreduces(mpi, quick: bool):
-    """All-reduces behind backward passes that know nothing of them."""
+    """Measure all-reduces of arrays that have nothing to do with the backward pass behind which they run."""
     rows = []
     for where, (make, sizes, rounds) in PASSES.items():
         for progress_by in ("thread", "inline"):

@@ -1,4 +1,4 @@
-"""The all-reduces of a benchmark as a picture: how many times as long as a memcpy each takes, by size."""
+"""The figure of a benchmark's all-reduces: the time of each as a multiple of a memcpy, by size of the array."""
 
 import csv
 from collections import defaultdict
@@ -18,19 +18,19 @@ SHOWN = {
     "MPI_Allreduce": "MPI_Allreduce",
     "gloo": "gloo",
 }
-"""The contenders that are drawn, and how they are called there; the others are in the table."""
+"""The contenders that are drawn, with their labels; the table has the other contenders, too."""
 KIB = 1 << 10
 
 
 class Timing(NamedTuple):
-    """Whose all-reduce it is, of how many bytes."""
+    """A contender's all-reduce of arrays of ``nbytes`` bytes."""
 
     contender: str
     nbytes: int
 
 
 class Spread(NamedTuple):
-    """Seconds over all rounds."""
+    """Seconds of a call: median, least and greatest value over all rounds."""
 
     median: float
     least: float
@@ -38,6 +38,7 @@ class Spread(NamedTuple):
 
 
 def read(path: Path) -> dict[Timing, Spread]:
+    """Return the seconds in a CSV file."""
     with path.open(newline="") as file:
         return {
             Timing(row["contender"], int(row["nbytes"])): Spread(*(float(row[name]) for name in Spread._fields))
@@ -46,7 +47,7 @@ def read(path: Path) -> dict[Timing, Spread]:
 
 
 def draw(by_ranks: dict[int, dict[Timing, Spread]], out: Path):
-    """Write a panel for each number of ranks, as SVG; bars reach from the fastest round to the slowest."""
+    """Write an SVG with one panel per number of ranks; shaded areas extend from the fastest round to the slowest."""
     figure = Figure(figsize=(4.6 * len(by_ranks), 3.4), layout="constrained")
     panels = figure.subplots(1, len(by_ranks), sharey=True, squeeze=False)[0]
     for panel, (ranks, results) in zip(panels, sorted(by_ranks.items()), strict=True):

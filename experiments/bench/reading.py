@@ -1,9 +1,9 @@
 """A neighbour's model on the same host: sent in a message, or read in memory that both ranks share.
 
-All ranks have just updated their models, and each gets that of the next one; with ``and mixed`` it then computes by how
-much the mean of both differs from its own, as `dpsgd` does. What is read instead of received is announced by an empty
-message, and another one tells its owner that it may be written again. A message leaves memory of the rank's own: from
-memory that ranks share the kernel copies more slowly.
+All ranks have just updated their models, and each rank gets the model of the next one. With ``and mixed`` it then
+computes the change from its own model to the mean of both, as `dpsgd` does. A model that is read, and not received, is
+announced by an empty message. Another empty message tells its owner that it may be overwritten. A message is sent from
+memory of the rank's own, because the kernel copies more slowly from shared memory.
 """
 
 import numpy as np
@@ -24,11 +24,14 @@ TAG, ANSWER = 1, 2
 MESSAGE, COPIED = "message", "copied from shared memory"
 MESSAGE_MIXED, COPIED_MIXED, IN_PLACE = "message, and mixed", f"{COPIED}, and mixed", "mixed where it lies"
 BARS = {COPIED: MESSAGE, COPIED_MIXED: MESSAGE_MIXED, IN_PLACE: MESSAGE_MIXED}
-"""Of each contender the one that it takes the place of."""
+"""Contenders that read, each with the contender by messages with which it is compared."""
 
 
 class Neighbour:
-    """One rank's model, twice, and that of the rank before it; ``change``: where the result lies."""
+    """One rank's model, in its own and in shared memory, and the model of the rank before it.
+
+    ``change``: the array for the result.
+    """
 
     def __init__(self, comm: Communicator, memory, nbytes: int):
         size, self.comm = nbytes // 4, comm
@@ -38,7 +41,7 @@ class Neighbour:
         self.shared, self.theirs = Flat.of(rows[comm.rank, :size]), Flat.of(rows[self.source, :size])
 
     def update(self, number: int, is_shared: bool):
-        """Write the model that the next exchange is of, and no other: what was written last is in the cache."""
+        """Write only the model that the next exchange will use, because the model written last is in the cache."""
         flat = self.shared if is_shared else self.own
         flat.tensor.fill_(number + self.comm.rank)
 
@@ -46,7 +49,7 @@ class Neighbour:
         yield self.comm.Irecv(self.change.array, self.source, TAG), self.comm.Isend(self.own.array, self.dest, TAG)
 
     def reading(self, read):
-        """Schedule: call ``read()`` while the other rank's model stays what it is."""
+        """Schedule: call ``read()`` while the other rank does not change its model."""
         empty = [np.empty(1, np.uint8) for _ in range(4)]
         answer = self.comm.Irecv(empty[0], self.dest, ANSWER)
         announced = self.comm.Isend(empty[1], self.dest, TAG)
@@ -75,7 +78,7 @@ class Neighbour:
         self.mix(self.shared)
 
     def contenders(self) -> dict:
-        """Return what makes each schedule."""
+        """Return a function for each contender that makes its schedule."""
         return {
             MESSAGE: self.message,
             COPIED: lambda: self.reading(self.copy),
@@ -101,7 +104,7 @@ def main():
 
 
 def take_turns(mpi, driver: MpiDriver, neighbour: Neighbour, rounds: int) -> dict[str, np.ndarray]:
-    """Return seconds of each contender in each round, of the slowest rank; raises RuntimeError for a wrong result."""
+    """Return the seconds of the slowest rank, for each contender and round; raise RuntimeError for a wrong result."""
     contenders = neighbour.contenders()
     seconds = {name: [] for name in contenders}
     for number, name in enumerate(turns(contenders, rounds)):

@@ -1,4 +1,4 @@
-"""Shared by all benchmarks: contenders that take turns in the same processes, and tables of medians."""
+"""Common parts of all benchmarks: contenders that take turns in the same processes, and tables of medians."""
 
 import importlib.util
 import os
@@ -15,11 +15,11 @@ import torch
 from tabulate import tabulate
 
 RESULTS = Path("results")
-"""Where files of figures go; benchmarks run at the top of the project."""
+"""Folder for files of numbers and figures; benchmarks run at the top of the project."""
 
 
 def machine() -> str:
-    """One line: the processor and the versions of everything that takes part."""
+    """Return one line with the processor and the versions of all programs that take part."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -45,7 +45,7 @@ def has(module: str) -> bool:
 
 
 def start() -> tuple:
-    """MPI's world and whether this is a quick run; one thread per rank."""
+    """Return MPI's world, and whether this is a quick run; each rank uses one thread."""
     from grsgd.job import launch
 
     mpi = launch.world()
@@ -64,7 +64,7 @@ def device() -> torch.device:
 
 
 def complete(call: Callable, on: torch.device) -> Callable:
-    """``call``, and the wait until the GPU has done what it queued."""
+    """Return a function that calls ``call`` and waits until the GPU has done the queued work."""
     if on.type != "cuda":
         return call
 
@@ -76,7 +76,7 @@ def complete(call: Callable, on: torch.device) -> Callable:
 
 
 def start_gloo(mpi) -> bool:
-    """torch.distributed with gloo between the same processes; False if this torch has none."""
+    """Start torch.distributed with gloo between the same processes; return False if this torch has no gloo."""
     import torch.distributed as dist
 
     if not (dist.is_available() and dist.is_gloo_available()):
@@ -88,8 +88,10 @@ def start_gloo(mpi) -> bool:
 
 
 def take_turns(mpi, contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, np.ndarray]:
-    """Return seconds of each contender in each round: one call each in turn, a barrier before, the slowest rank
-    counts."""
+    """Return the seconds of the slowest rank, for each contender and round.
+
+    In each round every contender is called once, in turn, with a barrier before each call.
+    """
     seconds = {name: [] for name in contenders}
     for name in turns(contenders, rounds):
         mpi.Barrier()
@@ -100,8 +102,10 @@ def take_turns(mpi, contenders: dict[str, Callable[[], object]], rounds: int) ->
 
 
 def turns(contenders: Iterable[str], rounds: int) -> Iterator[str]:
-    """Yield whose turn it is: in each round each contender's once, in a random order, the same on all ranks, so that
-    none always follows the same one."""
+    """Yield the contenders in turn: each once per round, in a random order that is the same on all ranks.
+
+    So no contender always follows the same other one.
+    """
     names, order = list(contenders), np.random.default_rng(0)
     for _ in range(rounds):
         for index in order.permutation(len(names)):
@@ -109,7 +113,7 @@ def turns(contenders: Iterable[str], rounds: int) -> Iterator[str]:
 
 
 def slowest(mpi, seconds: dict[str, list[float]]) -> dict[str, np.ndarray]:
-    """Return the same of the slowest rank, number for number."""
+    """Return the seconds of the slowest rank, measurement by measurement."""
     from mpi4py import MPI
 
     mine = np.array(list(seconds.values()))
@@ -119,12 +123,12 @@ def slowest(mpi, seconds: dict[str, list[float]]) -> dict[str, np.ndarray]:
 
 
 def median_and_range(values, form: str = ".2f") -> str:
-    """Return median (smallest-largest)."""
+    """Return the text: median (smallest-largest)."""
     return f"{np.median(values):{form}} ({np.min(values):{form}}-{np.max(values):{form}})"
 
 
 _kept: dict[Path, list[tuple]] = {}
-"""The cells of the tables of this job, by file."""
+"""Cells of the tables that this job has written, by file."""
 
 
 def numbers_file(section: str, ranks: int, gpu: bool) -> Path:
@@ -133,7 +137,7 @@ def numbers_file(section: str, ranks: int, gpu: bool) -> Path:
 
 
 def keep(file: Path, cells: list[tuple]):
-    """Write the cells of a table into a CSV file, behind those of tables before it in this job."""
+    """Append the cells of a table to a CSV file that holds all tables of this job."""
     from experiments.figures import write_rows
 
     _kept.setdefault(file, []).extend(cells)
@@ -147,8 +151,10 @@ def announce(mpi, text: str):
 
 
 def report(mpi, title: str, headers: list[str], rows: list[list], notes: list[str] = ()):
-    """Print a table, and add it to the numbers of the section, which have a row for each of its cells; of a
-    quick run, which measures nothing, print it alone."""
+    """Print a table, and add its cells to the file of the section's numbers.
+
+    A quick run measures nothing, so its table is only printed.
+    """
     if mpi.rank == 0:
         if "--quick" not in sys.argv:
             section = Path(sys.modules["__main__"].__file__).stem

@@ -1,6 +1,6 @@
-"""Measures what it costs that a thread stands ready to move messages for a trainer that does not; the aim is nothing.
+"""Measures the cost of a thread that stands by to move messages while the trainer computes; it should be zero.
 
-The same training steps with and without that thread, where the trainer moves messages itself (``inline``)
+The same training steps run with and without the thread. In both cases the trainer moves messages itself (``inline``)
 and polls often enough, so that the thread has nothing to do.
 """
 
@@ -37,13 +37,13 @@ def main():
 
 
 def algorithms() -> list[str]:
-    """Return those that send in the background, in a user's own loop as well."""
+    """Return the algorithms that send in the background and support a user's own loop."""
     traits = {name: cls.traits for name, cls in sorted(ALGORITHMS.items())}
     return [name for name, its in traits.items() if its.in_background and its.supports_own_loop]
 
 
 def steps_seconds(mpi, algorithm: str, model, with_thread: bool, batches, steps: int) -> float:
-    """Return seconds of ``steps`` steps of a training of its own."""
+    """Return the seconds of ``steps`` steps of a new training."""
     optimizer = grsgd.distribute(model, sgd(model.parameters()), algorithm, mpi, progress_mode="inline")
     optimizer.driver.thread_allowed = with_thread
 
@@ -55,7 +55,7 @@ def steps_seconds(mpi, algorithm: str, model, with_thread: bool, batches, steps:
             optimizer.step()
 
     take_steps(5)
-    # Not a blocking barrier: without the thread, a rank in it would not answer one that still takes its steps.
+    # Not a blocking barrier: a rank in it would not answer, without the thread, a rank that still takes its steps.
     optimizer.driver.run(all_here for all_here in [mpi.Ibarrier()])
     begin = perf_counter()
     take_steps(steps)
@@ -65,7 +65,7 @@ def steps_seconds(mpi, algorithm: str, model, with_thread: bool, batches, steps:
 
 
 def interval(ratios: np.ndarray) -> str:
-    """Return the median of paired ratios and its bootstrap interval."""
+    """Return the median of paired ratios, with its bootstrap interval, as text."""
     random = np.random.default_rng(0)
     medians = np.median(random.choice(ratios, (2000, len(ratios))), axis=1)
     low, high = np.quantile(medians, [0.025, 0.975])

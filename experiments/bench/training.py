@@ -1,7 +1,7 @@
-"""Training steps per second: every algorithm of grsgd in a user's own loop, against the usual alternatives.
+"""Training steps per second: every algorithm of grsgd in a user's own loop, compared with the usual alternatives.
 
-The bar is a plain loop with one in-place Allreduce of gradients that lie in one flat array. All contenders train the
-same model on the same batches with the same torch optimizer, one thread per rank, and take turns with the bar.
+The reference is a plain loop with one in-place Allreduce of gradients in one flat array. All contenders train the same
+model on the same batches with the same torch optimizer, one thread per rank, and take turns with the reference.
 """
 
 from functools import partial
@@ -23,13 +23,13 @@ WARM_UP = 2
 BAR, SECOND_BAR = "flat Allreduce loop", "decent-dp ring"
 EXACT_ONE = "ring_allreduce"
 VARIANTS = ("ring", "shared", "auto")
-"""Of the all-reduce of ``ring_allreduce`` that take turns with the bar; the first is what it has by default."""
+"""Variants of ``ring_allreduce`` that take turns with the reference; the first is the default."""
 EXACT = (BAR, "gloo DDP", *(f"grsgd ring_allreduce, {variant}" for variant in VARIANTS))
-"""Those that apply the mean of all gradients to one model: they must agree."""
+"""Contenders that apply the mean of all gradients to one model, so that their losses must agree."""
 
 
 def chosen(models: dict, quick: bool):
-    """Return all models, or the smallest alone."""
+    """Return all models, or only the smallest one in a quick run."""
     return list(models.items())[: 1 if quick else None]
 
 
@@ -46,7 +46,7 @@ def sgd(parameters):
 
 
 class FlatLoop:
-    """The bar. Scaling the loss's gradient by 1/n makes the sum over the ranks a mean for nothing."""
+    """The reference. Scaling the loss's gradient by 1/n turns the sum over ranks into a mean at no cost."""
 
     def __init__(self, mpi, model):
         from mpi4py import MPI
@@ -73,6 +73,7 @@ class FlatLoop:
 
 
 class GlooDDP:
+    """torch's DistributedDataParallel with gloo."""
     def __init__(self, mpi, model):
         self.model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
         self.optimizer = sgd(model.parameters())
@@ -90,7 +91,7 @@ class GlooDDP:
 
 
 class DecentDP:
-    """Its optimizer steps inside of backward."""
+    """The DecentralizedDataParallel of decent-dp, whose optimizer steps inside the backward pass."""
 
     def __init__(self, mpi, model, topology: str):
         from decent_dp.ddp import DecentralizedDataParallel
@@ -112,6 +113,7 @@ class DecentDP:
 
 
 class Ours:
+    """An algorithm of grsgd in a user's own loop."""
     def __init__(self, mpi, model, algorithm: str, **options):
         self.mpi, self.model, self.algorithm, self.sgd = mpi, model, algorithm, sgd(model.parameters())
         self.options = options
@@ -139,7 +141,7 @@ def main():
             for topology in ("ring", "complete"):
                 others[f"decent-dp {topology}"] = partial(DecentDP, topology=topology)
         bars = {BAR: FlatLoop} | {name: others[name] for name in (SECOND_BAR,) if name in others}
-        # What an algorithm does in the background would slow the others down: each is timed beside the bars alone.
+        # The background work of an algorithm would slow the others down, so each is timed only beside the references.
         groups = [{BAR: FlatLoop} | others]
         allreduce = {f"grsgd {EXACT_ONE}, {v}": partial(Ours, algorithm=EXACT_ONE, variant=v) for v in VARIANTS}
         groups += [{BAR: FlatLoop} | allreduce]
@@ -157,7 +159,7 @@ def main():
 
 
 def compare(mpi, size, groups, widths, quick):
-    """Rows of the table, final losses by name, notes. The contenders of a group take turns."""
+    """Return the rows of the table, the final losses by name, and notes; the contenders of a group take turns."""
     steps, rounds = (10, 1) if quick else STEPS_ROUNDS[size]
     batches, rows, losses, notes = make_batches(mpi.rank), [], {}, []
     for makers in groups:
@@ -168,7 +170,7 @@ def compare(mpi, size, groups, widths, quick):
         except ValueError as error:  # an algorithm that needs options, or other numbers of ranks
             notes.append(f"{last}: not run: {str(error).splitlines()[0]}")
             continue
-        take_steps(contenders.values(), batches, steps)  # the first time is slower
+        take_steps(contenders.values(), batches, steps)  # the first steps are slower
         seconds = timed(mpi, contenders, batches, steps, rounds)
         for name, contender in contenders.items():
             if name in losses:
@@ -181,7 +183,7 @@ def compare(mpi, size, groups, widths, quick):
 
 
 def make_batches(rank: int, count: int = 16) -> list:
-    """Noise with labels by a linear teacher that all ranks share."""
+    """Return batches of noise, with labels from a linear teacher that all ranks share."""
     teacher = torch.randn(784, 10, generator=torch.Generator().manual_seed(1))
     noise = torch.Generator().manual_seed(2 + rank)
     inputs = [torch.randn(BATCH, 784, generator=noise) for _ in range(count)]
@@ -197,10 +199,10 @@ def take_steps(contenders, batches, steps: int):
 
 
 def timed(mpi, contenders, batches, steps: int, rounds: int):
-    """Return seconds of ``steps`` steps of each contender in each round, by name.
+    """Return the seconds of ``steps`` steps of each contender in each round, by name.
 
-    A contender begins and finishes in its turn, so that nothing of it is in the background of another's; its first
-    steps, which allocate, are not timed.
+    A contender begins and finishes in its turn, so that it does nothing in the background of another. Its first steps,
+    which allocate memory, are not timed.
     """
     seconds = {name: [] for name in contenders}
     for name in turns(contenders, rounds):

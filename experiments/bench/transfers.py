@@ -14,7 +14,7 @@ from grsgd.models.flat import Flat
 
 MIB = 1 << 20
 SIZES = (1, 16, 100)
-"""MiB of a message."""
+"""MiB of each message."""
 ROUNDS = 20
 
 
@@ -33,7 +33,7 @@ def main():
         announce(mpi, f"transfers: {size} MiB")
         nbytes = size * MIB
         mine = Flat.zeros(nbytes, torch.uint8, on).array
-        host = np.full(nbytes, 1, np.uint8)  # written: pages of zeros that were never written to are all one
+        host = np.full(nbytes, 1, np.uint8)  # written, because pages of untouched zeros share one page of memory
         pinned = memory.borrow(nbytes)
         contenders = {
             "copy to pinned memory": lambda mine=mine, pinned=pinned: copy_out(mpi, memory, mine, pinned),
@@ -52,7 +52,7 @@ def main():
 
 
 def message(mpi, comm: Communicator, array):
-    """Rank 0 sends, rank 1 receives."""
+    """Return a function that sends an array from rank 0 to rank 1."""
     driver = MpiDriver(mpi.rank, 60.0, "inline")
 
     def schedule():
@@ -62,7 +62,7 @@ def message(mpi, comm: Communicator, array):
 
 
 def copy_out(mpi, memory: Memory, array, pinned):
-    """Copy on rank 0 alone, as in a message: two copies would share the way out of the GPU."""
+    """Copy on rank 0 only, as in a message: two copies would share the GPU's bus."""
     if mpi.rank == 0:
         copied = memory.copy_out(array, 0, pinned, memory.record_event())
         while not copied.done:

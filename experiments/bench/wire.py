@@ -1,8 +1,8 @@
-"""All-reduces between hosts, and what share of their links' rate they reach: emulated ones, which need root.
+"""All-reduces between emulated hosts (needs root), and the share of the links' rate that they reach.
 
-The bound is the time in which a link of that rate carries what a bandwidth-optimal all-reduce sends, 2(n-1)/n of the
-array each way, without any header. A turn is a few all-reduces in a row, as a queue that is empty at first lets a
-single one be faster than the link.
+The bound is the time in which a link of this rate carries the traffic of a bandwidth-optimal all-reduce, 2(n-1)/n of
+the array in each direction, without headers. A turn is several all-reduces in a row, because a queue that is empty at
+first lets a single one be faster than the link.
 """
 
 import os
@@ -22,8 +22,9 @@ from grsgd.units import rate
 MIB = 1 << 20
 ROUNDS = {MIB // 4: 20, MIB: 10, 4 * MIB: 4}
 IN_A_ROW = 4
+"""Number of all-reduces in one turn."""
 INTERFACE = "eth0"
-"""Of an emulated host."""
+"""Network interface of an emulated host."""
 
 
 def main():

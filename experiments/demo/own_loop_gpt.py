@@ -1,5 +1,6 @@
-"""A loop that trains a small GPT on Moby-Dick, as nanoGPT's does, and the lines (numbered) that make it train on all
-ranks of an MPI job, as a run. The text comes by `grsgd data fetch moby-dick`.
+"""A loop that trains a small GPT on Moby-Dick, like nanoGPT's, and the numbered lines that make it train on all ranks.
+
+It needs an MPI job, and writes a run file. Get the text with `grsgd data fetch moby-dick`.
 
     mpiexec -n 4 python experiments/demo/own_loop_gpt.py
     grsgd report results/own-loop-gpt.h5 results/gpt.h5
@@ -20,7 +21,7 @@ BLOCK, BATCH, WARMUP = 128, 32, 40
 
 
 def draw(text, generator, batch):
-    """Windows at random places, and the bytes that follow each of theirs."""
+    """Return windows at random places, and the byte that follows each byte of them."""
     begins = torch.randint(len(text) - BLOCK - 1, (batch,), generator=generator)
     windows = text[begins[:, None] + torch.arange(BLOCK + 1)]
     return windows[:, :-1], windows[:, 1:]
@@ -37,7 +38,7 @@ def bits_per_byte(model, text):
 
 
 def rate(step, steps):
-    """Warm-up, then a cosine to 0."""
+    """Return the factor of the learning rate: warm-up, then a cosine to 0."""
     return min((step + 1) / WARMUP, (1 + math.cos(math.pi * step / steps)) / 2)
 
 
@@ -46,11 +47,11 @@ def main(algorithm, steps, lr, out, text):
     torch.manual_seed(0)
     text = torch.from_numpy(np.fromfile(text, np.uint8).astype(np.int64))
     train, test = text[: -len(text) // 10], text[-len(text) // 10 :]
-    generator = torch.Generator().manual_seed(grsgd.rank())  # <-- 1: each rank draws windows of its own
+    generator = torch.Generator().manual_seed(grsgd.rank())  # <-- 1: each rank draws different windows
     model = build("gpt", (BLOCK,), 256)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.1)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, steps))
-    optimizer = grsgd.distribute(model, optimizer, algorithm)  # <-- 2: makes one training of the ranks' steps
+    optimizer = grsgd.distribute(model, optimizer, algorithm)  # <-- 2: joins the ranks' steps to one training
 
     Path(out).parent.mkdir(exist_ok=True)
     kept = {"lr": lr, "dataset": "moby-dick", "model": "gpt", "train_samples": len(train) // BLOCK}
@@ -61,7 +62,7 @@ def main(algorithm, steps, lr, out, text):
             loss = functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
             optimizer.zero_grad()
             loss.backward()
-            optimizer.synchronize()  # <-- 4: what is clipped is the mean gradient, where gradients are mixed
+            optimizer.synchronize()  # <-- 4: so that the mean gradient is clipped, if ranks average gradients
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()

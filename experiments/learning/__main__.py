@@ -1,11 +1,12 @@
-"""How far each method comes with as many samples as all-reduce: ``python -m experiments.learning gpt``, or ``cnn``.
+"""The loss that each method reaches with as many samples as all-reduce: ``python -m experiments.learning gpt``.
 
-Each row trains the same model on 8 simulated ranks, at several learning rates, of which the best counts, by the loss on
-the test data after the same number of samples: its mean over the seeds, with the least and the largest. The links are
-fast, and steps take a random time, so that those that do not wait merge old models as they would in a cluster; no time
-is measured. A server's ranks do not train: there is one more then.
+The argument is ``gpt`` or ``cnn``. Each row of the table trains the same model on 8 simulated ranks, at several
+learning rates. The best rate counts: the one with the least loss on the test data after the same number of samples. The
+table has the mean loss over the seeds, with the least and the greatest. Links are fast and steps take random times, so
+methods that do not wait merge old models as on a cluster; no time is measured. A method with a server has one more
+rank, because the server does not train.
 
-Runs lie in results/learning; one that is there is not made again unless something has changed on which it depends.
+Runs are kept in results/learning. A run that exists is not repeated unless something on which it depends has changed.
 """
 
 import argparse
@@ -29,12 +30,13 @@ from grsgd.runs.run_file import Run
 
 PROGRAM = "python -m experiments.learning"
 RANKS = 8
+"""Number of ranks that train."""
 COMPUTE = "lognormal:0.1,0.3"
 NETWORK = Link("10gbit", nominal=True)
 RUN_SECONDS = Seconds(60.0, 0.0)
-"""About how long a run takes on one core, before others have told."""
+"""Approximate seconds of a run on one core, if no run has shown it yet."""
 RATES = (0.5, 1.0, 2.0)
-"""Of the configuration's learning rate."""
+"""Learning rates, as multiples of the configuration's rate."""
 ROWS: dict[str, dict] = {
     "ring_allreduce": {},
     "ring_allreduce, int8": {"compression": "int8"},
@@ -60,11 +62,11 @@ ROWS: dict[str, dict] = {
     "parameter_server, rennala": {"strategy": "rennala"},
     "parameter_server, ringmaster": {"strategy": "ringmaster"},
 }
-"""The rows of the table, each an algorithm with options."""
+"""The rows of the table, each with an algorithm and its options."""
 
 
 class LearningRun(NamedTuple):
-    """A run of a row: of which configuration, and at which share of its learning rate."""
+    """A run for one row: ``task`` is the configuration's name, ``rate`` a multiple of its learning rate."""
 
     task: str
     row: str
@@ -93,7 +95,7 @@ class LearningRun(NamedTuple):
 
 
 def rows_of(runs: dict[LearningRun, Run]) -> Iterator[list]:
-    """Iterate over the rows of the table: the best learning rate, its loss, and how far that is from all-reduce's."""
+    """Yield the rows of the table: the best learning rate, its loss, and the difference to all-reduce's loss."""
     found: dict[str, dict[float, list[Run]]] = {}
     for planned, run in runs.items():
         found.setdefault(planned.row, {}).setdefault(planned.rate, []).append(run)
@@ -110,7 +112,7 @@ def rows_of(runs: dict[LearningRun, Run]) -> Iterator[list]:
 
 
 def value(run: Run) -> float:
-    """Return the final test value; infinite where a run has diverged."""
+    """Return the final test value; infinity if the run has diverged."""
     found = float(run.attributes[f"final_test_{run.attributes['metric']}"])
     return found if math.isfinite(found) else math.inf
 
@@ -118,9 +120,12 @@ def value(run: Run) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0])
     parser.add_argument("task", choices=["gpt", "cnn"])
-    parser.add_argument("--rates", nargs="+", type=float, default=RATES, metavar="SHARE", help="(default: %(default)s)")
-    parser.add_argument("--seeds", type=int, default=1, help="runs of each (default: %(default)s)")
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=[], metavar="ROW", help="by default all")
+    parser.add_argument(
+        "--rates", nargs="+", type=float, default=RATES, metavar="SHARE",
+        help="learning rates, as multiples of the configuration's (default: %(default)s)"
+    )
+    parser.add_argument("--seeds", type=int, default=1, help="number of seeds of each row (default: %(default)s)")
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=[], metavar="ROW", help="rows; all by default")
     parser.add_argument("--out", type=Path, default=Path("results/learning"), metavar="FOLDER")
     add_workers(parser)
     options = parser.parse_args()

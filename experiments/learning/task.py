@@ -1,4 +1,4 @@
-"""Classification, tested by the loss in place of the accuracy."""
+"""A classification task that is evaluated by the loss in place of the accuracy."""
 
 from torch.nn import functional
 
@@ -6,9 +6,9 @@ from grsgd import Metric, Task
 
 
 class TestLoss(Task):
-    """Cross-entropy, for training and for the test."""
+    """Cross-entropy, both for training and for evaluation."""
 
-    __test__ = False  # no test of pytest's
+    __test__ = False  # pytest must not collect this class
 
     metric = Metric("cross_entropy", "nat", higher_is_better=False)
     targets = "classes"

@@ -1,13 +1,15 @@
-"""The time and bytes that one packet for several receivers saves: CSSGD by IP multicast, measured on a testbed::
+"""The time and bytes saved by one packet for several receivers: CSSGD by IP multicast, measured on a testbed::
 
     python -m experiments.multicast                       # ``make verdict-multicast``; root, half an hour
     python -m experiments.multicast --ranks 4 --rounds 3
 
-Hosts that share a medium of 100 Mbit/s train a model of 3.2 MB with little computing: by a ring all-reduce, which is
-the reference and, a second time, a control; by CSSGD with IP multicast and, as another control, with MPI's broadcasts;
-with datagrams lost on purpose; by the grouped schemes; and by SSGD. In each round every method has its turn. What is
-there already is not made again. In the end: a table for each number of ranks, with the middle of the rounds and its
-95 % interval, or the range of fewer than five rounds; verdicts; and a CSV file.
+Hosts on a shared medium of 100 Mbit/s train a model of 3.2 MB with little computing. The methods are a ring all-reduce,
+which is the reference and, a second time, a control; CSSGD with IP multicast and, as another control, with MPI's
+broadcasts; the same with datagrams lost on purpose; the grouped schemes; and SSGD. In each round every method runs
+once.
+
+Runs that exist are not repeated. The results are one table per number of ranks, verdicts, and a CSV file. A table has
+the median of the rounds and its 95 % interval, or the range if there are fewer than five rounds.
 """
 
 import argparse
@@ -25,8 +27,9 @@ from grsgd.testbed.hosts import TestbedError
 
 PROGRAM = "python -m experiments.multicast"
 LEAST_RANKS = 4
+"""Least number of ranks."""
 RUN_SECONDS = Seconds(10.0, 10.0)
-"""About how long a run takes."""
+"""Approximate seconds of a run."""
 OUT = Path("results/verdict-multicast.csv")
 
 
@@ -57,10 +60,10 @@ def main() -> int:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """End the program where the arguments are wrong."""
+    """Return the arguments; end the program if they are wrong."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0].rstrip(":"))
-    parser.add_argument("--ranks", type=int, action="append", help="hosts, an even number; by default 4, and then 6")
-    parser.add_argument("--rounds", type=int, default=5, help="runs of each method (default: %(default)s)")
+    parser.add_argument("--ranks", type=int, action="append", help="number of hosts, even; by default 4, and then 6")
+    parser.add_argument("--rounds", type=int, default=5, help="number of runs of each method (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=OUT, help="(default: %(default)s)")
     add_record(parser)
     options = parser.parse_args()

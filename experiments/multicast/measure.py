@@ -1,4 +1,4 @@
-"""Runs of all methods on a testbed whose hosts share one medium, and what is taken from their files."""
+"""Runs of all methods on a testbed with a shared medium, and the numbers that are taken from their files."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,13 +15,13 @@ from grsgd.testbed.hosts import Testbed
 RATE = "100mbit"
 MEDIUM = Link(RATE, "shared")
 TIMEOUT = 300
-"""Seconds that a run may take."""
+"""Greatest number of seconds for a run."""
 OTHER_DATA = 1000
-"""Added to the seed of a control, which is the reference once more."""
+"""Number added to the seed of a control, which repeats the reference."""
 
 
 class MediumRun(NamedTuple):
-    """A run of a method of so many ranks, in a round: each round has one of every method."""
+    """A run of a method on ``ranks`` ranks in a round; each round has one run of every method."""
 
     ranks: int
     title: str
@@ -37,9 +37,12 @@ class MediumRun(NamedTuple):
 
 
 class MediumNumbers(NamedTuple):
-    """seconds: of a step. counted: bytes that all ranks sent in it by their own count, a multicast once, headers and
-    repairs included. interfaces: bytes that the hosts' interfaces sent. repaired: bytes that were sent again by MPI.
-    models: of ``interfaces`` in units of M. expected: what the formulas say, in units of M."""
+    """The numbers of a step.
+
+    seconds: seconds of a step. counted: bytes that all ranks sent by their own count, with a multicast counted once,
+    and with headers and repairs. interfaces: bytes that the hosts' interfaces sent. repaired: bytes that were sent
+    again by MPI. models: ``interfaces`` in units of M. expected: bytes by the formulas, in units of M.
+    """
 
     seconds: float
     counted: float
@@ -50,19 +53,21 @@ class MediumNumbers(NamedTuple):
 
 
 def plan_runs(ranks: int, rounds: int) -> Iterator[MediumRun]:
-    """Yield all runs of a number of ranks, round after round."""
+    """Yield all runs on ``ranks`` ranks, round after round."""
     for number in range(rounds):
         yield from (MediumRun(ranks, method.title, number) for method in in_turn(methods(ranks), number))
 
 
 def in_turn(compared: Sequence, number: int) -> Sequence:
-    """Return the methods in the order of a round: every second one backwards, so that a machine that slows down slows
-    no method more than another."""
+    """Return the methods in the order of a round: every second round is backwards.
+
+    So a machine that becomes slower does not slow one method more than another.
+    """
     return compared[:: -1 if number % 2 else 1]
 
 
 class SharedMedium(EmulatedHosts):
-    """As many hosts as a run has ranks, which share a medium. cpu: cores of each; None: no limit."""
+    """One host per rank of a run, all on one shared medium. cpu: cores of each host; None for no limit."""
 
     def __init__(self, cpu: float | None = None):
         super().__init__(0, cpu or available_cores())
@@ -78,7 +83,7 @@ class SharedMedium(EmulatedHosts):
 def numbers_of(run: Run, method: Method) -> MediumNumbers:
     steps, traffic = int(run.ranks["steps"][0]), run.traffic
     ranks, size = run.attributes["ranks"], run.attributes["model_bytes"]
-    # Headers are counted by receiver, those of a multicast for each; what is sent again is among them.
+    # Headers are counted per receiver, those of a multicast for each receiver; repairs are included.
     headers = traffic["headers"].max(1) if method.transport == "ip-multicast" else traffic["headers"].sum(1)
     interfaces = float(traffic["interface"][:, 0].sum())
     repaired = traffic["repaired"]

@@ -1,4 +1,4 @@
-"""The methods that are compared on a shared medium, and what each should send on it."""
+"""The methods that are compared on a shared medium, and the bytes that each should send."""
 
 import json
 from typing import NamedTuple
@@ -10,7 +10,8 @@ LOSSES = (0.01, 0.05)
 
 
 class Method(NamedTuple):
-    """A method. ``scheme``: as of `coding.cost`; ``transport``: None for all-reduces; ``loss``: of datagrams."""
+    """A method. ``scheme``: a name in `coding.cost`. ``transport``: None for all-reduces. ``loss``: share of datagrams.
+    """
 
     title: str
     scheme: str
@@ -19,7 +20,7 @@ class Method(NamedTuple):
     loss: float = 0.0
 
     def overrides(self) -> list[str]:
-        """Return what makes ``run.toml`` this method's."""
+        """Return the overrides that turn ``run.toml`` into this method's configuration."""
         if self.scheme == "ring":
             return ["algorithm.name='ring_allreduce'"]
         name = "ssgd" if self.scheme == "ssgd-multicast" else "cssgd"
@@ -31,15 +32,17 @@ class Method(NamedTuple):
         return [f"algorithm.{key}={json.dumps(value)}" for key, value in found.items()]
 
     def models(self, ranks: int, parameters: int) -> float:
-        """Return what all ranks send in a step, in units of M; a packet counts once, or, where MPI sends copies of it,
-        once for each receiver."""
+        """Return the bytes that all ranks send in a step, in units of M.
+
+        A packet counts once, or once per receiver if MPI sends copies of it.
+        """
         cost = cost_in_bytes(self.scheme, ranks, self.r, parameters)
         sent = cost.per_receiver if self.transport == MPI else cost.once
         return sent / (BYTES_PER_ELEMENT * parameters)
 
 
 def methods(ranks: int) -> list[Method]:
-    """Return all, for so many ranks; the first is what the others are held against, the second is the same again."""
+    """Return all methods for ``ranks`` ranks; the first is the reference, and the second repeats the reference."""
     half, r = ranks // 2, ranks - 1
     coded = f"cssgd r={r}"
     return [

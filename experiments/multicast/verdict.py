@@ -1,4 +1,4 @@
-"""Tables of what was measured, and verdicts: what one packet for several receivers saves on a shared medium."""
+"""Tables of the measurements, and verdicts on the savings by one packet for several receivers on a shared medium."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -11,28 +11,37 @@ from experiments.multicast.measure import MediumNumbers, MediumRun
 from experiments.multicast.methods import AGAIN, IP, LOSSES, RING, Method, methods
 
 Results = Mapping[MediumRun, MediumNumbers]
+"""The numbers of all runs."""
 TIMES_AS_FAST = 3.4
-"""How many times as fast as a ring all-reduce a step with r = 3 on 4 ranks should be, where communication dominates:
-three quarters of the 4.5 by which it sends less."""
+"""Expected speed of a step with r = 3 on 4 ranks over a ring all-reduce's, if communication dominates.
+
+It is three quarters of the factor 4.5 by which CSSGD sends less.
+"""
 SLOWER_AT_MOST = dict(zip(LOSSES, (0.10, 0.30), strict=True))
+"""Greatest expected share by which lost datagrams prolong a step, by the share of lost datagrams."""
 BYTES_WITHIN, GROUPED_WITHIN, SAME_WITHIN = 0.03, 0.10, 0.03
+"""Greatest relative deviations: of bytes, of the bytes of grouped schemes, and of the control from the reference."""
 WIRE_BYTES = 8928 / (8928 + 42 + 28 + 14)
-"""Of the frame of a datagram of 9000 bytes, the share that is payload: the rest are this project's head, the headers of
-IP and UDP, and Ethernet's."""
+"""Share of payload in the frame of a datagram of 9000 bytes.
+
+The rest are the header of this project, and the headers of IP, UDP and Ethernet.
+"""
 HEADERS = ["method", "ms a step", "times as fast as the ring", "M sent a step", "counted", "sent again"]
 
 
 LEAST_FOR_INTERVAL = 5
-"""Rounds from which on there is a 95 % interval. The range of fewer holds the median with 50 % (of two rounds), 75 %
-(three) or 88 % (four), and is said to be a range."""
+"""Least number of rounds for a 95 % interval; for fewer rounds, the range is given, and named as such.
+
+The range contains the median with a probability of 50 % (two rounds), 75 % (three) or 88 % (four).
+"""
 CONFIDENCE = 0.95
 
 
 class Interval(NamedTuple):
-    """The middle of ratios of some rounds, and how far it is known: ends and number of rounds.
+    """The middle of ratios over some rounds, with the ends of its uncertainty and the number of rounds.
 
-    Of five rounds or more: the geometric mean, and its 95 % interval by Student's t distribution of the logarithms. Of
-    fewer: the median, and the range of the rounds.
+    With five rounds or more: the geometric mean, and its 95 % interval by Student's t distribution of the logarithms.
+    With fewer rounds: the median, and the range of the rounds.
     """
 
     middle: float
@@ -45,7 +54,7 @@ class Interval(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The word before the ends: a range is named, an interval is not."""
+        """Return the word before the ends: a range is named, an interval is not."""
         return "range " if self.rounds < LEAST_FOR_INTERVAL else ""
 
 
@@ -60,13 +69,13 @@ def interval(ratios: Sequence[float]) -> Interval:
 
 
 def sample(results: Results, ranks: int, title: str, what: str) -> np.ndarray:
-    """Return a number of all rounds of a method."""
+    """Return one number of a method, ``what``, for all rounds."""
     rounds = sorted(point.round for point in results if point[:2] == (ranks, title))
     return np.array([getattr(results[MediumRun(ranks, title, number)], what) for number in rounds])
 
 
 def ratio(results: Results, ranks: int, title: str, reference: str) -> Interval:
-    """Return how many times as long a step of ``reference`` takes in the same round."""
+    """Return the seconds of ``reference`` over the seconds of ``title`` in the same round, for a step."""
     ours, theirs = (sample(results, ranks, name, "seconds") for name in (title, reference))
     rounds = min(len(ours), len(theirs))
     return interval(theirs[:rounds] / ours[:rounds])
@@ -92,7 +101,7 @@ def table(results: Results, ranks: int) -> str:
 
 
 def verdicts(results: Results, ranks: int) -> Iterator[str]:
-    """Iterate over lines on what was to be shown."""
+    """Yield the lines with the verdicts."""
     compared = {method.title: method for method in methods(ranks)}
     again = ratio(results, ranks, AGAIN, RING)
     same = word(abs(again.middle - 1) <= SAME_WITHIN)
@@ -117,7 +126,7 @@ def verdicts(results: Results, ranks: int) -> Iterator[str]:
 
 
 def on_bytes(results: Results, ranks: int, method: Method) -> str:
-    """Return how near what interfaces have sent is to what is counted once, with headers."""
+    """Return a sentence that compares the bytes of interfaces with the bytes counted once, headers included."""
     sent, counted = (sample(results, ranks, method.title, what) for what in ("models", "expected"))
     found = interval(sent / (counted / WIRE_BYTES))
     more, low, high = (100 * (share - 1) for share in found[:3])
@@ -129,7 +138,7 @@ def on_bytes(results: Results, ranks: int, method: Method) -> str:
 
 
 def on_group(results: Results, ranks: int, method: Method) -> str:
-    """Return how near a grouped scheme comes to n/r models."""
+    """Return a sentence that compares the bytes of a grouped scheme with n/r models."""
     promised = ranks / method.r
     found = interval(sample(results, ranks, method.title, "models") / promised)
     holds = abs(found.low - 1) <= GROUPED_WITHIN and abs(found.high - 1) <= GROUPED_WITHIN

@@ -1,1 +1,1 @@
-"""The parts that all experiments share: runs by name, their places, and how they are made, estimated and compared."""
+"""Common parts of all experiments: runs by name, the places where they run, and how they are made and compared."""

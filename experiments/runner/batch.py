@@ -1,8 +1,8 @@
-"""Several runs in one MPI job: starting Python and torch takes longer than many a run, and most of all on few cores.
+"""Several runs in one MPI job, because starting Python and torch takes longer than many runs, above all on few cores.
 
-``make`` starts ``mpiexec ... python -m experiments.runner.batch LIST.json``, which makes one run after the other. Hosts
-have the processors that are to be emulated only while ranks train or measure: on a twentieth of a core, reading a data
-set takes longer than many a run.
+``make_runs`` starts ``mpiexec ... python -m experiments.runner.batch LIST.json``, which makes one run after the other.
+Hosts have the limited processors that they emulate only while ranks train or measure. On a twentieth of a core, reading
+a data set would take longer than many runs.
 """
 
 import json
@@ -32,32 +32,33 @@ from grsgd.simulate.calibration import calibrate
 from grsgd.simulate.calibration.network_file import network_file, write
 
 MAX_START_SECONDS = 300
-"""Seconds that a job may take until all of its ranks are there and have their data, and to end."""
+"""Seconds that a job may take until its ranks have started and read their data, and that it may take to end."""
 POLL_SECONDS = 0.1
+"""Seconds between two looks at a file."""
 
 
 Timed = Callable[[], AbstractContextManager]
-"""Makes the context in which a run is to know the limits of its hosts."""
+"""Function that returns a context in which hosts have their limits, for the timed part of a run."""
 
 
 class MpiHost(NamedTuple):
-    """Where MPI jobs run."""
+    """The means of running MPI jobs on the hosts of a run."""
 
     mpiexec: Callable[[list], list]
-    """Makes the command to run of the arguments of ``mpiexec``."""
+    """Function that returns the command to run from the arguments of ``mpiexec``."""
     without_cpu_limit: Callable[[], AbstractContextManager] = nullcontext
-    """Makes a context in which programs may compute faster than otherwise."""
+    """Function that returns a context in which hosts have no limit of cores."""
 
 
 class Training(NamedTuple):
-    """One run: its configuration, ``key=value``s that replace some of it, and its run file."""
+    """One run: its configuration, ``key=value`` overrides, and its run file."""
 
     config: str
     overrides: list[str]
     out: str
 
     def make(self, mpi, out: Path, timed: Timed):
-        """Train, on all ranks; where the run neither reaches its end nor diverges, the job ends with it.
+        """Train on all ranks; if the run neither reaches its end nor diverges, end the whole job.
 
         Raises SetupError.
         """
@@ -70,7 +71,7 @@ class Training(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """A calibration, as by ``grsgd calibrate``, with so many steps of training. share: of a core that each host has."""
+    """A calibration, as by ``grsgd calibrate``, with ``steps`` training steps. share: share of a core of each host."""
 
     config: str
     overrides: list[str]
@@ -79,7 +80,7 @@ class Calibration(NamedTuple):
     share: float | None = None
 
     def make(self, mpi, out: Path, timed: Timed):
-        """Measure, on all ranks. Raises SetupError."""
+        """Measure on all ranks. Raises SetupError."""
         loaded = load(mpi, self.config, self.overrides)
         measured = calibrate.calibrate(mpi, loaded, self.steps, timed, self.share)
         if mpi.rank == 0:
@@ -89,8 +90,10 @@ class Calibration(NamedTuple):
 
 
 class Computing(NamedTuple):
-    """A measurement of the time of a step alone, of so many steps. The file is JSON: the
-    `grsgd.simulate.calibration.calibrate.StepTimes`, by rank."""
+    """A measurement of the time of a step alone, over ``steps`` steps.
+
+    The file is JSON: the `grsgd.simulate.calibration.calibrate.StepTimes` of each rank.
+    """
 
     config: str
     overrides: list[str]
@@ -98,15 +101,17 @@ class Computing(NamedTuple):
     steps: int
 
     def make(self, mpi, out: Path, timed: Timed):
-        """Measure, on all ranks. Raises SetupError."""
+        """Measure on all ranks. Raises SetupError."""
         found = calibrate.computing(mpi, load(mpi, self.config, self.overrides), self.steps, timed)
         if mpi.rank == 0:
             out.write_text(json.dumps(found))
 
 
 class Work(NamedTuple):
-    """A measurement of an algorithm's work over ``steps`` steps: seconds of a step beyond those of its gradient alone.
-    The file is JSON: seconds, or null."""
+    """A measurement of an algorithm's work over ``steps`` steps: the seconds of a step in excess of its gradient alone.
+
+    The file is JSON: seconds, or null.
+    """
 
     config: str
     overrides: list[str]
@@ -114,7 +119,7 @@ class Work(NamedTuple):
     steps: int
 
     def make(self, mpi, out: Path, timed: Timed):
-        """Measure, on all ranks. Raises SetupError."""
+        """Measure on all ranks. Raises SetupError."""
         found = calibrate.work(mpi, load(mpi, self.config, self.overrides), timed, self.steps)
         if mpi.rank == 0:
             out.write_text(json.dumps(found))
@@ -125,19 +130,20 @@ KINDS = {kind.__name__: kind for kind in (Training, Calibration, Computing, Work
 
 
 def in_words(one: Kind) -> str:
-    """Return a run's name for messages: that of its file, which of a measurement may be a temporary one."""
+    """Return a name for messages: the name of a run's file, or the kind of a measurement, whose file may be temporary.
+    """
     is_run = isinstance(one, Training)
     return Path(one.out).name if is_run else f"{type(one).__name__.lower()} of {Path(one.config).stem}"
 
 
 def load(mpi, path: str, overrides: list[str]) -> config.Config:
-    """Load a configuration on all ranks; raises SetupError on all of them."""
+    """Load a configuration on all ranks; raise SetupError on all of them if it is wrong."""
     with launch.collective_setup(mpi):
         return config.load(Path(path), overrides)
 
 
 def make_runs(mpi_host: MpiHost, ranks: int, runs: list[Kind], run_timeout: float) -> Iterator[Kind]:
-    """Make all runs in one job of so many ranks; yield each when its file is there, and whole.
+    """Make all runs in one job of ``ranks`` ranks; yield each run when its file is complete.
 
     Parameters
     ----------
@@ -166,12 +172,12 @@ def make_runs(mpi_host: MpiHost, ranks: int, runs: list[Kind], run_timeout: floa
                     timed.unlink()
                     wait_for(Path(one.out), job, output, run_timeout, in_words(one))
                 yield one
-            with mpi_host.without_cpu_limit(), suppress(subprocess.TimeoutExpired):  # all files are there
+            with mpi_host.without_cpu_limit(), suppress(subprocess.TimeoutExpired):  # all files are complete
                 job.wait(MAX_START_SECONDS)
 
 
 def write_line(line: str):
-    """Write a line to the terminal, above a bar of progress."""
+    """Write a line to the terminal, above a progress bar."""
     tqdm.write(line, file=sys.stderr)
 
 
@@ -182,10 +188,11 @@ def make_each(
     run_timeout: float,
     announce: Callable[[str], None] = write_line,
 ) -> Iterator[tuple[Kind, str | None]]:
-    """Make all runs as `make_runs` does; yields each when it is done, with what went wrong, or None.
+    """Make all runs like `make_runs`; yield each when it is done, with its error or None.
 
-    A run that fails ends its job. Another job begins with the same run, which is announced, because launchers now and
-    then fail by themselves. A run that fails twice is yielded with the reason, and another job begins with the next.
+    A run that fails ends its job. A new job then begins with the same run, and this is announced, because launchers
+    sometimes fail by themselves. A run that fails twice is yielded with its error, and a new job begins with the next
+    run.
     """
     left, failed = list(runs), None
     while left:
@@ -201,7 +208,7 @@ def make_each(
 
 
 def wait_for(file: Path, job: subprocess.Popen, output: Path, seconds: float, name: str):
-    """Wait until a job has made a file; raises Unfinished if it ends without, or takes longer. name: of the run."""
+    """Wait until a job has made a file; raise Unfinished if it ends before, or takes too long. name: of the run."""
     deadline = time.monotonic() + seconds
     while not file.exists():
         if job.poll() is not None and not file.exists():
@@ -213,7 +220,7 @@ def wait_for(file: Path, job: subprocess.Popen, output: Path, seconds: float, na
 
 @contextmanager
 def started(command: list, output, leftovers: list[Path]) -> Iterator[subprocess.Popen]:
-    """Start a job that ends when the block is left, at the latest, and is killed with this process."""
+    """Return a context with a started job, which ends when the context is left, and is killed if this process dies."""
     job = subprocess.Popen(
         [str(argument) for argument in command],
         env=job_environment(),
@@ -237,35 +244,35 @@ def started(command: list, output, leftovers: list[Path]) -> Iterator[subprocess
 
 
 def ready_file(list_file: Path) -> Path:
-    """Return the file that says that all ranks are ready to train; they begin when it is gone."""
+    """Return the file by which all ranks say that they are ready to train; they begin when it has been removed."""
     return list_file.with_name("ready")
 
 
 def timed_file(list_file: Path) -> Path:
-    """Return the file that says that all ranks have trained, and that what follows is not timed."""
+    """Return the file by which all ranks say that they have trained, so that the rest of the run is not timed."""
     return list_file.with_name("timed")
 
 
 def partial_file(out: str) -> Path:
-    """Return where a run is written first: its file is there before its accuracies are."""
+    """Return the path at which a run is written first, because its file exists before its accuracies are known."""
     return Path(out).with_suffix(f".part{Path(out).suffix}")
 
 
 def failure_reason(output: str) -> str:
-    """Return why a job failed: what grsgd says in one line, or else the end of its output."""
+    """Return why a job failed: the error line of grsgd, or else the end of the output."""
     lines = [line for line in output.splitlines() if line.startswith("grsgd: ") and not line.endswith("failed:")]
     return lines[0] if lines else output[-3000:].strip() or "it printed nothing"
 
 
 def main() -> int:
-    """Make the runs of the list, on every rank."""
+    """Make the runs in the list, on every rank."""
     mpi, list_file = launch.world(), Path(sys.argv[1])
     launch.abort_on_error(mpi)
     data.keep_loaded()
     warm_up()
     try:
         runs = json.loads(list_file.read_text()) if mpi.rank == 0 else None
-        for kind, *fields in mpi.bcast(runs):  # the list may lie on a disk of rank 0's host alone
+        for kind, *fields in mpi.bcast(runs):  # the list may be on a disk of rank 0's host only
             one = KINDS[kind](*fields)
             one.make(mpi, partial_file(one.out), partial(being_timed, mpi, list_file))
             launch.barrier(mpi)
@@ -279,7 +286,7 @@ def main() -> int:
 
 
 def warm_up():
-    """Take a first step: torch imports much of itself only then."""
+    """Take one step, because torch imports many of its parts only then."""
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     torch.nn.functional.cross_entropy(model(torch.zeros(1, 1)), torch.zeros(1, dtype=torch.int64)).backward()
@@ -288,19 +295,19 @@ def warm_up():
 
 @contextmanager
 def being_timed(mpi, list_file: Path) -> Iterator[None]:
-    """While inside, hosts have the processors that are to be emulated."""
+    """Return a context in which hosts have the limited processors that they emulate."""
     launch.barrier(mpi)
     if mpi.rank == 0:
         ready_file(list_file).touch()
         wait_until_gone(ready_file(list_file))
     launch.barrier(mpi)
     yield
-    if mpi.rank == 0:  # all others have measured: training, and measuring, end with a barrier
+    if mpi.rank == 0:  # all other ranks have finished: trainings and measurements end with a barrier
         timed_file(list_file).touch()
 
 
 def wait_until_gone(file: Path):
-    """Wait; raises SetupError if that takes too long."""
+    """Wait until a file has been removed; raise SetupError if that takes too long."""
     deadline = time.monotonic() + MAX_START_SECONDS
     while file.exists():
         if time.monotonic() > deadline:

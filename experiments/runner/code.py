@@ -1,4 +1,4 @@
-"""The code that makes runs, as a digest: runs of other code have other names."""
+"""A digest of the code that makes runs, which is part of their names: another code makes runs of other names."""
 
 import ast
 import functools
@@ -9,15 +9,17 @@ import coding
 import grsgd
 
 MAKE_NO_RUNS = ("cli",)
-"""Folders of grsgd whose modules nothing in a run depends on."""
+"""Folders of grsgd whose modules do not affect any run."""
 LETTERS = 8
-"""Of the digest, in the name of a run."""
+"""Number of letters of the digest in the name of a run."""
 
 
 @functools.cache
 def digest_code() -> str:
-    """Return a digest of the code that makes runs: all modules of grsgd and coding, committed or not, but for their
-    comments and docstrings."""
+    """Return a digest of the code that makes runs: all modules of grsgd and coding, whether committed or not.
+
+    Comments and docstrings do not count.
+    """
     found = hashlib.sha256()
     for package in (grsgd, coding):
         folder = Path(package.__file__).parent
@@ -28,7 +30,7 @@ def digest_code() -> str:
 
 
 def dump_statements(source: bytes) -> str:
-    """Return what a module says to Python: without its docstrings, comments and layout."""
+    """Return the statements of a module as text, without docstrings, comments and layout."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(body := getattr(node, "body", None), list):
@@ -37,5 +39,5 @@ def dump_statements(source: bytes) -> str:
 
 
 def is_text(statement: ast.stmt) -> bool:
-    """Return whether a statement is a text alone, as docstrings are."""
+    """Return whether a statement is just a text, like a docstring."""
     return isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str)

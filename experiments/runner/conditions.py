@@ -1,4 +1,4 @@
-"""The conditions that all trainings of a command share, and the runs that a setting stands for under them."""
+"""The conditions that all trainings of a command share, and the runs of a setting under these conditions."""
 
 import functools
 import json
@@ -17,11 +17,11 @@ from grsgd.models.zoo import build
 
 @dataclass(frozen=True)
 class Conditions:
-    """The scale, and what the user replaces.
+    """The scale, and the values that the user replaces.
 
-    emulated: whether links and processors are what the scale says when the clock is used. overrides: ``key=value``s
-    for every training. imagenet: the folder with it, for trainings on it. looks: the factor by which simulated times
-    have more seeds than in a first look.
+    emulated: whether measured runs use the links and processors that the scale states. overrides: ``key=value`` texts
+    for every training. imagenet: the folder of ImageNet, for trainings on it. looks: factor of the number of seeds of
+    simulated times, compared with a first look.
     """
 
     scale: Scale
@@ -31,18 +31,18 @@ class Conditions:
     looks: int = 1
 
     def load(self, config: str, overrides: tuple[str, ...] = ()) -> Config:
-        """Return the configuration as the scale and the user have it. Raises ConfigError."""
+        """Return the configuration with the replacements of scale and user. Raises ConfigError."""
         return run_spec.load_config(config, (*self.replaced(config), *overrides))
 
     def replaced(self, config: str) -> tuple[str, ...]:
-        """Return what the scale and the user replace of every training of the configuration's folder."""
+        """Return the overrides by scale and user for all trainings in the configuration's folder."""
         replaced = run_spec.overrides_beside(config, self.scale.file) if self.scale.file else ()
         if replaced and self.imagenet:
             replaced += (f"data.dir={json.dumps(str(self.imagenet))}",)
         return (*replaced, *self.scale.overrides, *self.overrides)
 
     def seeds(self, source: str, seeds: int | None) -> range:
-        """Return the seeds of a need: ``seeds`` in each look, or the scale's number for the source if it is None."""
+        """Return the seeds of a need: ``seeds`` per look; if it is None, the scale's number for the source of times."""
         if source == MEASURED:
             count = seeds or self.scale.clock_seeds
         else:
@@ -50,11 +50,11 @@ class Conditions:
         return occasions.seeds(count, share_first=self.scale.has_one_calibration)
 
     def can_be(self, source: str, scenario: Scenario = EQUAL) -> bool:
-        """Return whether there can be times of the source: slow links and hosts by the clock need a testbed."""
+        """Return whether the source of times is possible: slow links and hosts need a testbed in measured runs."""
         return source != MEASURED or self.emulated or not (scenario.slow_links or scenario.slow_hosts)
 
     def ranks(self, source: str, scenario: Scenario = EQUAL) -> tuple[int, ...]:
-        """Return the scale's numbers of ranks for times of this source; none where there can be no such times."""
+        """Return the scale's numbers of ranks for this source of times; none if the source is not possible."""
         if not self.can_be(source, scenario):
             return ()
         return self.scale.clock_ranks if source == MEASURED else self.scale.ranks
@@ -79,19 +79,21 @@ class Conditions:
         )
 
     def leader(self, setting: Setting) -> str:
-        """Return the configuration whose steps a training takes: its own, or, of an algorithm that applies the exact
-        mean gradient, that of the ring all-reduce beside it."""
+        """Return the configuration whose steps a training takes.
+
+        It is the ring all-reduce in the same folder if the algorithm applies the exact mean gradient; else it is the
+        training's own configuration.
+        """
         shared = self.load(setting.config, setting.overrides).traits.exact_gradient
         return f"{setting.config.rpartition('/')[0]}/ring_allreduce" if shared else setting.config
 
     def trajectory(self, setting: Setting) -> Setting:
-        """Return the setting of the training that shows what the steps of another do, in simulated time where that
-        matters.
+        """Return the setting of a training that takes the same steps as another one.
 
-        Algorithms that apply the mean gradient of the global batch all take the steps of a single rank with a batch n
-        times as large, but for the order of samples and the rounding of fixed-point numbers. With batch normalisation
-        they share the training of as many ranks: the batch that normalises is a rank's own. What synchronous ranks do
-        in a step is the same however slow they are.
+        Its times are simulated if the steps depend on times. Algorithms that apply the mean gradient of the global
+        batch take the steps of a single rank with a batch n times as large, except for the order of samples and the
+        rounding of fixed-point numbers. With batch normalisation they share the training of the same number of ranks,
+        because each rank normalises its own batch. The steps of synchronous ranks do not depend on their speed.
         """
         traits = self.load(setting.config, setting.overrides).traits
         if not traits.synchronous:
@@ -110,12 +112,16 @@ class Conditions:
     def share_numbers(self, ours: Setting, theirs: Setting) -> bool:
         """Return whether trainings with the same seed have common random numbers, so that they are compared in pairs.
 
-        As many ranks then take the same samples in the same order, with the same delays. Others are independent."""
+        Trainings on equally many ranks take the same samples in the same order, with the same delays. Other trainings
+        are independent.
+        """
         return self.trajectory(ours).ranks == self.trajectory(theirs).ranks
 
     def short(self, setting: Setting, steps: int | None) -> Setting:
-        """Return the setting of a run of a few steps, for their times and bytes; without gradients where they need
-        none."""
+        """Return the setting of a run of a few steps, for its times and bytes.
+
+        It computes no gradients if neither times nor bytes depend on them.
+        """
         brief = (f"train.steps={steps or self.scale.steps}", "train.snapshots=1", "train.evaluate_replicas=false")
         needs_values = self.load(setting.config, setting.overrides).traits.depends_on_values
         source = TIMING_ONLY if setting.source == SIMULATED and not needs_values else setting.source

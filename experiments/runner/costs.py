@@ -1,8 +1,8 @@
-"""Estimates of how long runs take.
+"""Estimates of the durations of runs.
 
-From what runs of the same kind took, which differ in seed and learning rate alone; else from what the model takes per
-sample on this machine, which is measured, and what the simulator takes per step, corrected by how other runs of the
-model compare with that.
+An estimate comes from runs of the same kind, which differ only in seed and learning rate. If there are none, it comes
+from the measured time of the model per sample on this machine and from the simulator's time per step. It is corrected
+by the ratio of real to estimated times for other runs of the model.
 """
 
 import functools
@@ -23,28 +23,31 @@ from grsgd.training.inputs import Images, build_model, images_of
 from grsgd.units import rate
 
 UNKNOWN_SIZES, UNKNOWN_IMAGES = (1_281_167, 50_000), Images((3, 224, 224), 1000)
-"""The sizes that a folder of images is taken to have: ImageNet's."""
+"""Assumed sizes of a folder of images: the sizes of ImageNet."""
 CLOCK_START_SECONDS, START_SECONDS = 3.0, 0.4
-"""Seconds of a run beside training and evaluation, by the clock and simulated."""
+"""Seconds of a run besides training and evaluation: of a measured run, and of a simulated run."""
 STEP_SECONDS, MESSAGE_SECONDS = 1e-3, 1e-4
-"""Seconds that the simulator takes for a step of a rank, beside its gradient, and for a message."""
+"""Seconds of the simulator per step of a rank, gradient excluded, and per message."""
 COPY_SECONDS = 1e-9
 """Seconds per byte of a model that is sent and merged."""
 TO_TARGET = 0.6
-"""Part of its samples that a training is guessed to take to its target accuracy."""
+"""Assumed share of its samples that a training takes to its target accuracy."""
 MIN_TIMED_SECONDS = 0.3
+"""Least seconds for which the steps of a model are timed."""
 MAX_TIMED_SAMPLES = 256
+"""Greatest batch with which a model is timed."""
 
 
 class Seconds(NamedTuple):
+    """The seconds of a run: its training, and the rest."""
     training: float
     other: float
-    """Starting, and testing snapshots."""
+    """Seconds for the start, and for the evaluation of snapshots."""
 
 
 @functools.cache
 def expected(spec: RunSpec, cpu: float) -> Seconds:
-    """Return what a run is expected to take."""
+    """Return the expected seconds of a run."""
     loaded = spec.load()
     samples = samples_of(loaded, spec.ranks)
     steps = samples / loaded.data.batch_size
@@ -64,7 +67,7 @@ def expected(spec: RunSpec, cpu: float) -> Seconds:
 
 
 def samples_of(loaded: Config, ranks: int) -> float:
-    """Return how many samples all ranks train on together; 0 if that is a question of time."""
+    """Return the number of samples on which all ranks train together; 0 if it depends on time."""
     train = loaded.train
     if train.steps is not None:
         return train.steps * ranks * loaded.data.batch_size
@@ -72,13 +75,13 @@ def samples_of(loaded: Config, ranks: int) -> float:
 
 
 def computed_times(loaded: Config) -> int:
-    """Return on how many ranks each sample is computed."""
+    """Return the number of ranks that compute each sample."""
     redundancy = getattr(loaded.algorithm_options, "r", 1)
     return redundancy if loaded.algorithm_class.name == "cssgd" and isinstance(redundancy, int) else 1
 
 
 def sizes(loaded: Config) -> tuple[float, float]:
-    """Return the number of training samples and of test samples."""
+    """Return the number of training samples, and of test samples."""
     data, entry = loaded.data, REGISTER.get(loaded.data.name)
     train, test = entry.samples if entry and entry.samples else UNKNOWN_SIZES
     part = data.only_classes / entry.classes if data.only_classes and entry and entry.classes else 1
@@ -86,7 +89,7 @@ def sizes(loaded: Config) -> tuple[float, float]:
 
 
 class ModelCost(NamedTuple):
-    """The time that a sample takes on this machine, and the bytes of the parameters."""
+    """Seconds per sample on this machine, for training and for evaluation, and the bytes of the parameters."""
 
     train_seconds: float
     test_seconds: float
@@ -94,7 +97,7 @@ class ModelCost(NamedTuple):
 
 
 def cost_of_model(loaded: Config) -> ModelCost:
-    """Return what the model of a configuration takes with its batches; measured once."""
+    """Return the costs of a configuration's model with its batches; they are measured once."""
     entry = REGISTER.get(loaded.data.name)
     images = images_of(loaded) if entry and entry.shape else UNKNOWN_IMAGES
     batch = min(loaded.data.batch_size, MAX_TIMED_SAMPLES)
@@ -108,7 +111,7 @@ _costs: dict[tuple, ModelCost] = {}
 
 
 def measure_cost(network: torch.nn.Module, batch: int, images: Images) -> ModelCost:
-    """Return what a sample of batches of this size takes, with as many threads as a simulation has."""
+    """Return the costs per sample with batches of this size, with as many threads as a simulation has."""
     use_threads()
     x, y = torch.rand(batch, *images.shape), torch.zeros(batch, dtype=torch.int64)
 
@@ -124,7 +127,7 @@ def measure_cost(network: torch.nn.Module, batch: int, images: Images) -> ModelC
 
 
 def seconds_of(step: Callable[[], None]) -> float:
-    """Return the seconds of a core that a step takes after the first one."""
+    """Return the seconds of a core that a step takes, the first step excluded."""
     step()
     began, steps = time.process_time(), 0
     while time.process_time() < began + MIN_TIMED_SECONDS:
@@ -137,10 +140,10 @@ def seconds_of(step: Callable[[], None]) -> float:
 
 
 class Costs:
-    """The times that runs take: seconds of a core if simulated, seconds of the testbed if by the clock.
+    """The durations of runs: seconds of a core for simulated runs, seconds of the testbed for measured ones.
 
-    cpu: cores of each host of the testbed. expect: returns the `Seconds` that a run is expected to take on such hosts,
-    before others of its kind were made; by default `expected`.
+    cpu: cores of each host of the testbed. expect: function that returns the expected `Seconds` of a run on such hosts,
+    if no other run of its kind exists; by default `expected`.
     """
 
     def __init__(self, cpu: float, expect: Callable[[RunSpec, float], Seconds] = expected):
@@ -149,22 +152,22 @@ class Costs:
         self._factors: dict[tuple, list[float]] = defaultdict(list)
 
     def learn(self, spec: RunSpec, run: Run):
-        """Take into account how long a run took."""
+        """Take the duration of a run into account."""
         took = run.attributes["wall_seconds"]
-        if spec.source == MEASURED:  # its wall_seconds are those of training alone
+        if spec.source == MEASURED:  # its wall_seconds cover only the training
             took += self.expect(spec, self.cpu).other
         self._took[kind(spec)].append(took)
         self._factors[_alike(spec)].append(took / sum(self.expect(spec, self.cpu)))
 
     def seconds(self, spec: RunSpec) -> float:
-        """Return the estimate of a run."""
+        """Return the estimated seconds of a run."""
         if took := self._took.get(kind(spec)):
             return median(took)
         return sum(self.expect(spec, self.cpu)) * median(self._factors.get(_alike(spec), [1.0]))
 
 
 def kind(spec: RunSpec) -> RunSpec:
-    """Return what runs share that take about as long: all but the seed and the learning rate."""
+    """Return the common part of runs with about the same duration: all but seed and learning rate."""
     kept = tuple(value for value in spec.overrides if not value.startswith(("seed=", "optimizer.lr=")))
     return spec._replace(overrides=kept, place="")
 

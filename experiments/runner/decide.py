@@ -1,12 +1,14 @@
-"""Comparisons of samples, and what they say about a claim.
+"""Comparisons of samples, and their verdicts on a claim.
 
-Each case has two answers. One is on the direction: the effect is significantly on the claimed side, on the other side,
-or its 95 % interval lies within the equivalence zone, so that both sides are alike. The other is on the paper's number:
-the interval holds it, lies above it or below it. Of times and bytes the interval is that of their ratio's logarithm.
+Each case has two answers. The first is on the direction: the effect is significantly on the claimed side, or on the
+other side, or its 95 % interval lies within the equivalence zone, so that both sides are alike. The second is on the
+paper's number: the interval contains it, or lies above or below it. For times and bytes, the interval is that of the
+logarithm of their ratio.
 
 The p values of a finding's evidence are corrected for their number by the procedure of Hochberg (1988, "A sharper
-Bonferroni procedure for multiple tests of significance"). If all cases of a finding are significant one by one, all
-remain: "supported in all cases" needs no correction. A case that is named because some others are not significant does.
+Bonferroni procedure for multiple tests of significance"). If each case of a finding is significant by itself, all
+cases remain significant: "supported in all cases" needs no correction. A single case needs it if other cases are not
+significant.
 """
 
 import math
@@ -35,17 +37,19 @@ from experiments.runner.run_spec import MEASURED, SIMULATED, TIMING_ONLY
 from experiments.runner.sample import Sample
 
 ZONE_PERCENT = 5.0
-"""Per cent of time or bytes up to which two sides count as alike: nobody changes the algorithm for less."""
+"""Per cent of time or bytes within which two sides count as alike: a smaller gain justifies no other algorithm."""
 ZONES_PERCENT = {MEASURED: 10.0}
-"""The same by source of the times: most runs that were made twice on the testbed differed by up to 10 %, whatever the
-number of seeds."""
+"""Per cent of `ZONE_PERCENT` by source of the times.
+
+Most runs that were repeated on the testbed differed by up to 10 %, regardless of the number of seeds.
+"""
 ZONE_POINTS = 1.0
-"""Points of accuracy up to which two sides count as alike, as in "no worse"."""
+"""Points of accuracy within which two sides count as alike, as in "no worse"."""
 
 NUMBER_DECIMALS = 6
-"""Decimals that count where a limit is held against the paper's number; the others are errors of rounding."""
+"""Decimals that count when a limit is compared with the paper's number; further decimals are rounding errors."""
 CALIBRATIONS_OF = {SIMULATED: CALIBRATIONS, TIMING_ONLY: CALIBRATIONS}
-"""How many calibrations the runs of a case rest on, by the source of their times."""
+"""Number of calibrations on which the runs of a case rest, by the source of their times."""
 
 # ---- two samples
 
@@ -62,10 +66,11 @@ def less(
     kind: str = EVIDENCE,
     pairs: bool = False,
 ) -> Case:
-    """Return whether ours is less than theirs: the saving of the mean ratio, on a log scale, in per cent.
+    """Return the case on whether ours is less than theirs: the saving of the mean ratio, on a log scale, in per cent.
 
-    number: the paper's saving, in per cent. zone: the saving up to which both are alike; None: that of the source of
-    times. pairs: whether runs with the same seed share their random numbers. Raises ValueError if a value is negative.
+    number: the paper's saving, in per cent. zone: the saving within which both are alike; None takes the zone for the
+    source of times. pairs: whether runs with the same seed share their random numbers. Raises ValueError for negative
+    values.
     """
     zone = ZONES_PERCENT.get(source, ZONE_PERCENT) if zone is None else zone
     blank = _blank(condition, baseline, unit, source, kind, DIFFERENCE, _more_than(zone, unit), zone, number, pairs)
@@ -85,10 +90,11 @@ def more(
     kind: str = EVIDENCE,
     pairs: bool = False,
 ) -> Case:
-    """Return whether ours is more than theirs: the mean difference, in ``unit``; for points, values are per cent.
+    """Return the case on whether ours is more than theirs: the mean difference, in ``unit``.
 
-    number: the paper's difference. zone: the difference up to which both are alike; None: 1 for points, otherwise 0.
-    pairs: whether runs with the same seed share their random numbers.
+    With the unit "points", values are per cent. number: the paper's difference. zone: the difference within which both
+    are alike; None takes 1 for points, and 0 otherwise. pairs: whether runs with the same seed share their random
+    numbers.
     """
     zone = (ZONE_POINTS if unit == "points" else 0.0) if zone is None else zone
     blank = _blank(condition, baseline, unit, source, kind, DIFFERENCE, _more_than(zone, unit), zone, number, pairs)
@@ -106,8 +112,10 @@ def no_worse(
     kind: str = EVIDENCE,
     pairs: bool = False,
 ) -> Case:
-    """Return whether ours, of which more is better, is less than theirs by no more than the margin: supported if the
-    interval of the difference lies above -margin, refuted if it lies below."""
+    """Return the case on whether ours, of which more is better, is less than theirs by at most the margin.
+
+    It is supported if the interval of the difference lies above -margin, and refuted if it lies below.
+    """
     criterion = f"at most {_amount(margin, unit)} worse"
     blank = _blank(condition, baseline, unit, source, kind, EQUIVALENCE, criterion, pairs=pairs)
     return _against_threshold(blank, _effect(ours, theirs, blank), -margin)
@@ -125,7 +133,7 @@ def at_least(
     source: str = SIMULATED,
     kind: str = EVIDENCE,
 ) -> Case:
-    """Return whether the mean of the sample is at least the threshold, by its interval."""
+    """Return the case on whether the mean of the sample is at least the threshold, by its interval."""
     criterion = f"at least {_amount(threshold, unit)}"
     blank = _blank(condition, baseline, unit, source, kind, THRESHOLD, criterion)
     return _against_threshold(blank, of_one(sample, CALIBRATIONS_OF.get(source, 1)), threshold)
@@ -140,7 +148,7 @@ def at_most(
     source: str = SIMULATED,
     kind: str = EVIDENCE,
 ) -> Case:
-    """Return whether the mean of the sample is at most the threshold, by its interval."""
+    """Return the case on whether the mean of the sample is at most the threshold, by its interval."""
     above = at_least(sample, threshold, condition, unit, baseline, source, kind)
     case = replace(above, criterion=f"at most {_amount(threshold, unit)}")
     if case.low == case.high == threshold:
@@ -160,9 +168,9 @@ def fact(
     unit: str = "",
     source: str = "",
 ) -> Case:
-    """Return what holds or does not, with nothing left to chance: counted bytes, the place of a minimum.
+    """Return the case on a fact without chance, such as counted bytes or the place of a minimum.
 
-    holds: None where it is not known.
+    holds: whether the fact is true; None if it is unknown.
     """
     verdict = INCONCLUSIVE if holds is None else SUPPORTED if holds else REFUTED
     return Case(condition, baseline, verdict, estimate, None, None, unit, 0, source, kind)
@@ -172,8 +180,10 @@ def fact(
 
 
 def corrected(cases: Sequence[Case]) -> list[Case]:
-    """Return the cases of a finding; those of its evidence that are not significant once p values are corrected for
-    their number become inconclusive."""
+    """Return the cases of a finding, corrected for the number of its evidence.
+
+    Evidence that is not significant after the correction of its p values becomes inconclusive.
+    """
     tested = [(case.p, index) for index, case in enumerate(cases) if case.kind == EVIDENCE and case.p is not None]
     least, found = 1.0, list(cases)
     for rank, (p, index) in enumerate(sorted(tested, reverse=True), 1):
@@ -198,7 +208,7 @@ def _blank(
     number: float | None = None,
     pairs: bool = False,
 ) -> Case:
-    """Return a case of which nothing is known yet."""
+    """Return a case without a result."""
     return Case(
         condition,
         baseline,
@@ -227,12 +237,12 @@ def _amount(value: float, unit: str) -> str:
 
 
 def _effect(minuend: Sample, subtrahend: Sample, case: Case) -> Effect:
-    """Return the difference of two samples as the case compares them."""
+    """Return the difference of two samples, paired or unpaired as the case states."""
     return (paired if case.pairs else unpaired)(minuend, subtrahend, CALIBRATIONS_OF.get(case.source, 1))
 
 
 def _weighed(case: Case, reference: float = 0.0) -> Case:
-    """Return an undecided case with a note if its interval excludes the reference, and its test does not."""
+    """Return an undecided case, with a note if its interval excludes the reference although its test does not."""
     above, below = case.low is not None and case.low > reference, case.high is not None and case.high < reference
     if not (above or below) or case.p < SIGNIFICANCE:
         return case
@@ -240,8 +250,10 @@ def _weighed(case: Case, reference: float = 0.0) -> Case:
 
 
 def _estimated(blank: Case, effect: Effect, reference: float, shown: Callable[[float], float]) -> Case:
-    """Return the case with its estimate, interval and p value. shown: of a difference, the effect in the case's unit;
-    it rises."""
+    """Return the case with its estimate, interval and p value.
+
+    shown: increasing function from a difference to the effect in the case's unit.
+    """
     case = replace(blank, seeds=effect.seeds, note=effect.note)
     if effect.bound == BOTH_WAYS:
         return _noted(case, "bounds of both kinds: with some seeds the effect may be less, with others more")
@@ -254,7 +266,7 @@ def _estimated(blank: Case, effect: Effect, reference: float, shown: Callable[[f
 
 
 def _side(case: Case, reference: float = 0.0) -> int:
-    """Return 1 if the effect is significantly more than the reference, -1 if it is less, else 0."""
+    """Return 1 if the effect is significantly greater than the reference, -1 if it is less, else 0."""
     if case.p is None or case.p >= SIGNIFICANCE:
         return 0
     if case.estimate > reference:
@@ -263,7 +275,7 @@ def _side(case: Case, reference: float = 0.0) -> int:
 
 
 def _compared(blank: Case, effect: Effect, shown: Callable[[float], float], zone: float) -> Case:
-    """Return the case decided against no effect and against the paper's number. zone: on the scale of the effect."""
+    """Return the case, decided against no effect and against the paper's number. zone: on the scale of the effect."""
     case = _estimated(blank, effect, 0.0, shown)
     case = replace(case, on_number=_on_number(case), seeds_needed=seeds_to_decide(effect, zone))
     low, high = effect.interval() if case.p is not None else (None, None)
@@ -277,13 +289,13 @@ def _compared(blank: Case, effect: Effect, shown: Callable[[float], float], zone
 
 
 def against_number(case: Case, number: float) -> Case:
-    """Return the case with where its interval lies with regard to a number of the paper."""
+    """Return the case with the position of its interval relative to a number of the paper."""
     numbered = replace(case, number=number)
     return replace(numbered, on_number=_on_number(numbered))
 
 
 def _on_number(case: Case) -> str:
-    """Return where the interval lies, as far as it goes, with regard to the paper's number."""
+    """Return the position of the interval, as far as it is bounded, relative to the paper's number."""
     if case.number is None or case.p is None:
         return ""
     if case.low is not None and round(case.low - case.number, NUMBER_DECIMALS) > 0:
@@ -294,7 +306,7 @@ def _on_number(case: Case) -> str:
 
 
 def _against_threshold(blank: Case, effect: Effect, threshold: float) -> Case:
-    """Return the case decided against a threshold that may be met exactly."""
+    """Return the case, decided against a threshold that may be met exactly."""
     case = _estimated(blank, effect, threshold, float)
     if case.low == case.high == threshold:
         return replace(case, verdict=SUPPORTED, p=0.0)
@@ -316,5 +328,5 @@ def _log(value: float) -> float:
 
 
 def _saving(log_ratio: float) -> float:
-    """Return the saving in per cent, of the logarithm of theirs to ours."""
+    """Return the saving in per cent, from the logarithm of theirs over ours."""
     return 100 * (1 - math.exp(-log_ratio))

@@ -1,15 +1,17 @@
-"""Effects: the difference of two samples, in pairs or not, with its 95 % interval.
+"""Effects: the difference of two samples, paired or unpaired, with its 95 % interval.
 
-The interval is Student's t interval, by Welch's approximation where samples are not in pairs. If one side alone is
-skewed it misses the truth more often than it says, and few seeds do not tell the skewness: of five with a skewness of 2
-in 12 % on one side. So the test is stricter than the interval (`level`): at 1 % for up to ten seeds, and at 0.1 % more
-for each one beyond. Then it is wrong on either side in at most 5 %, whether deviations are normal or so skewed.
+The interval is Student's t interval, with Welch's approximation for unpaired samples. If only one side is skewed, the
+interval misses the truth more often than stated, and few seeds do not reveal the skewness: with five seeds and a
+skewness of 2, in 12 % of cases on one side. So the test is stricter than the interval (`level`): its level is 1 % for
+up to ten seeds, and 0.1 % more for each further seed. Then it errs on either side in at most 5 % of cases, both for
+normal and for such skewed deviations.
 
-Simulated times rest on a few calibrations: seeds that share one are not independent. What effects differ by between
-calibrations, beyond what seeds do, adds to the error, with as few degrees of freedom as there are calibrations.
+Simulated times rest on a few calibrations, and seeds that share a calibration are not independent. Differences between
+calibrations, in excess of differences between seeds, add to the error. Their degrees of freedom are as few as the
+calibrations.
 
-A training that ended before it reached its target needs more than that, and one that was there at its first snapshot
-may have needed less: their differences bound the effect.
+A training that ended before its target needs more than it took, and a training that was at its target at its first
+snapshot may have needed less. Their differences bound the effect.
 """
 
 import math
@@ -24,22 +26,23 @@ from experiments.runner.outcome import AT_LEAST, AT_MOST
 from experiments.runner.sample import Sample
 
 SIGNIFICANCE = 0.05
+"""Level of significance of all tests, two-sided."""
 FEWEST_SEEDS, MOST_SEEDS, POWER = 5, 1000, 0.8
-"""The numbers of seeds that are planned, and the probability with which they are to decide."""
+"""Least and greatest number of planned seeds, and the probability with which they should decide."""
 DECIMALS = 10
-"""Decimals of a difference that count; the others are errors of rounding."""
+"""Decimals of a difference that count; further decimals are rounding errors."""
 BOTH_WAYS = "at least and at most"
-"""Bound of differences of which some bound the effect from below and some from above."""
+"""Bound of differences some of which bound the effect from below, and some from above."""
 
 
 @dataclass(frozen=True)
 class Effect:
     """A mean difference.
 
-    mean: None where not known. error: its standard error; None if there are too few values for an interval. freedom:
-    degrees of freedom of the error. seeds: the number of pairs, or of the seeds of the side that has fewer.
-    bound: ``AT_LEAST`` or ``AT_MOST`` if the mean is one, ``BOTH_WAYS`` if nothing is known. note: which values are
-    left out. spread: the least and the greatest mean with one calibration, where there are several.
+    mean: None if it is unknown. error: its standard error; None if there are too few values for an interval. freedom:
+    degrees of freedom of the error. seeds: number of pairs, or of seeds on the side that has fewer. bound: ``AT_LEAST``
+    or ``AT_MOST`` if the mean is a bound, ``BOTH_WAYS`` if nothing is known. note: the values that are left out.
+    spread: least and greatest mean with one calibration, if there are several calibrations.
     """
 
     mean: float | None
@@ -51,7 +54,7 @@ class Effect:
     spread: tuple[float, float] | None = None
 
     def interval(self) -> tuple[float | None, float | None]:
-        """Return the limits of the 95 % interval, None where there is none; without spread it is a point."""
+        """Return the limits of the 95 % interval, None for a missing limit; without spread, the interval is a point."""
         if self.error is None:
             return None, None
         half = self.error and self.error * special.stdtrit(self.freedom, 1 - SIGNIFICANCE / 2)
@@ -69,14 +72,14 @@ class Effect:
 
 
 def level(seeds: int) -> float:
-    """Return the two-sided level of the t test that is wrong in at most 5 % a side if one side has a skewness of 2."""
+    """Return the two-sided level of the t test that errs in at most 5 % per side if one side has a skewness of 2."""
     return min(SIGNIFICANCE, max(10, seeds) / 1000)
 
 
 def paired(minuend: Sample, subtrahend: Sample, calibrations: int = 1) -> Effect:
-    """Return the mean of the differences of runs with the same seed; a pair with bounds of both kinds is not known.
+    """Return the mean difference of runs with the same seed; a pair with bounds of both kinds is unknown.
 
-    calibrations: how many there are; a seed rests on the one that is its remainder.
+    calibrations: number of calibrations; a seed belongs to the calibration with the number seed mod calibrations.
     """
     seeds = sorted(minuend.values.keys() | subtrahend.values.keys())
     values, bounds = {}, set()
@@ -94,7 +97,7 @@ def paired(minuend: Sample, subtrahend: Sample, calibrations: int = 1) -> Effect
 def unpaired(minuend: Sample, subtrahend: Sample, calibrations: int = 1) -> Effect:
     """Return the difference of the means of samples whose runs have no random numbers in common.
 
-    calibrations: how many there are; a seed rests on the one that is its remainder.
+    calibrations: number of calibrations; a seed belongs to the calibration with the number seed mod calibrations.
     """
     both = [{seed: value for seed, value in side.values.items() if value is not None} for side in (minuend, subtrahend)]
     unknown = [value is None for side in (minuend, subtrahend) for value in side.values.values()]
@@ -104,15 +107,15 @@ def unpaired(minuend: Sample, subtrahend: Sample, calibrations: int = 1) -> Effe
 
 
 def of_one(sample: Sample, calibrations: int = 1) -> Effect:
-    """Return the mean of one sample."""
+    """Return the mean of one sample as an effect."""
     return paired(sample, Sample(dict.fromkeys(sample.values, 0.0)), calibrations)
 
 
 def seeds_to_decide(effect: Effect, zone: float) -> int | None:
-    """Return how many seeds decide with a probability of ``POWER``, if mean and spread are those of the effect.
+    """Return the number of seeds that decide with the probability ``POWER``, given mean and spread of the effect.
 
-    An effect outside of the zone is to be told from 0, one inside to have its interval in the zone. None where more
-    than ``MOST_SEEDS``, or other things than seeds, are needed.
+    An effect outside the zone must be distinguished from 0; an effect inside must have its interval in the zone.
+    Returns None if more than ``MOST_SEEDS`` are needed, or something other than seeds.
     """
     if not effect.error or effect.bound:
         return None
@@ -123,9 +126,9 @@ def seeds_to_decide(effect: Effect, zone: float) -> int | None:
 
 
 def _power(seeds: int, sides: float, away: float, spread: float, zone: float) -> float:
-    """Return the probability that normal deviations decide. sides: how many independent samples vary.
+    """Return the probability that normal deviations decide. sides: number of independent samples that vary.
 
-    The distribution of the t statistic is approximated by a normal one (Johnson and Welch 1940).
+    The distribution of the t statistic is approximated by a normal distribution (Johnson and Welch 1940).
     """
     freedom, error = sides * (seeds - 1), spread / math.sqrt(seeds)
     if away <= zone:
@@ -140,15 +143,17 @@ def _power(seeds: int, sides: float, away: float, spread: float, zone: float) ->
 
 
 def _untransformed(transformed: float, skewness: float | np.ndarray) -> np.ndarray:
-    """Return the t statistic of which ``Effect._transformed`` is Hall's transformation."""
+    """Return the t statistic of which ``transformed`` is Hall's transformation."""
     is_none = np.abs(skewness) < 1e-6
     skewness = np.where(is_none, 1, skewness)
     return np.where(is_none, transformed, 3 / skewness * (np.cbrt(1 + skewness * (transformed - skewness / 6)) - 1))
 
 
 class _Side:
-    """Values of a sample, or of differences, by seed: what they add to a mean difference. sign: -1 of what is
-    subtracted."""
+    """Values of a sample, or of differences, by seed, and their contribution to a mean difference.
+
+    sign: -1 for the subtracted sample.
+    """
 
     def __init__(self, by_seed: Mapping[int, float], sign: int = 1):
         self.values, self.sign = np.round(np.array(list(by_seed.values()), dtype=float), DECIMALS), sign
@@ -167,7 +172,7 @@ class _Side:
 
 
 def _effect(sides: Sequence[_Side], bounds: Iterable[str], note: str, calibrations: int) -> Effect:
-    """Return the effect that sides have together."""
+    """Return the joint effect of the sides."""
     seeds, kinds = min(side.seeds for side in sides), sorted(bounds)
     bound = BOTH_WAYS if len(kinds) == 2 else "".join(kinds)
     if not seeds or bound == BOTH_WAYS:
@@ -190,8 +195,8 @@ def _effect(sides: Sequence[_Side], bounds: Iterable[str], note: str, calibratio
 
 
 def _between_calibrations(sides: Sequence[_Side], calibrations: int) -> tuple[float, tuple[float, float] | None]:
-    """Return what the differences between calibrations add to the variance of the mean, beyond those between seeds, and
-    the range of the means."""
+    """Return the variance of the mean due to calibrations, in excess of that due to seeds, and the range of the means.
+    """
     if not all(np.isfinite(side.values).all() for side in sides):
         return 0.0, None
     groups = [side.by_calibration(calibrations) for side in sides]
@@ -202,7 +207,7 @@ def _between_calibrations(sides: Sequence[_Side], calibrations: int) -> tuple[fl
     spread = float(min(means)), float(max(means))
     degrees = [side.seeds - sum(len(group) > 0 for group in of) for side, of in zip(sides, groups, strict=True)]
     if not all(degrees):
-        return 0.0, spread  # one seed each: what differs between seeds has it all
+        return 0.0, spread  # with one seed each, the variance between seeds contains the variance between calibrations
     within = [
         sum(float(np.sum((group - np.mean(group)) ** 2)) for group in of if len(group)) / free
         for of, free in zip(groups, degrees, strict=True)
@@ -212,7 +217,7 @@ def _between_calibrations(sides: Sequence[_Side], calibrations: int) -> tuple[fl
 
 
 def _bounds(minuend: Sample, subtrahend: Sample, seeds: Iterable[int]) -> set[str]:
-    """Return how values of these seeds that are bounds bound the difference."""
+    """Return how the values of these seeds that are bounds bound the difference."""
     seeds = set(seeds)
     found = {AT_LEAST: minuend.bounds | subtrahend.upper, AT_MOST: minuend.upper | subtrahend.bounds}
     return {bound for bound, of in found.items() if of & seeds}

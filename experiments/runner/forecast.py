@@ -1,4 +1,4 @@
-"""How long the runs of targets will take, before they are made."""
+"""Forecasts of the durations of targets' runs, before the runs are made."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -23,30 +23,33 @@ SOURCES = {
 }
 
 CALIBRATION_SECONDS, WORK_SECONDS = 60, 3
-"""About how long the calibration of a model with links of one rate takes, and measuring the work of an algorithm."""
+"""Approximate seconds of the calibration of a model at one link rate, and of the measurement of an algorithm's work."""
 
 
 @dataclass
 class Forecast:
-    """The runs of a target that no target before it needs. missing: those that are not there, by kind."""
+    """The runs of a target that no earlier target needs. missing: numbers of missing runs, by kind."""
 
     sources: Counter[str] = field(default_factory=Counter)
     there: int = 0
     took: float = 0.0
-    """Seconds that those which are there took, each by itself."""
+    """Seconds that the existing runs took, each by itself."""
     missing: Counter[RunSpec] = field(default_factory=Counter)
     calibrations: set[Measurement] = field(default_factory=set)
-    """Those that are missing, and the work of algorithms that is not known."""
+    """Missing calibrations, and missing measurements of algorithms' work."""
 
     def hours(self, costs: Costs, workers: int) -> float:
-        """Return how long what is missing takes. workers: simulations side by side."""
+        """Return the hours for all missing runs and calibrations. workers: number of simulations at once."""
         calibrating = sum(WORK_SECONDS if one.work else CALIBRATION_SECONDS for one in self.calibrations)
         return hours_of(self.missing, workers, costs) + calibrating / 3600
 
 
 def learn(plan: Plan, costs: Costs):
-    """Let the costs learn from runs that are there and do not count as made, but for times of all-reduces alone: where
-    messages take nothing of a processor, these are calculated at once and not message by message."""
+    """Let the costs learn from existing runs that do not count as made.
+
+    Simulated times of all-reduces alone are excluded: without processor times they are calculated at once, and not
+    message by message.
+    """
     for specs in plan.planned_runs().values():
         for spec in specs:
             at_once = spec.source == TIMING_ONLY and spec.load().traits.only_allreduces
@@ -55,14 +58,14 @@ def learn(plan: Plan, costs: Costs):
 
 
 def forecast_targets(plans: Iterable[Plan], costs: Costs) -> dict[str, Forecast]:
-    """Return what each target needs; the costs learn from the runs that are there."""
+    """Return the forecast of each target; the costs learn from the existing runs."""
     return {target: forecast for plan in plans for target, forecast in forecast_plan(plan, costs).items()}
 
 
 def forecast_plan(plan: Plan, costs: Costs) -> dict[str, Forecast]:
-    """Return what each target of a plan needs.
+    """Return the forecast of each target of a plan.
 
-    Where a learning rate is not known yet, the runs are counted with one of the grid, and the trials without the ends
+    If a learning rate is not known yet, the runs are counted with a rate of the grid, and the trials without the ends
     of the grid.
     """
     found, seen, calibrations = {}, set(), set()
@@ -85,13 +88,13 @@ def forecast_plan(plan: Plan, costs: Costs) -> dict[str, Forecast]:
 
 
 def identity(spec: RunSpec) -> str:
-    """Return what is the same for the same run, whatever the words it is named with."""
+    """Return a text that is the same for equal runs, even if their specifications use different words."""
     where = "" if spec.source == UNIT_STEPS else f"{spec.link} {spec.slow_hosts} {spec.compute} {spec.place}"
     return spec.name(where)
 
 
 def format_table(found: dict[str, Forecast], costs: Costs, workers: int) -> str:
-    """Return the forecasts as a table, and their sum. workers: simulations side by side."""
+    """Return the forecasts as a table, and their sum. workers: number of simulations at once."""
     rows = []
     for target, forecast in found.items():
         numbers = [forecast.sources[source] for source in SOURCES]
@@ -103,7 +106,7 @@ def format_table(found: dict[str, Forecast], costs: Costs, workers: int) -> str:
 
 
 def sum_up(found: Iterable[Forecast], costs: Costs, workers: int) -> str:
-    """Return the sum of forecasts in a line."""
+    """Return the sum of forecasts as one line."""
     whole = Forecast()
     for forecast in found:
         whole.missing += forecast.missing
@@ -124,13 +127,13 @@ def sum_up(found: Iterable[Forecast], costs: Costs, workers: int) -> str:
 
 
 def downloads(missing: Iterable[RunSpec]) -> str:
-    """Return in words what is fetched before the missing runs are made; empty if their data are there."""
+    """Return in words which data sets are fetched before the missing runs; "" if all data exist."""
     sets = [f"{name} ({RECIPES[name].megabytes:g} MB, into {folder})" for name, folder in to_fetch(missing)]
     return f"; before them, {' and '.join(sets)} will be fetched" if sets else ""
 
 
 def to_fetch(missing: Iterable[RunSpec]) -> list[tuple[str, str]]:
-    """Return the public data sets that the missing runs train on and that are not there, with their folders."""
+    """Return the public data sets that the missing runs need and that are missing, with their folders."""
     wanted = {(data.name, data.dir) for spec in missing if (data := spec.load().data).name in RECIPES}
     return [each for each in sorted(wanted) if not is_there(*each)]
 

@@ -1,4 +1,4 @@
-"""The hosts of runs by the clock: a testbed, the nodes of a cluster, or this machine as it is."""
+"""The hosts of measured runs: a testbed, the nodes of a cluster, or this machine as it is."""
 
 import os
 import platform
@@ -14,14 +14,14 @@ from grsgd.mpi_environment import find_mpiexec
 from grsgd.testbed.hosts import Testbed, TestbedError, fair_share
 
 LAUNCH = Path(__file__).parents[2] / "slurm" / "launch.sh"
-"""Starts ranks on the nodes of an allocation: their number, then the command."""
+"""Script that starts ranks on the nodes of an allocation; arguments: their number, then the command."""
 
 
 class Hosts:
     """This machine as it is.
 
-    hosts, cpu: how many hosts a testbed has, and cores of each. why: the reason why there is no testbed. place: all in
-    words that times depend on, but the run's own ``{links}`` and ``{slow}`` hosts.
+    hosts, cpu: number of hosts of a testbed, and cores of each. why: reason why there is no testbed. place: description
+    of all conditions on which times depend; the run's own ``{links}`` and ``{slow}`` hosts are filled in later.
     """
 
     emulated = False
@@ -36,23 +36,23 @@ class Hosts:
         )
 
     def describe(self, spec: RunSpec) -> str:
-        """Return in words all that times of the run depend on."""
+        """Return a description of all conditions on which the times of the run depend."""
         slow = "".join(f", host {host} {factor:g} times slower" for host, factor in spec.slow_hosts)
         return (spec.place or self.place).replace("{links}", spec.link.rate).replace("{slow}", slow)
 
     @contextmanager
     def connected(self, spec: RunSpec) -> Iterator[MpiHost]:
-        """While inside, ranks that the function starts have the links and processors of the run."""
+        """Return a context in which started ranks have the links and processors of the run."""
         launcher = find_mpiexec()
         yield MpiHost(lambda words: [launcher, *words])
 
     def command(self, spec: RunSpec) -> str:
-        """Return what a user types for the run."""
+        """Return the command that a user types for the run."""
         return " ".join(["mpiexec -n", str(spec.ranks), "python -m grsgd train", *spec.cli_args()])
 
 
 class Cluster(Hosts):
-    """The nodes of a Slurm allocation, with its launcher, as slurm/tables.sbatch has chosen it."""
+    """The nodes of a Slurm allocation, with the launcher that slurm/tables.sbatch has chosen."""
 
     calibration_ranks = 4
 
@@ -88,7 +88,7 @@ class EmulatedHosts(Hosts):
 
 
 def find_hosts(count: int, cpu: float) -> Hosts:
-    """Return the best there is: nodes of a cluster, a testbed, or this machine."""
+    """Return the best available hosts: nodes of a cluster, a testbed, or this machine."""
     if int(os.environ.get("SLURM_JOB_NUM_NODES", 1)) > 1:
         return Cluster(count, cpu)
     try:
@@ -99,7 +99,7 @@ def find_hosts(count: int, cpu: float) -> Hosts:
 
 
 def describe_machine() -> str:
-    """Return the cores and the processor of this machine."""
+    """Return a description of this machine's cores and processor."""
     try:
         model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     except OSError:

@@ -1,4 +1,4 @@
-"""The runs of an experiment: those that exist, how long the others take, and making them."""
+"""The runs of an experiment: which exist, how long the others take, and how they are made."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
@@ -15,11 +15,11 @@ from experiments.runner.store import Store
 from grsgd.runs.run_file import Run
 
 SIMULATING = Hosts(1, 1.0)
-"""This machine, where all runs are in simulated time."""
+"""This machine, for experiments whose runs are all simulated."""
 
 
 class Planned(Protocol):
-    """A run as its experiment calls it."""
+    """A run in the terms of its experiment."""
 
     def spec(self) -> RunSpec: ...
 
@@ -28,10 +28,10 @@ P = TypeVar("P", bound=Planned)
 
 
 class KeptRuns:
-    """The runs of an experiment in a folder, by what the experiment calls them.
+    """The runs of an experiment in a folder, by the experiment's own terms.
 
-    workers: simulations side by side. expect: as of `Costs`. on: the hosts of runs by the clock. run_timeout, in_order:
-    as of `Maker`.
+    workers: number of simulations at once. expect: as for `Costs`. on: the hosts of measured runs. run_timeout,
+    in_order: as for `Maker`.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class KeptRuns:
         self.maker = Maker(self.store, self.costs, workers, run_timeout, in_order=in_order)
 
     def load(self, planned: Iterable[P]) -> dict[P, Run]:
-        """Return the runs that exist; the estimates learn from them."""
+        """Return the existing runs; the estimates learn from them."""
         found = {one: run for one in planned if (run := self.store.find(one.spec())) is not None}
         for one, run in found.items():
             self.costs.learn(one.spec(), run)
@@ -61,19 +61,19 @@ class KeptRuns:
         return f"{len(planned)} runs, of which {len(existing)} are there; the others take about {took}"
 
     def hours(self, counts: Counter[RunSpec]) -> float:
-        """Return about how long it takes to make as many runs of each kind."""
+        """Return the approximate hours for the given numbers of runs of each kind."""
         return hours_of(counts, self.maker.side_by_side, self.costs)
 
     def make(self, planned: Iterable[P], what: str = "runs") -> list[str]:
-        """Make the runs that do not exist; return what went wrong with those that could not be made.
+        """Make the missing runs; return the errors of runs that could not be made.
 
-        what: what they are for, in words. Raises TestbedError.
+        what: words for the progress line. Raises TestbedError.
         """
         self.maker.make([one.spec() for one in planned], what)
         return list(self.maker.failures)
 
     def make_all(self, planned: Iterable[P], what: str = "runs") -> dict[P, Run]:
-        """Make the runs that do not exist, and return all. Raises TestbedError, and Unfinished if one failed."""
+        """Make the missing runs, and return all runs. Raises TestbedError, and Unfinished if a run failed."""
         planned = list(planned)
         if failures := self.make(planned, what):
             raise Unfinished(failures[0] + (f"; {len(failures) - 1} more" if len(failures) > 1 else ""))

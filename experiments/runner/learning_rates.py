@@ -1,7 +1,8 @@
-"""Learning rates: tuned for every algorithm on the same grid, in simulated time, with seeds that are not used again.
+"""Learning rates: tuned for every algorithm on the same grid, in simulated time, with seeds for nothing else.
 
-The best of a coarse grid is found with one seed: among those within the grid first, then, for as long as the best is an
-end, beyond it. About the best there follow finer steps with all tuning seeds, if the scale has several.
+The best rate of a coarse grid is found with one seed. The rates within the grid are tried first; as long as the best
+rate is an end of the tried ones, further rates are tried beyond it. If the scale has several tuning seeds, finer steps
+about the best rate follow, with all tuning seeds.
 """
 
 import math
@@ -16,40 +17,42 @@ from grsgd.runs import measures
 from grsgd.runs.run_file import Run
 
 TUNING_SEED = 999
-"""The first one, of the first occasion; none of them is a seed that is reported."""
+"""First tuning seed, of the first occasion; no reported run uses a tuning seed."""
 FINER = 1.5
-"""Factor between the rates about the best one of the grid."""
+"""Factor between the finer rates about the best rate of the grid."""
 BEYOND, MOST_BEYOND = 2.5, 3
-"""Factor between the rates beyond the grid, and how many of them are tried on either side."""
+"""Factor between the rates beyond the grid, and greatest number of them on either side."""
 HIGHEST = {"cssgd/dnn": 0.15}
-"""Of configurations' folders, the highest rate: with 0.4, which one seed may find the fastest, one in ten diverges."""
+"""Highest rate by folder of configurations: 0.4 may be fastest with one seed, but diverges with one in ten."""
 
 Trials = dict[float, list[RunSpec]]
-"""By rate, one of each seed."""
+"""Runs of a rate, one per seed, by rate."""
 Tuned = tuple[str, int, tuple[str, ...]]
-"""The key of a learning rate: a configuration, the ranks it is tuned on, and the overrides that it is tuned with."""
+"""Key of a learning rate: a configuration, the number of ranks of its trials, and the overrides of its trials."""
 TrialResult = tuple[float, float]
-"""Samples to the target, infinite where it was missed, and the best accuracy; of several seeds the geometric mean and
-the mean."""
+"""Samples to the target (infinite if it was missed) and the best accuracy.
+
+For several seeds: the geometric mean of the samples, and the mean of the accuracies.
+"""
 
 
 class MissingRun(RuntimeError):
-    """A run that a target needs could not be made."""
+    """An error: a run that a target needs could not be made."""
 
 
 class LearningRates:
-    """The learning rate of each setting: the one with which the fewest samples lead to the target accuracy, on
-    ``tuning_ranks`` ranks, or on one if one trains alone; if none leads there, the one with the highest accuracy.
+    """The learning rate of each setting: the rate with which the fewest samples lead to the target accuracy.
 
-    Which rates are tried depends on those before, so runs are named in rounds. find: returns the run of a
-    specification, or None.
+    Trials run on ``tuning_ranks`` ranks, or on one rank for a setting of one rank. If no rate reaches the target, the
+    rate with the highest accuracy is chosen. The rates to try depend on earlier trials, so runs are named in rounds.
+    find: function that returns the run of a specification, or None.
     """
 
     def __init__(self, conditions: Conditions, find: Callable[[RunSpec], Run | None]):
         self.conditions, self.find = conditions, find
 
     def missing(self, settings: Iterable[Setting]) -> list[RunSpec]:
-        """Return the trials of these settings that can be named so far, and have not been made."""
+        """Return the missing trials of these settings that can be named so far."""
         return [spec for spec in self.list_trials(settings) if self.find(spec) is None]
 
     def list_trials(self, settings: Iterable[Setting]) -> list[RunSpec]:
@@ -58,8 +61,10 @@ class LearningRates:
         return list({spec: None for by_rate in trials for specs in by_rate.values() for spec in specs})
 
     def planned_trials(self, settings: Iterable[Setting]) -> list[RunSpec]:
-        """Return the trials that these settings are expected to take: where the best rate of the grid is not known yet,
-        one within it is supposed to be."""
+        """Return the trials that these settings are expected to need.
+
+        If the best rate of the grid is not known yet, it is assumed to lie within the grid.
+        """
         found = dict.fromkeys(self.list_trials(settings))
         for tuned in self.list_tuned(settings):
             coarse = self.coarse(tuned)
@@ -69,14 +74,14 @@ class LearningRates:
         return list(found)
 
     def guess_rate(self, setting: Setting) -> float:
-        """Return the learning rate, or, where it is not known, one of the grid."""
+        """Return the learning rate, or a rate of the grid if it is not known yet."""
         try:
             return self.rate(setting)
         except MissingRun:
             return self.conditions.scale.learning_rates[1]
 
     def list_tuned(self, settings: Iterable[Setting]) -> list[Tuned]:
-        """Return what these settings' rates are shared by."""
+        """Return the keys of the learning rates of these settings; several settings may share a key."""
         return list(dict.fromkeys(map(self.tuned, settings)))
 
     def tuned(self, setting: Setting) -> Tuned:
@@ -84,13 +89,13 @@ class LearningRates:
         return self.conditions.leader(setting), ranks, setting.tuned_with
 
     def rate(self, setting: Setting) -> float:
-        """Return the learning rate; raises MissingRun if a trial is missing."""
+        """Return the learning rate; raise MissingRun if a trial is missing."""
         return best(self.results(self.tuned(setting)))
 
-    # ---- what is tried
+    # ---- the trials
 
     def trials(self, tuned: Tuned) -> Trials:
-        """Return the trials that can be named so far: coarse ones, and, once the best of these is known, fine ones."""
+        """Return the trials that can be named so far: coarse ones, and fine ones once the best coarse rate is known."""
         coarse = self.coarse(tuned)
         if not self.is_there(coarse):
             return coarse
@@ -98,7 +103,7 @@ class LearningRates:
         return coarse if self.beyond(tuned, coarse, at) is not None else coarse | self.fine(tuned, at)
 
     def coarse(self, tuned: Tuned) -> Trials:
-        """Return the trials with one seed: within the grid, its ends, and beyond, for as long as the best is an end."""
+        """Return the trials with one seed: within the grid, at its ends, and beyond, as long as the best is an end."""
         grid = self.grid(tuned)
         trials = {rate: [self.trial(tuned, rate, TUNING_SEED)] for rate in grid[1:-1] or grid}
         while self.is_there(trials):
@@ -109,19 +114,19 @@ class LearningRates:
         return trials
 
     def grid(self, tuned: Tuned) -> list[float]:
-        """Return the rates of the grid that are allowed; the first and the last one are its ends."""
+        """Return the allowed rates of the grid; the first and the last one are its ends."""
         return [rate for rate in self.conditions.scale.learning_rates if rate <= self.highest(tuned)]
 
     def highest(self, tuned: Tuned) -> float:
         return HIGHEST.get(tuned[0].rpartition("/")[0], math.inf)
 
     def beyond(self, tuned: Tuned, tried: Mapping[float, object], at: float) -> float | None:
-        """Return the rate that follows where the best one so far, ``at``, is the first or the last of those tried."""
+        """Return the next rate beyond the tried ones if the best one so far, ``at``, is an end of them; else None."""
         ladder = RateLadder(self.grid(tuned), BEYOND, MOST_BEYOND, self.highest(tuned))
         return ladder.next_rate(tried, at)
 
     def fine(self, tuned: Tuned, at: float) -> Trials:
-        """Return the trials about a rate, with all tuning seeds; none at scales with a single one."""
+        """Return the trials about a rate, with all tuning seeds; none at scales with a single tuning seed."""
         seeds = range(TUNING_SEED, TUNING_SEED + self.conditions.scale.tuning_seeds)
         if len(seeds) == 1:
             return {}
@@ -135,13 +140,13 @@ class LearningRates:
         setting = Setting(config, ranks, SIMULATED, overrides=overrides + fewer + STOPS_AT_TARGET)
         return self.conditions.spec(self.conditions.trajectory(setting), seed, rate)
 
-    # ---- what they have found
+    # ---- the results of the trials
 
     def is_there(self, trials: Trials) -> bool:
         return all(self.find(spec) is not None for specs in trials.values() for spec in specs)
 
     def results(self, tuned: Tuned) -> dict[float, TrialResult]:
-        """Return the results of the trials that decide, by rate: those with the most seeds."""
+        """Return the results of the deciding trials, which are those with the most seeds, by rate."""
         trials = self.trials(tuned)
         most = max(map(len, trials.values()))
         return self.measured({rate: specs for rate, specs in trials.items() if len(specs) == most})
@@ -176,13 +181,13 @@ class LearningRates:
 
 
 def together(results: Sequence[TrialResult]) -> TrialResult:
-    """Return the result of several seeds: one that misses the target is as bad as all of them."""
+    """Return the joint result of several seeds: infinite samples if one seed misses the target."""
     samples, accuracies = zip(*results, strict=True)
     return math.prod(samples) ** (1 / len(samples)), sum(accuracies) / len(accuracies)
 
 
 def best(results: Mapping[float, TrialResult]) -> float:
-    """Return the rate with the fewest samples; among those that did not reach the target, with the best accuracy."""
+    """Return the rate with the fewest samples; if no rate reaches the target, the rate with the best accuracy."""
     return min(results, key=lambda rate: (results[rate][0], -results[rate][1]))
 
 

@@ -1,4 +1,4 @@
-"""Signals whose exceptions were lost: Python drops one that a handler raises in the callback of a weak reference."""
+"""Signals whose exceptions are lost: Python drops one that a handler raises in the callback of a weak reference."""
 
 import signal
 
@@ -8,7 +8,7 @@ _seen: list[tuple[int, object]] = []
 
 
 def remember():
-    """From now on `raise_again` knows the signals that end this process with an exception."""
+    """Remember from now on the signals that end this process with an exception, for `raise_again`."""
     for number in (signal.SIGINT, *ENDING):
         handler = signal.getsignal(number)
         if callable(handler):
@@ -16,7 +16,7 @@ def remember():
 
 
 def raise_again():
-    """Raise what the handler of a signal has raised, if this process has gone on nevertheless."""
+    """Raise the exception of a remembered signal again, if this process has continued after it."""
     if _seen:
         number, handler = _seen[0]
         handler(number, None)

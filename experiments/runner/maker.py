@@ -1,4 +1,4 @@
-"""Makes the runs that are not there: simulated ones side by side, those by the clock one after the other."""
+"""Makes the missing runs: simulated runs in parallel, measured runs one after the other."""
 
 import math
 import sys
@@ -25,11 +25,11 @@ from grsgd.units import rate
 
 @dataclass
 class Maker:
-    """Makes runs, and keeps what went wrong and what was left.
+    """Makes runs, and keeps a list of failures and of runs that were left out.
 
-    workers: simulations side by side. run_timeout: seconds of a run by the clock. until: no run is begun that by its
-    estimate would end after this ``time.monotonic()``. in_order: whether runs begin as they are given, as where rounds
-    take turns; else long ones begin first.
+    workers: number of simulations at once. run_timeout: greatest seconds of a measured run. until: value of
+    ``time.monotonic()`` before which each begun run must end, by its estimate. in_order: whether runs begin in the
+    given order, for rounds in which methods take turns; otherwise long runs begin first.
     """
 
     store: Store
@@ -43,28 +43,27 @@ class Maker:
 
     @property
     def side_by_side(self) -> int:
-        """How many simulations are made at the same time."""
+        """Return the number of simulations that are made at the same time."""
         return self.workers * self.store.hosts.nodes
 
     def make(self, specs: Iterable[RunSpec], what: str):
-        """Make the runs that are not there: those that rest on one calibration after those that rest on another, so
-        that calibrations are made at different times. Raises Unfinished if there can be no calibration.
+        """Make the missing runs, calibration by calibration, so that calibrations are made at different times.
 
-        what: what they are for, in words.
+        what: words for the progress line. Raises Unfinished if a calibration fails.
         """
         specs = list(specs)
         for number in range(CALIBRATIONS):
             self._make([spec for spec in specs if find_turn(spec) == number], what)
 
     def _make(self, specs: list[RunSpec], what: str):
-        """Make the runs of one turn that are not there."""
+        """Make the missing runs that rest on one calibration."""
         lost_signals.raise_again()
         if time.monotonic() < self.until:
             calibrate(specs, self.store)
         elif missing := list_uncalibrated(specs, self.store):
             self.left |= dict.fromkeys(missing)
             specs = [spec for spec in specs if spec not in self.left]
-        specs = list({self.store.path(spec): spec for spec in specs}.values())  # other words may say the same
+        specs = list({self.store.path(spec): spec for spec in specs}.values())  # different words may mean the same run
         missing = [spec for spec in specs if self.store.find(spec) is None]
         if not self.in_order:
             missing.sort(key=self.costs.seconds, reverse=True)
@@ -74,7 +73,7 @@ class Maker:
 
     def _simulate(self, specs: list[RunSpec], progress: Progress):
         begun = []
-        with suppress(BrokenProcessPool):  # told below
+        with suppress(BrokenProcessPool):  # reported below
             in_time = progress.begin(self._in_time(specs, begun))
             spread = make_on_nodes if self.store.hosts.nodes > 1 else make_in_parallel
             for spec in spread(simulate, in_time, self.store, self.workers):
@@ -82,7 +81,7 @@ class Maker:
         self.failures |= {read_failure(self.store, spec): None for spec in begun if self.store.find(spec) is None}
 
     def _train(self, specs: list[RunSpec], progress: Progress):
-        if self.store.emulated and not self.store.hosts.emulated:  # they are compared with runs of a testbed
+        if self.store.emulated and not self.store.hosts.emulated:  # all other runs were made on a testbed
             self.failures |= {f"{spec.words()}: there is no testbed: {self.store.hosts.why}": None for spec in specs}
             return
         by_testbed: dict = {}
@@ -98,7 +97,7 @@ class Maker:
                             self._made(spec, progress)
 
     def _in_time(self, specs: list[RunSpec], begun: list, one_after_the_other: bool = False) -> Iterator[RunSpec]:
-        """Yield the runs that can be done in time, and append them to those that were begun; the others are left."""
+        """Yield the runs that can be made in time, and append them to ``begun``; the others are left out."""
         ahead = 0.0
         for spec in specs:
             seconds = self.costs.seconds(spec)
@@ -117,25 +116,27 @@ class Maker:
 
 
 def list_uncalibrated(specs: Iterable[RunSpec], store: Store) -> list[RunSpec]:
-    """Return the simulations for which a calibration is missing."""
+    """Return the simulations whose calibration is missing."""
     return [spec for spec in specs if store.networks.missing(spec)]
 
 
 def find_turn(spec: RunSpec) -> int:
-    """Return with which of the calibrations a run is made: that which it rests on, or the first, if on none."""
+    """Return the number of the calibration with which a run is made; 0 if the run does not rest on a calibration."""
     return number_of(spec) if spec.source in (SIMULATED, TIMING_ONLY) and not is_stated(spec) else 0
 
 
 def calibrate(specs: list[RunSpec], store: Store):
-    """Measure links, processors and the work of algorithms for the simulations; what was measured before is kept.
-    Raises Unfinished."""
+    """Measure links, processors and the work of algorithms for the simulations; earlier measurements are kept.
+
+    Raises Unfinished.
+    """
     networks = store.networks
 
     def fastest_first(spec: RunSpec) -> float:
         return -rate(networks.measured(spec).link.rate)
 
     for _, alike in groupby(sorted(list_uncalibrated(specs, store), key=fastest_first), key=fastest_first):
-        if not (left := list_uncalibrated(alike, store)):  # the work, with links of another rate
+        if not (left := list_uncalibrated(alike, store)):  # the work was measured with links of another rate
             continue
         with store.hosts.connected(networks.measured(left[0])) as mpi_host:
             if wanted := [networks.measured(spec) for spec in left if not networks.calibration(spec).exists()]:
@@ -152,7 +153,7 @@ def say(line: str):
 
 
 def simulate(spec: RunSpec, store: Store):
-    """Simulate, in a process of its own; what goes wrong is written beside where the run would be."""
+    """Simulate a run in a separate process; write an error to a file next to the path of the run."""
     data.keep_loaded()
     error_file = store.path(spec).with_suffix(".error")
     error_file.unlink(missing_ok=True)
@@ -163,7 +164,7 @@ def simulate(spec: RunSpec, store: Store):
 
 
 def read_failure(store: Store, spec: RunSpec) -> str:
-    """Return why a simulation left no run."""
+    """Return why a simulation has left no run."""
     error_file = store.path(spec).with_suffix(".error")
     why = error_file.read_text() if error_file.exists() else "its process was killed; is there enough memory?"
     return f"{error_file.stem}: {why}"

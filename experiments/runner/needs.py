@@ -1,7 +1,7 @@
 """The needs of tables and figures: trainings, steps, and times to the target accuracy.
 
-A need names its runs before they are made (``specs``) and is given them afterwards (``result``). ``rate_of`` returns
-the learning rate of a setting, ``runs_of`` the runs of these specifications.
+A need names its runs before they are made (``specs``), and makes a result of them afterwards (``result``). ``rate_of``
+returns the learning rate of a setting, and ``runs_of`` returns the runs of specifications.
 """
 
 from collections.abc import Callable
@@ -18,11 +18,13 @@ from grsgd.runs.run_file import Run
 RateOf = Callable[[Setting], float]
 RunsOf = Callable[[list[RunSpec]], list[Run]]
 STOPS_AT_TARGET = ("train.stop_at_target=true",)
+"""Override of trainings that may end at the target accuracy."""
 
 
 @dataclass(frozen=True)
 class Trainings:
-    """Whole trainings, one per seed; the result is a list of runs. seeds: their number, None for the scale's."""
+    """Whole trainings, one per seed; the result is a list of runs. seeds: number of seeds, None for the scale's number.
+    """
 
     setting: Setting
     seeds: int | None = None
@@ -32,7 +34,7 @@ class Trainings:
         return self.setting
 
     def is_tuned(self, conditions: Conditions) -> bool:
-        """Return whether the learning rate matters."""
+        """Return whether the result depends on the learning rate."""
         return True
 
     def specs(self, conditions: Conditions, rate_of: RateOf) -> list[RunSpec]:
@@ -48,8 +50,10 @@ class Trainings:
 
 
 class Trajectories(Trainings):
-    """The trainings, one per seed, that show what the steps of a setting do (``Conditions.trajectory``); the result is
-    a list of runs. Their times mean nothing if the algorithm is synchronous."""
+    """The trainings, one per seed, that take the same steps as a setting (``Conditions.trajectory``).
+
+    The result is a list of runs. Their times mean nothing if the algorithm is synchronous.
+    """
 
     def trained(self, conditions: Conditions) -> Setting:
         return conditions.trajectory(self.setting)
@@ -57,8 +61,10 @@ class Trajectories(Trainings):
 
 @dataclass(frozen=True)
 class Steps(Trainings):
-    """Short runs, one per seed, for the time and the bytes of a step; the result is a list of runs. steps: per rank,
-    None for the scale's."""
+    """Short runs, one per seed, for the time and the bytes of a step; the result is a list of runs.
+
+    steps: number of steps per rank, None for the scale's number.
+    """
 
     steps: int | None = None
 
@@ -73,10 +79,10 @@ class Steps(Trainings):
 class TimeToTarget:
     """Seconds to the target accuracy, by seed; the result is a ``Sample``.
 
-    What a step of a synchronous algorithm does is the same whatever time it takes: its time is that of a step times
-    the steps to the target. The time of others is where the curve crosses the target. A training that ends before has
-    the time of its end, as a lower bound; one that is there at its first snapshot has the time of that, as an upper
-    bound.
+    The steps of a synchronous algorithm do not depend on their times, so the result is the time of a step times the
+    number of steps to the target. For other algorithms, it is the time at which the curve crosses the target. A
+    training that ends before has the time of its end, as a lower bound. A training that is at the target at its first
+    snapshot has the time of this snapshot, as an upper bound.
     """
 
     setting: Setting
@@ -122,7 +128,7 @@ Need = Trainings | TimeToTarget
 def to_target(runs: list[Run], column: str) -> Sample:
     """Return the ``time`` or the ``samples`` to the target accuracy, by seed.
 
-    It is a lower bound where the target was not reached, an upper bound where the first snapshot had reached it.
+    A value is a lower bound if the target was not reached, and an upper bound if the first snapshot had reached it.
     """
     crossings = {run.attributes["seed"]: crossing(run, column) for run in runs}
     ends = {run.attributes["seed"]: float(run.curve[column][-1]) for run in runs}
@@ -133,7 +139,7 @@ def to_target(runs: list[Run], column: str) -> Sample:
 
 
 def product(counts: Sample, each: Sample) -> Sample:
-    """Return counts, of which some may be bounds, times what each takes, by seed; None where one is not known."""
+    """Return counts, some of which may be bounds, times the amount of each, by seed; None if either is unknown."""
     values = {
         seed: None if count is None or each.values.get(seed) is None else count * each.values[seed]
         for seed, count in counts.values.items()

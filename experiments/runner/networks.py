@@ -1,8 +1,9 @@
-"""Simulated networks and processors, as ``grsgd calibrate`` has measured them.
+"""Simulated networks and processors, as measured by ``grsgd calibrate``.
 
-A calibration is one file, of a model, its data and links of one rate. It keeps all that ``grsgd calibrate`` has written
-but what is of single ranks. Beside it is measured what a step of each algorithm takes more than a gradient, its
-``work``. There are `CALIBRATIONS` of each, made at different times; the run with seed i rests on number i modulo that.
+A calibration is one file, for a model, its data and links of one rate. It keeps all results of ``grsgd calibrate``
+except results of single ranks. Next to it is the measured ``work`` of each algorithm: the time of its step in excess of
+a gradient. There are `CALIBRATIONS` of each, made at different times; the run with seed i uses the calibration with the
+number i modulo `CALIBRATIONS`.
 """
 
 import functools
@@ -27,44 +28,50 @@ from grsgd.files import atomic_write
 from grsgd.training.description import commit
 
 CALIBRATION_SECONDS, WORK_SECONDS = 300, 300
-"""The most that a calibration and a measurement of the work may take."""
+"""Greatest numbers of seconds for a calibration, and for a measurement of the work."""
 WORK_STEPS, REDUNDANT_STEPS = 14, 6
-"""Steps that an algorithm trains for, to measure its work, and one whose ranks compute the gradients of up to n batches
-in a step: after the four that do not count, the longest period after which ranks exchange models, and two steps."""
+"""Steps that an algorithm trains for in a measurement of its work, and steps for an algorithm with redundancy.
+
+The first number is four uncounted steps, the longest period between exchanges of models, and two steps. With
+redundancy, ranks compute the gradients of up to n batches per step, so there are fewer steps.
+"""
 NO_MATTER = {"only_classes": None, "only_train": None, "only_test": None, "alpha": None, "replication": 1}
-"""Keys that do not change how long a step takes: which samples there are."""
+"""Keys of the data that do not affect the time of a step: they choose samples."""
 ABOUT = ("where", "made", "commit")
 """Keys of a kept calibration that say how it was made."""
 OF_RANKS = ("link", "port")
-"""Keys that a calibration has of its own few ranks, and ``compute.slowdown``: hosts of a run are others, and more."""
+"""Keys of a calibration about its own few ranks, as is ``compute.slowdown``; a run has other hosts, and more."""
 OF_ONE_RATE = ("bandwidth", "latency", "queue_bytes")
-"""Keys that links of a rate which was not measured cannot have from a calibration with another rate. With slower links
-less of a message waits in its sender's queue."""
+"""Keys that depend on the rate of the links, so that links of an unmeasured rate cannot take them from a calibration.
+
+With slower links, less of a message waits in its sender's queue.
+"""
 CALIBRATION, WORK = ".measured.toml", ".work.toml"
+"""Endings of the files of calibrations, and of algorithms' work."""
 
 
 class Measurement(NamedTuple):
-    """A base of simulated times: a calibration, or, if named, an algorithm's work. file: its place on the disk."""
+    """A measurement on which simulated times rest: a calibration, or the work of the algorithm ``work``."""
 
     file: Path
     work: str = ""
 
 
 class Networks:
-    """The calibrations in a folder; those that are there are kept.
+    """The calibrations in a folder; existing ones are kept.
 
-    on: where those that are missing are made. rate: of the links with which a processor is measured whose links are
-    not.
+    on: the hosts on which missing ones are made. rate: rate of the links with which a processor is measured if the
+    links themselves are not measured.
     """
 
     def __init__(self, folder: Path, on: Hosts, rate: str = "1gbit"):
         self.folder, self.hosts, self.rate = folder, on, rate
         folder.mkdir(parents=True, exist_ok=True)
 
-    # ---- what is measured
+    # ---- the measurements
 
     def calibration(self, spec: RunSpec) -> Path:
-        """Return the file of the calibration that the run rests on."""
+        """Return the file of the calibration on which the run rests."""
         return self._named(spec, f"{self.measured(spec).link.rate}-{number_of(spec) + 1}{CALIBRATION}")
 
     def measured(self, spec: RunSpec) -> RunSpec:
@@ -72,26 +79,29 @@ class Networks:
         return spec._replace(link=Link(self.rate)) if spec.link.nominal else spec
 
     def works(self, spec: RunSpec) -> Path:
-        """Return the file with the work of algorithms that was measured beside these calibrations."""
+        """Return the file with the work of algorithms that was measured with these calibrations."""
         return self._named(spec, f"{number_of(spec) + 1}{WORK}")
 
     def ranks_of_work(self, spec: RunSpec) -> int:
-        """Return on how many ranks the work of the run's algorithm is measured: those of a calibration, but where
-        redundant ranks compute and code blocks, whose number goes by that of the ranks, its own, if there are hosts."""
+        """Return the number of ranks on which the work of the run's algorithm is measured.
+
+        It is that of a calibration. If redundant ranks compute and code blocks, whose number depends on the number of
+        ranks, it is the run's own number, up to the number of hosts.
+        """
         return min(spec.ranks, self.hosts.count) if is_redundant(spec) else self.hosts.calibration_ranks
 
     def work_name(self, spec: RunSpec) -> str:
-        """Return the name of the run's algorithm among the works: its label, and the redundancy if it has one."""
+        """Return the name of the run's algorithm among the works: its label, and its redundancy if it has one."""
         loaded, ranks = spec.load(), self.ranks_of_work(spec)
         redundancy = f" r={loaded.algorithm_options.r}" if is_redundant(spec) else ""
         return f"{loaded.traits.label}{redundancy} n={ranks}".replace(" ", "-")
 
     def work(self, spec: RunSpec) -> float | None:
-        """Return the seconds of the work; None where so many ranks cannot train by it. Raises KeyError if missing."""
+        """Return the seconds of the work; None if its ranks cannot train with it. Raises KeyError if it is missing."""
         return self._known_works(spec)[self.work_name(spec)].get("seconds")
 
     def missing(self, spec: RunSpec) -> set[Measurement]:
-        """Return what simulated times of the run rest on and is not there."""
+        """Return the missing measurements on which simulated times of the run rest."""
         if spec.source not in (SIMULATED, TIMING_ONLY) or is_stated(spec):
             return set()
         calibration = {Measurement(self.calibration(spec))} if not self.calibration(spec).exists() else set()
@@ -99,13 +109,13 @@ class Networks:
         return calibration | ({Measurement(self.works(spec), name)} if name not in self._known_works(spec) else set())
 
     def calibrations(self, specs: Iterable[RunSpec]) -> list[Path]:
-        """Return the files that were measured for these runs."""
+        """Return the existing files of measurements for these runs."""
         simulated = [spec for spec in specs if spec.source in (SIMULATED, TIMING_ONLY) and not is_stated(spec)]
         files = {file for spec in simulated for file in (self.calibration(spec), self.works(spec))}
         return sorted(file for file in files if file.exists())
 
     def places(self, specs: Iterable[RunSpec]) -> list[str]:
-        """Return in words on what, and when, was measured what simulated times of these runs rest on."""
+        """Return in words where and when the calibrations were made on which simulated times of these runs rest."""
         times: dict[str, set[str]] = {}
         for file in self.calibrations(specs):
             if file.name.endswith(CALIBRATION):
@@ -120,7 +130,8 @@ class Networks:
     # ---- measuring
 
     def calibrate(self, specs: Iterable[RunSpec], mpi_host: MpiHost):
-        """Calibrate what these runs rest on, with links of one rate, in a job; raises Unfinished if one fails twice."""
+        """Calibrate for these runs, with links of one rate, in one job; raise Unfinished if a calibration fails twice.
+        """
         by_file = {self.calibration(spec): spec for spec in specs}
         share = self.hosts.cpu if self.hosts.emulated else None
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
@@ -135,14 +146,16 @@ class Networks:
                 self._keep_calibration(spec, tomllib.loads(Path(job.out).read_text()), file)
 
     def _keep_calibration(self, spec: RunSpec, found: dict, file: Path):
-        # where links could not be emulated, those that were measured are not the ones that are wanted
+        # if links could not be emulated, the measured links are not the wanted ones
         nominal = {} if self.hosts.emulated else {"bandwidth": spec.link.rate, "latency": spec.link.latency}
         with atomic_write(file) as whole:
             whole.write_text(tomli_w.dumps(self._about(spec) | found | nominal))
 
     def measure_works(self, specs: Iterable[RunSpec], mpi_host: MpiHost):
-        """Measure the work of the runs' algorithms, in one job for each number of ranks; raises Unfinished if one
-        fails twice."""
+        """Measure the work of the runs' algorithms, in one job per number of ranks.
+
+        Raises Unfinished if a measurement fails twice.
+        """
         named = {(self.works(spec), self.work_name(spec)): spec for spec in specs}
         for ranks, alike in groupby(sorted(named.values(), key=self.ranks_of_work), key=self.ranks_of_work):
             self._measure_works(list(alike), ranks, mpi_host)
@@ -162,7 +175,7 @@ class Networks:
                 self.keep_work(spec, json.loads(file.read_text()))
 
     def keep_work(self, spec: RunSpec, seconds: float | None):
-        """Write down the work of the run's algorithm."""
+        """Write the work of the run's algorithm into its file."""
         entry = {"made": now()} | ({} if seconds is None else {"seconds": float(f"{seconds:.4g}")})
         works = self._known_works(spec) | {self.work_name(spec): entry}
         with atomic_write(self.works(spec)) as whole:
@@ -175,10 +188,10 @@ class Networks:
             "commit": str(commit()),
         }
 
-    # ---- networks of runs
+    # ---- the networks of runs
 
     def file(self, spec: RunSpec) -> Path:
-        """Return the file of the run's network."""
+        """Return the file of the run's network, which is made if it is missing."""
         link, work = spec.link, [] if is_stated(spec) else [self.work_name(spec)]
         traits = {"multicast": link.multicast, "nominal": link.nominal, "stated": is_stated(spec)}
         latency = [link.latency] if link.latency != LATENCY else []
@@ -186,13 +199,16 @@ class Networks:
         named = [link.rate, *latency, link.medium, *traits_that_hold, str(number_of(spec) + 1)]
         path = self._named(spec, "-".join([*named, *work]) + ".toml")
         if not path.exists():
-            with atomic_write(path) as whole:  # simulations side by side
+            with atomic_write(path) as whole:  # several simulations may write it at once
                 whole.write_text(tomli_w.dumps(self.content(spec)))
         return path
 
     def content(self, spec: RunSpec) -> dict:
-        """Return the run's network, for any number of ranks: all that was measured, but what is of single ranks, and,
-        of links that were not measured, what such links cannot have in common with others."""
+        """Return the run's network, for any number of ranks.
+
+        It has all results of the calibration except those of single ranks. For links that were not measured, results
+        that depend on the rate of the links are left out, too.
+        """
         traits = {"medium": spec.link.medium, "multicast": spec.link.multicast}
         nominal = {"bandwidth": spec.link.rate, "latency": spec.link.latency}
         if is_stated(spec):
@@ -213,7 +229,7 @@ class Networks:
 
 
 def number_of(spec: RunSpec) -> int:
-    """Return which calibration a run rests on: those with the same seed, which are compared, rest on the same one."""
+    """Return the number of the run's calibration; runs with the same seed, which are compared, have the same one."""
     return occasion(spec.load().seed)
 
 
@@ -223,19 +239,21 @@ def is_redundant(spec: RunSpec) -> bool:
 
 
 def is_stated(spec: RunSpec) -> bool:
-    """Return whether both links and computing are said and not measured: a model of no host, as on a cluster's GPUs,
-    whose messages take nothing of a processor."""
+    """Return whether both links and computing times are stated, and not measured.
+
+    Such a run is a model of no host, as on the GPUs of a cluster, and its messages take no processor time.
+    """
     return spec.link.nominal and spec.compute is not None
 
 
-@functools.lru_cache  # runs are looked for by the thousand
+@functools.lru_cache  # thousands of runs are looked for
 def read(file: Path, mtime: int) -> dict:
-    """Return the content of a file as it was at that time."""
+    """Return the content of a file as it was at the time ``mtime``."""
     return tomllib.loads(file.read_text())
 
 
 def told(times: list[str]) -> str:
-    """Return in words when calibrations were made; empty if that is not known."""
+    """Return in words when calibrations were made; "" if it is unknown."""
     return f", {times[0]} to {times[-1]}" if len(times) > 1 else "".join(f", {made}" for made in times)
 
 

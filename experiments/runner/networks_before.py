@@ -1,7 +1,7 @@
-"""Networks of runs that were recorded before networks kept all that a calibration has measured.
+"""Networks of runs that were recorded when networks did not yet keep all results of a calibration.
 
-They know of no processor that messages take time of, of no work of algorithms, and of one calibration alone, whose
-computing stands for links of all rates. Nothing is made with them any more.
+These networks have no processor times of messages, no work of algorithms, and a single calibration, whose computing
+times serve for links of all rates. They are not used for new runs.
 """
 
 import tomllib
@@ -17,13 +17,13 @@ MEASURED, COMPUTING = ".measured.toml", "-computing.toml"
 
 
 class NetworksBefore(Networks):
-    """The networks of a folder of such calibrations."""
+    """The networks of a folder with calibrations of the earlier kind."""
 
     def calibration(self, spec: RunSpec) -> Path:
         return self._named(spec, f"{spec.link.rate}{MEASURED}")
 
     def works(self, spec: RunSpec) -> Path:
-        """Return the file with what was measured of computing."""
+        """Return the file with the measured computing times."""
         return self._named(spec, COMPUTING.removeprefix("-"))
 
     def missing(self, spec: RunSpec) -> set[Measurement]:

@@ -1,6 +1,6 @@
-"""Simulations spread over the nodes of a Slurm allocation: each makes a share of them, on all of its cores.
+"""Simulations spread over the nodes of a Slurm allocation: each node makes a share of them, on all its cores.
 
-``python -m experiments.runner.on_nodes LIST SHA256`` is what runs on every node.
+Every node runs ``python -m experiments.runner.on_nodes LIST SHA256``.
 """
 
 import hashlib
@@ -18,11 +18,14 @@ from experiments.runner.run_spec import RunSpec
 from experiments.runner.store import Store
 
 POLL_SECONDS = 1.0
+"""Seconds between two looks for finished runs."""
 
 
 def make_on_nodes(make: Callable, specs: Iterable[RunSpec], store: Store, workers: int) -> Iterator[RunSpec]:
-    """Call ``make(spec, store)`` for all runs on the nodes of the allocation, in so many processes on each; yields the
-    runs as they are done. What cannot be made leaves a file ``.error`` in place of its run."""
+    """Call ``make(spec, store)`` for all runs on the nodes of the allocation, in ``workers`` processes on each node.
+
+    Yields the runs as they are done. A run that cannot be made leaves a file ``.error`` in place of its run file.
+    """
     left = list(specs)
     if not left:
         return
@@ -31,7 +34,7 @@ def make_on_nodes(make: Callable, specs: Iterable[RunSpec], store: Store, worker
         error.unlink(missing_ok=True)
     nodes = str(store.hosts.nodes)
     content = pickle.dumps((make, left, store, workers))
-    descriptor, list_file = tempfile.mkstemp(".pickle", "on-nodes-", store.folder)  # which all nodes see
+    descriptor, list_file = tempfile.mkstemp(".pickle", "on-nodes-", store.folder)  # a folder that all nodes see
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
     digest = hashlib.sha256(content).hexdigest()
@@ -53,15 +56,18 @@ def make_on_nodes(make: Callable, specs: Iterable[RunSpec], store: Store, worker
 
 
 def take_share(specs: list[RunSpec], node: int, nodes: int) -> list[RunSpec]:
-    """Return the runs of one node: long ones come first, so each has some of them."""
+    """Return the runs of one node; long runs are first in the list, so each node gets some of them."""
     return specs[node::nodes]
 
 
 def load_list(list_file: Path, digest: str) -> tuple:
-    """Return what `make_on_nodes` has put into a file; raises ValueError, before it is unpickled, if another has."""
+    """Return the content of a file that `make_on_nodes` has written.
+
+    Raises ValueError, before anything is unpickled, if another program has written the file.
+    """
     content = list_file.read_bytes()
     if hashlib.sha256(content).hexdigest() != digest:
-        raise ValueError(f"{list_file}: its SHA-256 is another one: somebody else has written it")
+        raise ValueError(f"{list_file}: its SHA-256 differs: another program has written it")
     return pickle.loads(content)
 
 

@@ -1,4 +1,4 @@
-"""The outcome of a table or figure of a paper: its parts, and what it says about the paper's claims. Kept as JSON."""
+"""The outcome of a table or figure of a paper: its parts, and its findings on the paper's claims. Kept as JSON."""
 
 import json
 from collections import Counter
@@ -13,24 +13,26 @@ SUPPORTED, ALIKE, REFUTED, INCONCLUSIVE = "supported", "no difference", "refuted
 VERDICTS = SUPPORTED, ALIKE, REFUTED, INCONCLUSIVE
 """The verdicts of a case on the direction of a claim."""
 AGREES, MORE, LESS = "agrees", "more", "less"
-"""The answers of a case on the paper's number: the interval holds the number, lies above it, or lies below it."""
+"""The answers of a case on the paper's number: the interval contains the number, lies above it, or lies below it."""
 EVIDENCE, CONTROL, BY_CONSTRUCTION = "evidence", "control", "true by construction"
 OFF = "simulated, with an error of more than 10 %"
-"""Kinds of cases. Only evidence is counted. A control shows what else has the same effect; what is true by construction
-could not have come out otherwise; where the simulator is far off, the clock decides."""
+"""Kinds of cases.
+
+Only evidence counts. A control shows whether something else has the same effect. A case that is true by construction
+could not have had another result. A case that is off had a simulator error above 10 %, so the measurement decides.
+"""
 AT_LEAST, AT_MOST = "at least", "at most"
-"""How an estimate bounds the effect where one of the two sides did not reach its target."""
+"""Ways in which an estimate bounds the effect, if one side did not reach its target."""
 DIFFERENCE, EQUIVALENCE, THRESHOLD, EXACT = "difference", "equivalence", "threshold", "exact"
-"""Kinds of tests: whether two sides differ, whether one is not worse than the other by more than a margin, whether one
-is on the right side of a threshold; or nothing, since nothing is left to chance."""
+"""Kinds of tests: of a difference, of being at most a margin worse, of a threshold; and none, if there is no chance."""
 OPPOSITES = {"less": "more", "fewer": "more", "more": "less", "higher": "lower", "lower": "higher"}
 OPPOSITES |= {"faster": "slower", "slower": "faster", "earlier": "later", "later": "earlier"}
-"""Words of units, and what they become where the estimate is negative."""
+"""Words in units, and their replacements if the estimate is negative."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """``headers`` and ``rows`` are texts, ready to print; ``caption`` says what a row is, and the units."""
+    """A table of texts, ready to print; ``caption`` describes a row, and states the units."""
 
     caption: str
     headers: list[str]
@@ -39,8 +41,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """``svg``: a file name, in the folder of the outcome. ``times``: whether it shows some; ``shows``: which, a key of
-    `show.QUANTITIES`."""
+    """A figure.
+
+    ``svg``: name of the file in the outcome's folder. ``times``: whether the figure shows times. ``shows``: the shown
+    quantity, a key of `show.QUANTITIES`.
+    """
 
     caption: str
     svg: str
@@ -50,26 +55,27 @@ class Figure:
 
 @dataclass(frozen=True)
 class Case:
-    """One comparison under one condition, and what it says about a claim.
+    """One comparison under one condition, and its verdict on a claim.
 
-    condition: where it was made, such as "one rank 4 times slower, n = 8". baseline: against what; empty if there is
-    none. verdict: one of ``VERDICTS``. estimate: in ``unit``, positive in the claimed direction; None where not known.
-    low, high: its 95 % interval; None where there is no such limit. unit: such as "% less time", "points", "% fewer
-    bytes". seeds: how many pairs it rests on, or how many seeds of the side that has fewer; 0 if it is exact.
-    source: where its times come from; empty if there are none. kind: ``EVIDENCE``, ``CONTROL``, ``BY_CONSTRUCTION`` or
-    ``OFF``.
-    bound: ``AT_LEAST`` or ``AT_MOST`` where the estimate is one. p: two-sided, of no effect (or of exactly the margin
-    or threshold), below 0.05 where the verdict is significant, not corrected for the number of cases; None without a
-    test. simulator_error: how far simulated times were from measured ones, in words. note: why nothing is decided, and
-    what seeds are left out. test: ``DIFFERENCE``, ``EQUIVALENCE``, ``THRESHOLD`` or ``EXACT``. criterion: what must be
-    so for it to be supported, in words. zone: the equivalence zone, the effect in ``unit`` up to which two sides count
-    as alike. number: the paper's number, in ``unit``; None if there is none. on_number: ``AGREES``, ``MORE``, ``LESS``,
-    or empty where there is no number or its place is not known. pairs: whether runs with the same seed, which share
-    their random numbers, were compared in pairs. seeds_needed: how many seeds decide it with a probability of 80 %, if
-    the effect and its spread are those found here; None if seeds would not. spread_low, spread_high: the range of
-    the effect over calibrations at different times and the simulator's error; None where not known. rates_low,
-    rates_high: the range of the effect where either side has one of the learning rates beside its tuned one; None where
-    not known, or without limit. ours, theirs: the labels of the algorithms on the two sides; empty where they are
+    condition: such as "one rank 4 times slower, n = 8". baseline: the other side; "" if there is none. verdict: one of
+    ``VERDICTS``. estimate: in ``unit``, positive in the claimed direction; None if unknown. low, high: limits of its
+    95 % interval; None for a missing limit. unit: such as "% less time", "points", "% fewer bytes". seeds: number of
+    pairs, or of seeds on the side that has fewer; 0 for an exact case. source: source of the times; "" if there are
+    none. kind: ``EVIDENCE``, ``CONTROL``, ``BY_CONSTRUCTION`` or ``OFF``.
+
+    bound: ``AT_LEAST`` or ``AT_MOST`` if the estimate is a bound. p: two-sided p value of no effect, or of exactly the
+    margin or threshold. It is below 0.05 if the verdict is significant, and not corrected for the number of cases; None
+    without a test. simulator_error: distance of simulated from measured times, in words. note: why nothing is decided,
+    and which seeds are left out. test: ``DIFFERENCE``, ``EQUIVALENCE``, ``THRESHOLD`` or ``EXACT``. criterion: the
+    condition for support, in words. zone: the equivalence zone, the effect in ``unit`` within which two sides count as
+    alike. number: the paper's number, in ``unit``; None if there is none. on_number: ``AGREES``, ``MORE``, ``LESS``, or
+    "" if there is no number or its position is unknown.
+
+    pairs: whether runs with the same seed, which share random numbers, were compared in pairs. seeds_needed: number of
+    seeds that decide the case with a probability of 80 %, for the effect and spread found here; None if seeds would not
+    decide it. spread_low, spread_high: range of the effect over calibrations at different times and the simulator's
+    error; None if unknown. rates_low, rates_high: range of the effect if either side has a learning rate next to its
+    tuned one; None if unknown, or without limit. ours, theirs: labels of the algorithms on the two sides; "" for
     several.
     """
 
@@ -114,11 +120,11 @@ class Case:
         )
 
     def spread(self) -> str:
-        """Return the range over calibrations and the simulator's error, in the unit of the text; empty if not known."""
+        """Return the range over calibrations and the simulator's error, in the unit of the text; "" if unknown."""
         return self._from_to(self.spread_low, self.spread_high)
 
     def over_rates(self) -> str:
-        """Return the range over learning rates beside the tuned ones, in the unit of the text; empty if not known."""
+        """Return the range over learning rates next to the tuned ones, in the unit of the text; "" if unknown."""
         return self._from_to(self.rates_low, self.rates_high)
 
     def _from_to(self, low: float | None, high: float | None) -> str:
@@ -126,15 +132,15 @@ class Case:
         return (whole._turned() if self._is_against() else whole)._interval()
 
     def _is_against(self) -> bool:
-        """Whether the estimate is negative, and there is a word for that."""
+        """Return whether the estimate is negative, and its unit has an opposite."""
         return self.estimate is not None and self.estimate < 0 and self.turned_unit() != self.unit
 
     def turned_unit(self) -> str:
-        """Return the unit of an effect in the other direction; the same if there is no word for it."""
+        """Return the unit of an effect in the opposite direction; the same unit if it has no opposite."""
         return " ".join(OPPOSITES.get(word, word) for word in self.unit.split(" "))
 
     def _turned(self) -> "Case":
-        """Return the same with the opposite unit."""
+        """Return the case with the opposite unit."""
         low, high = (None if limit is None else -limit for limit in (self.high, self.low))
         bound = {AT_LEAST: AT_MOST, AT_MOST: AT_LEAST}.get(self.bound, "")
         return replace(self, estimate=-self.estimate, low=low, high=high, unit=self.turned_unit(), bound=bound)
@@ -155,10 +161,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Finding:
-    """One claim held against what was measured here.
+    """One claim compared with the measurements.
 
-    claim: an id of the paper's claims.toml. accounting: how time or bytes were counted, and on what. cases: corrected
-    for their number. reason: why the claim is not supported where it is not. notes: what else a reader must know.
+    claim: an id of the paper's claims.toml. accounting: how time or bytes were counted, and on which runs. cases:
+    corrected for their number. reason: why the claim is not supported, if it is not. notes: further information for a
+    reader.
     """
 
     claim: str
@@ -169,18 +176,19 @@ class Finding:
 
     @property
     def evidence(self) -> list[Case]:
-        """The cases that are counted."""
+        """Return the cases that count."""
         return [case for case in self.cases if case.kind == EVIDENCE]
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many cases of the evidence have each verdict, in the order of ``VERDICTS``."""
+        """Return the number of cases of the evidence with each verdict, in the order of ``VERDICTS``."""
         counts = Counter(case.verdict for case in self.evidence)
         return {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]}
 
     @property
     def verdict(self) -> str:
-        """One word where all evidence agrees, else ``supported in 3 of 4 cases; inconclusive in 1``."""
+        """Return one word if all evidence agrees, else a text such as ``supported in 3 of 4 cases; inconclusive in 1``.
+        """
         if not self.evidence:
             built = [case.verdict for case in self.cases if case.kind == BY_CONSTRUCTION]
             return BY_CONSTRUCTION if built and set(built) == {SUPPORTED} else INCONCLUSIVE
@@ -193,11 +201,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class BreakEven:
-    """From which ratio of communication to computation on a method takes less time than another one.
+    """The ratio of communication to computation from which on a method takes less time than another one.
 
-    at: the ratio, from ``low`` to ``high`` with its 95 % interval; None: nowhere up to the greatest ratio that was
-    tried, ``last``. The smallest, ``first``, stands for there or anywhere below. here: the ratios of the testbed's
-    links. reaches: from where on it saves as much as the paper says; None if that is not known.
+    at: the ratio, with its 95 % interval from ``low`` to ``high``; None if there is none up to the greatest tried
+    ratio, ``last``. The smallest tried ratio, ``first``, stands for itself or any smaller ratio. here: the ratios of
+    the testbed's links. reaches: the ratio from which on the method saves as much as the paper states; None if unknown.
     """
 
     method: str
@@ -211,7 +219,7 @@ class BreakEven:
     reaches: float | None = None
 
     def text(self) -> str:
-        """Return the ratio with its interval: ``0.42 (0.3 to 0.61)``."""
+        """Return the ratio with its interval, as text: ``0.42 (0.3 to 0.61)``."""
         if self.low is None:
             return f"none up to {self.last:.2g}"
         at, low, high = (
@@ -223,7 +231,7 @@ class BreakEven:
 
 @dataclass(frozen=True)
 class Outcome:
-    """All about one target. notes: what a reader must know to read it, such as what was computed and not measured."""
+    """The outcome of one target. notes: information for readers, such as what was computed and not measured."""
 
     target: str
     title: str
@@ -235,23 +243,23 @@ class Outcome:
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     provenance: dict[str, str] = field(default_factory=dict)
-    """Machine, commits of the runs, sources of times, configurations."""
+    """Machine, commits of the runs, sources of times, and configurations."""
     runs: list[dict[str, str]] = field(default_factory=list)
-    """Every run that went into it: ``command``, ``file``, ``commit``, ``source``."""
+    """All runs of the outcome, each with ``command``, ``file``, ``commit`` and ``source``."""
     learning_rates: Table | None = None
-    """The trials in which the learning rates were chosen."""
+    """The trials by which the learning rates were chosen."""
     break_evens: list[BreakEven] = field(default_factory=list)
     simulator_errors: list[tuple[str, float]] = field(default_factory=list)
-    """How far simulated times are from measured ones of the same trainings, as shares, by the configuration's name."""
+    """Relative differences of simulated from measured times of the same trainings, by the configuration's name."""
 
     def save(self, folder: Path):
-        """Write it as a whole or not at all."""
+        """Write the outcome to its file, as a whole or not at all."""
         with atomic_write(folder / f"{self.target}.json") as temporary:
             temporary.write_text(json.dumps(asdict(self), indent=1))
 
 
 def load(path: Path) -> Outcome:
-    """Raises ValueError if the file does not hold one."""
+    """Return the outcome in a file; raise ValueError if the file does not contain one."""
     try:
         content = json.loads(path.read_text())
         content["tables"] = [Table(**table) for table in content["tables"]]

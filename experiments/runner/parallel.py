@@ -1,4 +1,4 @@
-"""Runs of an experiment, made side by side, as far as they are not there yet."""
+"""Parallel making of an experiment's missing runs."""
 
 import gc
 import multiprocessing
@@ -15,25 +15,24 @@ from grsgd.job.ending import ENDING, with_parent
 from grsgd.runs.ending import FINISHED, how_ended
 
 MOST_LEFT = 2**29
-"""Bytes that runs may leave in a process before it looks for what nothing refers to."""
+"""Bytes that runs may leave in a process before the process collects garbage."""
 
 
 class Unfinished(RuntimeError):
-    """A run that failed or was ended before its end."""
+    """An error: a run failed or was ended before its end."""
 
 
 def is_finished(stopped: str) -> bool:
-    """Return whether a run need not be made again: it trained to its end, or cannot, because it diverges."""
+    """Return whether a run need not be repeated: it trained to its end, or diverged and cannot."""
     return how_ended(stopped) in FINISHED
 
 
 def make_in_parallel(make: Callable, items: Iterable, folder: Path, workers: int) -> Iterator:
-    """Call ``make(item, folder)`` for all items in so many processes; yields the items as they are done.
+    """Call ``make(item, folder)`` for all items in ``workers`` processes; yield the items as they are done.
 
-    An item is only taken when a process is free for it.
-
-    The processes end with this one, and at once if this is ended by a signal. If one of them is killed, as where memory
-    is short, what is being made is lost, and the other items are made in new ones; raises BrokenProcessPool after that.
+    An item is taken only when a process is free for it. The processes end with this process, and at once if a signal
+    ends it. If a process is killed, for example because memory is short, the items in progress are lost. The other
+    items are then made in new processes, and BrokenProcessPool is raised at the end.
     """
     waiting, broken = iter(items), None
     while True:
@@ -48,7 +47,7 @@ def make_in_parallel(make: Callable, items: Iterable, folder: Path, workers: int
 
 def _in_a_pool(make: Callable, waiting: Iterator, folder: Path, workers: int) -> Iterator:
     with ProcessPoolExecutor(workers, initializer=_begin, initargs=(with_parent(),)) as pool:
-        try:  # a signal may come as soon as the first process is there
+        try:  # a signal may come as soon as the first process exists
             futures = {pool.submit(_make, make, item, folder): item for item in islice(waiting, workers)}
             while futures:
                 for future in wait(futures, return_when=FIRST_COMPLETED).done:
@@ -56,26 +55,29 @@ def _in_a_pool(make: Callable, waiting: Iterator, folder: Path, workers: int) ->
                     future.result()
                     futures |= {pool.submit(_make, make, item, folder): item for item in islice(waiting, 1)}
                     yield done
-        except (KeyboardInterrupt, SystemExit, GeneratorExit):  # the last: the caller takes no more items
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):  # GeneratorExit: the caller takes no more items
             for process in multiprocessing.active_children():
                 process.kill()
             raise
         finally:
-            pool.shutdown(cancel_futures=True)  # after Ctrl-C the others must not begin
+            pool.shutdown(cancel_futures=True)  # after Ctrl-C the remaining items must not begin
 
 
 def _begin(end_with_parent: Callable[[], None]):
-    """First in each of the processes, which has this one's handlers of signals."""
+    """Prepare a new process, which has inherited this process's signal handlers."""
     for number in (signal.SIGINT, *ENDING):
         signal.signal(number, signal.SIG_DFL)
     end_with_parent()
-    gc.freeze()  # what is there is not looked at again
+    gc.freeze()  # garbage collections skip all objects that exist now
 
 
 def _make(make: Callable, item, folder: Path):
-    """Call ``make(item, folder)`` and leave little memory behind: the objects of a run refer to each other in circles,
-    few of them, so that Python would keep the data of many runs until it looks for those that nothing else refers to.
-    To look takes several times as long as a short run, so only when much has come together."""
+    """Call ``make(item, folder)``, and collect garbage if much memory has accumulated.
+
+    The objects of a run refer to each other in circles, but they are few, so that Python would keep the data of many
+    runs until its next collection. A collection takes several times as long as a short run, so it is not made each
+    time.
+    """
     global _memory
     try:
         return make(item, folder)
@@ -86,12 +88,12 @@ def _make(make: Callable, item, folder: Path):
 
 
 _memory: int | None = None
-"""Bytes of this process after the last collection."""
+"""Bytes of this process after the last collection; None before the first one."""
 
 
 def memory() -> int:
-    """Return how many bytes of memory this process has."""
+    """Return the bytes of memory of this process."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:  # no Linux: the most there ever was
+    except OSError:  # not Linux: the greatest amount so far
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,4 +1,4 @@
-"""All runs that the chosen targets need, and what was found of them."""
+"""All runs that the chosen targets need, and those of them that exist."""
 
 from collections.abc import Hashable, Iterable
 from contextlib import suppress
@@ -17,7 +17,7 @@ Needs = dict[Hashable, Need]
 class Plan:
     """The needs of some targets, by target, and the runs in the store.
 
-    A run that may stop at the target accuracy is not made where the same training is there, or is needed, as a whole.
+    A run that may stop at the target accuracy is not made if the same training exists, or is needed, as a whole.
     """
 
     def __init__(self, conditions: Conditions, store: Store, needs: dict[str, Needs]):
@@ -26,24 +26,24 @@ class Plan:
         self.rates = LearningRates(conditions, self.find)
 
     def find(self, spec: RunSpec) -> Run | None:
-        """Return the run if it is there and has finished."""
+        """Return the run if it exists and has finished; else None."""
         if spec not in self.read and (run := self.store.find(spec)) is not None:
             self.read[spec] = run
         return self.read.get(spec)
 
     def settings(self, target: str) -> list[Setting]:
-        """Return the settings of a target whose learning rates matter."""
+        """Return the settings of a target whose results depend on learning rates."""
         return [need.setting for need in self.needs[target].values() if need.is_tuned(self.conditions)]
 
     def trials(self, targets: Iterable[str] | None = None) -> list[RunSpec]:
-        """Return the trials of learning rates that are missing and can be named so far, of all targets or of some."""
+        """Return the missing learning-rate trials that can be named so far, of all targets or of ``targets``."""
         return self.rates.missing(setting for target in targets or self.needs for setting in self.settings(target))
 
     def needed(self, target: str, rate_of: RateOf | None = None) -> list[RunSpec]:
-        """Return the runs that a target rests on, once each, in the order of its needs; those by the clock are of one
-        machine. Raises MissingRun if learning rates are not known.
+        """Return the runs on which a target rests, once each, in the order of its needs.
 
-        rate_of: returns the learning rate of a setting; None: the one that was found.
+        The measured runs among them are all from one machine. rate_of: function that returns the learning rate of a
+        setting; None takes the tuned rate. Raises MissingRun if a learning rate is unknown.
         """
         needs = self.needs[target].values()
         specs = dict.fromkeys(
@@ -53,7 +53,7 @@ class Plan:
         return [with_place(spec, place) for spec in specs]
 
     def specs(self, targets: Iterable[str] | None = None) -> list[RunSpec]:
-        """Return the runs of all targets, or of some, whose learning rates are known, once each."""
+        """Return the runs of all targets, or of ``targets``, whose learning rates are known, once each."""
         by_target = self.specs_by_target(self.rates.rate)
         return list(dict.fromkeys(spec for target in targets or self.needs for spec in by_target.get(target, [])))
 
@@ -61,7 +61,7 @@ class Plan:
         """Return the runs of each target whose learning rates are known, once each."""
         wanted: dict[str, list[RunSpec]] = {}
         for target in self.needs:
-            with suppress(MissingRun):  # told when the target is shown
+            with suppress(MissingRun):  # reported when the target is shown
                 wanted[target] = self.needed(target, rate_of)
         is_wanted = {spec for specs in wanted.values() for spec in specs}
 
@@ -71,24 +71,28 @@ class Plan:
         return {target: list(dict.fromkeys(map(made_of, specs))) for target, specs in wanted.items()}
 
     def planned_runs(self) -> dict[str, list[RunSpec]]:
-        """Return the runs of each target, made or not, with the trials of its learning rates; where one is not known,
-        with one that is supposed."""
+        """Return the runs of each target, existing or not, with the trials of its learning rates.
+
+        An unknown learning rate is replaced by a rate of the grid.
+        """
         specs = self.specs_by_target(self.rates.guess_rate)
         trials = {target: self.rates.planned_trials(self.settings(target)) for target in self.needs}
         return {target: list(dict.fromkeys([*trials[target], *specs[target]])) for target in self.needs}
 
     def existing_runs(self, target: str) -> set[RunSpec]:
-        """Return the runs that are there of a target, with the trials of its learning rates; of trainings to a target
-        accuracy also whole ones that may stand for them."""
+        """Return the existing runs of a target, with the trials of its learning rates.
+
+        A whole training that may stand for a training to the target accuracy is included.
+        """
         specs = [*self.rates.list_trials(self.settings(target)), *self.needed(target, self.rates.guess_rate)]
         return {one for spec in specs for one in (spec, without_stop(spec)) if self.find(one) is not None}
 
     def load_runs(self, target: str) -> dict[RunSpec, Run]:
-        """Return the runs that a target rests on, in the order of its needs. Raises MissingRun."""
+        """Return the runs on which a target rests, in the order of its needs. Raises MissingRun."""
         return {self.choose_made(spec): self.load_run(spec) for spec in self.needed(target)}
 
     def is_complete(self, target: str) -> bool:
-        """Return whether all runs that a target rests on are there."""
+        """Return whether all runs on which a target rests exist."""
         try:
             self.load_runs(target)
         except MissingRun:
@@ -105,22 +109,22 @@ class Plan:
         return {key: need.result(self.conditions, self.rates.rate, runs_of) for key, need in self.needs[target].items()}
 
     def choose_made(self, spec: RunSpec) -> RunSpec:
-        """Return the run that was made for a specification: the whole training, if there is one."""
+        """Return the run that was made for a specification: the whole training, if it exists."""
         return without_stop(spec) if self.find(without_stop(spec)) is not None else spec
 
     def load_run(self, spec: RunSpec) -> Run:
-        """Return a run; raises MissingRun."""
+        """Return the run of a specification; raise MissingRun if it does not exist."""
         if (run := self.find(self.choose_made(spec))) is None:
-            is_named = not self.store.networks.missing(spec)  # else the name depends on what is to be measured
+            is_named = not self.store.networks.missing(spec)  # otherwise the name depends on a missing measurement
             raise MissingRun(self.store.path(spec).name if is_named else spec.words())
         return run
 
 
 def without_stop(spec: RunSpec) -> RunSpec:
-    """Return the same training, that goes on at the target accuracy."""
+    """Return the same training without a stop at the target accuracy."""
     return spec._replace(overrides=tuple(value for value in spec.overrides if value not in STOPS_AT_TARGET))
 
 
 def with_place(spec: RunSpec, place: str) -> RunSpec:
-    """Return a run by the clock on that machine; any other as it is."""
+    """Return a measured run with the machine ``place``; any other run is returned unchanged."""
     return spec._replace(place=place) if spec.source == MEASURED else spec

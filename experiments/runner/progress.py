@@ -11,9 +11,9 @@ from experiments.runner.run_spec import MEASURED, RunSpec
 
 
 class Progress:
-    """Says what runs now, how many runs are left, and by the estimates for how long.
+    """A progress line: the run that is being made, the number of runs left, and their estimated time.
 
-    specs: the runs that are missing. of: how many there will be in all. workers: how many simulations are side by side.
+    specs: the missing runs. of: number of all runs. workers: number of simulations at once.
     """
 
     def __init__(self, specs: list[RunSpec], of: int, workers: int, costs: Costs, what: str):
@@ -42,7 +42,7 @@ class Progress:
             yield spec
 
     def end(self, spec: RunSpec):
-        """Tell that a run has ended."""
+        """Note that a run has ended."""
         self.running.remove(spec)
         self.left[kind(spec)] -= 1
         self.bar.update()
@@ -55,13 +55,13 @@ class Progress:
 
 
 def hours_of(counts: Counter[RunSpec], workers: int, costs: Costs) -> float:
-    """Return the hours that so many runs of each kind take, simulations side by side."""
+    """Return the hours for the given numbers of runs of each kind, with ``workers`` simulations at once."""
     seconds = {spec: count * costs.seconds(spec) for spec, count in counts.items()}
     return sum(took if spec.source == MEASURED else took / workers for spec, took in seconds.items()) / 3600
 
 
 def duration(hours: float) -> str:
-    """Return a time in words."""
+    """Return a time as text, in hours, minutes or seconds."""
     if hours >= 1:
         return f"{hours:.1f} h"
     return f"{60 * hours:.0f} min" if hours * 60 >= 1 else f"{3600 * hours:.0f} s"

@@ -1,8 +1,8 @@
-"""Records: the run files that tables and figures are made of, and the calibrations that simulated times rest on, packed
-to lie in the repository, so that a page can be made without training, and pieces made on several machines are joined.
+"""Records: the run files behind tables and figures, and their calibrations, packed for the repository.
 
-In ``docs/results/SCALE``: an archive of run files for each paper, ``networks`` and ``places.json``, a list of what runs
-by the clock were made on. The same runs give the same bytes.
+With records, a page can be made without training, and results from several machines are joined. ``docs/results/SCALE``
+has an archive of run files per paper, ``networks``, and ``places.json``, a list of the machines of measured runs. The
+same runs give the same bytes.
 """
 
 import io
@@ -21,19 +21,23 @@ from grsgd.runs.numbers import human_bytes
 from grsgd.text import printable
 
 NETWORKS = Path("networks/joined")
-"""The calibrations of a folder that machines share."""
+"""Folder of the calibrations that several machines share."""
 ARCHIVE = ".tar.xz"
 PLACES = "places.json"
+"""Name of the file with the machines of measured runs."""
 MOST_BYTES = 2**28
-"""Bytes of an archive, unpacked; the largest has 60 million."""
+"""Greatest number of bytes of an unpacked archive; the largest one has 60 million."""
 PLAIN = re.compile(r"\w[\w .,=+@-]*\.h5")
-"""The name of a run file in an archive."""
+"""Pattern for the names of run files in an archive."""
 OF_CALIBRATIONS = (f"*{CALIBRATION}", f"*{WORK}", "*-computing.toml")
+"""Patterns for the names of files of calibrations."""
 
 
 def unpack(recorded: Path, folder: Path):
-    """Put what is recorded of a scale into the folder of its runs, where it is not there; calibrations replace others,
-    and runs in simulated time that rest on those are not found any more."""
+    """Put the recorded runs and calibrations of a scale into the folder of its runs; existing runs are kept.
+
+    Recorded calibrations replace others. Simulated runs that rest on replaced calibrations are not found any more.
+    """
     for archive in sorted(recorded.glob(f"*{ARCHIVE}")):
         for name, content in files_in(archive):
             if not (folder / "runs" / name).exists():
@@ -44,7 +48,7 @@ def unpack(recorded: Path, folder: Path):
     for file in _calibrations(recorded / "networks"):
         there = folder / NETWORKS / file.relative_to(recorded / "networks")
         if there.exists() and there.read_bytes() != file.read_bytes():
-            for old in there.parent.glob("*.toml"):  # with the networks that were made of it
+            for old in there.parent.glob("*.toml"):  # including the networks that were made from it
                 old.unlink()
             return unpack(recorded, folder)
         there.parent.mkdir(exist_ok=True)
@@ -56,8 +60,8 @@ def unpack(recorded: Path, folder: Path):
 def files_in(archive: Path) -> Iterator[tuple[str, bytes]]:
     """Yield name and content of each file in an archive.
 
-    Raises ConfigError, before any, where something else is in it than plain files with plain names, which are what
-    `packed` packs, and where it stands for more than `MOST_BYTES`.
+    Raises ConfigError, before anything is yielded, unless the archive has only plain files with plain names, as
+    `packed` makes them, and at most `MOST_BYTES` bytes.
     """
     try:
         content = lzma.LZMADecompressor().decompress(archive.read_bytes(), MOST_BYTES + 1)
@@ -75,13 +79,13 @@ def files_in(archive: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def places(folder: Path) -> list[str]:
-    """Return what the runs by the clock that were unpacked were made on."""
+    """Return the machines on which the unpacked measured runs were made."""
     file = folder / NETWORKS / PLACES
     return json.loads(file.read_text()) if file.exists() else []
 
 
 def names(recorded: Path) -> set[str]:
-    """Return the names of the run files that are recorded of a scale."""
+    """Return the names of the recorded run files of a scale."""
     return {name for archive in recorded.glob(f"*{ARCHIVE}") for name, _ in files_in(archive)}
 
 
@@ -90,8 +94,8 @@ def record(
 ):
     """Replace the records of a scale.
 
-    runs: the run files, by the paper whose tables are made of them. calibrations: those that they rest on, by the code
-    of the runs. made_on: where runs by the clock were made.
+    runs: the run files, by the paper whose tables use them. calibrations: the calibrations of these runs, by the code
+    of the runs. made_on: the machines of the measured runs.
     """
     networks = recorded / "networks"
     networks.mkdir(parents=True, exist_ok=True)
@@ -107,7 +111,7 @@ def record(
 
 
 def packed(files: Iterable[Path]) -> bytes:
-    """Return an archive of files, without what differs from machine to machine."""
+    """Return an archive of files, without attributes that differ between machines."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w:xz") as tar:
         for file in sorted(set(files), key=lambda file: file.name):

@@ -1,4 +1,4 @@
-"""A run: a configuration, a number of ranks, and where its time comes from."""
+"""A run: a configuration, a number of ranks, and the source of its times."""
 
 import functools
 import json
@@ -14,15 +14,22 @@ from grsgd.config.sources import digest
 from grsgd.runs.settings import flattened
 
 MEASURED, SIMULATED, TIMING_ONLY, UNIT_STEPS = "clock", "simulated", "times", "steps"
-"""Sources of time: the clock, on a testbed or a cluster; simulated time, with gradients; the same without, times alone;
-and steps of a second each, for trainings whose times mean nothing."""
+"""Sources of times.
+
+In their order: the clock, on a testbed or a cluster; simulated time, with gradients; simulated time without gradients;
+and steps of one second each, for trainings whose times mean nothing.
+"""
 LATENCY = "50us"
+"""Latency of simulated links that were not measured."""
 
 
 class Link(NamedTuple):
-    """The network between the ranks. multicast: one copy on the way out reaches all receivers; a shared medium always
-    has it. nominal: simulated with the rate as it is said, where others have the rate that a testbed's links were
-    measured to have. latency: of links that are simulated and were not measured."""
+    """The network between the ranks.
+
+    multicast: whether one outgoing copy reaches all receivers, as it always does on a shared medium. nominal: whether
+    simulated links have exactly this rate, and not the measured rate of a testbed's links. latency: of simulated links
+    that were not measured.
+    """
 
     rate: str
     medium: str = "switch"
@@ -35,10 +42,13 @@ class Link(NamedTuple):
 
 
 class RunSpec(NamedTuple):
-    """One run. config: ``paper/name`` or ``experiment/name``, as for ``papers.toml``; overrides: ``key=value``s, as for
-    ``--set``; slow_hosts: pairs of a rank and the factor by which its host's processor is slower, of a testbed;
-    compute: what a step computes in simulated time, where it is not measured; place: what a run by the clock was made
-    on, where that is not here (``Hosts.place``)."""
+    """One run.
+
+    config: ``paper/name`` or ``experiment/name``, as for ``papers.toml``. overrides: ``key=value`` texts, as for
+    ``--set``. slow_hosts: pairs of a rank and the factor by which its host on the testbed is slower. compute: computing
+    time of a step in simulated time, if it is not measured. place: machine of a measured run, if it is not this one
+    (``Hosts.place``).
+    """
 
     config: str
     overrides: tuple[str, ...]
@@ -68,9 +78,10 @@ class RunSpec(NamedTuple):
         return f"{self.config} on {self.ranks} ranks, seed {self.load().seed}"
 
     def name(self, where: str, code: str = "") -> str:
-        """Return the name of the run file: the same for the same run ``where``, on whatever time depends besides.
+        """Return the name of the run file, which is the same for equal runs with equal ``where``.
 
-        code: a digest of the code that makes the run; "" of runs that are told apart without it.
+        where: everything else on which times depend. code: digest of the code that makes the run; "" for runs whose
+        names have no digest.
         """
         loaded = self.load()
         which = digest(loaded, self.ranks, self.source, where)
@@ -78,20 +89,20 @@ class RunSpec(NamedTuple):
         return "-".join(filter(None, parts))
 
 
-@functools.cache  # targets ask again and again
+@functools.cache  # because targets load a configuration repeatedly
 def load_config(name: str, overrides: tuple[str, ...]) -> Config:
     return config.load(papers.toml(name), list(overrides))
 
 
 @functools.cache
 def overrides(path: Path) -> tuple[str, ...]:
-    """Return the content of a TOML file as ``key=value``s."""
+    """Return the content of a TOML file as ``key=value`` texts."""
     pairs = flattened(tomllib.loads(path.read_text()))
-    return tuple(f"{key}={json.dumps(value)}" for key, value in pairs)  # JSON is TOML, too, and in one line
+    return tuple(f"{key}={json.dumps(value)}" for key, value in pairs)  # JSON values are TOML values of one line
 
 
 @functools.cache
 def overrides_beside(config: str, name: str) -> tuple[str, ...]:
-    """Return those of the file of that name in a configuration's folder; none if there is no such file."""
+    """Return the overrides in the file ``name`` in a configuration's folder; none if the file does not exist."""
     path = papers.toml(config).with_name(name)
     return overrides(path) if path.exists() else ()

@@ -1,4 +1,4 @@
-"""A number of each seed."""
+"""Samples: one number per seed."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,9 +12,11 @@ from grsgd.runs.run_file import Run
 
 @dataclass(frozen=True)
 class Sample:
-    """values: by seed; None where not known. bounds: seeds whose value is a lower bound, such as the time at which a
-    training ended before its target accuracy. upper: seeds whose value is an upper bound, such as the time of the first
-    snapshot, if the target was reached there. algorithm: the label of that whose runs they are of; empty if of several.
+    """One number per seed.
+
+    values: by seed; None if unknown. bounds: seeds whose value is a lower bound, such as the time at which a training
+    ended before its target accuracy. upper: seeds whose value is an upper bound, such as the time of the first snapshot
+    if it had reached the target. algorithm: label of the algorithm of the runs; "" for several algorithms.
     """
 
     values: Mapping[int, float | None]
@@ -30,24 +32,26 @@ class Sample:
 
     @property
     def exact(self) -> dict[int, float]:
-        """The values, by seed, that are known and no bounds."""
+        """Return the values, by seed, that are known and not bounds."""
         inexact = self.bounds | self.upper
         return {seed: value for seed, value in self.values.items() if value is not None and seed not in inexact}
 
     @property
     def known(self) -> list[float]:
-        """The values that are known and no bounds."""
+        """Return the values that are known and not bounds."""
         return list(self.exact.values())
 
     def median(self) -> float | None:
-        """Return the median, for which a lower bound is greater than all values and an upper bound smaller; None if it
-        is a bound, or if no value is known."""
+        """Return the median, with lower bounds as greatest and upper bounds as smallest values.
+
+        Returns None if the median is a bound, or if no value is known.
+        """
         ordered = [-math.inf] * len(self.upper) + self.known + [math.inf] * len(self.bounds)
         middle = ordered and sorted(ordered)[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
         return float(np.mean(middle)) if middle and all(map(math.isfinite, middle)) else None
 
     def text(self, form: str = ".3g") -> str:
-        """Return median and range of the seeds, ``12 (11 to 13), 1 of 5 not reached``."""
+        """Return median and range of the seeds as text: ``12 (11 to 13), 1 of 5 not reached``."""
         known, median = sorted(self.known), self.median()
         missed, early = len(self.bounds), len(self.upper)
         unknown = sum(value is None for value in self.values.values())
@@ -67,7 +71,7 @@ class Sample:
         return ", ".join(parts)
 
     def map(self, function: Callable[[float], float]) -> "Sample":
-        """Return the function of each value that is known; of a bound, where it rises, it is one again."""
+        """Return ``function`` of each known value; bounds stay bounds, so the function should be increasing."""
         mapped = {seed: None if value is None else function(value) for seed, value in self.values.items()}
         return replace(self, values=mapped)
 
@@ -77,9 +81,10 @@ class Sample:
 
 
 def geometric_mean(samples: Sequence[Sample]) -> Sample:
-    """Return the geometric mean of several samples by seed, of the seeds that all of them have.
+    """Return the geometric mean of several samples by seed, for the seeds that all samples have.
 
-    It is a bound where one of its values is; None where a value is not known, or values are bounds of both kinds.
+    The mean is a bound if one of its values is a bound, and None if a value is unknown or there are bounds of both
+    kinds.
     """
     shared = sorted(set.intersection(*(set(each.values) for each in samples)))
     lower = {seed for seed in shared if any(seed in each.bounds for each in samples)}
@@ -91,14 +96,14 @@ def geometric_mean(samples: Sequence[Sample]) -> Sample:
 
 
 def of(runs: Iterable[Run], value: Callable[[Run], float | None]) -> Sample:
-    """Return a number of each run, by the run's seed; one that is not finite is not known."""
+    """Return one number of each run, by the run's seed; an infinite number or NaN counts as unknown."""
     runs = list(runs)
     values = {int(run.attributes["seed"]): _finite(value(run)) for run in runs}
     return Sample(values, algorithm=algorithm_of(runs))
 
 
 def algorithm_of(runs: Iterable[Run]) -> str:
-    """Return the label of the algorithm that all runs have; empty if there are several."""
+    """Return the label of the algorithm that all runs have; "" if there are several."""
     labels = {str(run.attributes["label"]) for run in runs}
     return labels.pop() if len(labels) == 1 else ""
 

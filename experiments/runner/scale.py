@@ -1,59 +1,63 @@
-"""The scale at which a paper is repeated: ``SMOKE``, small stand-ins in minutes, ``DESK``, a night on two cores,
-``PAPER``, the paper's sizes, and others.
+"""Scales at which a paper is repeated: small stand-ins in minutes, a night on two cores, the paper's sizes, and others.
 
-What a scale changes of the trainings themselves (data, model, epochs, target accuracy) is in the papers' folders:
-base.toml has the paper's sizes, smoke.toml and desk.toml what ``SMOKE`` and ``DESK`` replace of them.
+They are ``SMOKE``, ``DESK`` and ``PAPER``. The papers' folders have the differences between scales in the trainings
+themselves (data, model, epochs, target accuracy): base.toml has the paper's sizes, and smoke.toml and desk.toml have
+the values that replace them at ``SMOKE`` and ``DESK``.
 """
 
 from typing import NamedTuple
 
 
 class Scale(NamedTuple):
-    """n is the number of ranks that train; a parameter server is one more."""
+    """A scale. Numbers of ranks count the ranks that train; a parameter server is one more."""
 
     name: str
     description: str
-    """The meaning of the scale, for readers of a report."""
+    """Description of the scale, for readers of a report."""
     file: str | None
-    """Name of the TOML file, beside a training's own, with what the scale replaces of it."""
+    """Name of the TOML file, in the folder of a training, with the scale's replacements; None for no replacements."""
     overrides: tuple[str, ...]
-    """``key=value``s for every training, after that file."""
+    """``key=value`` texts for every training, which take precedence over that file."""
     seeds: int
-    """Number of seeds of trainings in simulated time."""
+    """Number of seeds of simulated trainings."""
     clock_seeds: int
     """Number of seeds of trainings on the testbed or cluster."""
     ranks: tuple[int, ...]
-    """Numbers of ranks of trainings in simulated time."""
+    """Numbers of ranks of simulated trainings."""
     clock_ranks: tuple[int, ...]
     """Numbers of ranks on the testbed or cluster."""
     coding_ranks: tuple[int, ...]
     """Numbers of ranks of CSSGD's trainings."""
     many_ranks: tuple[int, ...]
-    """Numbers of ranks where only the time of a step is simulated."""
+    """Numbers of ranks if only the time of a step is simulated."""
     learning_rates: tuple[float, ...]
-    """The grid that every algorithm is tuned on, in simulated time on ``tuning_ranks`` ranks; the first and the last
-    are tried where the one beside it is the best of the others, and rates beyond where these are."""
+    """Grid of learning rates for every algorithm, in simulated time on ``tuning_ranks`` ranks.
+
+    The first and the last rate are tried only if the rate next to them is the best of the others. Rates beyond the grid
+    are tried only if an end of the grid is the best.
+    """
     tuning_ranks: int
+    """Number of ranks of learning-rate trials."""
     tuning_seeds: int
-    """Number of seeds with which the rates about the best one of the grid are tried; 1 for that one alone."""
+    """Number of seeds for the rates about the best one of the grid; with 1, these rates are not tried."""
     steps: int
-    """Steps per rank where only the time of a step is measured."""
+    """Number of steps per rank if only the time of a step is measured."""
     run_timeout: float
-    """Seconds of a run by the clock; one that takes longer is ended."""
+    """Greatest number of seconds of a measured run; a longer one is ended."""
     rate: str
     """Rate of every host's link, on the testbed and in simulated time."""
     slow_rate: str
-    """Rate of every host's link where links are slow."""
+    """Rate of every host's link in scenarios with slow links."""
     cpu: float
-    """Cores of each of the testbed's hosts."""
+    """Number of cores of each host of the testbed."""
     tuning_images: int | None = None
-    """Number of test images with which trials of learning rates are tested; None for all."""
+    """Number of test images in learning-rate trials; None for all."""
     has_one_calibration: bool = False
-    """Whether all simulated times rest on one calibration, so that nothing is known of how much these differ."""
+    """Whether all simulated times rest on one calibration, so that the differences between calibrations are unknown."""
     has_second_look: bool = False
-    """Whether targets get twice the seeds where these may decide what the first ones do not."""
+    """Whether targets get twice the number of seeds if the first seeds do not decide them but more seeds may."""
     is_joined: bool = False
-    """Whether runs and calibrations of other machines, as docs/results has them, count as made here."""
+    """Whether runs and calibrations of other machines, recorded in docs/results, count as made here."""
 
 
 SMOKE = Scale(

@@ -1,4 +1,4 @@
-"""A setting: what is trained, on how many ranks, under which conditions, and where its time comes from."""
+"""A setting: what is trained, on how many ranks, under which conditions, and the source of its times."""
 
 from dataclasses import dataclass, replace
 
@@ -9,9 +9,9 @@ from experiments.runner.run_spec import SIMULATED, Link
 class Scenario:
     """Slow ranks or links.
 
-    overrides: ``key=value``s of all its runs. slow_links: whether every link has the scale's slow rate. slow_hosts:
-    pairs of a rank and the factor by which its processor is slower: really, on a testbed; in simulated time, and
-    nowhere else, what it computes takes longer.
+    overrides: ``key=value`` texts for all its runs. slow_links: whether every link has the scale's slow rate.
+    slow_hosts: pairs of a rank and the factor by which its processor is slower. On a testbed the processor is really
+    slower; in simulated time its computations take longer.
     """
 
     name: str
@@ -22,20 +22,20 @@ class Scenario:
 
 EQUAL = Scenario("equal ranks, fast links")
 STRAGGLER = Scenario("one rank 4 times slower", ("stragglers.slowdown.1=4.0",))
-"""A rank that sleeps: its processor is free to communicate."""
+"""A rank that sleeps, so that its processor is free to communicate."""
 SLOW_HOST = Scenario("one host 4 times slower", slow_hosts=((1, 4.0),))
-"""A processor that is slow in all that it does."""
+"""A processor that is slow in everything it does."""
 SLOW_LINKS = Scenario("slow links", slow_links=True)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A training, but for its seed and its learning rate.
+    """A training, without its seed and its learning rate.
 
-    config: ``paper/name``, as for ``papers.toml``. ranks: how many train; a server of its own is one more. source: a
-    source of times of ``run_spec``. overrides: ``key=value``s. link: None for that of the scale and the scenario.
-    compute: what a step computes in simulated time, as for ``grsgd simulate``; None: what was measured of the model.
-    tuned_with: the overrides with which the learning rate is tuned.
+    config: ``paper/name``, as for ``papers.toml``. ranks: number of ranks that train; a separate server is one more.
+    source: a source of times in ``run_spec``. overrides: ``key=value`` texts. link: None for the link of the scale and
+    the scenario. compute: computing time of a step in simulated time, as for ``grsgd simulate``; None for the measured
+    time of the model. tuned_with: overrides with which the learning rate is tuned.
     """
 
     config: str

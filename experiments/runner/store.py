@@ -1,4 +1,4 @@
-"""The runs of a scale: where each lies, and how it is made."""
+"""The runs of a scale: their paths, and how they are made."""
 
 import hashlib
 import re
@@ -21,19 +21,19 @@ from grsgd.simulate.network import network
 from grsgd.simulate.run import simulate
 
 STEP_BY_STEP = "1gbit,50us", "constant:1"
-"""Network and processor where times mean nothing."""
+"""Network and computing time of simulations whose times mean nothing."""
 NAMED = re.compile(rf"-([0-9a-f]{{{of_today.LETTERS}}})-[0-9a-f]{{{DIGEST_LETTERS}}}\.h5$")
-"""The end of the name of a run that has the code in it."""
+"""Pattern for the end of a run's name that contains the digest of its code."""
 BEFORE = ""
-"""The code of runs that were recorded before the code was part of their names: of several commits, that is."""
+"""The code of runs that were recorded before names contained the code; they are from several commits."""
 
 
 class Store:
     """The runs of a scale in a folder that were made by the same code.
 
-    is_joined: whether runs by the clock and calibrations of other machines count, those that ``records.unpack`` has
-    put there. Simulated runs of all machines then have the same networks and processors, and so the same names.
-    code: of the runs, as their names have it; None: today's, which alone makes any.
+    is_joined: whether measured runs and calibrations of other machines count, which ``records.unpack`` has put there.
+    Simulated runs of all machines then have the same networks and processors, and so the same names. code: the code in
+    the names of the runs; None for the present code. Only the present code makes runs.
     """
 
     def __init__(self, folder: Path, on: Hosts, is_joined: bool = False, code: str | None = None):
@@ -46,20 +46,20 @@ class Store:
         self.places: list[str] = records.places(folder) if is_joined else []
 
     def with_code(self, code: str) -> "Store":
-        """Return the runs in the same folder that other code has made."""
+        """Return the store for the runs in the same folder that another code has made."""
         return Store(self.folder, self.hosts, self.is_joined, code)
 
     def other_codes(self) -> list[str]:
-        """Return what other code has made runs in the folder, but for those from before the code had a name."""
+        """Return the other codes that have made runs in the folder, except runs whose names have no code."""
         named = (NAMED.search(file.name) for file in self.runs.glob("*.h5"))
         return sorted({found[1] for found in named if found} - {self.code})
 
     @property
     def emulated(self) -> bool:
-        """Whether there are runs by the clock with links and processors that are emulated: of here or of elsewhere."""
+        """Return whether measured runs with emulated links and processors exist, from here or elsewhere."""
         return self.hosts.emulated or bool(self.places)
 
-    # ---- where runs lie
+    # ---- the paths of runs
 
     def path(self, spec: RunSpec) -> Path:
         if spec.source == MEASURED:
@@ -70,21 +70,23 @@ class Store:
         return self.runs / f"{spec.name(where, self.code)}.h5"
 
     def find(self, spec: RunSpec) -> Run | None:
-        """Return the run if it is there and has finished."""
+        """Return the run if it exists and has finished; else None."""
         if self.networks.missing(spec):
             return None
         return finished_run(self.path(spec))
 
     def place(self, specs: list[RunSpec]) -> str:
-        """Return on what else these runs by the clock were made, which are compared with each other: on one machine
-        all of them; "" if they are here or have to be made here."""
+        """Return the other machine on which these measured runs were made, which are compared with each other.
+
+        All of them are from one machine; "" if they exist here, or have to be made here.
+        """
         for place in ("", *self.places):
             if all(self.path(spec._replace(place=place)).exists() for spec in specs):
                 return place
         return ""
 
     def command(self, spec: RunSpec) -> str:
-        """Return what a user types to make the run."""
+        """Return the command by which a user makes the run."""
         if spec.source == MEASURED:
             return self.hosts.command(spec)
         words = ["grsgd simulate", *spec.cli_args(), f"--ranks {spec.ranks}"]
@@ -94,10 +96,10 @@ class Store:
         words += [f"--compute {spec.compute}"] * bool(spec.compute)
         return " ".join(words)
 
-    # ---- making runs
+    # ---- the making of runs
 
     def simulate(self, spec: RunSpec):
-        """Make a run in simulated time. Raises Unfinished, and leaves no file."""
+        """Make a simulated run. If it fails, raises Unfinished, and leaves no file."""
         out = self.path(spec)
         with atomic_write(out) as partly:
             if spec.source == UNIT_STEPS:
@@ -111,9 +113,9 @@ class Store:
     def train(
         self, specs: list[RunSpec], mpi_host: MpiHost, run_timeout: float
     ) -> Iterator[tuple[RunSpec, str | None]]:
-        """Make runs of one number of ranks on the clock; yields each when it is done, with what went wrong.
+        """Make measured runs, all on the same number of ranks; yield each when it is done, with its error or None.
 
-        run_timeout: seconds of one run.
+        run_timeout: greatest number of seconds of one run.
         """
         runs = [Training(str(spec.toml), list(spec.overrides), str(self.path(spec))) for spec in specs]
         made = make_each(mpi_host, specs[0].ranks, runs, run_timeout)

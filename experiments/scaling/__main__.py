@@ -1,16 +1,16 @@
-"""How a step's time grows with the number of ranks, for every registered algorithm, in simulated time::
+"""The growth of a step's time with the number of ranks, for every registered algorithm, in simulated time::
 
-    python -m experiments.scaling                                  # what ``make figure-scaling`` does
+    python -m experiments.scaling                                  # as ``make figure-scaling``
     python -m experiments.scaling --ranks 4,8,16 --steps 4         # a quick look
     python -m experiments.scaling --algorithm mine.py:Mine --algorithm grsgd
 
-Time per step is ``n / (steps per second of all ranks)`` while they train: what a step of all ranks takes on average,
-for synchronous and asynchronous algorithms alike. It says nothing about how much a step is worth: an algorithm that
-never waits steps as fast as it computes, however slow its messages are. So there are also the time that it takes after
-the last step to bring in what is under way, and how many models a rank has sent a step, which is less where exchanges
-cannot keep up; what all this does to the model, accuracies must tell.
+The time per step is ``n / (steps per second of all ranks)`` during training, which is the mean time in which all ranks
+take a step, for synchronous and asynchronous algorithms alike. It does not say how much a step is worth: an algorithm
+that never waits takes steps as fast as it computes, however slow its messages are. So the table also has the time after
+the last step for messages under way, and the number of models that a rank has sent per step, which is less if exchanges
+cannot keep up. Only accuracies show the effect on the model.
 
-Runs lie in results/scaling; one that is there and was made by the same version of the code is not simulated again.
+Runs are kept in results/scaling. A run that exists and was made by the same version of the code is not repeated.
 """
 
 import argparse
@@ -42,16 +42,17 @@ NETWORKS = {
 }
 SPEEDS = {"equal speeds": False, "one rank 4x slower, random delays": True}
 COMPUTE_SECONDS = 0.1
-"""A GPU's forward and backward pass, or nearly."""
+"""Seconds of a step's computing: about the forward and backward pass of a GPU."""
 MAX_RANKS = {"cssgd": 64}
-"""Of algorithms of which so many messages are under way at once that simulating more ranks takes too long."""
+"""Greatest number of ranks by algorithm, if the messages of more ranks would take too long to simulate."""
 SLOWDOWN = 4.0
+"""Factor by which rank 1 is slower in runs with stragglers."""
 TAIL = {"probability": 0.1, "seconds": 0.1}
-"""In the runs with stragglers every tenth step of every rank takes 0.1 s longer on average, and rank 1 is slower."""
+"""Random delays in runs with stragglers: every tenth step of every rank takes 0.1 s longer on average."""
 
 
 class ScalingRun(NamedTuple):
-    """One run, a point of the figure."""
+    """One run, which is a point of the figure."""
 
     algorithm: str
     ranks: int
@@ -60,7 +61,7 @@ class ScalingRun(NamedTuple):
     steps: int
 
     def spec(self) -> RunSpec:
-        """Return the run: of ``base.toml``, or of ``NAME.toml`` if the algorithm's defaults are for few ranks."""
+        """Return the run: with ``base.toml``, or with ``NAME.toml`` if the algorithm's defaults suit only few ranks."""
         own = FOLDER / f"{self.algorithm}.toml"
         config = f"scaling/{own.stem if own.exists() else 'base'}"
         overrides = [f"algorithm.name={json.dumps(self.algorithm)}", f"train.steps={self.steps}"]
@@ -72,12 +73,12 @@ class ScalingRun(NamedTuple):
         return RunSpec(config, tuple(overrides), self.ranks, TIMING_ONLY, network, compute=compute)
 
     def check(self):
-        """Raise ConfigError if there is no such algorithm, or if it cannot run on so many ranks."""
+        """Raise ConfigError if the algorithm does not exist, or cannot run on ``ranks`` ranks."""
         self.spec().load().check_ranks(self.ranks)
 
 
 class ScalingNumbers(NamedTuple):
-    """Numbers of a run. ``models_sent_per_step``: payload over M, the mean over the ranks' steps."""
+    """The numbers of a run. ``models_sent_per_step``: payload in units of M, the mean over the ranks' steps."""
 
     seconds_per_step: float
     drain_seconds: float
@@ -89,13 +90,13 @@ def numbers_of(run: Run) -> ScalingNumbers:
     models_sent = run.traffic["sent"].sum() / run.attributes["model_bytes"]
     return ScalingNumbers(
         seconds_per_step=seconds_per_step(run),
-        drain_seconds=max(0.0, round(float(run.curve["time"][-1] - seconds.max()), 9)),  # sums of many, rounded
+        drain_seconds=max(0.0, round(float(run.curve["time"][-1] - seconds.max()), 9)),  # rounds errors of long sums
         models_sent_per_step=float(models_sent / run.ranks["steps"].sum()),
     )
 
 
 def select_possible(points: list[ScalingRun]) -> list[ScalingRun]:
-    """Return those that can run, and print which cannot."""
+    """Return the runs that are possible, and print the reasons why others are not."""
     left = []
     for point in points:
         try:
@@ -107,7 +108,7 @@ def select_possible(points: list[ScalingRun]) -> list[ScalingRun]:
 
 
 def draw(results: dict[ScalingRun, ScalingNumbers], out: Path):
-    """A panel for each network and speed; both axes logarithmic."""
+    """Draw one panel per network and speed, with logarithmic axes."""
     seconds = {point: result.seconds_per_step for point, result in results.items()}
     names = sorted({point.algorithm for point in seconds})
     ranks = sorted({point.ranks for point in seconds})
@@ -144,8 +145,11 @@ def draw(results: dict[ScalingRun, ScalingNumbers], out: Path):
 
 
 def table(results: dict[ScalingRun, ScalingNumbers]) -> str:
-    """Return the table: seconds per step, a row for each algorithm, network and speed, a column for each number of
-    ranks; what else there is to know, for the most ranks."""
+    """Return the table of seconds per step.
+
+    It has a row per algorithm, network and speed, and a column per number of ranks. The last columns have further
+    numbers, for the greatest number of ranks.
+    """
     ranks = sorted({point.ranks for point in results})
     rows = []
     for net, speed, name in itertools.product(NETWORKS, SPEEDS, sorted({point.algorithm for point in results})):
@@ -159,24 +163,24 @@ def table(results: dict[ScalingRun, ScalingNumbers]) -> str:
 
 
 def steps_for(ranks: int, steps: int) -> int:
-    """Large runs take half as many."""
+    """Return the steps of a rank: half of ``steps`` in large runs."""
     return steps if ranks <= 64 else max(1, steps // 2)
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Also sets ``points``; ends the program where the arguments are wrong."""
+    """Return the arguments, with the list ``points`` of runs; end the program if the arguments are wrong."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0])
     parser.add_argument(
         "--algorithm",
         action="append",
         metavar="NAME",
-        help="name of an algorithm, or FILE.py:CLASS; may be given several times (default: all that are registered)",
+        help="name of an algorithm, or FILE.py:CLASS; may be given several times (default: all registered ones)",
     )
     parser.add_argument(
         "--ranks", default="4,8,16,32,64,128,256", metavar="N,N,...", help="numbers of ranks (default: %(default)s)"
     )
     parser.add_argument(
-        "--steps", type=int, default=40, help="steps of a rank; half as many on more than 64 (default: %(default)s)"
+        "--steps", type=int, default=40, help="steps of a rank; half of it on more than 64 (default: %(default)s)"
     )
     parser.add_argument(
         "--out", type=Path, default=Path("results/figure-scaling.pdf"), help="figure (default: %(default)s)"
@@ -188,7 +192,7 @@ def parse_arguments() -> argparse.Namespace:
     except ValueError:
         ranks = []
     if not ranks or ranks[0] < 2 or options.steps < 1:
-        parser.error("--ranks are numbers of 2 or more, with commas between; --steps 1 or more")
+        parser.error("--ranks must be numbers of 2 or more, separated by commas; --steps must be 1 or more")
     try:
         options.points = points_of(options.algorithm or sorted(ALGORITHMS), ranks, options.steps)
     except ConfigError as error:
@@ -197,7 +201,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def points_of(algorithms: list[str], ranks: list[int], steps: int) -> list[ScalingRun]:
-    """Return all runs that can be made; raises ConfigError for an algorithm that there is not."""
+    """Return all possible runs; raise ConfigError for an algorithm that does not exist."""
     for algorithm in algorithms:
         load_config("scaling/base", (f"algorithm.name={json.dumps(algorithm)}",))
     return select_possible(

@@ -1,8 +1,8 @@
-"""A model that counts, and `grsgd` with it: ``python -m experiments.survival.counted train CONFIG ...``.
+"""A model that counts steps, and `grsgd` with it: ``python -m experiments.survival.counted train CONFIG ...``.
 
-Each step of plain SGD adds 1 to one more parameter, whatever the data. Ranks mix it as they mix the others, so the
-final model, an average of n ranks, holds of every rank's steps the share that has come to it, over n: n times that
-parameter is how many steps are in the final model. What a process has done that dies before it has passed it on is not.
+Each step of plain SGD adds 1 to one additional parameter, whatever the data are. Ranks mix this parameter like all
+others. So n times this parameter of the final model, an average of n ranks, is the number of steps that are in the
+final model. The work of a process that dies before passing it on is not in it.
 """
 
 import sys
@@ -13,10 +13,11 @@ from torch import nn
 from grsgd.models import register, zoo
 
 NAME = "counted"
+"""Name of the model in configurations."""
 
 
 class OneMore(torch.autograd.Function):
-    """Zero, with the gradient that makes a step of plain SGD with this learning rate add 1."""
+    """A function with the value zero, whose gradient lets a step of plain SGD with this learning rate add 1."""
 
     @staticmethod
     def forward(context, steps, rate):
@@ -29,7 +30,7 @@ class OneMore(torch.autograd.Function):
 
 
 class Counted(nn.Module):
-    """``net``, and a count of the steps; ``rate``: the learning rate, which is constant."""
+    """A model ``net`` that also counts steps; ``rate``: the learning rate, which must be constant."""
 
     def __init__(self, net: nn.Module, rate: float):
         super().__init__()

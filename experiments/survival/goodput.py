@@ -1,13 +1,14 @@
-"""Goodput under fire: how many of an undisturbed run's steps are in the final model when processes die all the time.
+"""Goodput under fire: the share of an undisturbed run's steps that the final model has if processes keep dying.
 
     python -m experiments.survival.goodput --kills 250 --out FOLDER      # by the clock, 8 ranks
     python -m experiments.survival.goodput --simulated --ranks 1000 --out FOLDER
 
-A rank's process gets SIGKILL every 5.5 or 1.2 steps on average, at random moments, whichever rank's it is, and
-whatever it does then; spares take the ranks. Goodput is (steps in the final model) / (steps in that of a run without
-deaths of the same length), as `experiments.survival.counted` counts them; with all-reduce, gradients in it. The
-reference by the clock is all-reduce on a ring, whose job ends with each death and is started again from its last
-checkpoint: its steps are those of the last one.
+The process of a rank gets SIGKILL every 5.5 or 1.2 steps on average, at random moments, on a random rank, whatever the
+process does; spares take over the ranks. Goodput is (steps in the final model) / (steps in the final model of an
+equally long run without deaths), counted by `experiments.survival.counted`; for all-reduce, gradients are counted.
+
+The reference, by the clock, is all-reduce on a ring: its job ends with each death, and is restarted from its last
+checkpoint. The steps of the last checkpoint count.
 """
 
 import argparse
@@ -33,19 +34,22 @@ ALGORITHMS = {
     "lasgd": {},
 }
 BY_DEFAULT = ["grsgd", "gossip", "ring_allreduce"]
+"""Algorithms that run by default."""
 STEPS_PER_KILL = (5.5, 1.2)
+"""Mean numbers of steps between two deaths."""
 STEP_SECONDS = 0.5
-"""Longer than a death takes to be noticed, and so long that the processes of 8 ranks leave two cores some rest."""
+"""Seconds of a step: more than the time until a death is noticed, so that 8 ranks leave two cores some rest."""
 RUN_KILLS = 30
-"""Deaths of one job, on average, by default: each has a spare, and starting those takes a second of a core each."""
+"""Mean number of deaths in a job, by default; each death needs a spare, whose start takes a second of a core."""
 CALM_RUNS = 3
-"""Runs without deaths that those with deaths are compared with."""
+"""Number of runs without deaths with which runs with deaths are compared."""
 HANGS_SECONDS = 600.0
+"""Seconds after which a run counts as hung."""
 RATE, BATCH = 1.0, 128
 
 
 def config_of(algorithm: str, options: dict, ranks: int, seconds: float, every: float | None, seed: int) -> str:
-    """Return a configuration, as TOML. A step is a pause, and a little computing."""
+    """Return a configuration as TOML; a step is a pause, and a little computing."""
     lines = [f"seed = {seed}", "[algorithm]", f'name = "{algorithm}"']
     lines += [f"{key} = {json.dumps(value)}" for key, value in options.items()]
     lines += ["[model]", 'name = "counted"', f"rate = {RATE}", "[data]", 'name = "digits"', f"batch_size = {BATCH}"]
@@ -57,12 +61,12 @@ def config_of(algorithm: str, options: dict, ranks: int, seconds: float, every: 
 
 
 def spares_for(deaths: float) -> int:
-    """Return how many spares are enough for so many deaths on average, but once in a thousand runs."""
+    """Return a number of spares that suffices for ``deaths`` deaths on average, in 999 of 1000 runs."""
     return math.ceil(deaths + 3.1 * math.sqrt(deaths)) + 1
 
 
 def run(folder: Path, name: str, text: str, ranks: int, spares: int, simulated: bool) -> dict:
-    """Make one run; returns what it came to."""
+    """Make one run; return its results."""
     path, out, model = (folder / f"{name}{suffix}" for suffix in (".toml", ".h5", ".pt"))
     path.write_text(text)
     program = [sys.executable, "-m", "experiments.survival.counted"]
@@ -89,7 +93,7 @@ def run(folder: Path, name: str, text: str, ranks: int, spares: int, simulated: 
         return {"name": name, "failed": f"exit code {done.returncode}: {name}.log"}
     found = load_run(out)
     steps = ranks * float(torch.load(model, weights_only=True)["steps"])
-    if found.attributes["exact_gradient"]:  # a step counts once there, of however many gradients its mean is
+    if found.attributes["exact_gradient"]:  # a step counts once, regardless of the number of gradients in its mean
         steps = int(found.curve["samples"][-1]) / BATCH
     waits = found.extra.get("longest_wait", np.zeros(1))
     return {
@@ -104,9 +108,9 @@ def run(folder: Path, name: str, text: str, ranks: int, spares: int, simulated: 
 
 
 def restarted(folder: Path, ranks: int, seconds: float, every: float, seed: int) -> dict:
-    """Train by all-reduce on a ring, started again from its last checkpoint whenever a process has died.
+    """Train by all-reduce on a ring, restarted from its last checkpoint whenever a process has died.
 
-    Nothing dies while it starts. Returns how often one has, and the steps of all ranks in the last checkpoint.
+    No process dies during a start. Returns the number of deaths, and the steps of all ranks in the last checkpoint.
     """
     random = np.random.default_rng(seed)
     kept, out = folder / "kept", folder / "ring.h5"
@@ -131,12 +135,12 @@ def restarted(folder: Path, ranks: int, seconds: float, every: float, seed: int)
 
 
 def samples_in(folder: Path) -> int:
-    """Return the samples of all ranks at the last checkpoint."""
+    """Return the number of samples of all ranks at the last checkpoint."""
     return max((int(each.name.split("-")[1]) for each in folder.glob("samples-*")), default=0)
 
 
 def reference(folder: Path, ranks: int, per_kill: float, kills: int) -> str:
-    """Return the row of all-reduce on a ring with restarts, by the clock."""
+    """Return the table row of all-reduce on a ring with restarts, by the clock."""
     every = per_kill * STEP_SECONDS
     seconds = kills * every
     calm = run(folder, "ring-calm", config_of("ring_allreduce", {}, ranks, seconds, None, 0), ranks, 0, False)
@@ -147,15 +151,15 @@ def reference(folder: Path, ranks: int, per_kill: float, kills: int) -> str:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=250, help="of each algorithm at each rate (default: %(default)s)")
-    parser.add_argument("--ranks", type=int, default=8, help="that train (default: %(default)s)")
-    parser.add_argument("--simulated", action="store_true", help="in simulated time")
+    parser.add_argument("--kills", type=int, default=250, help="per algorithm and rate (default: %(default)s)")
+    parser.add_argument("--ranks", type=int, default=8, help="number that train (default: %(default)s)")
+    parser.add_argument("--simulated", action="store_true", help="run in simulated time")
     parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=BY_DEFAULT)
     parser.add_argument(
         "--steps-per-kill", nargs="+", type=float, default=STEPS_PER_KILL, metavar="N", help="(default: %(default)s)"
     )
-    parser.add_argument("--run-kills", type=int, default=RUN_KILLS, help="of one job (default: %(default)s)")
-    parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="to add runs to those of other seeds")
+    parser.add_argument("--run-kills", type=int, default=RUN_KILLS, help="per job (default: %(default)s)")
+    parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="so that runs can be added later")
     parser.add_argument("--out", type=Path, default=Path("results/goodput"), metavar="FOLDER")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -196,7 +200,7 @@ HEAD = (
 
 
 def row(algorithm: str, per_kill: float, ranks: int, calm: list[dict], runs: list[dict]) -> str:
-    """Return a row of the table."""
+    """Return one row of the table."""
     whole = [each for each in runs if "steps" in each]
     undisturbed_steps = np.mean([each["steps"] for each in calm])
     goodput = [each["steps"] / undisturbed_steps for each in whole]

@@ -3,9 +3,9 @@
     python -m experiments.swing                       # ``make verdict-swing``; a few minutes of a core
     python -m experiments.swing --network "torus 8x8"
 
-Arrays of 4 KiB to 64 MiB on tori, dragonflies and trees, all-reduced by ranks that send one message at a time, in the
-order of their numbers, and, on tori, by such as know the torus and send in all directions at once. In the end: two
-tables, what they say of the papers' claims, and all figures as CSV. Nothing is random, so there are no intervals.
+Arrays of 4 KiB to 64 MiB are all-reduced on tori, dragonflies and trees. Ranks send one message at a time, in the order
+of their numbers. On tori, there are also all-reduces that use the torus and send in all directions at once. The results
+are two tables, verdicts on the papers' claims, and all numbers as CSV. Nothing is random, so there are no intervals.
 """
 
 import argparse
@@ -39,9 +39,9 @@ def main() -> int:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """End the program where the arguments are wrong."""
+    """Return the arguments; end the program if they are wrong."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0].rstrip(":"))
-    parser.add_argument("--network", choices=SETTINGS, action="append", help="by default all")
+    parser.add_argument("--network", choices=SETTINGS, action="append", help="network; all by default")
     parser.add_argument("--out", type=Path, default=Path("results/verdict-swing.csv"), help="(default: %(default)s)")
     add_workers(parser)
     add_record(parser)

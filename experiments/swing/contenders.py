@@ -1,4 +1,4 @@
-"""The all-reduces that are compared: of one message at a time, and over all cables of a torus at once."""
+"""The compared all-reduces: with one message at a time, and over all cables of a torus at once."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -11,17 +11,18 @@ from grsgd.comm.communicator import Communicator
 RING, HALVING, NEAR_FIRST, TREE = "ring", "halving-doubling", "near-first halving", "tree"
 SWING, BINE = "swing", "bine"
 ONE_PORT = (RING, HALVING, NEAR_FIRST, TREE, SWING, BINE)
-"""Those that send one message at a time, to ranks in the order of their numbers."""
+"""All-reduces that send one message at a time, to ranks in the order of their numbers."""
 BUCKET, TORUS_HALVING, TORUS_SWING = "bucket", "torus halving", "torus swing"
 ALL_PORTS = (BUCKET, TORUS_HALVING, TORUS_SWING)
-"""Those that know the torus, and send in all directions at once."""
+"""All-reduces that use the torus, and send in all directions at once."""
 
 
 def contenders(ranks: int, shape: Sequence[int] | None) -> dict[str, tuple[Callable, ...]]:
-    """Return by name the schedules that a rank has side by side, ``schedule(comm, x, tag)``, each for a part of the
-    array; those of `ALL_PORTS` if ``shape``, that of a torus, is given.
+    """Return the schedules of each contender, by name; a rank runs the schedules of a contender at the same time.
 
-    What halves by powers of two has no form of its own for other numbers here, and is left out there.
+    Each schedule, ``schedule(comm, x, tag)``, all-reduces a part of the array. The contenders of `ALL_PORTS` are
+    included if ``shape``, the shape of a torus, is given. Contenders that halve by powers of two are left out for other
+    numbers, for which they have no form here.
     """
     found = {name: (ALLREDUCE[name],) for name in (RING, HALVING, TREE, SWING, BINE)}
     if is_power_of_two(ranks):
@@ -35,8 +36,11 @@ def contenders(ranks: int, shape: Sequence[int] | None) -> dict[str, tuple[Calla
 
 
 def of_plans(*plans: Plan) -> tuple[Callable, ...]:
-    """Return the all-reduces that go by these plans. Those of `ALL_PORTS` do not wait for each other, although
-    ``torus_swing_allreduce`` goes step by step: that would hold up those whose dimensions are of unequal size."""
+    """Return the all-reduces that follow these plans.
+
+    The all-reduces of `ALL_PORTS` do not wait for each other, although ``torus_swing_allreduce`` goes step by step:
+    this would delay tori whose dimensions have unequal sizes.
+    """
     return tuple(partial(of_plan, plan=plan) for plan in plans)
 
 
@@ -46,23 +50,30 @@ def of_plan(comm: Communicator, x, tag: int, plan: Plan):
 
 @lru_cache
 def near_first_plan(ranks: int) -> Plan:
-    """Return the steps of recursive halving with partners 1, 2, 4, ... ranks away, as Open MPI and MPICH have them: the
-    largest part goes to the nearest one. That of ``halving_doubling_allreduce`` goes to the farthest one."""
+    """Return the steps of recursive halving with partners at distances 1, 2, 4, ..., as in Open MPI and MPICH.
+
+    The largest part goes to the nearest partner; in ``halving_doubling_allreduce`` it goes to the farthest one.
+    """
     return Plan(powers_of_two(ranks))
 
 
 @lru_cache
 def torus_halving_plans(shape: tuple[int, ...]) -> tuple[Plan, ...]:
-    """Return the same for a torus whose dimensions take turns: a part of the array begins with each of them, and
-    another one that is moved on by one place, so that it uses the other cables."""
+    """Return the plans of recursive halving on a torus, whose dimensions take turns.
+
+    One part of the array begins with each dimension. For each there is another part with partners moved by one place,
+    so that it uses the other cables.
+    """
     rings = [[powers_of_two(size, moved) for size in shape] for moved in (0, 1)]
     return tuple(Plan(in_turns(ring, shape, first)) for ring in rings for first in range(len(shape)))
 
 
 @lru_cache
 def bucket_plans(shape: tuple[int, ...]) -> tuple[Plan, ...]:
-    """Return the steps of the bucket algorithm (Jain, Sabharwal 2010): a reduce-scatter round the rings of one
-    dimension after the other, and an all-gather back; a part of the array for each dimension and direction."""
+    """Return the steps of the bucket algorithm (Jain, Sabharwal 2010), with one part per dimension and direction.
+
+    It is a reduce-scatter round the rings of one dimension after the other, and an all-gather back.
+    """
     found = []
     for direction in (-1, 1):
         steps = [along(d, [(k + direction) % size for k in range(size)], shape) for d, size in enumerate(shape)]
@@ -73,7 +84,7 @@ def bucket_plans(shape: tuple[int, ...]) -> tuple[Plan, ...]:
 
 
 def powers_of_two(size: int, moved: int = 0) -> Sources:
-    """Return the partners 1, 2, 4, ... away of each place on a ring, which is counted from another place."""
+    """Return the partners of each place on a ring at distances 1, 2, 4, ..., with the ring counted from ``moved``."""
     steps = range(size.bit_length() - 1)
     return [[(((place - moved) % size ^ (1 << step)) + moved) % size for place in range(size)] for step in steps]
 

@@ -1,4 +1,4 @@
-"""The traffic out of groups of ranks that follow each other, of any size, counted without a network."""
+"""The traffic between groups of consecutive ranks, of any size, counted without a network."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,16 +11,16 @@ from grsgd.comm.allreduce.swing import swing_partners
 
 
 class Place(NamedTuple):
-    """Groups of ``size`` ranks; the job's first rank is the ``offset``-th of its group."""
+    """Groups of ``size`` ranks; the job's first rank has the position ``offset`` in its group."""
 
     size: int
     offset: int
 
 
 def crossing(partners: Sources, place: Place) -> float:
-    """Return the bytes that an all-reduce by halving and doubling sends from group to group, in arrays.
+    """Return the bytes that an all-reduce by halving and doubling sends between groups, in units of the array.
 
-    In step s each rank sends a half of a half ... of the array, 2^-(s+1), twice: partial sums, and finished blocks.
+    In step s each rank sends the share 2^-(s+1) of the array twice: as partial sums, and as finished blocks.
     """
     groups = (np.arange(len(partners[0])) + place.offset) // place.size
     crossings = [np.count_nonzero(groups != groups[np.asarray(step)]) for step in partners]
@@ -28,17 +28,19 @@ def crossing(partners: Sources, place: Place) -> float:
 
 
 def changes(ranks: int, places: Sequence[Place]) -> np.ndarray:
-    """Return for each place by how much Bine sends more between groups than halving and doubling with the nearest
-    partners first, as a share; below 0: less. ``ranks``: a power of two."""
+    """Return the relative change of traffic between groups, from near-first halving and doubling to Bine, by place.
+
+    A change below 0 means that Bine sends less. ``ranks``: a power of two.
+    """
     bine, plain = swing_partners(ranks), powers_of_two(ranks)
     return np.array([crossing(bine, place) / crossing(plain, place) - 1 for place in places])
 
 
 def places(ranks: int) -> list[Place]:
-    """Return all sizes of groups from 2 to half of the ranks, with all offsets."""
+    """Return groups of all sizes from 2 to half of the ranks, with all offsets."""
     return [Place(size, offset) for size in range(2, ranks // 2 + 1) for offset in range(size)]
 
 
 def aligned(ranks: int) -> list[Place]:
-    """Return those whose groups are powers of two and filled from their first rank on."""
+    """Return the groups whose sizes are powers of two, and which are filled from their first rank on."""
     return [Place(1 << step, 0) for step in range(1, ranks.bit_length() - 1)]

@@ -1,4 +1,4 @@
-"""One all-reduce in simulated time: how long it takes, and what its cables carry."""
+"""One all-reduce in simulated time: its seconds, and the bytes on its cables."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from grsgd.testing.simulated import Ranks
 KIB, MIB = 2**10, 2**20
 SIZES = (4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB)
 STEP_SECONDS = 1e-6
-"""The time of each step of a rank, where that is counted, too: about what a message costs its sender and receiver."""
+"""Seconds added to each step of a rank, in runs with steps: about the cost of a message at its sender and receiver."""
 
 
 def size_text(nbytes: int) -> str:
@@ -24,8 +24,10 @@ def size_text(nbytes: int) -> str:
 
 
 class AllreduceRun(NamedTuple):
-    """An all-reduce of so many bytes on one of `SETTINGS`: all ranks begin it at once and do nothing else, but that
-    each takes ``step_seconds`` whenever it has waited for messages."""
+    """An all-reduce of ``nbytes`` bytes on one of `SETTINGS`, which all ranks begin at once.
+
+    Ranks do nothing else, except that each takes ``step_seconds`` whenever it has waited for messages.
+    """
 
     setting: str
     contender: str
@@ -34,8 +36,11 @@ class AllreduceRun(NamedTuple):
 
 
 class AllreduceNumbers(NamedTuple):
-    """seconds: until the last rank has its sum. sent: bytes of all ranks. over_global: bytes over all cables that join
-    groups, and busiest: over the one of these that carries most, each direction for itself; 0 where there are none."""
+    """The numbers of an all-reduce.
+
+    seconds: until the last rank has its sum. sent: bytes that all ranks send. over_global: bytes over all cables that
+    join groups. busiest: bytes over the busiest direction of one of these cables. Both are 0 if there are none.
+    """
 
     seconds: float
     sent: int
@@ -44,7 +49,7 @@ class AllreduceNumbers(NamedTuple):
 
 
 def points(settings: Iterable[str]) -> list[AllreduceRun]:
-    """Return all that is compared on these settings; first those of most ranks, which take longest."""
+    """Return all runs on these settings; those with the most ranks come first, because they take longest."""
     found = []
     for title in sorted(settings, key=lambda title: -SETTINGS[title].ranks):
         names = contenders(SETTINGS[title].ranks, SETTINGS[title].shape)
@@ -70,17 +75,17 @@ def measure(point: AllreduceRun) -> AllreduceNumbers:
 
 
 def side_by_side(schedules: Sequence[Callable], comm, driver, nbytes: int):
-    """Schedule: all-reduce an array of so many bytes, each part of it by one of the schedules."""
+    """Schedule: all-reduce an array of ``nbytes`` bytes, one part of it with each of the schedules."""
     parts = chunks(ShapeOnlyArray(nbytes // 4, np.float32), len(schedules))
     running = [schedule(comm, part, tag) for tag, (schedule, part) in enumerate(zip(schedules, parts, strict=True))]
-    if len(running) == 1:  # in the foreground: so its times may be calculated
+    if len(running) == 1:  # in the foreground, so that its times may be calculated
         yield from running[0]
     else:
         yield [driver.start(schedule) for schedule in running]
 
 
 def with_steps_of(seconds: float, schedule: Callable) -> Callable:
-    """Return the schedule of a rank that takes so long for itself after each wait."""
+    """Return the schedule of a rank that takes ``seconds`` after each wait."""
 
     def longer(comm, x, tag):
         for pending in schedule(comm, x, tag):

@@ -1,4 +1,4 @@
-"""The networks on which all-reduces are compared, and which of their cables are the long ones."""
+"""The networks on which all-reduces are compared, and their cables between groups."""
 
 import math
 from collections.abc import Callable
@@ -8,14 +8,15 @@ from grsgd.simulate.cabling.cable import Cable
 from grsgd.simulate.network import NetworkSpec
 
 BANDWIDTH, LATENCY = "100gbit", "500ns"
+"""Bandwidth and latency of each cable, unless stated otherwise."""
 TAPER = 4
-"""How many times more all ranks of a leaf can send than its cables to the spine can carry."""
+"""Rate at which all ranks of a leaf can send, over the rate of its cables to the spine."""
 
 
 class CabledNetwork(NamedTuple):
-    """A network and so many ranks on it.
+    """A network with ``ranks`` ranks on it.
 
-    shape: of a torus. is_global: whether a cable joins groups of ranks; on a torus all do.
+    shape: shape of a torus. is_global: function that says whether a cable joins groups of ranks; on a torus all do.
     """
 
     title: str
@@ -31,18 +32,18 @@ def torus(*shape: int) -> CabledNetwork:
 
 
 def dragonfly(a: int, p: int, h: int, ranks: int) -> CabledNetwork:
-    """``a`` routers of ``p`` ranks a group."""
+    """Return a dragonfly whose groups have ``a`` routers of ``p`` ranks."""
     spec = network(f"dragonfly:a={a},p={p},h={h}")
     return CabledNetwork(f"dragonfly, groups of {a * p}", spec, ranks, joins_groups)
 
 
 def fat_tree(k: int, ranks: int) -> CabledNetwork:
-    """All bandwidth between pods."""
+    """Return a fat tree with full bandwidth between pods."""
     return CabledNetwork(f"fat tree, pods of {k * k // 4}", network(f"fat-tree:k={k}"), ranks, ends_at("core"))
 
 
 def tapered(of_leaf: int, ranks: int) -> CabledNetwork:
-    """Leaves of so many ranks, whose cables to the one spine carry a quarter of what these could send."""
+    """Return a tree of leaves with ``of_leaf`` ranks, whose cables to the one spine carry a quarter of their rate."""
     leaves = [range(begin, min(begin + of_leaf, ranks)) for begin in range(0, ranks, of_leaf)]
     uplink = f"{of_leaf * 100 / TAPER}gbit"
     cables = [{"from": f"leaf {number}", "to": list(leaf)} for number, leaf in enumerate(leaves)]
@@ -55,7 +56,7 @@ def network(medium: str, **more) -> NetworkSpec:
 
 
 def joins_groups(cable: Cable) -> bool:
-    """Return whether a cable of a dragonfly leads from a router to one of another group."""
+    """Return whether a cable of a dragonfly leads from a router to a router of another group."""
     ends = [place.removeprefix("router ").partition(".")[0] for place in (cable.source, cable.dest)]
     return cable.source.startswith("router") and cable.dest.startswith("router") and ends[0] != ends[1]
 

@@ -1,4 +1,4 @@
-"""The comparison as tables."""
+"""The tables of the comparison."""
 
 from tabulate import tabulate
 
@@ -9,8 +9,10 @@ from experiments.swing.verdict import COMPARISONS, TRAFFIC_BYTES, Results, chang
 
 
 def times(results: Results) -> str:
-    """Return how many times as fast as the fastest of the others Swing is, and which that is; a row for each network
-    and comparison."""
+    """Return the table of Swing's speed relative to the fastest other contender, which is named.
+
+    It has a row for each network and comparison.
+    """
     rows = []
     for title in SETTINGS:
         for comparison in COMPARISONS:
@@ -22,7 +24,7 @@ def times(results: Results) -> str:
 
 
 def traffic(results: Results) -> str:
-    """Return the bytes over all global links together, in arrays, and in brackets those over the busiest of them."""
+    """Return the table of bytes over all global links, in units of the array; in brackets, over the busiest of them."""
     rows, names = [], (RING, TREE, HALVING, NEAR_FIRST, BINE)
     for title, setting in SETTINGS.items():
         found = [results.get(AllreduceRun(title, name, TRAFFIC_BYTES)) for name in names]

@@ -1,8 +1,8 @@
-"""Verdicts on what the papers say of Swing and Bine. All numbers are exact: nothing here is random.
+"""Verdicts on the papers' claims about Swing and Bine. All numbers are exact, because nothing is random.
 
 Swing (De Sensi et al. 2024): up to 3 times as fast as other all-reduces on tori, for vectors of 32 B to 128 MiB. Bine
-(De Sensi et al. 2025): up to 33 % less traffic over global links than binomial trees and butterflies. Both are held to
-their abstracts.
+(De Sensi et al. 2025): up to 33 % less traffic over global links than binomial trees and butterflies. Both are compared
+with their abstracts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,17 +26,18 @@ from experiments.swing.measure import SIZES, STEP_SECONDS, AllreduceNumbers, All
 from experiments.swing.networks import SETTINGS
 
 Results = Mapping[AllreduceRun, AllreduceNumbers]
+"""The numbers of all runs."""
 TIMES_AS_FAST, LESS_TRAFFIC = 3.0, 0.33
-"""The most that the papers claim."""
+"""The greatest effects that the papers claim: a factor of speed, and a share of traffic."""
 REPRODUCED, PARTLY, NOT = "reproduced", "partly reproduced", "not reproduced"
 TRAFFIC_BYTES = SIZES[-1]
-"""The traffic is looked at with arrays of this length; it is in proportion."""
+"""Bytes of the arrays whose traffic is compared; traffic is proportional to the bytes."""
 JOBS = (64, 256)
 """Numbers of ranks for which traffic is counted over groups of all sizes."""
 
 
 class Comparison(NamedTuple):
-    """A form of Swing against others of its kind."""
+    """A form of Swing, and the contenders with which it is compared."""
 
     title: str
     ours: str
@@ -51,7 +52,7 @@ COMPARISONS = (ONE_PORT, ALL_PORTS, ALL_PORTS_AND_STEPS)
 
 
 class Gain(NamedTuple):
-    """How many times as fast as the fastest of the others Swing is, somewhere."""
+    """The speed of Swing relative to the fastest other contender, on a network, for an array of ``nbytes`` bytes."""
 
     times: float
     fastest: str
@@ -60,7 +61,7 @@ class Gain(NamedTuple):
 
 
 def gain(results: Results, comparison: Comparison, setting: str, nbytes: int) -> Gain | None:
-    """Return the gain; None if it was not measured."""
+    """Return the gain on a network for one size; None if it was not measured."""
 
     def seconds(name):
         found = results.get(AllreduceRun(setting, name, nbytes, comparison.step_seconds))
@@ -75,19 +76,19 @@ def gain(results: Results, comparison: Comparison, setting: str, nbytes: int) ->
 
 
 def gains(results: Results, comparison: Comparison, settings: Sequence[str]) -> list[Gain]:
-    """Return those of all sizes on some networks."""
+    """Return the gains for all sizes on some networks."""
     found = [gain(results, comparison, setting, nbytes) for setting in settings for nbytes in SIZES]
     return [each for each in found if each is not None]
 
 
 def change(results: Results, setting: str, against: str) -> float | None:
-    """Return by how much Bine brings more over the global links of a setting, as a share; None if not measured."""
+    """Return the relative change of bytes over a setting's global links, to Bine; None if it was not measured."""
     ours, theirs = (results.get(AllreduceRun(setting, name, TRAFFIC_BYTES)) for name in (BINE, against))
     return None if ours is None or theirs is None else ours.over_global / theirs.over_global - 1
 
 
 def verdicts(results: Results) -> Iterator[str]:
-    """Iterate over lines on both claims, and on what is not in them."""
+    """Yield lines on both claims, and on related observations."""
     measured = {point.setting for point in results}
     tori = [title for title, setting in SETTINGS.items() if title in measured and setting.shape]
     grouped = [title for title, setting in SETTINGS.items() if title in measured and not setting.shape]
@@ -102,7 +103,7 @@ def verdicts(results: Results) -> Iterator[str]:
 
 
 def on_swing(results: Results, tori: Sequence[str]) -> str:
-    """Return what the times say of the claim."""
+    """Return a sentence on the claim about Swing."""
     found = [each for comparison in COMPARISONS for each in gains(results, comparison, tori)]
     best = max(found, key=lambda each: each.times)
     word = REPRODUCED if best.times >= TIMES_AS_FAST else PARTLY if best.times > 1.05 else NOT
@@ -113,7 +114,7 @@ def on_swing(results: Results, tori: Sequence[str]) -> str:
 
 
 def line(results: Results, comparison: Comparison, settings: Sequence[str], where: str) -> str:
-    """Return how often, and by how much, Swing is the fastest."""
+    """Return a sentence on how often, and by how much, Swing is the fastest."""
     found = gains(results, comparison, settings)
     best, worst = (choose(found, key=lambda each: each.times) for choose in (max, min))
     faster = sum(each.times > 1 for each in found)
@@ -129,7 +130,7 @@ def described(found: Gain) -> str:
 
 
 def on_bine(results: Results, settings: Sequence[str]) -> str:
-    """Return what the simulated cables say of the traffic, and, with what is counted, of the claim."""
+    """Return a sentence on the claim about Bine, from simulated cables and from counted traffic."""
     near = {title: share for title in settings if (share := change(results, title, NEAR_FIRST)) is not None}
     far = [share for title in settings if (share := change(results, title, HALVING)) is not None]
     best, worst = min(near, key=near.get), max(near, key=near.get)
@@ -143,14 +144,14 @@ def on_bine(results: Results, settings: Sequence[str]) -> str:
 
 
 def word_on_traffic(shares: Sequence[float]) -> str:
-    """Return what it is called if Bine sends more by these shares, in various places; below 0: less."""
+    """Return the verdict on relative changes of traffic in various places; changes below 0 mean less traffic."""
     if max(shares) <= 0 and min(shares) <= 0.9 * -LESS_TRAFFIC:
         return REPRODUCED
     return PARTLY if min(shares) < 0 else NOT
 
 
 def on_groups() -> str:
-    """Return the same, counted for groups of all sizes and offsets."""
+    """Return a sentence on Bine's traffic, counted for groups of all sizes and offsets."""
     parts = []
     for ranks in JOBS:
         found, special = changes(ranks, places(ranks)), changes(ranks, aligned(ranks))
@@ -167,7 +168,7 @@ def on_groups() -> str:
 
 
 def on_both(results: Results) -> str:
-    """Return where Swing and Bine take the same time."""
+    """Return a sentence on the networks where Swing and Bine take the same time."""
     pairs = [
         (point.setting, found == results[twin])
         for point, found in results.items()

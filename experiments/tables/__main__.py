@@ -1,11 +1,11 @@
-"""The tables and figures of five papers, from runs by the clock and in simulated time::
+"""The tables and figures of five papers, from measured and simulated runs::
 
-    python -m experiments.tables                                  # what ``make tables`` does: all of them
-    python -m experiments.tables cssgd-load grsgd                 # what ``make table-cssgd-load table-grsgd`` does
-    python -m experiments.tables --scale desk --hours 2           # a piece; the same command makes the next one
-    python -m experiments.tables --report                         # what ``make report`` does
+    python -m experiments.tables                                  # as ``make tables``: all of them
+    python -m experiments.tables cssgd-load grsgd                 # as ``make table-cssgd-load table-grsgd``
+    python -m experiments.tables --scale desk --hours 2           # a part; the same command makes the next part
+    python -m experiments.tables --report                         # as ``make report``
 
-Runs lie in results/SCALE/runs; those that are there are not made again, so that what was interrupted goes on.
+Runs are kept in results/SCALE/runs. Runs that exist are not repeated, so an interrupted command can be continued.
 """
 
 import argparse
@@ -49,8 +49,9 @@ from grsgd.job.ending import exit_on_signals
 from grsgd.testbed.hosts import TestbedError
 
 RECORDS = ROOT / "docs" / "results"
+"""Folder of the recorded runs."""
 NOT_ALL_MADE = 3
-"""The exit code where time was over before all runs were made."""
+"""Exit code if the time was over before all runs were made."""
 
 
 def main() -> int:
@@ -74,7 +75,7 @@ def main() -> int:
 
 
 def write_page(options: argparse.Namespace, folder: Path) -> int:
-    """Write a page of the results that are there."""
+    """Write a page of the existing results."""
     papers = [folder_of(paper) for paper in PAPERS]
     try:
         if options.results_page:
@@ -90,7 +91,7 @@ def write_page(options: argparse.Namespace, folder: Path) -> int:
 
 @contextmanager
 def only_one(folder: Path):
-    """Keep other processes out: runs that share the machine would be timed. Raises Unfinished if one is at work."""
+    """Return a context that excludes other processes, which would disturb timed runs. Raises Unfinished."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = folder.with_suffix(".lock")
     try:
@@ -104,8 +105,12 @@ def only_one(folder: Path):
 
 
 def make_plans(options: argparse.Namespace, folder: Path) -> list[Plan]:
-    """Return the plan of the chosen targets, and, where recorded runs count, those of targets all of whose runs other
-    code has made. The first makes runs; the last, if recorded runs are shown or packed, is of those from before."""
+    """Return the plans of the chosen targets.
+
+    The first plan makes runs. If recorded runs count, there is one plan for each other code, with the targets all of
+    whose runs that code has made. If recorded runs are shown or packed, the last plan is for the code of the oldest
+    runs.
+    """
     scale = SCALES[options.scale]
     is_joined = scale.is_joined or options.recorded
     if is_joined:
@@ -124,7 +129,7 @@ def plan_of(options: argparse.Namespace, store: Store) -> Plan:
 
 
 def foretell(options: argparse.Namespace, folder: Path) -> int:
-    """Print how long the runs would take."""
+    """Print the forecast of the runs' durations."""
     plans = make_plans(options, folder)
     costs, on = informed_costs(options, plans), plans[0].store.hosts
     print(forecast.format_table(forecast.forecast_targets(plans, costs), costs, options.workers * on.nodes))
@@ -132,7 +137,7 @@ def foretell(options: argparse.Namespace, folder: Path) -> int:
 
 
 def informed_costs(options: argparse.Namespace, plans: list[Plan]) -> Costs:
-    """Return estimates that know how long recorded runs took, those from before among them."""
+    """Return estimates that know the durations of recorded runs, including the oldest ones."""
     store = plans[0].store
     costs = costs_on(store.hosts)
     if store.is_joined:
@@ -141,13 +146,16 @@ def informed_costs(options: argparse.Namespace, plans: list[Plan]) -> Costs:
 
 
 def costs_on(on: Hosts) -> Costs:
-    """Return estimates for these hosts: where they are not emulated, a rank has a core."""
+    """Return estimates for these hosts; if they are not emulated, a rank has one core."""
     return Costs(on.cpu if on.emulated else 1.0)
 
 
 def record(options: argparse.Namespace, folder: Path) -> int:
-    """Pack the runs of all targets that are there, and print the size of the archives. Raises Unfinished, and changes
-    nothing, if there are runs of code that was not committed, but for those that have been recorded."""
+    """Pack the existing runs of all targets, and print the size of the archives.
+
+    Raises Unfinished, and changes nothing, if a run was made by code that was not committed, unless it has been
+    recorded already.
+    """
     recorded, plans = RECORDS / options.scale, make_plans(options, folder)
     plans += second_looks(plans, TARGETS)
     runs: dict[str, set[Path]] = {}
@@ -211,13 +219,13 @@ def make_tables(options: argparse.Namespace, folder: Path) -> int:
 def remove_runs(folder: Path):
     """Remove the runs and calibrations of a scale. Raises Unfinished if records would bring them back."""
     if SCALES[folder.name].is_joined and (recorded := RECORDS / folder.name).exists():
-        raise Unfinished(f"--fresh: what is recorded in {recorded} counts as made; remove that first")
+        raise Unfinished(f"--fresh: the runs recorded in {recorded} count as made; remove that folder first")
     shutil.rmtree(folder / "runs", ignore_errors=True)
     shutil.rmtree(folder / "networks", ignore_errors=True)
 
 
 def make_runs(plans: list[Plan], maker: Maker, piecewise: bool):
-    """Make the runs of all targets at once, or, where they may not all be made, of one target after the other."""
+    """Make the runs of all targets at once, or of one target after the other if the time may not suffice for all."""
     found, plan = forecast.forecast_targets(plans, maker.costs), plans[0]
     print(forecast.sum_up(found.values(), maker.costs, maker.side_by_side), file=sys.stderr)
     if time.monotonic() < maker.until:
@@ -232,13 +240,13 @@ def make_runs(plans: list[Plan], maker: Maker, piecewise: bool):
 
 
 def fetch_data(missing: Iterable[RunSpec]):
-    """Download the public data sets that the missing runs train on, where they are not there. Raises DataError."""
+    """Download the missing public data sets that the missing runs need. Raises DataError."""
     for name, folder in forecast.to_fetch(missing):
         fetch(name, folder, partial(print, file=sys.stderr))
 
 
 def second_looks(plans: list[Plan], targets: Iterable[str]) -> list[Plan]:
-    """Return plans of these targets with twice the seeds of simulated times, one for each plan that has some."""
+    """Return plans of these targets with twice the number of seeds of simulated times, for each plan that has any."""
     wanted, second = set(targets), []
     for plan in plans:
         conditions = replace(plan.conditions, looks=sequential.LOOKS)
@@ -248,13 +256,15 @@ def second_looks(plans: list[Plan], targets: Iterable[str]) -> list[Plan]:
 
 
 def with_all_runs(plan: Plan) -> Plan:
-    """Return the plan without the targets of which a run is missing."""
+    """Return the plan without targets that lack a run."""
     return Plan(plan.conditions, plan.store, {name: of for name, of in plan.needs.items() if plan.is_complete(name)})
 
 
 def collect_outcomes(plans: list[Plan], options: argparse.Namespace, folder: Path) -> tuple[list[Outcome], list[str]]:
-    """Return the outcomes of the targets whose runs are there, each by the last plan that has it, and what is missing
-    of the others."""
+    """Return the outcomes of the targets whose runs exist, each by the last plan that has it.
+
+    The second value has a line on the missing run of each other target.
+    """
     missing, outcomes = [], {}
     of_target = {target: plan for plan in plans for target in plan.needs}
     for target in options.targets:
@@ -275,7 +285,7 @@ def show(outcomes: list[Outcome], folder: Path):
 
 
 def command(target: Target, options: argparse.Namespace) -> str:
-    """Return what a user types for the target."""
+    """Return the command that a user types for the target."""
     words = [f"make table-{target.name}"]
     words += [f"IMAGENET={shlex.quote(str(options.imagenet))}" if options.imagenet else f"SCALE={options.scale}"]
     return " ".join([*words, *([f"SET={shlex.quote(' '.join(options.set))}"] if options.set else [])])

@@ -1,7 +1,7 @@
-"""The answer to a claim: the evidence of all scales together, the best first, and how sure it is.
+"""The answer to a claim: the evidence of all scales together, in the order of its weight, and its certainty.
 
-What the clock has measured comes before what was counted, and that before simulated times; within each the scale that
-says most comes first, then the smaller p value. So no scale hides what another one has found.
+Measured evidence comes before counted evidence, and both before simulated times. Within each kind, the scale with the
+most evidence comes first, then the smaller p value. So no scale hides a result of another one.
 """
 
 import re
@@ -25,21 +25,22 @@ from experiments.runner.run_spec import MEASURED, SIMULATED, TIMING_ONLY
 from experiments.tables.claims import EXPECTED, ClaimResult, PaperResult
 
 IN_SIMULATED_TIME = SIMULATED, TIMING_ONLY
-"""The sources of times that no clock has measured."""
+"""Sources of times that were not measured by the clock."""
 SURE, ONE_SIDED, OPEN = "A", "B", "C"
 GRADES = {
     SURE: "measured and simulated times agree, or what counts are bytes or accuracies",
     ONE_SIDED: "measured times alone, or simulated times alone, with the simulator's error",
     OPEN: "undecided, with the number of seeds that would decide it",
 }
-"""How sure an answer is."""
+"""Grades of certainty of an answer."""
 DECIDED = SUPPORTED, REFUTED, ALIKE
+"""Verdicts that decide a case."""
 CLOCK = re.compile(r",? ?\bby the clock\b,? ?")
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """A case with the outcome that it comes from, and its place in the order of all evidence."""
+    """A case with its outcome, and its scale's position in the order of evidence."""
 
     outcome: Outcome
     case: Case
@@ -51,24 +52,24 @@ class Evidence:
 
     @property
     def place(self) -> tuple[str, str]:
-        """Against whom, and under what condition, however times were had: a slow host stands for a slow rank."""
+        """Return baseline and condition, regardless of the source of times: a slow host stands for a slow rank."""
         return self.case.baseline, condition(self.case)
 
     @property
     def rank(self) -> tuple:
-        """The order of evidence, the best first."""
+        """Return the sort key of the evidence, with the weightiest first."""
         p = self.case.p if self.case.p is not None else 1.0
         return self.is_simulated, self.case.source != MEASURED, self.scale_rank, p
 
 
 def condition(case: Case) -> str:
-    """Return a case's condition without how times were had."""
+    """Return a case's condition without the source of its times."""
     return CLOCK.sub(", ", case.condition).replace("one host", "one rank").strip(", ")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A claim with what all scales have found on it. results: of each scale, the one that says most first."""
+    """A claim with the results of all scales on it. results: one per scale, the scale with the most evidence first."""
 
     results: Sequence[ClaimResult]
 
@@ -78,7 +79,7 @@ class Answer:
 
     @cached_property
     def everything(self) -> list[Evidence]:
-        """All cases of all scales, controls too, the best first; what several scales share, once."""
+        """Return all cases of all scales, controls included, in order; a case of several scales comes once."""
         found = {}
         for scale_rank, result in enumerate(self.results):
             for outcome, case in ((outcome, case) for outcome, finding in result.found for case in finding.cases):
@@ -87,7 +88,7 @@ class Answer:
 
     @cached_property
     def evidence(self) -> list[Evidence]:
-        """The counted cases, without simulated ones where the clock has decided otherwise at the same scale."""
+        """Return the counted cases, without simulated ones whose measured counterpart at the same scale differs."""
         counted = [one for one in self.everything if one.case.kind == EVIDENCE]
         by_clock = {
             (one.scale_rank, one.place): one.case.verdict for one in reversed(counted) if self._is_decided_by_clock(one)
@@ -105,17 +106,17 @@ class Answer:
 
     @property
     def off(self) -> list[Evidence]:
-        """The simulated cases that are too far from the clock to be counted."""
+        """Return the simulated cases that are too far from measured times to count."""
         return [one for one in self.everything if one.case.kind == OFF]
 
     @property
     def holding(self) -> list[Evidence]:
-        """The evidence for the claim."""
+        """Return the evidence for the claim."""
         return [one for one in self.evidence if one.case.verdict == SUPPORTED]
 
     @property
     def failing(self) -> list[Evidence]:
-        """The evidence against the claim: the other way round, or no difference."""
+        """Return the evidence against the claim: refuted cases, and cases without a difference."""
         return [one for one in self.evidence if one.case.verdict in (REFUTED, ALIKE)]
 
     @property
@@ -124,7 +125,7 @@ class Answer:
 
     @property
     def is_built(self) -> bool:
-        """Whether all that is found could not have come out otherwise."""
+        """Return whether no result could have been different: all cases are true by construction, or controls."""
         kinds = {one.case.kind for one in self.everything}
         return BY_CONSTRUCTION in kinds and kinds <= {BY_CONSTRUCTION, CONTROL}
 
@@ -136,7 +137,7 @@ class Answer:
         return dict(zip(paper.by_scale, self.results, strict=True))
 
     def grade(self, one: Evidence) -> str:
-        """Return how sure what a case says is."""
+        """Return the grade of a case's certainty."""
         if one.case.verdict not in DECIDED:
             return OPEN
         others = {other.is_simulated for other in self.evidence if other.place == one.place and _agree(other, one)}
@@ -171,16 +172,16 @@ class PaperAnswers:
 
     @property
     def own(self) -> list[Answer]:
-        """The answers to what the paper itself says."""
+        """Return the answers to the paper's own claims."""
         return [answer for answer in self.answers if answer.claim["kind"] != EXPECTED]
 
     @property
     def expected(self) -> list[Answer]:
-        """The answers to what is expected of its method."""
+        """Return the answers to claims that are expected of its method."""
         return [answer for answer in self.answers if answer.claim["kind"] == EXPECTED]
 
     @cached_property
     def main(self) -> list[Answer]:
-        """The answers to what the paper's abstract is about: the headline, and the claims beside it."""
+        """Return the answers to the claims of the paper's abstract: the headline, and the claims next to it."""
         by_id = {answer.claim["id"]: answer for answer in self.answers}
         return [by_id[name] for name in [self.about["headline"], *self.about.get("beside", [])]]

@@ -1,4 +1,4 @@
-"""The strip of break-evens: from which ratio of communication to computation on each method saves time."""
+"""The strip of break-evens: the ratio of communication to computation from which on each method saves time."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,16 +16,16 @@ TICKS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 
 
 def words(one: BreakEven) -> str:
-    """Return a break-even in a clause."""
+    """Return a break-even as a clause."""
     begins = one.text() if one.low is None else f"from {one.text()} on"
     reached = "" if one.reaches is None else f", as much as the paper says from {one.reaches:.3g} on"
     return f"{one.method} against {one.against}: {begins}{reached}"
 
 
 def draw(found: Sequence[BreakEven], elsewhere: Mapping[str, str]) -> str:
-    """Return a row for each break-even as SVG: green from where on the method saves time, with its interval.
+    """Return an SVG with a row for each break-even: green from where on the method saves time, with its interval.
 
-    elsewhere: methods whose saving does not depend on links, with what it depends on.
+    elsewhere: methods whose saving does not depend on links, each with the reason.
     """
     count = len(found) + len(elsewhere)
     figure = Figure(figsize=(WIDTH, 1.1 + ROW_INCHES * count), layout="constrained")

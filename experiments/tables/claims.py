@@ -1,4 +1,4 @@
-"""The claims of the papers, and what was found on each."""
+"""The claims of the papers, and the findings on each of them."""
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,8 +25,10 @@ METHODS = {
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """A claim and what was found on it, by target. missing: targets that are not made; silent: targets that are made
-    and say nothing on it."""
+    """A claim and the findings on it, with their outcomes.
+
+    missing: names of targets that have not been made. silent: names of targets that have no finding on the claim.
+    """
 
     claim: dict
     found: Sequence[tuple[Outcome, Finding]]
@@ -39,19 +41,19 @@ class ClaimResult:
 
     @property
     def evidence(self) -> list[Case]:
-        """The cases that are counted."""
+        """Return the cases that count."""
         return [case for _, finding in self.found for case in finding.evidence]
 
     @property
     def verdict(self) -> str:
-        """One of ``wording.SYMBOLS``."""
+        """Return the verdict, one of ``wording.SYMBOLS``."""
         if "not_covered" in self.claim:
             return NOT_COVERED
         return overall(self.cases) if self.found or not self.missing else NOT_MADE
 
     @property
     def words(self) -> str:
-        """The finding, with the number of cases; or why there is none."""
+        """Return the verdict with the numbers of cases, or the reason why there is none."""
         if not self.found:
             return self.claim.get("not_covered", self.verdict)
         return Finding(self.claim["id"], "", self.cases).verdict
@@ -59,9 +61,10 @@ class ClaimResult:
 
 @dataclass(frozen=True)
 class PaperResult:
-    """A paper: ``about`` is the [paper] table of its claims.toml, ``setup`` what it and what was made here trained.
+    """A paper with the results on its claims.
 
-    targets: names, in the order of the claims; then those that no claim names.
+    about: the [paper] table of its claims.toml. setup: trainings of the paper, and their counterparts here. targets:
+    names in the order of the claims, then the names that no claim mentions.
     """
 
     id: str
@@ -72,25 +75,25 @@ class PaperResult:
 
     @property
     def own(self) -> list[ClaimResult]:
-        """The results on what the paper itself says."""
+        """Return the results on the paper's own claims."""
         return [result for result in self.claims if result.claim["kind"] != EXPECTED]
 
     @property
     def expected(self) -> list[ClaimResult]:
-        """The results on what is expected of its method."""
+        """Return the results on claims that are expected of its method."""
         return [result for result in self.claims if result.claim["kind"] == EXPECTED]
 
     @cached_property
     def headline(self) -> ClaimResult | None:
-        """The result on the claim that the paper is summed up by."""
+        """Return the result on the headline claim of the paper; None if there is no headline."""
         return next((result for result in self.claims if result.claim["id"] == self.about.get("headline")), None)
 
 
 def read_claims(papers: Iterable[Path]) -> dict[str, dict]:
-    """Return the claims of ``papers``, folders with a claims.toml, by id; each with the folder's name as its ``paper``.
+    """Return the claims of ``papers``, folders with a claims.toml, by id; ``paper`` in a claim is the folder's name.
 
-    Raises ValueError for an id given twice, for a claim without kind or method, or with neither targets nor a reason
-    why there are none, and for a headline that is no claim.
+    Raises ValueError for an id that is given twice, for a claim without kind or method, for a claim with neither
+    targets nor a reason why there are none, and for a headline that is not a claim.
     """
     claims = {}
     for paper in papers:
@@ -107,10 +110,10 @@ def read_claims(papers: Iterable[Path]) -> dict[str, dict]:
 
 def _check(claim: dict, paper: Path):
     if bool(claim.get("targets")) == bool(claim.get("not_covered")):
-        raise ValueError(f"{paper}: claim {claim['id']!r} is to have either targets or not_covered")
+        raise ValueError(f"{paper}: claim {claim['id']!r} must have either targets or not_covered")
     for key, known in (("kind", KINDS), ("method", METHODS)):
         if claim.get(key) not in known:
-            raise ValueError(f"{paper}: claim {claim['id']!r} is to have a {key}: {', '.join(known)}")
+            raise ValueError(f"{paper}: claim {claim['id']!r} must have a {key}: {', '.join(known)}")
 
 
 def read(paper: Path) -> dict:
@@ -119,7 +122,7 @@ def read(paper: Path) -> dict:
 
 
 def results(papers: Sequence[Path], outcomes: Mapping[str, Outcome]) -> list[PaperResult]:
-    """Return what was found on every claim of the papers; last, if there are any, outcomes of no paper.
+    """Return the results on every claim of the papers, followed by outcomes that belong to no paper, if there are any.
 
     outcomes: by target. Raises ValueError for claims that ``read_claims`` refuses, and for a finding on a claim that no
     paper makes.

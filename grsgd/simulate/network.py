@@ -23,11 +23,8 @@ from grsgd.units import as_duration, as_rate, duration, rate
 EAGER_BYTES = 65536
 """Greatest size, in bytes, of a message that leaves without a posted receive: the value of Open MPI over TCP."""
 MAX_SIGMA = 20.0
-"""The largest sigma of the logarithm of a computation's seconds.
-
-At this sigma one computation in six takes more than e^20 (half a billion) times the median. Far larger values would
-exceed the range of floating-point numbers.
-"""
+"""The largest sigma of the logarithm of a computation's seconds: one in six then takes e^20 (half a billion) times the
+median. Far larger values would exceed the range of floating-point numbers."""
 AFTER_WAIT_SECONDS = 20e-3
 """Seconds of waiting after which a step takes the time ``after_wait``."""
 
@@ -47,8 +44,6 @@ class MissingLink(ConfigError):
 
 
 class NetworkSection(BaseModel):
-    """A section of a network file; unknown keys are errors."""
-
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
@@ -120,8 +115,7 @@ class MemorySpec(NetworkSection):
 class ComputeSpec(NetworkSection):
     """Seconds of computation per step, measured by ``grsgd calibrate``: median, and sigma of their logarithm.
 
-    after_wait, after_wait_sigma: median and sigma for a step after `AFTER_WAIT_SECONDS` of waiting or more; None for
-        the same values as without a wait.
+    after_wait, after_wait_sigma: the same after `AFTER_WAIT_SECONDS` of waiting or more; None for equal values.
     work: seconds per step of the algorithm's own code, messages excluded.
     slowdown: by rank, the factor by which its computation takes longer (less than 1: shorter); 1 for all other ranks.
     what: description of the measurement, for the reader.
@@ -145,8 +139,7 @@ class ProcessorSpec(NetworkSection):
     send_byte, receive_byte: seconds per byte of a message; the receiver's include adding the message up or merging it.
     polling: share by which a computation takes longer while a background schedule waits.
     reaction: seconds until a computing rank notices a message; with ``thread``, if messages follow each other.
-    thread: whether a thread moves messages in the background. Without a thread a rank looks for messages after each
-        gradient; with a thread, only if it waits.
+    thread: whether a thread moves messages; a rank then looks for them only if it waits, else after each gradient.
     wake: seconds until a rank notices a message after it has waited for long.
     spin, full_sleep: seconds of waiting after which a rank sleeps between two looks for messages, and after which its
         sleeps have their full length; both are less if ranks have less than a core.
@@ -208,11 +201,8 @@ class NetworkSpec(NetworkSection):
     @model_validator(mode="before")
     @classmethod
     def former_names(cls, content):
-        """Translate the keys of older network files.
-
-        Such files may call ``fairness`` ``seniority``. They may also limit ``fairness`` to messages of
-        ``fairness_bytes``: then it described the queue of the sender, so it becomes ``queue_bytes``.
-        """
+        """Translate keys of older files: ``seniority`` is now ``fairness``, and ``fairness`` limited to messages of
+        ``fairness_bytes`` is now ``queue_bytes``, because it described the queue of the sender."""
         if not isinstance(content, dict):
             return content
         if "seniority" in content and "fairness" not in content:
@@ -226,7 +216,6 @@ class NetworkSpec(NetworkSection):
 
     @model_validator(mode="after")
     def fits(self):
-        """Raise ValueError if keys contradict each other."""
         if self.medium == "shared" and self.port:
             raise ValueError("a shared medium has no ports")
         if self.medium == "links" and not self.link:
@@ -380,9 +369,7 @@ def check_topology(text: str, medium: str):
 
 
 def bookkeeping_network(spec: NetworkSpec, **more) -> NetworkSpec:
-    """Return the network of messages that are no part of an algorithm: with the latency of ``spec``, and no bandwidth
-    limit. ``more``: further fields.
-    """
+    """Return a network for bookkeeping messages: with the latency of ``spec``, and no bandwidth limit."""
     return NetworkSpec(bandwidth="inf bit", latency=f"{spec.latency!r} s", **more)
 
 

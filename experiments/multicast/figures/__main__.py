@@ -1,14 +1,17 @@
-"""Figures 8 to 15 of the CSSGD paper, measured on a shared medium with IP multicast, beside three ways to count::
+"""Figures 8 to 15 of the CSSGD paper, measured on a shared medium with IP multicast, and counted in three ways::
 
     python -m experiments.multicast.figures                       # ``make figures-multicast``; root, forty minutes
     python -m experiments.multicast.figures --figure 12 --rounds 1
-    python -m experiments.multicast.figures --dry-run             # how many runs, and for how long
+    python -m experiments.multicast.figures --dry-run             # the number of runs, and their duration
 
-SSGD by unicast and by multicast, CSSGD with every redundancy, grouped schemes and ASGD take steps of as many samples on
-hosts that share a medium of 100 Mbit/s. In each round every method has its turn, SSGD by multicast twice, the second
-time as a control. What is there already is not made again, so it goes on where it was ended. In the end: for each
-figure a picture, in which the measurement stands beside what each way to count packets to several nodes says of the
-same runs, and a table; in words which claims of the paper reproduce; and all numbers as CSV.
+Hosts on a shared medium of 100 Mbit/s run SSGD by unicast and by multicast, CSSGD with every redundancy, grouped
+schemes and ASGD, with the same number of samples per step. In each round every method runs once; SSGD by multicast runs
+twice, the second time as a control. Runs that exist are not repeated, so an interrupted experiment continues where it
+stopped.
+
+The results are, for each figure, a picture and a table. They show the measured values and the values that three ways of
+counting packets to several nodes give for the same runs. A page states which claims of the paper reproduce, and a CSV
+file has all numbers.
 """
 
 import argparse
@@ -34,6 +37,7 @@ from grsgd.testbed.hosts import TestbedError
 
 PROGRAM = "python -m experiments.multicast.figures"
 ROUNDS = 3
+"""Number of rounds, if the user gives none."""
 
 
 def main() -> int:
@@ -61,7 +65,7 @@ def main() -> int:
 
 
 def make_rounds(kept: KeptRuns, todo: list[Turn]) -> dict[Turn, Run]:
-    """Make the runs that do not exist, round after round, and return all. Raises TestbedError and Unfinished."""
+    """Make the missing runs, round after round, and return all runs. Raises TestbedError and Unfinished."""
     runs: dict[Turn, Run] = {}
     for number, turns_of_round in groupby(todo, key=lambda turn: turn.round):
         runs |= kept.make_all(turns_of_round, f"round {number + 1}")
@@ -86,12 +90,12 @@ def write(options: argparse.Namespace, runs: dict[Turn, Run]):
 
 
 def parse_arguments() -> argparse.Namespace:
-    """End the program where the arguments are wrong."""
+    """Return the arguments; end the program if they are wrong."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0].rstrip(":"))
-    parser.add_argument("--figure", type=int, choices=FIGURES, action="append", help="by default all")
+    parser.add_argument("--figure", type=int, choices=FIGURES, action="append", help="number; by default all")
     parser.add_argument("--ranks", type=int, action="append", help=f"nodes; by default {', '.join(map(str, NODES))}")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="runs of each method (default: %(default)s)")
-    parser.add_argument("--dry-run", action="store_true", help="only say how many runs there are, and for how long")
+    parser.add_argument("--dry-run", action="store_true", help="only print the number of runs and their duration")
     parser.add_argument(
         "--out", type=Path, default=Path("results/figures-multicast"), help="a folder (default: %(default)s)"
     )
@@ -104,7 +108,7 @@ def parse_arguments() -> argparse.Namespace:
     if options.rounds < 1:
         parser.error(f"--rounds {options.rounds}: must be 1 or more")
     if not options.dry_run and (hosts := max(options.ranks) + 1) * CPU > available_cores():
-        parser.error(f"--ranks {hosts - 1}: {hosts} hosts of {CPU:g} cores; here are {available_cores()} cores")
+        parser.error(f"--ranks {hosts - 1}: needs {hosts} hosts of {CPU:g} cores; here are {available_cores()} cores")
     return options
 
 

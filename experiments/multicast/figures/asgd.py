@@ -1,4 +1,4 @@
-"""How many samples ASGD needs: its gradients are old, so it needs more than others, which the clock does not tell."""
+"""The number of samples that ASGD needs: more than other methods, because its gradients are old."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -19,12 +19,15 @@ from experiments.runner.scale import DESK
 from experiments.runner.store import BEFORE, Store
 
 RECORDED = ROOT / "docs" / "results" / DESK.name
+"""Folder of the recorded tables."""
 
 
 def factors(task: Task, nodes: Iterable[int]) -> dict[int, float]:
-    """Return by the number of nodes how many times the samples of a synchronous algorithm ASGD needs to the benchmark
-    accuracy: medians of the trainings that are recorded, of one code. Numbers of nodes without such trainings are left
-    out."""
+    """Return the samples that ASGD needs over a synchronous algorithm's to reach the benchmark accuracy, by nodes.
+
+    They are medians of the recorded trainings of one version of the code. Numbers of nodes without such trainings are
+    left out.
+    """
     with TemporaryDirectory() as folder:
         records.unpack(RECORDED, Path(folder))
         store = Store(Path(folder), Hosts(1, 1.0), is_joined=True)
@@ -36,6 +39,7 @@ def factors(task: Task, nodes: Iterable[int]) -> dict[int, float]:
 
 
 def factors_of(plan: Plan, task: Task, nodes: Iterable[int]) -> dict[int, float]:
+    """Return the factors of `factors` from the trainings of one version of the code."""
     needs = plan.needs["recorded"]
     found = {}
     for n in nodes:

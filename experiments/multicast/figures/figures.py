@@ -1,4 +1,4 @@
-"""Figures 8 to 15 of runs over IP multicast, in each view, and whether the paper's claims hold in it."""
+"""Figures 8 to 15 for runs over IP multicast, in each view, and the verdict on the paper's claims in each."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -21,14 +21,17 @@ NODES, REDUNDANCY = "nodes n", "redundancy r"
 AS_MANY = "ASGD, after as many samples"
 
 Lines = Mapping[str, Mapping[float, Sample]]
-"""By label and by what is on the axis."""
+"""Samples by label, and by the value on the horizontal axis."""
 Factors = Mapping[int, float]
-"""How many times the samples of a synchronous algorithm ASGD needs to the same accuracy, by the number of nodes."""
+"""Samples that ASGD needs over those of a synchronous algorithm, for the same accuracy, by number of nodes."""
 
 
 class Shown(NamedTuple):
-    """lines, reference (SSGD by multicast): by view. controls: the labels that are no algorithms of the paper.
-    findings: of each claim, one for each view. note: what else is to be known."""
+    """The content of a figure.
+
+    lines, reference: samples of all methods, and of SSGD by multicast, by view. controls: labels that are no algorithms
+    of the paper. findings: for each claim, one finding per view. note: further information.
+    """
 
     xlabel: str
     ylabel: str
@@ -40,7 +43,7 @@ class Shown(NamedTuple):
 
 
 def over(found: Found, task: Task, methods: Callable[[int], list[Method]], nodes: Iterable[int], value) -> dict:
-    """Return the lines of each view over the nodes. value: of a run."""
+    """Return the lines of each view over the nodes; ``value``: function from a run to the plotted value."""
     names = dict.fromkeys(method for n in nodes for method in methods(n))
     return {
         view: {
@@ -52,7 +55,7 @@ def over(found: Found, task: Task, methods: Callable[[int], list[Method]], nodes
 
 
 def finding(claim: str, cases: Callable[[Network], list[Case]]) -> dict[str, dict[Network, Finding]]:
-    """Return what each view says of a claim."""
+    """Return the finding on a claim in each view."""
     return {claim: {view: Finding(claim, view.name, decide.corrected(cases(view))) for view in VIEWS}}
 
 
@@ -79,8 +82,10 @@ def comparisons(
     compare: Callable[..., Case],
     view: Network,
 ) -> list[Case]:
-    """Return for all numbers of nodes whether fixed redundancies need less than these baselines, and than the controls.
-    compare: decides it of two samples."""
+    """Return, for each number of nodes, the cases of fixed redundancies against ``baselines`` and against controls.
+
+    compare: decides a case from two samples.
+    """
     cases = []
     for n in nodes:
         for ours, theirs, kind in over_nodes.pairs(n, view, *baselines):
@@ -145,7 +150,7 @@ def show_best(task: Task, found: Found, nodes: list[int], factors: Factors) -> S
 
 
 def times_of_best(found: Found, task: Task, view: Network, n: int, factors: Factors) -> dict[str, Sample]:
-    """Return the seconds of a step, by name; of ASGD as many as take it as far as a step takes the others."""
+    """Return the seconds of a step, by name; for ASGD, scaled to the same progress as a step of the others."""
     chosen = {name: best_redundancy.best(found, task, view, name, n) for name in (CSSGD, OURS)}
     chosen |= {MULTICAST.name: MULTICAST, AS_MANY: ASGD, RING.name: RING, NOTHING_SENT: coded(n)}
     times = {name: tasks.step_seconds(found, task, view, method, n) for name, method in chosen.items()}
@@ -160,8 +165,11 @@ def asgd_in_words(factors: Factors) -> str:
 
 
 class Figure(NamedTuple):
-    """methods: those that it needs, by number of nodes. is_of_most: whether it is of the largest number alone. show:
-    what it shows of a task, of what was found, nodes and factors of ASGD."""
+    """A figure of the paper.
+
+    methods: the methods that it needs, by number of nodes. is_of_most: whether it needs only the greatest number of
+    nodes. show: function from task, runs, nodes and factors of ASGD to the content.
+    """
 
     task: Task
     title: str
@@ -176,7 +184,7 @@ KINDS = {
     (12, 13): ("time over the redundancy", plan.of_redundancies, True, show_redundancies),
     (14, 15): ("time over nodes with the best redundancy", plan.of_best, False, show_best),
 }
-"""By the figure of the DNN and that of the CNN."""
+"""Kinds of figures, by the numbers of the figure for the DNN and of the figure for the CNN."""
 FIGURES = {
     number: Figure(DNN if number == of_dnn else CNN, *kind)
     for (of_dnn, of_cnn), kind in KINDS.items()

@@ -1,4 +1,4 @@
-"""The runs for figures 8 to 15 of CSSGD: the methods that they have today, on how many nodes, in which rounds.
+"""The runs for figures 8 to 15 of CSSGD: the methods of each figure, numbers of nodes, and rounds.
 
 A run that several figures need is made once.
 """
@@ -15,30 +15,34 @@ from experiments.runner.run_spec import MEASURED, RunSpec
 from experiments.runner.scale import SMOKE
 
 IP = Network("by IP multicast", MEASURED, "shared")
+"""The view of measured runs."""
 NODES = 4, 6, 8
+"""Numbers of nodes by default."""
 ALLOWED_NODES = range(3, 9)
-"""With more, a step of the CNN has fewer samples than CSSGD has blocks."""
+"""Allowed numbers of nodes; with more, a step of the CNN has fewer samples than CSSGD has blocks."""
 CPU = 0.2
 """Cores of each host."""
 STEPS = tasks.TIMED_STEPS
 TESTED = 100
-"""Images on which models are tested, which nothing is made of; there are 40 of each class."""
+"""Number of test images, which affect no result; each class has 40 images."""
 WAIT_SECONDS = 120.0
-"""The most that ranks wait for each other."""
+"""Greatest number of seconds that ranks wait for each other."""
 AGAIN = Method(f"{MULTICAST.name}, again", MULTICAST.config)
-"""The reference once more, on other data: a control."""
+"""The reference once more, with other data, as a control."""
 OTHER_DATA = 1000
-"""Added to the seed of these."""
+"""Number added to the seed of the control."""
 CONDITIONS = Conditions(SMOKE, emulated=True)
 
 
 class Small(NamedTuple):
-    """A task made so small that a step is short enough: images half as wide and high as the paper's, for which
-    the layers have about a quarter of the numbers.
+    """A task reduced so that a step is short: images half as wide and high as in the paper.
 
-    compute_seconds: of a core, for a gradient. On a host's share of it SSGD by multicast on 8 nodes then computes a
-    ninth (DNN) or a quarter (CNN) of the time that its messages take of the medium, so that the paper's model has its
-    least where the paper says: r (r-1) <= Tcomm / Tcalc <= r (r+1) for r = 3 and r = 2. model_bytes: about.
+    Their layers have about a quarter of the parameters.
+
+    compute_seconds: seconds of a core for a gradient. With a host's share of a core, SSGD by multicast on 8 nodes then
+    computes for a ninth (DNN) or a quarter (CNN) of the time that its messages occupy the medium. So the paper's model
+    has its optimum where the paper states it: r (r-1) <= Tcomm / Tcalc <= r (r+1) for r = 3 and r = 2.
+    model_bytes: approximate bytes of the model.
     """
 
     shape: tuple[int, int, int]
@@ -50,7 +54,7 @@ SMALL = {DNN: Small((1, 14, 14), 0.0124, 0.87e6), CNN: Small((3, 16, 16), 0.0194
 
 
 class Turn(NamedTuple):
-    """A run: each round has one of every method for every task and number of nodes."""
+    """A run: each round has one run of every method for every task and number of nodes."""
 
     round: int
     task: Task
@@ -58,7 +62,7 @@ class Turn(NamedTuple):
     method: Method
 
     def spec(self) -> RunSpec:
-        """Return what is to be run; of ASGD on one rank more, which serves."""
+        """Return the specification of the run; ASGD has one more rank, the server."""
         small = SMALL[self.task]
         replaced = ['data.name="synthetic"', f"data.shape={json.dumps(small.shape)}", f"data.only_test={TESTED}"]
         replaced += [f"train.compute_seconds={small.compute_seconds}", f"comm.timeout={WAIT_SECONDS}"]
@@ -77,7 +81,7 @@ class Turn(NamedTuple):
         return f"{self.task.name}, {self.nodes} nodes, {self.method.name}, round {self.round + 1}"
 
 
-# ---- the methods of figures
+    # ---- the methods of the figures
 
 
 def of_time(n: int) -> list[Method]:
@@ -97,8 +101,10 @@ def of_best(n: int) -> list[Method]:
 
 
 def turns(wanted: dict[Task, dict[int, list[Method]]], rounds: int) -> Iterator[Turn]:
-    """Iterate over all runs, round after round. wanted: the methods, by task and number of nodes; the reference and its
-    control are always among them."""
+    """Yield all runs, round after round.
+
+    wanted: the methods, by task and number of nodes; the reference and its control are added to them.
+    """
     for number in range(rounds):
         for task, by_nodes in wanted.items():
             for n, methods in by_nodes.items():

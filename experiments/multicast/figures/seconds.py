@@ -1,4 +1,4 @@
-"""About how long the runs of the figures take, before any was made."""
+"""Approximate durations of the runs of the figures, for the forecast before any run exists."""
 
 from coding.cost import cost_in_models
 from experiments.multicast.figures.plan import CPU, SMALL, STEPS, Turn
@@ -8,20 +8,20 @@ from experiments.runner.costs import Seconds
 from grsgd.units import rate
 
 AROUND_SECONDS = 6.0
-"""About what a run takes beside its steps, with its part of making a testbed and of starting a job."""
+"""Approximate seconds of a run besides its steps, including its share of making a testbed and starting a job."""
 SCHEMES = {"ssgd": "ssgd-multicast", "coded": "coded", "grouped": "grouped-rs", "ring_allreduce": "ring"}
-"""The names that `coding.cost` has for configurations, where those are others."""
+"""Names of configurations in `coding.cost`, if they differ."""
 
 
 def expect_seconds(turn: Turn) -> Seconds:
-    """Return the seconds of a run, by what its bytes take on the medium."""
+    """Return the seconds of a run, from its computing and from its bytes on the medium."""
     small = SMALL[turn.task]
     computing = small.compute_seconds / CPU * (turn.method.r or 1)
     return Seconds(STEPS * (computing + models(turn) * small.model_bytes / rate(RATE)), AROUND_SECONDS)
 
 
 def models(turn: Turn) -> float:
-    """Return what all nodes send in a step, in units of M; a packet to several counts once."""
+    """Return the bytes that all nodes send in a step, in units of M; a packet to several receivers counts once."""
     n, method = turn.nodes, turn.method
     if method == ASGD:
         return 2.0 * n

@@ -1,4 +1,4 @@
-"""The measured runs, and beside them the same runs by each of the three ways to count."""
+"""The views of the runs: as measured, and with each of three ways of counting packets."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,7 +26,7 @@ def title(view: Network) -> str:
 
 
 def group_runs(runs: Mapping[Turn, Run]) -> Found:
-    """Return the runs by task, view, method and nodes, as the tables of today have them; their seeds are the rounds."""
+    """Return the runs by task, view, method and nodes, in the form of the tables; their seeds are the rounds."""
     by_key: dict[tuple, list[Run]] = {}
     for turn, run in runs.items():
         run = replace(run, attributes=run.attributes | {"seed": turn.round})
@@ -37,8 +37,10 @@ def group_runs(runs: Mapping[Turn, Run]) -> Found:
 
 
 def accounted(run: Run, method: Method, how: tuple[str, str]) -> Run:
-    """Return the run with the bytes that are counted, and the time that these take of the medium's rate, in place of
-    what was measured; what it computed remains. Of ASGD the medium is busy while others compute."""
+    """Return the run with counted bytes, and with the time of these bytes at the medium's rate, not as measured.
+
+    Its computing time is unchanged. With ASGD the medium carries messages while other nodes compute.
+    """
     steps, computing = run.ranks["steps"], run.ranks["compute_seconds"]
     megabytes = counted({method: megabytes_of(run)}, method, how)
     seconds = steps * megabytes * 1e6 / rate(RATE)
@@ -53,13 +55,13 @@ def accounted(run: Run, method: Method, how: tuple[str, str]) -> Run:
 
 
 def steps_of(run: Run) -> float:
-    """Return the steps of a rank that trains, on average."""
+    """Return the mean number of steps of the ranks that train."""
     steps = run.ranks["steps"]
     return float(steps[steps > 0].mean())
 
 
 def megabytes_sent(run: Run) -> float:
-    """Return the MB that the nodes' interfaces send in a step, all together, or that are counted in their place."""
+    """Return the MB that the interfaces of all nodes send in a step, or the counted MB in their place."""
     return float(run.traffic["interface"][:, 0].sum()) / steps_of(run) / 1e6
 
 
@@ -67,6 +69,7 @@ def megabytes_sent(run: Run) -> float:
 
 
 class FigureRun(NamedTuple):
+    """A row of the CSV file: one run."""
     task: str
     nodes: int
     method: str
@@ -74,9 +77,13 @@ class FigureRun(NamedTuple):
 
 
 class FigureNumbers(NamedTuple):
-    """The figures of a step of all nodes: seconds, of which a node computes; MB that interfaces sent, headers,
-    acknowledgements and repairs included; MB of payload, a packet to several counted once, and for each receiver; MB
-    that were sent again. samples: of all steps."""
+    """The numbers of a step of all nodes.
+
+    seconds: seconds of a step. computing: seconds in which a node computes. interfaces: MB that interfaces sent,
+    including headers, acknowledgements and repairs. once, per_receiver: MB of payload, with a packet to several
+    receivers counted once, and counted for each receiver. repaired: MB that were sent again. samples: samples of all
+    steps.
+    """
 
     seconds: float
     computing: float

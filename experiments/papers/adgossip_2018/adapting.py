@@ -1,4 +1,4 @@
-"""The figures of what adapting does beyond sending less, where it pays, and on which of our choices that rests."""
+"""Figures on the effect of adapting besides sending less: where it pays, and on which inferred choices it rests."""
 
 import numpy as np
 
@@ -43,7 +43,7 @@ OPTIONS = {
     "layer by layer": ((*GOSSIP[AUTOMATIC], 'algorithm.metric="layerwise"'), BASELINE),
     "push": ((*GOSSIP[AUTOMATIC], PUSH), (*BASELINE, PUSH)),
 }
-"""Choices of ours where the paper is silent, the last three with an automatic threshold; and the baseline of each."""
+"""Choices that are inferred, because the paper is silent, each with its baseline; the last three have `AUTOMATIC`."""
 
 
 # ---- at equal traffic
@@ -78,8 +78,11 @@ def show_equal_traffic(found, section):
 
 
 def at_equal_bytes(sent, seconds, periodic, megabytes):
-    """Return the seconds of a fixed period that sends so many megabytes, by seed; None where all whose time to the
-    target is known send more, or all less. sent, seconds: by name; periodic: the names of fixed periods."""
+    """Return the seconds of a fixed period that sends ``megabytes``, by seed.
+
+    None if all periods with a known time to the target send more, or all send less. sent, seconds: samples by name.
+    periodic: the names of the fixed periods.
+    """
     times = {}
     for seed, wanted in megabytes.values.items():
         reached = [name for name in periodic if sent[name].exact.get(seed, 0) > 0]
@@ -193,7 +196,8 @@ def show_exchange_rate(found, section):
 
 
 def rates_of_halves(shorter, longer):
-    """Return exchanges per step in the first half of a training and in the second. shorter: runs that end between."""
+    """Return exchanges per step in the first and in the second half of a training; ``shorter``: runs of the first half.
+    """
     early, all_of_it = (
         {run.attributes["seed"]: np.array([exchanges(run), run.ranks["steps"].sum()]) for run in runs}
         for runs in (shorter, longer)

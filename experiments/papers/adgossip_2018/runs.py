@@ -1,4 +1,4 @@
-"""Trainings that the figures of adaptive gossip share, numbers of their runs, and how these are shown and compared."""
+"""Trainings that the figures of adaptive gossip share, with functions that measure, show and compare their runs."""
 
 from collections.abc import Callable, Mapping
 
@@ -21,9 +21,9 @@ CONSTANT, AUTOMATIC, EQUAL_TRAFFIC = "threshold set by hand", "threshold that ke
 MOVED = 'algorithm.threshold="auto"'
 ADAPTIVE = {CONSTANT: ("adgossip/adaptive",), AUTOMATIC: ("adgossip/adaptive", MOVED)}
 PERIODIC = {"period 1": ("adgossip/gossip_1",), "period 10": ("adgossip/gossip_10",)}
-"""The baselines: the period of the paper's is not known."""
+"""The baselines; the period of the paper's baseline is unknown."""
 GOSSIP = ADAPTIVE | PERIODIC | {EQUAL_TRAFFIC: ("adgossip/gossip_10", "algorithm.period=12")}
-"""Configurations, and what is replaced of them, by name."""
+"""Configurations with their overrides, by name."""
 NO_COMMUNICATION = "adgossip/alone"
 GREY = (EQUAL_TRAFFIC, NEVER, ALONE)
 SENT, SECONDS = "sent until the target [MB]", "seconds to the target"
@@ -32,22 +32,22 @@ FEWER_BYTES = "% fewer bytes"
 
 
 def setting(conditions: Conditions, config: str, *overrides: str) -> Setting:
-    """Return a training on slow links, on the ranks that learning rates are tuned for."""
+    """Return a training on slow links, on the number of ranks for which learning rates are tuned."""
     return Setting(config, conditions.scale.tuning_ranks, SIMULATED, SLOW_LINKS, overrides)
 
 
 def until_target(conditions: Conditions, config: str, *overrides: str) -> Trainings:
-    """Return the need of such trainings, which may end at the target accuracy."""
+    """Return the need of trainings that may end at the target accuracy."""
     return Trainings(setting(conditions, config, *overrides, *STOPS_AT_TARGET))
 
 
 def whole(conditions: Conditions, config: str, *overrides: str) -> Trainings:
-    """Return the need of such trainings that are judged at their end: every rank's own model is tested there, too."""
+    """Return the need of trainings that are judged at their end, where every rank's own model is evaluated, too."""
     return Trainings(setting(conditions, config, *overrides, "train.snapshots=1", "train.evaluate_replicas=true"))
 
 
 def paper_number(claim: str) -> float:
-    """Return the number, in per cent, that the paper claims."""
+    """Return the number that the paper claims, in per cent."""
     return read_claims([papers.folder("adgossip")])[claim]["low"]
 
 
@@ -55,24 +55,29 @@ def paper_number(claim: str) -> float:
 
 
 def each(measure: Callable[[Run], float | None], found: Mapping[str, list[Run]]) -> dict[str, Sample]:
-    """Return a number of each run, by the names of the needs."""
+    """Return one number of each run, by the names of the needs."""
     return {name: sample.of(runs, measure) for name, runs in found.items()}
 
 
 def accuracy_at_the_end(run: Run, column: str = "test_accuracy") -> float:
-    """Return the last test accuracy, in per cent. Runs are equally long, but for a step or two of ranks that do not
-    wait."""
+    """Return the last test accuracy, in per cent.
+
+    Runs have the same length, except for a step or two of ranks that do not wait.
+    """
     return 100 * last_value(run, column)
 
 
 def exchanges(run: Run) -> float:
-    """Return the exchanges of the run, each of which sends two models."""
+    """Return the number of exchanges in the run; each exchange sends two models."""
     return bytes_sent(run) / (2 * run.attributes["model_bytes"])
 
 
 def columns_until_target(found: Mapping[str, list[Run]]) -> dict[str, dict[str, Sample]]:
-    """Return, of trainings until the target accuracy, MB that all ranks send, seconds, exchanges and how far models
-    differ. The MB are samples times bytes per sample."""
+    """Return four numbers of trainings until the target accuracy, by name.
+
+    They are the MB that all ranks send, the seconds, the exchanges per step, and the consensus distance. The MB are
+    samples times bytes per sample.
+    """
     megabytes = each(lambda run: bytes_sent(run) / samples(run) / 1e6, found)
     return {
         SENT: {name: product(to_target(runs, "samples"), megabytes[name]) for name, runs in found.items()},
@@ -82,14 +87,17 @@ def columns_until_target(found: Mapping[str, list[Run]]) -> dict[str, dict[str, 
     }
 
 
-# ---- what is shown
+    # ---- figures and tables
 
 
 def show_columns(
     section: Section, caption: str, columns: dict[str, dict[str, Sample]], times: bool = True, unit: str = ""
 ):
-    """Draw bars and write a table of samples by name; columns: by what they are. times: whether there are some. unit:
-    of all columns, if it is not said by what they are."""
+    """Draw bars and write a table of samples by name.
+
+    columns: the samples, by title. times: whether some columns are times. unit: unit of all columns; "" if the titles
+    state it.
+    """
     panels = [
         Panel(what, "", unit, bars={name: {"": value} for name, value in values.items()}, controls=GREY)
         for what, values in columns.items()
@@ -99,7 +107,7 @@ def show_columns(
 
 
 def show_table(section: Section, caption: str, first: str, columns: dict[str, dict[str, Sample]]):
-    """Write a row for each name in any of the columns; first: what the names are."""
+    """Write a table with a row for each name in any column; ``first``: the header of the names."""
     names = dict.fromkeys(name for values in columns.values() for name in values)
     rows = [[name, *(values[name].text() if name in values else "" for values in columns.values())] for name in names]
     section.table(caption, [first, *columns], rows)
@@ -108,10 +116,10 @@ def show_table(section: Section, caption: str, first: str, columns: dict[str, di
 def adaptive_against_others(
     values: dict[str, Sample], condition: str, number: float | None = None, **options
 ) -> list[Case]:
-    """Return whether each adaptive form is less than each of the others; the baselines are evidence, others controls.
+    """Return cases on whether each adaptive form is less than each other method.
 
-    values: by name. condition: where, to which the form is added. number: the paper's, which controls are not held
-    against. options: of ``decide.less``.
+    The baselines are evidence, and all others are controls. values: samples by name. condition: the condition, to which
+    the form is added. number: the paper's number, with which only evidence is compared. options: for ``decide.less``.
     """
     return [
         decide.less(

@@ -1,5 +1,7 @@
-"""The figures of adaptive gossip (Ho, Wu, Liu 2018) that decide what the paper claims: exchanges by the change of the
-model against those after a fixed period."""
+"""Figures on the claims of adaptive gossip (Ho, Wu, Liu 2018).
+
+They compare exchanges that follow changes of the model with exchanges after a fixed period.
+"""
 
 from functools import partial
 
@@ -41,14 +43,14 @@ ELASTIC = {
     "period 10": ("adgossip/easgd",),
     EQUAL_TRAFFIC: ("adgossip/easgd", "algorithm.period=12"),
 }
-"""All with the learning rate that is tuned for a period of 10."""
+"""Methods of elastic averaging, all with the learning rate tuned for a period of 10."""
 SLOW = "slow links"
 PLACES = {
     SLOW: ({}, tuple(GOSSIP)),
     "slow links, by the clock": ({"source": MEASURED}, (CONSTANT, "period 1")),
     "fast links": ({"scenario": EQUAL, "link": Link("1gbit", nominal=True)}, (CONSTANT, "period 1")),
 }
-"""Where times are compared: what differs from slow links in simulated time, and the names that are compared there."""
+"""Conditions under which times are compared: differences from slow simulated links, and the compared methods."""
 MODELS = {"averaged model": "test_accuracy", "worst of the ranks' models": "test_accuracy_min"}
 BYTES = "payload of all ranks until the target accuracy: samples times bytes per sample; simulated, slow links"
 CHOSEN_RATE_NOTE = (
@@ -103,7 +105,7 @@ def time_needs(conditions):
 
 
 def seeds(conditions, place):
-    """Return three where the runs of a case take minutes, by the clock; None for the scale's."""
+    """Return three for measured runs, which take minutes each; None for the number of the scale."""
     return min(CLOCK_SEEDS, conditions.scale.clock_seeds) if source_of(place) == MEASURED else None
 
 

@@ -1,4 +1,4 @@
-"""Whether less traffic, less time and the same accuracy hold together: the abstract says so of one setting."""
+"""Whether less traffic, less time and the same accuracy hold together, which the abstract claims for one setting."""
 
 from collections.abc import Sequence
 
@@ -59,10 +59,10 @@ def show(found, section):
 
 
 def all_of(cases: Sequence[Case], condition: str, baseline: str) -> Case:
-    """Return whether all cases hold together: supported if each is, refuted if one is or makes no difference, else not
-    known.
+    """Return a case on whether all cases hold together.
 
-    Its p value is the greatest where all are supported, else the least of those that are refuted, if any.
+    It is supported if each case is supported, refuted if one is refuted or makes no difference, and else inconclusive.
+    The p value is the greatest of all cases if all are supported, else the least of the refuted cases, if any.
     """
     if any(case.verdict in (REFUTED, ALIKE) for case in cases):
         verdict, p = REFUTED, min((case.p for case in cases if case.verdict == REFUTED), default=None)

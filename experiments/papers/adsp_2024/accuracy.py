@@ -1,4 +1,4 @@
-"""Accuracy after equally many samples with each strategy."""
+"""Accuracy after the same number of samples with each strategy."""
 
 from experiments.papers.adsp_2024 import compared
 from experiments.papers.adsp_2024.compared import CONFIGS, MOST_POINTS, OTHERS, OURS, RANDOM, UP_TO
@@ -13,9 +13,9 @@ from experiments.tables.targets import Found
 from grsgd.runs.run_file import Run
 
 UNLIKE, UNLIKE_SHARDS = "random delays, unlike shards", ("data.alpha=0.5",)
-"""Classes that are spread over the workers by a Dirichlet distribution, where late gradients have more to cost."""
+"""A condition with classes spread unevenly over workers (Dirichlet), so that late gradients cost more."""
 MARGIN = 1.0
-"""Points of accuracy that count as no loss."""
+"""Points of accuracy below which a difference counts as no loss."""
 ACCOUNTING = "mean test accuracy of the last three snapshots, on the whole test set, after equally many samples"
 
 

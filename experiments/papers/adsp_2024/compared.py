@@ -1,4 +1,4 @@
-"""Comparisons of strategies: the delays of their workers, and how much of it at which scale."""
+"""Comparisons of strategies: the delays of their workers, and the extent of the comparison at each scale."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,23 +25,25 @@ UP_TO = (
 )
 
 SLOW = 1
-"""The worker that is slow all the time."""
+"""Number of the worker that may be slow throughout."""
 STEP_SECONDS = {"desk": 0.1}
 DEFAULT_STEP_SECONDS = 0.005
-"""About how long a worker computes in a step, by the scale's name: the CNN with a fifth of a core. By default that of
-the very small network, and what we take for the CNN on a GPU."""
+"""Approximate seconds of a worker's step, by the scale's name: for the CNN on a fifth of a core.
+
+The default is the time of the very small network, which also stands for the CNN on a GPU.
+"""
 DESK_SEEDS = 10
-"""Of trainings at SCALE=desk that decide."""
+"""Number of seeds of deciding trainings at SCALE=desk."""
 SMALL = ("tiny", "smoke", "desk")
-"""Scales that leave out what decides least."""
+"""Scales that leave out the least important comparisons."""
 
 
 @dataclass(frozen=True)
 class Delays:
     """The delays of workers; the server has none.
 
-    factor: how many times slower worker ``SLOW`` computes. probability: that a step of any worker takes longer. steps:
-    by how many steps on average, exponentially distributed.
+    factor: by which worker ``SLOW`` computes more slowly. probability: that a step of any worker takes longer. steps:
+    mean additional time in steps, exponentially distributed.
     """
 
     name: str
@@ -76,20 +78,23 @@ def is_small(conditions: Conditions) -> bool:
 
 
 def deciding(conditions: Conditions) -> tuple[Delays, ...]:
-    """Return the delays with which strategies are compared in trainings."""
+    """Return the delays under which strategies are compared in trainings."""
     return (RANDOM, CONSTANT) if is_small(conditions) else (NONE, *DELAYED)
 
 
 def measured(conditions: Conditions) -> list[tuple[Delays, str]]:
-    """Return the delays and the strategies, by name, that are compared by the clock."""
+    """Return the delays and the names of strategies that are compared in measured runs."""
     delays, names = ((RANDOM,), (OURS, "BSP", "ASP")) if is_small(conditions) else ((RANDOM, CONSTANT), CONFIGS)
     n = workers(conditions, MEASURED)
     return [(d, name) for d in delays if conditions.can_be(MEASURED, d.scenario(conditions, n)) for name in names]
 
 
 def against_range(cases: Sequence[Case], least: float | None, most: float) -> list[Case]:
-    """Return the cases; of those of a source of times that with the greatest estimate of the evidence is held against
-    the paper's greatest number, that with the least against its least, if there is one."""
+    """Return the cases, some of them compared with the paper's numbers.
+
+    For each source of times, the evidence with the greatest estimate is compared with the paper's greatest number, and
+    the evidence with the least estimate with the paper's least number, if there is one.
+    """
     ends: dict[Case, float] = {}
     for source in dict.fromkeys(case.source for case in cases):
         known = [case for case in cases if (case.source, case.kind) == (source, EVIDENCE) and case.estimate is not None]
@@ -99,7 +104,7 @@ def against_range(cases: Sequence[Case], least: float | None, most: float) -> li
 
 
 def workers(conditions: Conditions, source: str = SIMULATED) -> int:
-    """Return how many workers there are in runs of this source of times."""
+    """Return the number of workers in runs with this source of times."""
     return min(conditions.scale.clock_ranks) if source == MEASURED else conditions.scale.tuning_ranks
 
 
@@ -119,15 +124,19 @@ def training(
 
 
 def tuned_under(conditions: Conditions, delays: Delays) -> tuple[str, ...]:
-    """Return the overrides of the trials of learning rates: the delays themselves, without which all strategies but BSP
-    are one algorithm."""
+    """Return the overrides for trials of learning rates: the delays.
+
+    Without delays, all strategies except BSP are the same algorithm.
+    """
     scenario = delays.scenario(conditions, conditions.scale.tuning_ranks)
     return (*scenario.overrides, *(f"stragglers.slowdown.{rank}={factor}" for rank, factor in scenario.slow_hosts))
 
 
 def seeds(conditions: Conditions, source: str, deciding: bool) -> int | None:
-    """Return three by the clock, where runs take minutes each, and ten of simulated trainings that decide; None for the
-    scale's."""
+    """Return the number of seeds: three for measured runs, ten for deciding simulated trainings, None for the scale's.
+
+    Measured runs take minutes each.
+    """
     if not is_small(conditions):
         return None
     if source == MEASURED:

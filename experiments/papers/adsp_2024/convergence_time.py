@@ -15,9 +15,9 @@ from experiments.tables.section import Section
 from experiments.tables.targets import Found
 
 CONTROLS = {"one worker alone": 1, "no communication": None}
-"""Workers of the controls; None for as many as the others have."""
+"""Numbers of workers of the controls; None for the number of the other runs."""
 Times = dict[tuple[str, str, str], Sample]
-"""By delays, source of times, and strategy or control."""
+"""Samples by delays, source of times, and strategy or control."""
 REASON = (
     "Where all data are alike, late gradients cost little accuracy, and ASP, which never waits, gains. With one slow "
     "worker the others step at its pace once they lead by all they may, as with BSP. Equal workers leave nothing to "
@@ -85,7 +85,7 @@ def show(found: Found, section: Section) -> None:
 
 
 def of(times: Times, source: str, name: str) -> dict[str, Sample]:
-    """Return the times of one strategy by delays."""
+    """Return the times of one strategy, by delays."""
     return {key[0]: sample for key, sample in times.items() if key[1:] == (source, name)}
 
 
@@ -95,7 +95,7 @@ def cells(times: Times, delays: str, source: str) -> list[str]:
 
 
 def case(times: Times, delays: str, source: str, other: str) -> Case:
-    """Return adsp against another strategy, or against a control."""
+    """Return the case of adsp against another strategy or a control."""
     ours, theirs = times[delays, source, OURS], times[delays, source, other]
     is_strategy = other in OTHERS
     kind = EVIDENCE if is_strategy else CONTROL

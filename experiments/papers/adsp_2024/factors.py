@@ -1,6 +1,7 @@
-"""The factors of a time to an accuracy: samples to it, where staleness is, and seconds a sample, where waiting is.
+"""The two factors of a time to an accuracy: the number of samples, and the seconds per sample.
 
-Samples are as noisy as trainings are; seconds a sample are known to a per cent. So each factor has its own interval.
+Staleness acts on the first factor, waiting on the second. The number of samples is as noisy as trainings are, but
+seconds per sample are known to one per cent. So each factor has its own interval.
 """
 
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ from experiments.tables.section import Section
 from experiments.tables.targets import Found
 
 NO_WAITING, NO_STALENESS = "ASP", "BSP"
-"""The strategies that never wait, and whose gradients are never stale."""
+"""The strategy that never waits, and the strategy whose gradients are never stale."""
 SAMPLES, SECONDS = "% fewer samples", "% less time a sample"
 
 
@@ -25,12 +26,12 @@ def samples_of(found: Found) -> dict[tuple, Sample]:
 
 
 def paces_of(found: Found) -> dict[tuple, Sample]:
-    """Return the seconds a sample in the second half of the training, by the keys of the trainings."""
+    """Return the seconds per sample in the second half of the training, by the keys of the trainings."""
     return {key: sample.of(runs, seconds_per_sample) for key, runs in found.items()}
 
 
 def show(found: Found, section: Section, source: str) -> None:
-    """Write what adsp saves of either factor, and whether the strategies before it balance them. source: of times."""
+    """Write the savings of adsp in each factor, and whether earlier strategies balance them. source: of times."""
     samples, paces = samples_of(found), paces_of(found)
     delays = list(dict.fromkeys(key[0] for key in found if key[1] == source))
 
@@ -69,5 +70,5 @@ def show(found: Found, section: Section, source: str) -> None:
 
 
 def waiting(names: Iterable[str]) -> list[str]:
-    """Return the strategies before adsp that wait for slow workers."""
+    """Return the strategies other than adsp that wait for slow workers."""
     return [name for name in names if name not in (OURS, NO_WAITING)]

@@ -1,4 +1,4 @@
-"""From which delays on adsp pays, against each other strategy."""
+"""The delays from which on adsp pays, compared with each other strategy."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,12 +22,12 @@ SWEEPS = {
     "factor": ("slow worker, times slower", "a worker {:g} times slower", CONSTANT, (2.0, 4.0, 8.0)),
     "probability": ("probability of a delay", "delays of probability {:g}", RANDOM, (0.01, 0.05, 0.2)),
 }
-"""By field of ``Delays``: the axis, a point of it in words, the delays of which it is varied, and its values."""
+"""By field of ``Delays``: title of the axis, text for a value, the varied delays, and the values."""
 NAMES = (OURS, "BSP", "ASP")
-"""adsp, and those that wait for all and for none."""
+"""adsp, the strategy that waits for all workers, and the strategy that waits for none."""
 UNIT = "% less time per gradient"
 Point = tuple[str, float]
-"""The field that is varied, and its value."""
+"""The varied field, and its value."""
 
 
 def points(conditions: Conditions) -> Iterator[tuple[Point, Delays]]:
@@ -84,7 +84,7 @@ def words(point: Point) -> str:
 
 
 def panel(field: str, savings: dict[str, dict[Point, Case]]) -> Panel:
-    """Return the savings over one field, with the break-even of each other strategy."""
+    """Return the savings over one field, with the break-even against each other strategy."""
     axis, _, delays, _ = SWEEPS[field]
     estimates = {
         other: {value: case for (of, value), case in cases.items() if of == field} for other, cases in savings.items()

@@ -1,4 +1,4 @@
-"""Which workers adsp takes for stragglers, held against the delays that were injected."""
+"""The workers that adsp labels as stragglers, compared with the injected delays."""
 
 import tomllib
 from dataclasses import dataclass
@@ -25,37 +25,42 @@ RULES = {
     "as reconstructed": (),
     "slow by the last delay alone": ("algorithm.slow_streak=1", "algorithm.delay_ema=1.0"),
 }
-"""Rules by which a worker counts as slow: overrides of the options."""
+"""Rules by which a worker counts as slow, as overrides of the options."""
 DEFAULT_RULE = next(iter(RULES))
 SOON = 5
 WITHIN = {1: "at the delayed push", SOON: f"within {SOON} pushes"}
-"""Pushes, from a delayed one on, in which a label counts as right."""
+"""Numbers of pushes, from a delayed one on, within which a label counts as right, with their texts."""
 MOST_WRONG_PERCENT, LEAST_RIGHT_PERCENT = 1.0, 50.0
-"""Labels without any delays, of all pushes; labels that are right, and delays that are found."""
+"""Greatest share of labelled pushes without delays; least share of right labels and of found delays, in per cent."""
 Key = tuple[Delays, str, str]
-"""Delays, source of times, rule."""
+"""Delays, source of times, and rule."""
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """Pushes of a run, as [workers, pushes]. known: there was such a push. label: its worker was taken for a
-    straggler. delayed: its computation was prolonged."""
+    """Pushes of a run, as arrays [workers, pushes].
+
+    known: whether the push exists. label: whether its worker was labelled a straggler. delayed: whether its computation
+    was prolonged.
+    """
 
     known: np.ndarray
     label: np.ndarray
     delayed: np.ndarray
 
     def precision(self, within: int) -> float | None:
-        """Return the labels, in per cent, at one of the pushes ``within`` so many from a delayed one on; None if there
-        are no labels."""
+        """Return the share of labels, in per cent, at a delayed push or one of the next ``within`` - 1 pushes.
+
+        Returns None if there are no labels.
+        """
         return percent(self.label & lasting(self.delayed, within), self.label)
 
     def recall(self, within: int) -> float | None:
-        """Return the delayed pushes, in per cent, that had a label within so many; None if there are none."""
+        """Return the share of delayed pushes, in per cent, that got a label within ``within`` pushes; None if none."""
         return percent(self.delayed & lasting(self.label[:, ::-1], within)[:, ::-1], self.delayed)
 
     def share(self) -> float | None:
-        """Return the pushes with a label, in per cent."""
+        """Return the share of pushes with a label, in per cent."""
         return percent(self.label, self.known)
 
 
@@ -67,7 +72,7 @@ def percent(part: np.ndarray, whole: np.ndarray) -> float | None:
 
 
 def lasting(at: np.ndarray, pushes: int) -> np.ndarray:
-    """Return whether it was at this push or at one of the ``pushes`` - 1 before."""
+    """Return whether ``at`` was true at each push or at one of the ``pushes`` - 1 before."""
     found = at.copy()
     for k in range(1, pushes):
         found[:, k:] |= at[:, :-k]
@@ -77,7 +82,7 @@ def lasting(at: np.ndarray, pushes: int) -> np.ndarray:
 def labelled(run: Run, delays: Delays) -> Labelled:
     """Return the labels of a run, and the delays that its configuration injects.
 
-    On a host with a slow processor nothing is injected: there the slow worker is known from ``delays``.
+    On a host with a slow processor no delay is injected: the slow worker is then known from ``delays``.
     """
     states = run.extra["states"]
     stragglers = Stragglers(**tomllib.loads(run.attributes["config"]).get("stragglers", {}))
@@ -90,7 +95,7 @@ def labelled(run: Run, delays: Delays) -> Labelled:
 
 
 def needs(conditions: Conditions) -> dict[Key, Trainings]:
-    """In simulated time the times are enough: no label depends on a gradient."""
+    """Return the needs; simulated trainings run without gradients, because no label depends on a gradient."""
     wanted = {
         (delays, TIMING_ONLY, rule): compared.training(conditions, OURS, delays, TIMING_ONLY, overrides)
         for delays in (NONE, CONSTANT, RANDOM, BOTH)
@@ -139,7 +144,7 @@ def show(found: Found, section: Section) -> None:
 
 
 def measures():
-    """Yield every measure with the pushes that it allows: name, function, the pushes in words and their number."""
+    """Yield every measure with its number of pushes: name, function, the number in words, and the number."""
     for within, words in WITHIN.items():
         for what, measure in MEASURES.items():
             yield what, measure, words, within
@@ -151,7 +156,7 @@ def each(measure, pushes: dict[int, Labelled], *arguments) -> Sample:
 
 
 def bars(pushes: dict[Key, dict[int, Labelled]], measure) -> dict[str, dict[str, Sample]]:
-    """Return the bars of a panel, in simulated time: by rule and delays."""
+    """Return the bars of a panel, in simulated time, by rule and delays."""
     return {
         rule: {delays.name: each(measure, pushes[delays, TIMING_ONLY, rule], SOON) for delays in DELAYED}
         for rule in RULES
@@ -159,7 +164,7 @@ def bars(pushes: dict[Key, dict[int, Labelled]], measure) -> dict[str, dict[str,
 
 
 def cases(key: Key, pushes: dict[int, Labelled]) -> list[Case]:
-    """Return what the labels of the runs with these delays say."""
+    """Return the cases on the labels of the runs with these delays."""
     delays, source = key[0], MEASURED if key[1] == MEASURED else SIMULATED
     if delays == NONE:
         share = each(Labelled.share, pushes)

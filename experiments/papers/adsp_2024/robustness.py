@@ -1,4 +1,4 @@
-"""Whether the verdict on time depends on the rules of adsp that are inferred."""
+"""The dependence of the verdict on time on the inferred rules of adsp."""
 
 from itertools import islice
 
@@ -25,9 +25,9 @@ RULES = {
     "stragglers' gradients compensated": ('algorithm.straggler_weight="compensated"',),
     "slow from 3 times the median on": ("algorithm.slow_factor=3.0",),
 }
-"""Options that the abstract leaves open, as overrides."""
+"""Options that the abstract leaves open, as overrides, by the name of the rule."""
 FEW = 4
-"""How many of them small scales try."""
+"""Number of these rules that small scales try."""
 
 
 def needs(conditions: Conditions) -> dict[str, Trainings]:

@@ -1,4 +1,4 @@
-"""How fast runs are when the start is over, and what that means for the time to the target accuracy."""
+"""The speed of runs after their start, and the time to the target accuracy at that speed."""
 
 from scipy.stats import linregress
 
@@ -9,11 +9,10 @@ from grsgd.runs.run_file import Run
 
 
 def seconds_per_sample(run: Run) -> float | None:
-    """Return the seconds per sample of all workers in the second half of the samples, by a line through the snapshots;
-    None if there are less than two of them.
+    """Return the seconds per sample of all workers in the second half of the samples, by a line through the snapshots.
 
-    At the start the others run ahead of a slow worker, which a bound ends. The last snapshot is left out: it waits for
-    the delays that are under way.
+    Returns None for fewer than two snapshots. At the start the other workers run ahead of a slow worker, until a bound
+    stops them. The last snapshot is left out, because it waits for the delays under way.
     """
     time, samples = run.curve["time"], run.curve["samples"]
     counts = samples >= samples[-1] / 2

@@ -1,4 +1,4 @@
-"""How late gradients are, and whose they are."""
+"""The staleness of gradients, and the workers from which they come."""
 
 import math
 
@@ -16,7 +16,7 @@ from experiments.tables.targets import Found
 from grsgd.runs.run_file import Run
 
 BUCKETS = {"0": (0, 0), "1-2": (1, 2), "3-5": (3, 5), "6+": (6, math.inf)}
-"""Buckets of the staleness of gradients: first and last number of updates."""
+"""Buckets of the staleness of gradients: least and greatest number of updates."""
 
 
 def needs(conditions: Conditions) -> dict[tuple[str, str], Trainings]:
@@ -80,5 +80,5 @@ def shares(runs: list[Run]) -> dict[str, Sample]:
 
 
 def from_slow(runs: list[Run]) -> Sample:
-    """Return the share of gradients, in per cent, that come from the worker that may be slow."""
+    """Return the share of gradients, in per cent, from the worker that may be slow."""
     return sample.of(runs, lambda run: 100 * run.ranks["steps"][SLOW] / run.ranks["steps"].sum())

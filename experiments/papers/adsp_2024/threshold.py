@@ -1,4 +1,4 @@
-"""The threshold s of adsp."""
+"""The effect of the threshold s of adsp."""
 
 from itertools import pairwise
 
@@ -16,12 +16,12 @@ from experiments.tables.section import Section
 from experiments.tables.targets import Found
 
 THRESHOLDS, RATIO = (0, 1, 3, 6, 15), 5
-"""s, and smax / s, which is that of the defaults."""
+"""Values of s, and the ratio smax / s, which is that of the default options."""
 ENDS = ("BSP", "ASP")
 
 
 def needs(conditions: Conditions) -> dict[int | str, Trainings]:
-    """By threshold, or the name of a strategy between which adsp lies."""
+    """Return the needs, by threshold or by the name of one of the two strategies between which adsp lies."""
     thresholds = THRESHOLDS[::2] if compared.is_small(conditions) else THRESHOLDS
     swept = {s: (OURS, bounds(conditions, s)) for s in thresholds}
     return {
@@ -31,7 +31,7 @@ def needs(conditions: Conditions) -> dict[int | str, Trainings]:
 
 
 def bounds(conditions: Conditions, s: int) -> tuple[str, ...]:
-    """Return the overrides for this threshold; none for that of adsp.toml, which is a run of other targets as well."""
+    """Return the overrides for this threshold; none for the threshold in adsp.toml, whose run other targets share."""
     options = conditions.load(CONFIGS[OURS]).algorithm_options
     wanted = {"s": s, "smax": RATIO * s}
     return tuple(f"algorithm.{key}={value}" for key, value in wanted.items() if getattr(options, key) != value)

@@ -17,11 +17,11 @@ from experiments.tables.targets import Found
 from grsgd.runs.run_file import Run
 
 NEAR = 5.0
-"""Points from the final accuracy, above it or below, within which another is near it; ours, the paper says none."""
+"""Greatest distance in points from the final accuracy that counts as near; inferred, because the paper gives none."""
 AROUND = 4
-"""Snapshots before and after the target is reached, in the figures about the benchmark accuracy."""
+"""Number of snapshots before and after the target, in the figures about the benchmark accuracy."""
 TOGETHER = "CSSGD and SSGD"
-"""The name of the one training for all these algorithms, which apply the same gradient."""
+"""Name of the one training for all algorithms that apply the same gradient."""
 
 
 def final(runs: list[Run]) -> Sample:
@@ -29,15 +29,17 @@ def final(runs: list[Run]) -> Sample:
 
 
 def whole(found: Found, task: Task, case: Case) -> Case:
-    """Return the case; undecided where the scale trains less than to the paper's benchmark accuracy."""
+    """Return the case, made undecided if the scale trains for less than the paper's benchmark accuracy."""
     if task.is_whole(found.conditions):
         return case
     return undecided(case, f"trained to {task.target(found.conditions):.0%} at this scale, not to the end")
 
 
 def trained(found: Found, task: Task, case: Case, *finals: Sample) -> Case:
-    """Return the case; undecided unless one of these final accuracies is at the benchmark at least: algorithms that
-    have not trained are equal, too."""
+    """Return the case, made undecided unless one of the final accuracies reaches the benchmark.
+
+    Algorithms that have not trained have equal accuracies, too.
+    """
     reached = max((final.median() for final in finals if final.known), default=0.0)
     if reached >= 100 * task.benchmark:
         return whole(found, task, case)
@@ -121,8 +123,10 @@ def show_benchmark(task: Task, found: Found, section: Section):
 
 
 def draw_curves(task: Task, found: Found, section: Section, around: int | None = None):
-    """Draw test accuracy over time, and tabulate the time to the target. around: snapshots before and after the target
-    is reached; None: all."""
+    """Draw test accuracy over time, and write a table of the times to the target.
+
+    around: number of snapshots before and after the target; None for all.
+    """
     n, panels, rows = found.conditions.scale.tuning_ranks, [], []
     for variant in tasks.variants(found.conditions, task):
         batch, target = n * variant.batch(found.conditions), variant.target(found.conditions)
@@ -144,7 +148,7 @@ def draw_curves(task: Task, found: Found, section: Section, around: int | None =
 
 
 def curve(run: Run, column: str, unit: float, around: int | None) -> tuple:
-    """Return x and y of a run, as a whole or about the target."""
+    """Return x and y of a run, for all its snapshots or those around the target."""
     accuracy = run.curve["test_accuracy"]
     reached = np.flatnonzero(accuracy >= run.attributes["target_accuracy"])
     middle = int(reached[0]) if reached.size else len(accuracy) - 1

@@ -1,4 +1,4 @@
-"""Figures 14 and 15, and scaling: CSSGD with the redundancy that is the best for each number of nodes."""
+"""Figures 14 and 15, and scaling: CSSGD with the best redundancy for each number of nodes."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ SCHEMES: dict[str, Callable[[int], list[Method]]] = {CSSGD: tasks.all_coded, OUR
 NAMES = CSSGD, MULTICAST.name, ASGD.name, OURS, RING.name, ALONE, NOTHING_SENT
 CONTROLS = OURS, RING.name, ALONE, NOTHING_SENT
 AGAINST_OTHER_STEPS = (CSSGD, ASGD.name), (OURS, ASGD.name), (CSSGD, ALONE)
-"""Comparisons with algorithms that take other steps: those that were trained are in the times of some n."""
+"""Pairs of algorithms that take different steps; they are compared only if both were trained for some n."""
 
 
 def methods(n: int, network: Network) -> list[Method]:
@@ -30,7 +30,7 @@ def methods(n: int, network: Network) -> list[Method]:
 
 
 def best(found: Found, task: Task, network: Network, scheme: str, n: int) -> Method:
-    """Return the scheme with the redundancy whose step is the shortest."""
+    """Return the scheme with the redundancy whose step is shortest."""
     return tasks.fastest(found, task, network, SCHEMES[scheme](n), n)
 
 
@@ -83,7 +83,7 @@ def show(task: Task, found: Found, section: Section):
 
 
 def show_asgd(task: Task, found: Found, section: Section):
-    """Show what stale gradients cost ASGD, and how stale they are on more nodes."""
+    """Show the cost of stale gradients for ASGD, and their staleness on more nodes."""
     computing, apart, nodes = [], [], task.nodes(found.conditions)
     few, many = min(nodes), max(nodes)
     for variant in tasks.variants(found.conditions, task):
@@ -105,8 +105,10 @@ def show_asgd(task: Task, found: Found, section: Section):
 
 
 def times_to_target(found: Found, task: Task, variant: Task, network: Network, n: int) -> dict[str, Sample]:
-    """Return the seconds to the target accuracy by algorithm, each a sample by seed. task: the one whose steps were
-    timed."""
+    """Return the seconds to the target accuracy by algorithm, each as a sample by seed.
+
+    task: the task whose steps were timed. variant: the task that was trained.
+    """
     chosen = {name: best(found, task, network, name, n) for name in SCHEMES}
     chosen |= {MULTICAST.name: MULTICAST, RING.name: RING, NOTHING_SENT: coded(n)}
     count = tasks.steps_to_target(found, variant, n)
@@ -122,9 +124,9 @@ def times_to_target(found: Found, task: Task, variant: Task, network: Network, n
 
 
 def mean_savings(task: Task, variant: Task, network: Network, times: dict[int, dict[str, Sample]]) -> list[Case]:
-    """Return how CSSGD compares with the paper's baselines, and with controls; and the grouped scheme with the former.
+    """Return cases that compare CSSGD with the paper's baselines and with controls, and the grouped scheme with some.
 
-    Algorithms of which one takes the same steps as the other are compared once, not for both outputs of the DNN.
+    Two algorithms with the same steps are compared once, and not for both outputs of the DNN.
     """
     claim = read_claims([papers.folder("cssgd")])[task.claim]
     numbers = {MULTICAST.name: claim["ssgd_multicast"], ASGD.name: claim["asgd"]}
@@ -200,7 +202,7 @@ def show_scaling(found: Found, section: Section):
 
 
 def rates_of_a_node(found: Found, task: Task, network: Network, name: str, nodes: list[int]) -> dict[int, Sample]:
-    """Return the samples per second of a node, by n; of the schemes with redundancy, with their best."""
+    """Return the samples per second of a node, by n; schemes with redundancy have their best one."""
     batch = task.batch(found.conditions)
     chosen = {n: ASGD if name == ASGD.name else best(found, task, network, name, n) for n in nodes}
     seconds = {n: tasks.step_seconds(found, task, network, method, n) for n, method in chosen.items()}
@@ -208,7 +210,7 @@ def rates_of_a_node(found: Found, task: Task, network: Network, name: str, nodes
 
 
 def bound_by_communication(found: Found, network: Network, n: int) -> list[Case]:
-    """Return whether the DNN communicates longer than the CNN, beside what it computes, and gains more."""
+    """Return cases on whether the DNN, compared with the CNN, communicates longer per computing time and gains more."""
     ratios = [communication_ratio(found, task, network, n) for task in (DNN, CNN)]
     cases = [decide.more(*ratios, f"DNN, Tcomm / Tcalc, {network.name}", "the CNN", "Tcomm / Tcalc more")]
     for scheme, kind in ((CSSGD, EVIDENCE), (OURS, CONTROL)):

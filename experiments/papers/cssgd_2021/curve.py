@@ -1,9 +1,8 @@
 """The time that the best redundancy saves over SSGD by multicast, as a curve over Tcomm / Tcalc.
 
-The paper's headline is a point of the curve.
-
-How long links and processors take decides where on the curve a measurement lies. So the curve, from where on it pays
-and where it reaches the paper's number are the answer, and what any calibration finds is an example.
+The paper's headline is one point of the curve. The speed of links and processors decides where on the curve a
+measurement lies. So the answer is the curve, with the ratios from which on it pays and reaches the paper's number; any
+calibration gives only an example.
 """
 
 import csv
@@ -31,16 +30,19 @@ from experiments.tables.section import Section
 from experiments.tables.targets import Found
 
 RATIOS = 0.1, 1000.0
-"""Tcomm / Tcalc of the curve: the least and the greatest."""
+"""Least and greatest Tcomm / Tcalc of the curve."""
 SHOWN_RATIOS = 0.5, 100.0
-"""Those of the figure."""
+"""Least and greatest Tcomm / Tcalc of the figure."""
 MEASURED_POINTS = Path(__file__).with_name("ip_multicast.csv")
-"""Steps of CSSGD by IP multicast on a testbed, in shares of SSGD by multicast in the same round, with the commit that
-measured them. The ratio on 4 nodes follows from the step with r = n, in which nothing is sent."""
+"""Measured steps of CSSGD by IP multicast on a testbed, as shares of SSGD by multicast in the same round.
+
+Each row has the commit that measured it. The ratio on 4 nodes follows from the step with r = n, in which nothing is
+sent.
+"""
 
 
 class Scheme(NamedTuple):
-    """name: in `coding.cost`; has_redundancy: whether r is the best of 1 to n-1, or 1."""
+    """A scheme of `coding.cost`; ``has_redundancy``: whether r is the best of 1 to n-1, and not just 1."""
 
     name: str
     has_redundancy: bool = True
@@ -50,9 +52,9 @@ CSSGD, GROUPED, ALLREDUCE = Scheme("coded"), Scheme("grouped-rs"), Scheme("ring"
 
 
 def saving(scheme: Scheme, n: int, ratio: float) -> float:
-    """Return how many per cent of a step of SSGD by multicast the scheme saves with its best redundancy.
+    """Return the share of a step of SSGD by multicast that the scheme saves with its best redundancy, in per cent.
 
-    By counted bytes, on a shared medium; ``ratio``: Tcomm / Tcalc of SSGD by multicast.
+    The share follows from counted bytes on a shared medium. ``ratio``: Tcomm / Tcalc of SSGD by multicast.
     """
     redundancies = range(1, n) if scheme.has_redundancy else [1]
     least = min(modelled_seconds(scheme.name, n, r, 1.0, ratio / n) for r in redundancies)
@@ -60,18 +62,18 @@ def saving(scheme: Scheme, n: int, ratio: float) -> float:
 
 
 def reaches(scheme: Scheme, n: int, percent: float) -> float | None:
-    """Return the Tcomm / Tcalc from which on the scheme saves so many per cent; None if it never does."""
+    """Return the Tcomm / Tcalc from which on the scheme saves ``percent`` per cent; None if it never does."""
     least, greatest = RATIOS
     if saving(scheme, n, greatest) < percent:
         return None
     return float(brentq(lambda ratio: saving(scheme, n, ratio) - percent, least, greatest, xtol=1e-9))
 
 
-# ---- what was measured
+# ---- measurements
 
 
 class CurvePoint(NamedTuple):
-    """Measurements on some nodes. shares: of the step of SSGD by multicast, by round."""
+    """Measurements on ``nodes`` nodes. shares: of the step of SSGD by multicast, by round."""
 
     task: str
     nodes: int
@@ -81,6 +83,7 @@ class CurvePoint(NamedTuple):
 
 
 def measured_points() -> Iterator[CurvePoint]:
+    """Yield the points in `MEASURED_POINTS`."""
     rows = csv.DictReader(MEASURED_POINTS.read_text(encoding="utf-8").splitlines())
     for (task, nodes, r, ratio), own in groupby(rows, itemgetter("task", "nodes", "r", "ratio")):
         shares = Sample({int(row["round"]): float(row["share"]) for row in own})
@@ -88,13 +91,13 @@ def measured_points() -> Iterator[CurvePoint]:
 
 
 def point_case(point: CurvePoint, number: float) -> Case:
-    """Return what a measured point says of the claim."""
+    """Return the case of a measured point for the claim."""
     where = f"{point.task}, n = {point.nodes}, IP multicast, Tcomm / Tcalc = {point.ratio:g}"
     once = Sample(dict.fromkeys(point.shares.values, 1.0))
     return decide.less(point.shares, once, where, MULTICAST.name, number=number, source=MEASURED, pairs=True)
 
 
-# ---- what is shown
+# ---- figures and tables
 
 ACCOUNTING = (
     "time of a step: measured by IP multicast in two rounds, which decide little; and, by construction, what the bytes "
@@ -141,19 +144,19 @@ def show(found: Found, section: Section):
 
 
 def paper_numbers() -> dict[Task, float]:
-    """Return the per cent of time that the paper's CSSGD saves over SSGD by multicast."""
+    """Return the share of time, in per cent, that the paper's CSSGD saves over SSGD by multicast, by task."""
     claims = read_claims([papers.folder("cssgd")])
     return {task: claims[task.claim]["ssgd_multicast"] for task in (DNN, CNN)}
 
 
 def break_even(task: Task, even: float | None, reached: float | None, here: Sample) -> BreakEven:
-    """Return where CSSGD begins to pay, and where it saves what the paper says, which counted bytes tell exactly."""
+    """Return where CSSGD begins to pay, and where it saves the paper's number; counted bytes determine both exactly."""
     at = [] if here.median() is None else [here.median()]
     return BreakEven(f"CSSGD, {task.name}", MULTICAST.name, even, even, even, *SHOWN_RATIOS, at, reached)
 
 
 def window(r: int) -> tuple[int, int]:
-    """Return the Tcomm / Tcalc between which r is the best redundancy of the paper's model."""
+    """Return the least and greatest Tcomm / Tcalc at which r is the best redundancy in the paper's model."""
     return r * (r - 1), r * (r + 1)
 
 
@@ -166,8 +169,11 @@ def text(ratio: float | None) -> str:
 
 
 def facts(n: int, task: Task, number: float, even: float | None, reached: float | None, most: float) -> list[Case]:
-    """Return what follows from counted bytes alone. even, reached: the ratios from which on CSSGD saves time, and the
-    paper's number; most: the per cent that it saves at most where the paper's best r is the best of its model."""
+    """Return the cases that follow from counted bytes alone.
+
+    even, reached: the ratios from which on CSSGD saves time, and saves the paper's number. most: greatest saving, in
+    per cent, at the ratios where the paper's best r is the best in its model.
+    """
     where, ratio = f"{task.name}, n = {n}, shared medium", "Tcomm / Tcalc"
     return [
         decide.fact(even is not None, f"{where}: from where on it pays", "", BY_CONSTRUCTION, even, ratio),
@@ -186,9 +192,9 @@ def facts(n: int, task: Task, number: float, even: float | None, reached: float 
 
 
 def panel(n: int, numbers: dict[Task, float], here: dict[Task, Sample], measured: dict[Task, dict]) -> Panel:
-    """Return the curves of CSSGD on some numbers of nodes, with break-evens, the paper's numbers, and testbeds.
+    """Return the curves of CSSGD for several numbers of nodes, with break-evens, the paper's numbers, and testbeds.
 
-    measured: cases by Tcomm / Tcalc.
+    measured: cases by task and by Tcomm / Tcalc.
     """
     ratios = np.geomspace(*SHOWN_RATIOS, 61).tolist()
     curves = {f"CSSGD, n = {nodes}": (CSSGD, nodes) for nodes in sorted({4, 6, n})}

@@ -1,4 +1,4 @@
-"""Whether encoding affects the speed of computing: by the clock, against the same blocks without coding."""
+"""The effect of encoding on computing time: measured, and compared with the same blocks without coding."""
 
 from experiments.papers.cssgd_2021 import tasks
 from experiments.papers.cssgd_2021.redundancy import computed
@@ -12,16 +12,16 @@ from experiments.tables.targets import Found
 from grsgd.runs.run_file import Run
 
 SLOWER = 5.0
-"""Per cent of a step's computing that encoding may cost; the paper gives no number, this one is ours."""
+"""Greatest share of a step's computing, in per cent, that counts as no effect; inferred, because the paper has none."""
 
 
 def redundancies(n: int) -> list[int]:
-    """Return the paper's best, and n-1, which is CSSGD's own."""
+    """Return the paper's best redundancies, and n-1, the best one of CSSGD here."""
     return sorted({2, 3, n - 1} - {n})
 
 
 def same_blocks(r: int) -> Method:
-    """Return SSGD that cuts the batch as CSSGD does and adds up its blocks: gradients of as few samples, each once."""
+    """Return SSGD with the blocks of CSSGD, which it adds up: gradients of equally few samples, each computed once."""
     return Method(f"SSGD, blocks of r = {r}", "ssgd", r)
 
 
@@ -62,17 +62,17 @@ def decided(condition: str, r: int, apart: Sample, itself: Sample) -> list[Case]
 
 
 def slower(found: Found, task: Task, r: int, n: int) -> Sample:
-    """Return by how many per cent CSSGD computes longer than r times what SSGD does of the same blocks, by seed."""
+    """Return by how many per cent CSSGD computes longer than r times SSGD with the same blocks, by seed."""
     ours, once = (sample.of(found[task, TESTBED, method(r), n], computed) for method in (coded, same_blocks))
     return combined(lambda own, other: 100 * (own / (r * other) - 1), ours, once)
 
 
 def coding(found: Found, task: Task, r: int, n: int) -> Sample:
-    """Return what encoding and decoding take, in per cent of what the step computes, by seed."""
+    """Return the time of encoding and decoding, in per cent of a step's computing, by seed."""
     return sample.of(found[task, TESTBED, coded(r), n], coding_share)
 
 
 def coding_share(run: Run) -> float | None:
-    """Return the per cent for one run; None where the run file says nothing of coding."""
+    """Return the time of encoding and decoding in one run, in per cent; None if the run file does not state it."""
     seconds = run.extra.get("coding_seconds")
     return None if seconds is None else 100 * float(seconds[0]) / float(run.ranks["compute_seconds"][0])

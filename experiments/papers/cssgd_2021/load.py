@@ -1,4 +1,4 @@
-"""The load of the schemes, counted packet by packet; the formulas that it is held against, and the paper's 1/n."""
+"""The load of the schemes, counted packet by packet, compared with formulas and with the paper's share of 1/n."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -18,14 +18,15 @@ from grsgd.comm.coded.without_redundancy import LocalSum, PerBlock
 
 COUNTED = {"SSGD": LocalSum, "per block": PerBlock} | SCHEMES
 MOST_NODES = 10
+"""Greatest number of nodes for which packets are counted."""
 ASGD_NODES = 4
-"""The least nodes on which SSGD by unicast and ASGD do not send as much by chance: on 3 both send 6 gradients."""
+"""Least number of nodes on which SSGD by unicast and ASGD differ: on 3 nodes both happen to send 6 gradients."""
 Amount = Callable[[int, int], Fraction | int]
-"""Of n and r, in units of M, the size of a gradient."""
+"""Function of n and r that returns an amount in units of M, the size of a gradient."""
 
 
 class Count(NamedTuple):
-    """All ranks together, in units of M, by how a packet to several ranks counts."""
+    """The amount that all ranks send, in units of M, by how a packet to several ranks counts."""
 
     once: Fraction
     per_receiver: Fraction
@@ -36,7 +37,10 @@ class Count(NamedTuple):
 
 @cache
 def count(name: str, n: int, r: int) -> Count:
-    """Every packet that the ranks' schemes would send, of a gradient whose length all numbers up to n divide."""
+    """Return the amount of all packets that the ranks' schemes would send.
+
+    The length of the gradient is divisible by all numbers up to n.
+    """
     length = lcm(*range(1, n + 1))
     once = per_receiver = 0
     for rank in range(n):
@@ -67,7 +71,7 @@ FORMULAS: dict[str, tuple[Amount, Amount]] = {
     "(19) coded = (29) / r": (coded, lambda n, r: uncoded(n, r) / r),
     "(19) coded = (30) (n-r) / (r (n-1))": (coded, lambda n, r: per_block(n, r) * Fraction(n - r, r * (n - 1))),
 }
-"""Those of the paper on what is sent, as we reconstruct them from the text: what is counted, and the formula."""
+"""Formulas of the paper for sent amounts, as reconstructed from its text: the counted amount, and the formula."""
 NAIVE: dict[str, Amount] = {
     "blocks by unicast, (29)": uncoded,
     "no redundancy by unicast, (30)": per_block,
@@ -75,7 +79,7 @@ NAIVE: dict[str, Amount] = {
     "SSGD by unicast": lambda n, r: count("SSGD", n, r).per_receiver,
     "SSGD by multicast": lambda n, r: count("SSGD", n, r).once,
 }
-"""The methods that may be the paper's naive one; the packets of CSSGD itself count once, as the paper has it."""
+"""Methods that may be the paper's naive one; the packets of CSSGD itself count once, as in the paper."""
 
 
 def show(found: Found, section: Section):
@@ -109,8 +113,10 @@ def show(found: Found, section: Section):
 
 
 def more_than_asgd(way: str, sent: Amount) -> Case:
-    """Return whether SSGD sends more than ASGD for as many gradients, on all of these numbers of nodes;
-    the estimate is the least of them, in shares of ASGD."""
+    """Return the case on whether SSGD sends more than ASGD for the same number of gradients, on all numbers of nodes.
+
+    The estimate is the least amount, as a multiple of ASGD's.
+    """
     nodes = range(ASGD_NODES, MOST_NODES + 1)
     least = min(Fraction(sent(n, 1)) / (2 * n) for n in nodes)
     where = f"{way}, n = {ASGD_NODES} to {MOST_NODES}"
@@ -120,6 +126,6 @@ def more_than_asgd(way: str, sent: Amount) -> Case:
 
 
 def one_nth(name: str, naive: Amount, r: int, nodes: range) -> Case:
-    """Return whether CSSGD sends 1/n of the naive method or less, for all n; the estimate is n times the share."""
+    """Return the case on whether CSSGD sends at most 1/n of the naive amount; the estimate is n times the share."""
     most = max(n * coded(n, r) / naive(n, r) for n in nodes if r < n)
     return decide.fact(most <= 1, f"r = {r}", name, estimate=float(most), unit="times 1/n")

@@ -23,18 +23,18 @@ from grsgd.runs.run_file import Run
 CODED = coded(2), coded(3)
 COMPARED = (*CODED, grouped(2), UNICAST, MULTICAST, RING)
 BLOCKS = tuple(Method(f"SSGD, blocks of r = {r}", "ssgd", r, ("algorithm.accounting='per-block'",)) for r in (2, 3))
-"""SSGD by multicast that cuts the batch as CSSGD does, and sends each block by itself."""
+"""SSGD by multicast that cuts the batch as CSSGD does, and sends each block separately."""
 OURS = " The grouped scheme is ours, a control, as is ring all-reduce."
 
 
 def methods(n: int, network: Network) -> list[Method]:
-    """Return those of figures 8 and 10, with the controls; with r = n, nothing would be sent."""
+    """Return the methods of figures 8 and 10, with the controls; r = n is left out, because nothing would be sent."""
     present = [method for method in COMPARED if method.r is None or method.r < n]
     return [method for method in present if method not in (UNICAST, RING) or network != TESTBED]
 
 
 def pairs(n: int, network: Network, *baselines: Method) -> list[tuple[Method, Method, str]]:
-    """Return what is compared on n nodes, ours and theirs, and its kind."""
+    """Return the compared pairs on n nodes, each with the kind of the comparison."""
     present = methods(n, network)
     claimed = [(ours, theirs, EVIDENCE) for ours in CODED for theirs in baselines if theirs.r in (None, ours.r)]
     controls = [(ours, RING, CONTROL) for ours in CODED] + [(grouped(2), MULTICAST, CONTROL)]
@@ -87,7 +87,7 @@ ACCOUNTINGS = {
     "per receiver": (PER_RECEIVER, PER_RECEIVER),
     "CSSGD once, SSGD per receiver": (ONCE, PER_RECEIVER),
 }
-"""How packets to several nodes count: those of schemes with redundancy, and others. The last is the paper's."""
+"""Ways of counting packets to several nodes: in schemes with redundancy, and in others. The last is the paper's."""
 
 
 def traffic_methods(n: int, network: Network) -> list[Method]:
@@ -95,7 +95,7 @@ def traffic_methods(n: int, network: Network) -> list[Method]:
 
 
 def traffic_needs(task: Task, conditions) -> dict:
-    counted = tasks.steps(conditions, task, [SHARED], traffic_methods, seeds=1)  # no bytes depend on the seed
+    counted = tasks.steps(conditions, task, [SHARED], traffic_methods, seeds=1)  # bytes do not depend on the seed
     return counted | tasks.trainings(conditions, task)
 
 
@@ -133,12 +133,12 @@ def show_traffic(task: Task, found: Found, section: Section):
 
 
 def megabytes(found: Found, task: Task, method: Method, n: int) -> dict[str, float]:
-    """Return the MB that all nodes together send in a step, by how packets to several count."""
+    """Return the MB that all nodes together send in a step, by how packets to several nodes count."""
     return megabytes_of(found[task, SHARED, method, n][0])
 
 
 def megabytes_of(run: Run) -> dict[str, float]:
-    """Return the same of one run."""
+    """Return the MB per step of one run, by how packets to several nodes count."""
     steps = run.ranks["steps"]
     return {what: float(run.traffic[what].sum() / steps[steps > 0].mean()) / 1e6 for what in (ONCE, PER_RECEIVER)}
 
@@ -148,7 +148,7 @@ def counted(sent: dict[Method, dict[str, float]], method: Method, accounting: tu
 
 
 def fewer(sent: dict, ours: Method, theirs: Method, kind: str, accounting: str, n: int) -> Case:
-    """Return whether all nodes together send fewer bytes in a step."""
+    """Return the case on whether all nodes together send fewer bytes in a step."""
     share = counted(sent, ours, ACCOUNTINGS[accounting]) / counted(sent, theirs, ACCOUNTINGS[accounting])
     baseline = "SSGD, blocks not added up" if theirs in BLOCKS else theirs.name
     condition = f"{accounting}, {ours.name}, n = {n}"

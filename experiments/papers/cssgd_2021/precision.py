@@ -15,7 +15,7 @@ from grsgd.runs.run_file import Run
 
 FIXED = FixedPoint(10.0)
 CODED, SAME_BLOCKS = coded(2), Method("SSGD, the same blocks", "ssgd", 2)
-"""The second cuts the batch as CSSGD does, and adds up its blocks."""
+"""CSSGD, and SSGD with the same blocks of the batch, which it adds up."""
 LOSSY = tuple(
     Method(f"ring all-reduce, {what}", RING.config, overrides=(f'algorithm.compression="{compression}"', *more))
     for what, compression, *more in (
@@ -24,7 +24,7 @@ LOSSY = tuple(
         ("1 % at random", "random-k", "algorithm.ratio=0.01"),
     )
 )
-"""Gradients that are quantised (QSGD; the sign), and random parts of them, all with error feedback."""
+"""Gradients that are quantised (QSGD; the sign), and random parts of gradients, all with error feedback."""
 
 
 # ---- coded training
@@ -71,7 +71,7 @@ def course_apart(ours: Run, theirs: Run) -> float:
 
 
 def largest_error() -> float:
-    """Return how far numbers of the whole range are from what is decoded of them, at most."""
+    """Return the greatest error of numbers in the whole range after encoding and decoding."""
     given = np.linspace(-FIXED.limit, FIXED.limit, 1_000_001)
     encoded, decoded = np.empty(given.size, np.int32), np.empty(given.size)
     FIXED.encode(given, encoded)

@@ -14,7 +14,7 @@ from experiments.tables.section import Section
 from experiments.tables.targets import Found
 
 FIT = 1.1
-"""How many times as long as the other a step and its model may take. The paper gives no number; this one is ours."""
+"""Greatest ratio of a step's time and its model that counts as a fit; inferred, because the paper gives no number."""
 MODEL, ITSELF, OURS = "model", "CSSGD", "grouped (ours)"
 SCHEMES = {ITSELF: EVIDENCE, OURS: CONTROL}
 NOTE = (
@@ -34,8 +34,10 @@ def needs(task: Task, conditions) -> dict:
 
 
 def methods(n: int, network: Network) -> list[Method]:
-    """Return all redundancies; on the testbed's switch those about the paper's best, and n-1, which sends the least of
-    those that send."""
+    """Return the methods with all redundancies.
+
+    On the testbed's switch there are only the redundancies about the paper's best, and n-1, which sends least.
+    """
     if network != TESTBED:
         return [MULTICAST, *tasks.all_coded(n), coded(n), *tasks.all_grouped(n)]
     return [MULTICAST, *map(coded, sorted({1, 2, 3, n - 1} - {n})), grouped(2)]
@@ -91,7 +93,7 @@ def times_by_redundancy(found: Found, task: Task, network: Network, n: int) -> d
 
 
 def parts(found: Found, task: Task, network: Network, n: int) -> tuple[Sample, Sample]:
-    """Return Tcalc and Tcomm, by seed: what SSGD by multicast computes in a step, and its rest (section 3.2.4)."""
+    """Return Tcalc and Tcomm, by seed: computing time and rest of a step of SSGD by multicast (section 3.2.4)."""
     key = task, network, MULTICAST, n
     computing = sample.of(found[key], computed)
     return computing, combined(lambda whole, calc: whole - calc, tasks.step_seconds(found, *key), computing)
@@ -107,12 +109,12 @@ def communication_ratio(found: Found, task: Task, network: Network, n: int) -> S
 
 
 def best(by_r: dict[int, Sample]) -> set[int]:
-    """Return the redundancies that are the fastest with some seed."""
+    """Return the redundancies that are the fastest with at least one seed."""
     return {min(by_r, key=lambda r: by_r[r].values[seed]) for seed in next(iter(by_r.values())).values}
 
 
 def optimum(times: dict, name: str, kind: str, task: Task, network: Network) -> Case:
-    """Return whether the paper's redundancy is the best: with every seed, or with none; else it is not known."""
+    """Return the case on the paper's redundancy: best with every seed, with none, or otherwise undecided."""
     found = best(times[name])
     holds = found == {task.best_r} if len(found) == 1 or task.best_r not in found else None
     estimate = float(min(found)) if len(found) == 1 else None
@@ -120,21 +122,25 @@ def optimum(times: dict, name: str, kind: str, task: Task, network: Network) -> 
 
 
 def model_optimum(times: dict, ratio: Sample, task: Task, network: Network) -> Case:
-    """Return the best redundancy of the model, which Tcomm / Tcalc decides; whether that is the paper's says where this
-    testbed is, and nothing of the method."""
+    """Return the case on the best redundancy of the model, which Tcomm / Tcalc determines.
+
+    Whether it is the paper's redundancy depends on this testbed, and not on the method.
+    """
     own = optimum(times, MODEL, BY_CONSTRUCTION, task, network)
     where = f"{network.name}, Tcomm / Tcalc = {ratio.text()}; the paper's r = {task.best_r} needs {needed(task.best_r)}"
     return replace(own, condition=where, verdict=SUPPORTED)
 
 
 def needed(r: int) -> str:
-    """Return the Tcomm / Tcalc with which r is the best redundancy of the model, in words."""
+    """Return, in words, the Tcomm / Tcalc for which r is the best redundancy in the model."""
     return f"{r * (r - 1)} to {r * (r + 1)}"
 
 
 def fit(times: dict[str, dict[int, Sample]], name: str, network: Network) -> Case:
-    """Return whether the model is off by little, where it is worst, of the r with which something is sent: how many
-    times as long the longer of model and step takes."""
+    """Return the case on the model's greatest error, over all r with messages.
+
+    The error is the greater of two ratios: the model's time over the step's time, and its inverse.
+    """
     errors = [
         combined(lambda model, true: max(model / true, true / model), times[MODEL][r], seconds)
         for r, seconds in times[name].items()

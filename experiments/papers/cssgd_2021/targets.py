@@ -1,4 +1,4 @@
-"""The tables and figures of CSSGD (Li, Xie, Mao, Xu, Zhu, Zhang 2021), with the grouped scheme, which is ours."""
+"""The tables and figures of CSSGD (Li, Xie, Mao, Xu, Zhu, Zhang 2021), with the grouped scheme of this project."""
 
 from functools import partial
 

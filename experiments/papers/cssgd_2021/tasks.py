@@ -1,4 +1,4 @@
-"""Shared by the tables and figures of CSSGD: models, algorithms, networks, and the runs that they stand for."""
+"""Shared parts of the tables and figures of CSSGD: models, algorithms, networks, and the runs they need."""
 
 import math
 from collections.abc import Callable, Hashable, Iterable
@@ -15,27 +15,27 @@ from experiments.tables.targets import Found
 from grsgd.runs.measures import seconds_per_step
 
 TIMED_STEPS = 3
-"""Steps per rank where the time or the bytes of a step are found; coded packets are many."""
+"""Steps per rank for the time or the bytes of a step; more would need too many coded packets."""
 FEWER_NODES = 4
-"""Nodes for which times of steps are found at every scale, besides those for which there are trainings."""
+"""Number of nodes whose times of steps are found at every scale, besides the numbers with trainings."""
 CASE_NODES = 4, 8, 10
-"""Nodes whose cases are decided where all would be too many to read."""
+"""Numbers of nodes whose cases are decided, if all numbers would be too many to read."""
 ASGD_RUNS = 10
-"""The paper's, of which it takes the mean."""
+"""Number of runs in the paper, whose mean it reports."""
 FEWER_RUNS = 3
-"""Of trainings that take long, or are controls."""
+"""Number of trainings that take long, or that are controls."""
 SMALL = "smoke.toml"
-"""The file of the scale with the fewest runs."""
+"""File of the scale with the fewest runs."""
 
 
 @dataclass(frozen=True)
 class Task:
     """A model on its data.
 
-    benchmark: the accuracy to which the paper takes times. best_r: the redundancy that it finds the best on 8 nodes.
-    claim: on the time that the best one saves. overrides: of the configurations in the folder. is_long: whether
-    trainings take so long that, below the paper's scale, they are made on 8 nodes alone. tuning_epochs: the most epochs
-    of a trial of a learning rate, below the paper's scale.
+    benchmark: the accuracy at which the paper takes times. best_r: the redundancy that the paper finds best on 8 nodes.
+    claim: the claim on the time that the best redundancy saves. overrides: of the configurations in the folder.
+    is_long: whether trainings take so long that they run on 8 nodes only, below the paper's scale. tuning_epochs: the
+    greatest number of epochs of a learning-rate trial, below the paper's scale.
     """
 
     name: str
@@ -48,30 +48,33 @@ class Task:
     tuning_epochs: float = math.inf
 
     def target(self, conditions: Conditions) -> float:
-        """Return the test accuracy to which times are taken at this scale, a fraction."""
+        """Return the test accuracy at which times are taken at this scale, as a fraction of 1."""
         return conditions.load(self.config(RING), self.overrides).train.target_accuracy
 
     def tuned_with(self, conditions: Conditions) -> tuple[str, ...]:
-        """Return the overrides of trials of learning rates."""
+        """Return the overrides of learning-rate trials."""
         epochs = conditions.load(self.config(RING), self.overrides).train.epochs
         is_shorter = conditions.scale.file and epochs > self.tuning_epochs
         return (*self.overrides, *([f"train.epochs={self.tuning_epochs}"] if is_shorter else []))
 
     def is_whole(self, conditions: Conditions) -> bool:
-        """Return whether the model is trained to the paper's benchmark accuracy at least."""
+        """Return whether the model is trained at least to the paper's benchmark accuracy."""
         return self.target(conditions) >= self.benchmark
 
     def batch(self, conditions: Conditions) -> int:
-        """Return the samples of a node in a step."""
+        """Return the number of samples of a node per step."""
         return conditions.load(self.config(RING), self.overrides).data.batch_size
 
     def runs(self, conditions: Conditions) -> int | None:
-        """Return the number of trainings of ASGD, and of what it is compared with; None for the scale's."""
+        """Return the number of trainings of ASGD and of its comparisons; None for the number of the scale."""
         return None if conditions.scale.file == SMALL else ASGD_RUNS
 
     def nodes(self, conditions: Conditions) -> list[int]:
-        """Return the n for which there are trainings, every other one below the paper's scale: more than two, of whom
-        redundancy lets no one send, and those whose task is not at the target by chance."""
+        """Return the numbers of nodes with trainings; below the paper's scale, every second one.
+
+        Two nodes are left out, because redundancy lets neither of them send, and numbers at which chance alone reaches
+        the target.
+        """
         nodes = [n for n in conditions.scale.coding_ranks if n > 2 and 1 / n < self.target(conditions)]
         if self.is_long and conditions.scale.file:
             return [n for n in nodes if n == conditions.scale.tuning_ranks]
@@ -87,13 +90,13 @@ CNN = Task("CNN", "cssgd/cnn", 0.7, 2, "cssgd-best-cnn", is_long=True, tuning_ep
 
 
 def variants(conditions: Conditions, task: Task) -> list[Task]:
-    """Return the DNN with both outputs, but at the small scale, or the CNN; a step takes as long with either."""
+    """Return the DNN with both outputs (only one at the small scale), or the CNN; both outputs take equal times."""
     return [DNN, SIGMOID] if task is DNN and conditions.scale.file != SMALL else [task]
 
 
 @dataclass(frozen=True)
 class Method:
-    """An algorithm. r: its redundancy; None where it has none. overrides: of its configuration."""
+    """An algorithm. r: its redundancy; None if it has none. overrides: of its configuration."""
 
     name: str
     config: str
@@ -115,19 +118,19 @@ def grouped(r: int) -> Method:
 
 
 def all_coded(n: int) -> list[Method]:
-    """Return CSSGD with every redundancy with which something is sent."""
+    """Return CSSGD with every redundancy at which something is sent."""
     return [coded(r) for r in range(1, n)]
 
 
 def all_grouped(n: int) -> list[Method]:
-    """Return the grouped scheme with every number of groups, from two on, by its least redundancy."""
+    """Return the grouped scheme with every number of groups from two on, each with its least redundancy."""
     groups = {-(-n // r): r for r in range(n - 1, 0, -1)}
     return [grouped(r) for count, r in sorted(groups.items(), reverse=True) if count > 1]
 
 
 @dataclass(frozen=True)
 class Network:
-    """The network that joins the nodes, and where its times come from."""
+    """The network that connects the nodes, and the source of its times."""
 
     name: str
     source: str = SIMULATED
@@ -137,7 +140,7 @@ class Network:
         return Link(conditions.scale.rate, self.medium) if self.medium != "switch" else None
 
     def nodes(self, conditions: Conditions) -> list[int]:
-        """Return the n for which there are times of steps."""
+        """Return the numbers of nodes for which times of steps exist."""
         if self.source == MEASURED:
             return list(conditions.scale.clock_ranks)
         return sorted({FEWER_NODES, *conditions.scale.coding_ranks} - {2})
@@ -164,7 +167,7 @@ SENDS_MORE = (
 
 
 def setting(conditions: Conditions, task: Task, method: Method, n: int, network: Network = SWITCH) -> Setting:
-    """Return the training of a task on n nodes, which has n classes."""
+    """Return the training of a task on n nodes; its data have n classes."""
     redundancy = (f"algorithm.r={method.r}",) if method.r else ()
     return Setting(
         task.config(method),
@@ -177,12 +180,12 @@ def setting(conditions: Conditions, task: Task, method: Method, n: int, network:
 
 
 def alone(conditions: Conditions, task: Task) -> Setting:
-    """Return the training of one rank, with its own batch, on the task of the nodes that are tuned on."""
+    """Return the training of one rank, with its own batch, on the task of the nodes for which rates are tuned."""
     return setting(conditions, task, RING, conditions.scale.tuning_ranks).but(ranks=1)
 
 
 def case_nodes(nodes: list[int]) -> list[int]:
-    """Return the n whose cases are decided."""
+    """Return the numbers of nodes whose cases are decided."""
     return [n for n in nodes if n in CASE_NODES] or nodes
 
 
@@ -196,8 +199,10 @@ def steps(
     methods: Callable[[int, Network], list[Method]],
     seeds: int | None = None,
 ) -> dict[Hashable, Need]:
-    """Return the short runs of these methods, for all n of each network, as far as a step has a sample for each block.
-    seeds: None for as many as the scale has."""
+    """Return the short runs of these methods, for all n of each network, if a step has a sample for each block.
+
+    seeds: number of seeds; None for the number of the scale.
+    """
     batch = task.batch(conditions)
     return {
         (task, network, method, n): Steps(setting(conditions, task, method, n, network), seeds, TIMED_STEPS)
@@ -209,7 +214,7 @@ def steps(
 
 
 def blocks(n: int, r: int) -> int:
-    """Return into how many blocks CSSGD cuts the samples of a step (section 3.1): one for every r of n nodes."""
+    """Return the number of blocks into which CSSGD cuts the samples of a step (section 3.1): one per r of n nodes."""
     return math.comb(n, r)
 
 
@@ -219,7 +224,7 @@ def step_seconds(found: Found, *key) -> Sample:
 
 
 def fastest(found: Found, task: Task, network: Network, methods: list[Method], n: int) -> Method:
-    """Return the method whose step takes the least time, by medians, of those that were timed."""
+    """Return the timed method whose step takes the least time, by medians."""
     methods = [method for method in methods if (task, network, method, n) in found]
     return min(methods, key=lambda method: step_seconds(found, task, network, method, n).median())
 
@@ -228,7 +233,7 @@ def fastest(found: Found, task: Task, network: Network, methods: list[Method], n
 
 
 def trainings(conditions: Conditions, task: Task) -> dict[Hashable, Need]:
-    """Return the trainings of the synchronous algorithms, by task and n, which may stop at the target."""
+    """Return the trainings of the synchronous algorithms, by task and n; they may stop at the target."""
     return {
         (task, n): Trajectories(stopping(setting(conditions, task, RING, n)), task.runs(conditions))
         for n in task.nodes(conditions)
@@ -240,12 +245,12 @@ def stopping(trained: Setting) -> Setting:
 
 
 def steps_to_target(found: Found, task: Task, n: int) -> Sample:
-    """Return the steps of any synchronous algorithm to the target accuracy, by seed."""
+    """Return the number of steps to the target accuracy, by seed, which is equal for all synchronous algorithms."""
     return to_target(found[task, n], "samples").scaled(1 / (n * task.batch(found.conditions)))
 
 
 def combined(function: Callable[..., float], *samples: Sample) -> Sample:
-    """Return the function of the values of each seed that all samples know, bounds excepted; else None."""
+    """Return ``function`` of the values of each seed; None for a seed if a sample's value is unknown or a bound."""
     seeds = sorted(set().union(*(each.values for each in samples)))
     values = {}
     for seed in seeds:
@@ -255,7 +260,7 @@ def combined(function: Callable[..., float], *samples: Sample) -> Sample:
 
 
 def notes(section: Section, conditions: Conditions, task: Task):
-    """Write what is to be known of times to the target accuracy."""
+    """Write notes on the times to the target accuracy."""
     batch = task.batch(conditions)
     for n in task.nodes(conditions):
         left_out = [r for r in range(1, n) if blocks(n, r) > n * batch]

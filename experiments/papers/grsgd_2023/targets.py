@@ -1,4 +1,4 @@
-"""The tables and figures of GRSGD (Zhou, Tu, Ren 2023), against ring all-reduce and D-PSGD."""
+"""The tables and figures of GRSGD (Zhou, Tu, Ren 2023), compared with ring all-reduce and D-PSGD."""
 
 import numpy as np
 
@@ -73,8 +73,9 @@ register("grsgd-epoch-acc", "Accuracy after equally many samples", ACCURACY.need
 # ---- waiting
 
 MAX_WAIT_RATIO = 0.01
+"""Greatest waiting time, as a share of ring all-reduce's, that counts as not waiting."""
 MAX_PACE = 1.25
-"""How many times as long a step may take beside a rank that takes 4 times as long, and still count as not waiting."""
+"""Greatest factor by which a rank 4 times slower may prolong a step of the others that counts as not waiting."""
 
 
 def stepping(conditions):
@@ -137,7 +138,7 @@ def show_wait(found, section):
 
 
 def others_step(run) -> float:
-    """Return the seconds of a step of the ranks that are not slow, mean over them."""
+    """Return the mean seconds of a step of the ranks that are not slow."""
     return float(sum(np.delete(part_of_a_step(run, part), 1).mean() for part in PARTS))
 
 
@@ -146,12 +147,12 @@ register("grsgd-wait", "Time spent waiting in a step", wait_needs, show_wait)
 # ---- redundancy of the data
 
 SHARDS = ("data.alpha=0.5",)
-"""By label: with shards that are alike every rank has enough in its own."""
+"""Shards by label: with equal shards, each rank would have enough in its own."""
 REDUNDANCIES = (2,)
 
 
 def redundancy_settings(conditions):
-    """Return settings by place and name; rho: on how many ranks a shard lies; H: steps between two pushes."""
+    """Return settings by place and name; rho: number of ranks per shard; H: steps between two pushes."""
     place = Setting("", conditions.scale.tuning_ranks)
     ours = place.but(config=CONFIGS[OURS])
     kinds = [(1, 1), *((rho, h) for h in REDUNDANCIES for rho in (1, h))]
@@ -205,9 +206,9 @@ register("grsgd-redundancy", "Redundancy of the data: accuracy and bytes", redun
 
 RANKS, EPOCHS, IMAGES = 32, 90, 1_281_167
 GENERATED = ('data.name="synthetic"', "data.shape=[3,32,32]", "data.classes=1000", "data.samples=5000")
-"""Data in the place of ImageNet: no image is looked at, and a model has as many parameters whatever their size."""
+"""Data in place of ImageNet: images are not looked at, and the number of parameters does not depend on their size."""
 COMPUTING = "lognormal:0.1,0.05"
-"""Median seconds of a step and sigma: 320 images a second, about what a GPU of 2017 takes in single precision."""
+"""Median seconds of a step and sigma: 320 images per second, as on a GPU of 2017 in single precision."""
 
 
 def imagenet_settings(conditions):
@@ -222,7 +223,7 @@ def imagenet_needs(conditions):
 
 
 def short_runs(setting: Setting) -> Steps:
-    """Return few steps where all are alike; what a slow rank does to a ring spreads by a rank per step."""
+    """Return the need of few steps if all ranks are alike; a slow rank's effect on a ring spreads one rank per step."""
     alike = setting.scenario == EQUAL or setting.config.endswith("ring_allreduce")
     return Steps(setting, seeds=3, steps=2 if alike else 2 * RANKS)
 

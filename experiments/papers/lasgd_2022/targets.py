@@ -63,7 +63,7 @@ ASYNCHRONOUS_GOSSIP = (ADPSGD, "GoSGD")
 
 
 def show_time(found, section):
-    """Show what decides LASGD's time, and what its abstract says of distributed training before it."""
+    """Show the verdict on LASGD's time, and on the abstract's statements about earlier distributed training."""
     times = TIME.show(found, section)
     section.finding(
         "lasgd-speed-up",
@@ -162,7 +162,7 @@ register("lasgd-merge-ablation", "Merge rules side by side", merge_needs, show_m
 # ---- throughput
 
 MIN_EFFICIENCY = 0.9
-"""Least share of the speed of ranks that compute alone that is called near it."""
+"""Least share of the speed of ranks that compute alone that counts as near it."""
 OF_ALONE = "of computing alone"
 FREE = "Simulated without a processor that messages take time of, nothing could slow it down: no evidence"
 
@@ -230,10 +230,10 @@ register("lasgd-throughput", "Samples per second over ranks and over bandwidth",
 # ---- stragglers
 
 SLOWER = 0.9 * 4
-"""How many times as long a step takes at least if it goes at the pace of a rank that is 4 times slower."""
+"""Least factor by which a step is longer if it has the pace of a rank that is 4 times slower."""
 TWO_STRAGGLERS = Scenario("two ranks 4 times slower", (*STRAGGLER.overrides, "stragglers.slowdown.2=4.0"))
 SENSITIVE = {STRAGGLER: SLOWER, SLOW_HOST: SLOWER, TWO_STRAGGLERS: SLOWER, SLOW_LINKS: 1.25}
-"""How many times as long as one that only computes, among equals, a step takes that is sensitive."""
+"""Factor, over a step of equal ranks that only compute, from which on a step counts as sensitive, by scenario."""
 
 
 def straggler_settings(conditions):

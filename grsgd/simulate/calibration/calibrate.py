@@ -43,18 +43,12 @@ from grsgd.simulate.calibration.spread import Spread
 LARGE_BYTES = 4 * 1024 * 1024
 """Size in bytes of the messages that measure the bandwidth."""
 MAX_ROUNDS, MIN_ROUNDS = {8: 1000, LARGE_BYTES: 30}, 5
-"""Greatest number of round trips by bytes of the message, and least number.
-
-Fewer round trips than the greatest number are made if they take longer than `SECONDS` together.
-"""
+"""Greatest number of round trips by bytes of the message, and least number, if they take longer than `SECONDS`."""
 SECONDS = 0.5
-"""Seconds after which no further round trip of one message size begins."""
 LEAST_QUEUE_BYTES, MOST_QUEUE_BYTES, QUEUE_ROUNDS = 256 * 1024, 1024 * 1024, 9
-"""Bounds in bytes of the messages that measure a sender's queue, and the number of rounds of that measurement.
+"""Bounds in bytes of the messages that measure a sender's queue, and the number of rounds, which send three messages.
 
-The messages are as long as the model, within these bounds. A longer message shows longer queues, but a round sends
-three messages.
-"""
+The messages are as long as the model, within these bounds. A longer message shows longer queues."""
 TWO_RANKS_SECONDS = 120.0
 """Seconds that two additional ranks may take to start and to measure."""
 MEASURING_SECONDS = 1800.0
@@ -143,8 +137,7 @@ def calibrate(
 def computing(mpi, config: Config, steps: int, timed: Callable[[], AbstractContextManager]) -> list[StepTimes]:
     """Measure on all ranks of ``mpi`` the seconds of a step's computation only, as `Calibration.compute`.
 
-    Raises SetupError, on all ranks.
-    """
+    Raises SetupError, on all ranks."""
     rank = prepare(mpi, config)
     with timed():
         compute = measure_computing(rank, steps, share_of(rank.driver))
@@ -155,8 +148,7 @@ def computing(mpi, config: Config, steps: int, timed: Callable[[], AbstractConte
 def work(mpi, config: Config, timed: Callable[[], AbstractContextManager], steps: int) -> float | None:
     """Train for ``steps`` steps on all ranks of ``mpi``; return `Calibration.work` in seconds and measure nothing else.
 
-    Raises SetupError, on all ranks.
-    """
+    Raises SetupError, on all ranks."""
     from grsgd.simulate.calibration.work import measure_work
 
     rank = prepare(mpi, config)
@@ -175,10 +167,8 @@ def share_of(driver: MpiDriver) -> float | None:
 
 
 def typical_work(mpi, seconds: float | None, share: float | None) -> float | None:
-    """Return the median over ranks of the measured seconds, each divided by the rank's ``share`` of a core.
-
-    seconds: seconds of a core, or None if this rank has measured none. Returns None if no rank has measured any.
-    """
+    """Return the median over ranks of ``seconds`` of a core, each divided by the rank's ``share`` of a core; None if no
+    rank has measured any."""
     found = mpi.allgather(None if seconds is None else seconds / (share or 1.0))
     known = [of_rank for of_rank in found if of_rank is not None]
     return statistics.median(known) if known else None
@@ -284,10 +274,8 @@ def measure_pair(comm, other: int, one_host: bool):
 
 
 def answer(comm, other: int, nbytes: int, at_once: bool):
-    """Schedule: answer each message of ``nbytes`` bytes from ``other`` with a message of the same size, until the last.
-
-    at_once: whether the answer leaves at once; else it leaves when the message from ``other`` has been received.
-    """
+    """Schedule: answer each message of ``nbytes`` bytes from ``other`` with one of the same size, until the last.
+    at_once: whether the answer leaves at once, and not after the message from ``other`` has been received."""
     incoming, outgoing = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
     total = np.zeros(nbytes // 4, np.float32)
     incoming[0] = 1

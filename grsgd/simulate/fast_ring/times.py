@@ -12,9 +12,8 @@ NOT_YET = -1.0
 
 @njit(cache=True)
 def end_times(starts, waited, first, kinds, messages, nbytes, connection, ends, rate, latency, free_at, eager_bytes):
-    """Return the moment and waiting time of each rank at its last step, and when each connection is free again.
-
-    The first two are float64 of shape [ranks], the third float64 of shape [connections]; all in seconds.
+    """Return the moment and the waiting seconds of each rank at its last step, float64 of shape [ranks], and the
+    moment at which the last message of each connection has left.
 
     Parameters
     ----------
