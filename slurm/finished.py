@@ -1,4 +1,4 @@
-"""Whether a run need not be made any more; exit code 0 if so. Sweeps ask before they train.
+"""Check whether a run need not be repeated; exit code 0 if so. Sweeps call it before they train.
 
 ``python slurm/finished.py FILE.h5 RANKS CONFIG.toml [--set key=value ...]``
 """
@@ -13,9 +13,9 @@ from grsgd.runs.finished import finished_run
 
 
 def finished(path: str, ranks: int, wanted: config.Config) -> bool:
-    """Whether the file has a run of this configuration on so many ranks that completed or diverged.
+    """Return whether the file has a run of this configuration on ``ranks`` ranks that completed or diverged.
 
-    A run of an algorithm, a model or data in a file outside of this package counts only while that file is the same.
+    A run with an algorithm, a model or data in a file outside this package counts only if that file is unchanged.
     """
     return finished_run(path, ranks=ranks, config=wanted.toml(), **digests_of(wanted)) is not None
 
@@ -30,7 +30,7 @@ def main() -> int:
     try:
         wanted = config.load(options.config, options.set)
     except ConfigError:
-        return 1  # the run itself will say what is wrong
+        return 1  # the run itself will report the error
     return 0 if finished(options.path, options.ranks, wanted) else 1
 
 

@@ -1,9 +1,10 @@
-# What the batch scripts share, read after site.sh.
+# Functions of all batch scripts, which read this file after site.sh.
 
 CHECKPOINTED=75  # the exit code of a run that ended after a checkpoint
 
-# attend COMMAND...: run a command in the background, for only then does bash see to signals, and return its exit code.
-# At SIGUSR1, which Slurm sends before the time limit, or SIGTERM the function `stop` is called, once, with the signal.
+# attend COMMAND...: run a command and return its exit code. It runs in the background, because bash does not handle
+# signals while a command runs in the foreground. At the first SIGTERM, or SIGUSR1, which Slurm sends before the time
+# limit, call the function `stop` with the name of the signal. `stop` must be defined before.
 attend() {
     local code
     signal=
@@ -11,7 +12,7 @@ attend() {
     trap 'seen=yes; on_signal TERM' TERM
     "$@" &
     child=$!
-    until seen=; wait "$child" && code=0 || code=$?; [[ -z $seen ]]; do :; done  # a signal ends `wait`, too
+    until seen=; wait "$child" && code=0 || code=$?; [[ -z $seen ]]; do :; done  # signals end `wait` only
     return "$code"
 }
 
@@ -21,31 +22,32 @@ on_signal() {
     stop "$signal"
 }
 
-# srun_mpi: the option that tells srun how to connect the ranks; none for the site's default.
+# srun_mpi: print the option that tells srun how to connect the ranks; nothing for the site's default.
 srun_mpi() {
     [[ $SRUN_MPI == default ]] || echo --mpi="$SRUN_MPI"
 }
 
-# launch RANKS COMMAND...: the command becomes that of the launcher.
+# launch RANKS COMMAND...: replace this shell by the launcher, which starts the command on each rank.
 launch() {
     local ranks=$1
     shift
     export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
     if [[ $LAUNCHER == srun ]]; then
-        # srun does not take the number from sbatch any more.
+        # Recent versions of srun ignore the --cpus-per-task of sbatch.
         [[ -z ${SLURM_CPUS_PER_TASK:-} ]] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
         # shellcheck disable=SC2046,SC2086
         exec srun $(srun_mpi) --ntasks="$ranks" --kill-on-bad-exit=1 $LAUNCH_OPTIONS "$@"
     fi
-    # Where ranks go is up to the allocation, and which of its cores they use up to the kernel: Open MPI would bind a
-    # rank with all its threads to one core, and on a shared node to one that another job has.
+    # The allocation decides on which nodes the ranks run, and the kernel on which cores. Open MPI would bind a rank
+    # with all its threads to one core; on a shared node, that core may belong to another job.
     unset PRTE_MCA_rmaps_default_mapping_policy OMPI_MCA_rmaps_base_oversubscribe
     export PRTE_MCA_hwloc_default_binding_policy=none OMPI_MCA_hwloc_base_binding_policy=none
     # shellcheck disable=SC2086
     exec mpiexec -n "$ranks" $LAUNCH_OPTIONS "$@"
 }
 
-# choose_launcher: srun or mpiexec in place of auto. `srun --mpi=list` also names plugins that do not work.
+# choose_launcher: replace LAUNCHER=auto by srun, if srun can start a rank here, or else by mpiexec. `srun --mpi=list`
+# would not answer this: it also names plugins that do not work.
 choose_launcher() {
     [[ $LAUNCHER == auto ]] || return 0
     LAUNCHER=mpiexec
@@ -53,7 +55,7 @@ choose_launcher() {
     ! timeout 60 srun $(srun_mpi) --nodes=1 --ntasks=1 true &> /dev/null || LAUNCHER=srun
 }
 
-# end_launch SIGNAL: the signal for the ranks. srun itself would kill them at once.
+# end_launch SIGNAL: send the signal to the ranks. A signal to srun would kill them at once.
 end_launch() {
     if [[ $LAUNCHER == srun ]]; then
         scancel --signal="$1" "$SLURM_JOB_ID"
@@ -62,15 +64,16 @@ end_launch() {
     fi
 }
 
-# has_checkpoints FOLDER: whatever letters its name has; `compgen -G` would take brackets in it for a pattern.
+# has_checkpoints FOLDER: whether the folder has checkpoints. `compgen -G` would read brackets in its name as a pattern.
 has_checkpoints() {
     local found=("$1"/samples-*)
     [[ -e ${found[0]} ]]
 }
 
-# train RANKS FILE.h5 CONFIG.toml [--set key=value ...]: the file is written to scratch and then moved, whole or not at
-# all; if it cannot be moved, it stays there. After a signal it has what was measured until then. With $EVERY checkpoints
-# are taken; a run that ends after one, which its exit code says, is put into the queue again, and goes on.
+# train RANKS FILE.h5 CONFIG.toml [--set key=value ...]: make a training run. Its file is written to $SCRATCH and then
+# moved in one step; if it cannot be moved, it stays in $SCRATCH. After a signal, the file has the measurements until
+# then. With $EVERY, the run takes checkpoints; if it ends after a checkpoint (exit code 75), the job is requeued, and
+# the run resumes.
 train() {
     local ranks=$1 file=$2 code=0 ending=TERM kept=${2%.h5}.checkpoints folder scratch words
     shift 2
@@ -79,13 +82,13 @@ train() {
         set -- "$@" --every "$EVERY" "$(has_checkpoints "$kept" && echo --resume || echo --checkpoint)" "$kept"
     fi
     mkdir -p "$SCRATCH" "$(dirname "$file")"
-    folder=$(mktemp -d "$SCRATCH/grsgd-$SLURM_JOB_ID-XXXXXX")  # others may write there, but must not know the name
+    folder=$(mktemp -d "$SCRATCH/grsgd-$SLURM_JOB_ID-XXXXXX")  # with a name that other users cannot predict
     scratch=$folder/$(basename "$file")
-    words=$(mktemp -d "$SCRATCH/grsgd-words-XXXXXX")  # the rank that saves the run leaves word that it is whole
+    words=$(mktemp -d "$SCRATCH/grsgd-words-XXXXXX")  # here the saving rank marks the run file as complete
     export GRSGD_WORDS=$words
     choose_launcher
     echo "$(date '+%F %T'): $ranks ranks by $LAUNCHER on $SLURM_JOB_NODELIST, start ${SLURM_RESTART_COUNT:-0}: $*"
-    stop() { [[ $1 == TERM ]] || end_launch "$ending"; }  # SIGTERM is from Slurm, for all processes of the job
+    stop() { [[ $1 == TERM ]] || end_launch "$ending"; }  # Slurm sends SIGTERM to all processes of the job
     attend launch "$ranks" python -P -m grsgd train "$@" --out "$scratch" || code=$?
     if ((code == 0)) && ! compgen -G "$words/whole-*" > /dev/null; then
         echo "the launcher's exit code is 0, but no rank has said that the run file is whole: $file" >&2
@@ -99,7 +102,7 @@ train() {
         echo "moved to $file"
     else
         rm -f "$file.part"
-        echo "$file cannot be written: the run file stays on $(uname -n), $scratch" >&2
+        echo "$file cannot be written: the run file remains on node $(uname -n) as $scratch" >&2
         ((code)) || code=1
     fi
     if ((code == CHECKPOINTED)) && [[ $signal == USR1 ]]; then

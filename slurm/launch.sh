@@ -1,9 +1,10 @@
 #!/bin/bash
-# launch.sh RANKS COMMAND...: start ranks on the nodes of the allocation that this runs in, with the launcher of site.sh.
+# launch.sh RANKS COMMAND...: start the command on each rank, on the nodes of the current Slurm allocation. site.sh says
+# with which launcher.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . slurm/site.sh
 . slurm/job.sh
 choose_launcher
-unset OMPI_MCA_mpi_yield_when_idle  # here no other program wants the cores
+unset OMPI_MCA_mpi_yield_when_idle  # no other program uses these cores, so ranks may wait actively
 launch "$@"

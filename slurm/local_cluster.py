@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""A Slurm cluster on this machine, to try batch scripts on.
+"""A Slurm cluster on this machine, for trying batch scripts.
 
 Every node is a host of a testbed. Needs root::
 
     slurm/local_cluster.py up --nodes 4
-    export SLURM_CONF=...                    # as ``up`` says
+    export SLURM_CONF=...                    # as printed by ``up``
     sbatch slurm/train.sbatch
     slurm/local_cluster.py down
 
-Slurm and munge are those of the distribution. All that they read and write lies in the testbed's folder; the
+Slurm and munge are those of the distribution. All files that they read and write are in the testbed's folder; the
 machine's own Slurm and munge, if it has any, are left alone.
 """
 
@@ -30,7 +30,7 @@ ENVIRONMENT = ROOT / ".venv" / "bin" / "python"
 COMMANDS = ("munged", "slurmctld", "slurmd", "sbatch", "sinfo")
 PACKAGES = "slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge"
 SECONDS = 60
-"""Until all nodes must be idle, and until a cluster must be gone."""
+"""Seconds within which all nodes must be idle, and within which an ended cluster must be gone."""
 CONF = """\
 ClusterName={name}
 SlurmctldHost={head}({controller})
@@ -53,14 +53,18 @@ ReturnToService=2
 {nodes}
 PartitionName=local Nodes=ALL Default=YES
 """
-"""cred_expire: a requeued job waits for as long, by default two minutes. config_overrides: a node has as many CPUs as
-the file says, not as the machine has. TmpFS: where PMIx has a folder for every step, on every node of the same name."""
+"""Configuration file of Slurm.
+
+cred_expire: the time for which a requeued job waits; two minutes by default. config_overrides: a node has the number of
+CPUs in this file, not that of the machine. TmpFS: folder in which PMIx makes a folder of the same name for every step,
+on every node.
+"""
 CGROUP_CONF = "CgroupPlugin=cgroup/v1\n"
-"""No plugin above uses control groups, and this one does not look for them when it starts."""
+"""Configuration of control groups: no plugin above uses them, and this one does not look for them when it starts."""
 TASK_PROLOG = """\
 #!/bin/sh
-# What is special about this cluster: its nodes share the cores and the files of one machine, are joined by nothing but
-# a network, and jobs may be those of root.
+# The special properties of this cluster: its nodes share the cores and the files of one machine, are connected only by
+# a network, and may run jobs of root.
 echo export OMPI_MCA_mpi_yield_when_idle=1
 echo export PRTE_MCA_prte_tmpdir_base={folder}/tmp-$SLURMD_NODENAME
 echo export OMPI_MCA_pml=ob1
@@ -68,10 +72,11 @@ echo export OMPI_MCA_btl=tcp,self
 echo export OMPI_ALLOW_RUN_AS_ROOT=1
 echo export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 """
+"""Script that sets the environment of each task."""
 
 
 class ClusterError(RuntimeError):
-    """There is no such cluster, or cannot be: one line."""
+    """An error: the cluster does not exist, or cannot exist; one line says why."""
 
 
 def main() -> int:
@@ -79,12 +84,12 @@ def main() -> int:
     actions = parser.add_subparsers(dest="action", required=True, metavar="up | down | status")
     for sub in (actions.add_parser("up", help="start a cluster"), actions.add_parser("keep")):
         sub.add_argument("--nodes", type=int, default=4, metavar="N", help="(default: %(default)s)")
-        sub.add_argument("--rate", default="1gbit", help="of each node's link (default: %(default)s)")
-    sub = actions.add_parser("down", help="end a cluster and remove all that is there of it")
-    sub.add_argument("name", nargs="?", help="such as tb0; needed if there are several")
-    actions.add_parser("status", help="the clusters of this machine")
+        sub.add_argument("--rate", default="1gbit", help="rate of each node's link (default: %(default)s)")
+    sub = actions.add_parser("down", help="end a cluster and remove all parts of it")
+    sub.add_argument("name", nargs="?", help="name such as tb0; needed if there are several clusters")
+    actions.add_parser("status", help="list the clusters of this machine")
     options = parser.parse_args()
-    os.environ["PATH"] += ":/usr/sbin:/sbin"  # where daemons are; not every PATH has it
+    os.environ["PATH"] += ":/usr/sbin:/sbin"  # the folders of daemons, which not every PATH has
     try:
         {"up": up, "keep": keep, "down": down, "status": status}[options.action](options)
     except ClusterError as error:
@@ -94,7 +99,7 @@ def main() -> int:
 
 
 def up(options):
-    """Start a keeper in the background and wait until it says that all nodes are idle."""
+    """Start a keeper in the background, and wait until it says that all nodes are idle."""
     check_machine()
     keeper = subprocess.Popen(
         [sys.executable, "-m", "slurm.local_cluster", "keep", "--nodes", str(options.nodes), "--rate", options.rate],
@@ -117,7 +122,7 @@ def up(options):
 
 
 def check_machine():
-    """Raises ClusterError where there can be no cluster."""
+    """Raise ClusterError if this machine cannot have a cluster."""
     if os.geteuid() != 0:
         raise ClusterError("a cluster on this machine needs root, for its network: try sudo")
     if missing := [name for name in COMMANDS if shutil.which(name) is None]:
@@ -125,7 +130,7 @@ def check_machine():
 
 
 def keep(options):
-    """Hold a cluster until SIGTERM. Prints how to use it when all nodes are idle, and nothing more."""
+    """Hold a cluster until SIGTERM. Prints how to use it when all nodes are idle, and nothing else."""
     hosts = testbed_hosts()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
@@ -134,7 +139,7 @@ def keep(options):
             start(testbed, folder)
             print(usage(testbed, folder), flush=True)
             null = os.open(os.devnull, os.O_RDWR)
-            os.dup2(null, 1)  # `up` waits for the end of what is said
+            os.dup2(null, 1)  # `up` waits for the end of the output
             os.dup2(null, 2)
             while True:
                 signal.pause()
@@ -143,7 +148,7 @@ def keep(options):
 
 
 def start(testbed, folder: Path):
-    """Start all daemons in the testbed, whose end is theirs, and wait until the nodes are idle. Raises ClusterError."""
+    """Start all daemons in the testbed, with which they end, and wait until the nodes are idle. Raises ClusterError."""
     write(testbed, folder, join(testbed))
     environment = os.environ | {"SLURM_CONF": str(folder / "slurm.conf")}
     files = {"socket": "munge.socket", "key-file": "munge.key", "seed-file": "munge.seed", "pid-file": "munged.pid"}
@@ -175,8 +180,10 @@ def start(testbed, folder: Path):
 
 
 def join(testbed) -> str:
-    """Join the head to this machine's own network, so that Slurm's commands work in any shell; the address of the
-    controller, the same for shells and nodes."""
+    """Join the head to this machine's own network, so that Slurm's commands work in any shell.
+
+    Returns the address of the controller, which is the same for shells and nodes.
+    """
     number = int(testbed.name.removeprefix("tb"))
     here, there = f"169.254.77.{4 * number + 1}", f"169.254.77.{4 * number + 2}"
     for command in (
@@ -215,7 +222,7 @@ def write(testbed, folder: Path, controller: str):
 
 
 def idle(environment: dict) -> int:
-    """Return how many nodes are."""
+    """Return the number of idle nodes."""
     with suppress(subprocess.TimeoutExpired):
         done = subprocess.run(
             ["sinfo", "--noheader", "--Node", "--states=idle", "--format=%N %t"],
@@ -226,7 +233,7 @@ def idle(environment: dict) -> int:
 
 
 def last_words(folder: Path) -> str:
-    """Return what the logs, which go with the cluster, say of the reason."""
+    """Return the lines of the logs that say why the cluster failed; the logs are removed with the cluster."""
     paths = sorted([*folder.glob("*.log"), *folder.glob("*.out")])
     lines = [f"{path.name}: {line}" for path in paths for line in path.read_text(errors="replace").splitlines()]
     for word in ("fatal", "error", ""):
@@ -242,17 +249,17 @@ cluster {testbed.name}: {len(testbed.hosts)} nodes, {testbed.hosts[0]} to {testb
     export SLURM_CONF={folder}/slurm.conf
     sbatch slurm/train.sbatch
 
-srun and salloc work on its head alone: grsgd/testbed/enter.sh {testbed.head} bash
+srun and salloc work only on its head: grsgd/testbed/enter.sh {testbed.head} bash
 logs: {folder}/*.log; the end: slurm/local_cluster.py down {testbed.name}"""
 
 
 def clusters() -> list[str]:
-    """Return the names of those of this machine, also of one whose keeper was killed."""
+    """Return the names of this machine's clusters, including a cluster whose keeper was killed."""
     return sorted(path.parents[1].name for path in testbed_hosts().STATE.glob("*/slurm/keeper.pid"))
 
 
 def testbed_hosts():
-    """Return the module; imported here, for it needs the project's environment and ``up`` does not."""
+    """Return the module of testbeds, imported late because it needs the project's environment and ``up`` does not."""
     try:
         from grsgd.testbed import hosts
     except ModuleNotFoundError as error:
@@ -261,7 +268,7 @@ def testbed_hosts():
 
 
 def down(options):
-    """End a cluster; it is gone when this returns."""
+    """End a cluster, and return when it is gone."""
     hosts, found = testbed_hosts(), clusters()
     if options.name is None and len(found) > 1:
         raise ClusterError(f"which one? {', '.join(found)}")
@@ -273,7 +280,7 @@ def down(options):
     folder = hosts.STATE / name
     try:
         with hosts.only_one():
-            if not folder.exists():  # it has just gone by itself: its keeper was killed
+            if not folder.exists():  # the cluster has just been removed, because its keeper was killed
                 return
             if hosts.left_behind(name):
                 hosts.remove(name)
@@ -282,7 +289,7 @@ def down(options):
         raise ClusterError(str(error)) from None
     with suppress(ProcessLookupError):
         os.kill(int((folder / "slurm" / "keeper.pid").read_text()), signal.SIGTERM)
-    # The kernel takes the interface away with its network namespace, but some time after that is gone.
+    # The kernel removes the interface with its network namespace, but some time after the namespace is gone.
     parts = [folder, Path(f"/sys/class/net/{name}-slurm")]
     deadline = time.monotonic() + SECONDS
     while any(part.exists() for part in parts):
@@ -293,7 +300,7 @@ def down(options):
 
 
 def status(options):
-    """Every cluster and its nodes."""
+    """Print every cluster and its nodes."""
     for name in clusters():
         conf = testbed_hosts().STATE / name / "slurm" / "slurm.conf"
         print(f"cluster {name}: export SLURM_CONF={conf}", flush=True)
@@ -303,7 +310,7 @@ def status(options):
 
 
 if __name__ == "__main__":
-    # sudo finds another Python than that of the environment.
+    # sudo finds another Python than the environment's.
     if find_spec("numpy") is None and os.access(ENVIRONMENT, os.X_OK) and sys.executable != str(ENVIRONMENT):
         os.execv(ENVIRONMENT, [ENVIRONMENT, *sys.argv])
     sys.path.insert(0, str(ROOT))

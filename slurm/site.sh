@@ -1,20 +1,23 @@
-# All that depends on your cluster; every batch script reads it, in the root folder of the checkout. Edit it here, or set
-# the variables when you submit.
+# Settings of your cluster. Every batch script reads this file; submit from the root folder of the checkout. Edit the
+# settings here, or set the variables when you submit.
 
-# Modules, and the environment that grsgd is installed in; without any, jobs have that of the shell they are submitted in.
+# Modules, and the Python environment with grsgd. If there is no .venv, jobs inherit the environment of the shell that
+# submits them.
 # module load openmpi cuda
 [[ ! -e .venv/bin/activate ]] || . .venv/bin/activate
 
-# Where run files end up, on a file system that you see too; where they are written before, on the job's first node.
+# RESULTS: the folder of finished run files, on a file system that you can also read. SCRATCH: the folder in which the
+# first node of a job writes them first.
 RESULTS=${RESULTS:-results}
 SCRATCH=${SCRATCH:-${TMPDIR:-/tmp}}
 
-# What starts ranks: srun, mpiexec (of Open MPI or MPICH), or auto, which is srun if `srun --mpi=$SRUN_MPI` works here;
-# and more options for it. SRUN_MPI=default: srun without --mpi, which takes the site's default.
+# LAUNCHER starts the ranks: srun, mpiexec (of Open MPI or MPICH), or auto. auto is srun if `srun --mpi=$SRUN_MPI` works
+# here, and mpiexec otherwise. SRUN_MPI=default: srun without --mpi, with the site's default. LAUNCH_OPTIONS: further
+# options for the launcher.
 LAUNCHER=${LAUNCHER:-auto}
 SRUN_MPI=${SRUN_MPI:-pmix}
 LAUNCH_OPTIONS=${LAUNCH_OPTIONS:-}
 
-# Account and partition are for sbatch, which does not read this file but knows variables for them: put
+# sbatch does not read this file. To set your account and partition, put
 #     export SBATCH_ACCOUNT=... SBATCH_PARTITION=...
 # into your shell's profile.

@@ -1,4 +1,4 @@
-"""The code that made the runs of a target: one code made all of them, and runs of other code are not joined to them."""
+"""The code that made the runs of a target: one version made all of them; runs of different versions are not joined."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -10,12 +10,14 @@ from experiments.runner.store import BEFORE
 from grsgd.runs.run_file import Run
 
 DIRTY = "-dirty"
-"""The end of a commit whose code was changed and not committed, so that nobody can have it again."""
+"""End of the name of a commit with uncommitted changes, so that the code cannot be obtained again."""
 
 
 def share(plans: Sequence[Plan]):
-    """Leave each target in one of the plans, which differ in the code of their runs: in the first that has all of its
-    runs, or else in the very first, which makes those that are missing."""
+    """Leave each target in one of the plans, which differ in the code of their runs.
+
+    It is the first plan that has all runs of the target, or else the very first one, which makes missing runs.
+    """
     first, *others = plans
     for target in list(first.needs):
         having = next((plan for plan in plans if plan.is_complete(target)), first)
@@ -25,7 +27,7 @@ def share(plans: Sequence[Plan]):
 
 
 def note(plan: Plan, commits: Iterable[str]) -> list[str]:
-    """Return what is to be known of the code of a target's runs, which have these commits."""
+    """Return notes on the code of a target's runs, which were made at these commits."""
     commits = sorted(set(commits))
     if plan.store.code != BEFORE:
         return []
@@ -39,14 +41,13 @@ def note(plan: Plan, commits: Iterable[str]) -> list[str]:
 
 
 def check_committed(runs: Mapping[Path, Run], recorded: Collection[str]):
-    """Raise Unfinished if there are runs of code that was not committed, but for files that were recorded before, by
-    their names."""
+    """Raise Unfinished if a run was made by code that was not committed, unless its file was recorded before."""
     commits = Counter(
         str(run.attributes.get("commit") or "no commit") for file, run in runs.items() if file.name not in recorded
     )
     if found := {name: count for name, count in sorted(commits.items()) if name.endswith((DIRTY, "no commit"))}:
         told = ", ".join(f"{count} of {name}" for name, count in found.items())
         raise Unfinished(
-            f"--record: runs of code that was not committed, which nobody can have again ({told}): commit it, and make "
-            "them anew, --fresh"
+            f"--record: runs of code that was not committed, which cannot be obtained again ({told}): commit it, and "
+            "make them again with --fresh"
         )

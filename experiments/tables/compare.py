@@ -1,7 +1,7 @@
-"""Comparisons as several papers have them: where algorithms are compared, and how numbers are shown.
+"""Comparisons that several papers have in common: where algorithms are compared, and how numbers are shown.
 
 A comparison is an object whose methods are the two functions of a target, ``needs`` and ``show``. A *place* is a
-setting without a configuration: where several algorithms are compared.
+setting without a configuration, at which several algorithms are compared.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,11 +23,11 @@ from grsgd.simulate.network import TAKES_PROCESSOR
 
 ALONE, NEVER = "one rank alone", "ranks that never communicate"
 CONTROLS = (ALONE, NEVER)
-"""The controls that an algorithm is held against besides others, to see whether it is the communication that helps."""
+"""The controls with which an algorithm is compared, to see whether communication is the reason for its success."""
 MOST_BARS = 4
-"""Groups of bars of a panel, beyond which there are lines over the number of ranks."""
+"""Greatest number of groups of bars in a panel; for more, there are lines over the number of ranks."""
 CLOCK_SEEDS = 3
-"""Of steps by the clock, and where the runs of a case take minutes."""
+"""Number of seeds for measured steps, and for cases whose runs take minutes."""
 SECONDS = "Seconds to the target accuracy."
 TIMES = "time to the target accuracy"
 SHARED_TRAJECTORY_NOTE = (
@@ -40,12 +40,15 @@ SHARED_TRAJECTORY_NOTE = (
 )
 
 Settings = dict[Setting, dict[str, Setting]]
-"""By place and name."""
+"""Settings by place and by name of the algorithm."""
 
 
 def places(conditions: Conditions, scenarios: Iterable[Scenario], measured: Iterable[Scenario] = ()) -> list[Setting]:
-    """Return where they are compared: simulated in all scenarios but those of really slow processors, by the clock in
-    those of ``measured`` that can be had."""
+    """Return the places of a comparison.
+
+    They are simulated places in all scenarios except those with slow hosts, and measured places in the scenarios of
+    ``measured`` that are possible.
+    """
     found = []
     for scenario in scenarios:
         if not scenario.slow_hosts:
@@ -66,14 +69,16 @@ def map_needs(need: Callable[[Setting], Need], settings: Settings) -> dict[Setti
 
 
 def settled(conditions: Conditions, setting: Setting) -> int | None:
-    """Return how many steps are timed; None for the scale's number. What a slow rank does to others spreads by a rank
-    per step on a ring: the time until then is to be a small part."""
+    """Return the number of timed steps; None for the number of the scale.
+
+    The effect of a slow rank on a ring spreads by one rank per step, so the time until then should be a small part.
+    """
     slow = setting.scenario.overrides or setting.scenario.slow_hosts
     return max(conditions.scale.steps, 4 * setting.ranks) if slow else None
 
 
 def timed_steps(conditions: Conditions, settings: Settings) -> dict[Setting, Need]:
-    """Return short runs of each of the settings; few by the clock, where each takes some seconds to begin."""
+    """Return short runs of each of the settings; measured runs are few, because each takes some seconds to begin."""
 
     def need(setting: Setting) -> Steps:
         few = min(CLOCK_SEEDS, conditions.scale.clock_seeds)
@@ -83,7 +88,7 @@ def timed_steps(conditions: Conditions, settings: Settings) -> dict[Setting, Nee
 
 
 def samples(found: Found, settings: Settings, value: Callable[[Run], float | None]) -> dict[Setting, dict[str, Sample]]:
-    """Return a number of each run, by place and name."""
+    """Return one number of each run, by place and name."""
     return {
         place: {name: sample.of(found[one], value) for name, one in some.items()} for place, some in settings.items()
     }
@@ -100,8 +105,10 @@ def condition(place: Setting) -> str:
 
 
 def show_values(section: Section, caption: str, unit: str, values: Mapping[Setting, Mapping[str, Sample]], **figure):
-    """Draw and tabulate numbers by place and name. unit: of the numbers, for the axis. figure: further arguments of
-    ``Section.figure``."""
+    """Draw numbers, and write a table of them, by place and name.
+
+    unit: unit of the numbers, for the axis. figure: further arguments of ``Section.figure``.
+    """
     names = list(dict.fromkeys(name for some in values.values() for name in some))
     titles = dict.fromkeys(map(where, values))
     panels = [
@@ -123,8 +130,10 @@ def source(place: Setting) -> str:
 
 
 def panel(title: str, unit: str, values: Mapping[Setting, Mapping[str, Sample]]) -> Panel:
-    """Return bars where there are few places, else lines over the number of ranks. At a single place, controls are
-    horizontal lines, if their median is known."""
+    """Return bars for few places, else lines over the number of ranks.
+
+    At a single place, controls are horizontal lines if their median is known.
+    """
     drawn: dict[str, dict] = {}
     levels: dict[str, Sample] = {}
     for place, some in values.items():
@@ -142,8 +151,11 @@ def panel(title: str, unit: str, values: Mapping[Setting, Mapping[str, Sample]])
 
 
 def kind_of_pace(runs: Iterable[Run]) -> str:
-    """Return what steps say of an algorithm that never waits: evidence by the clock and where simulated messages take
-    processor time; else nothing can slow it down, and its pace is true by construction."""
+    """Return the kind of cases on the pace of an algorithm that never waits.
+
+    They are evidence if they are measured, or if simulated messages take processor time. Otherwise nothing can slow the
+    algorithm down, so its pace is true by construction.
+    """
     attributes = [run.attributes for run in runs]
     is_free = any(a["clock"] == "virtual" and TAKES_PROCESSOR not in a.get("network", "") for a in attributes)
     return BY_CONSTRUCTION if is_free else EVIDENCE
@@ -154,6 +166,6 @@ def is_desk(conditions: Conditions) -> bool:
 
 
 def quotient(ours: Sample, theirs: Sample) -> Sample:
-    """Return ours by theirs, of the seeds that both have."""
+    """Return ours divided by theirs, for the seeds that both have."""
     pairs = {seed: (value, theirs.values.get(seed)) for seed, value in ours.values.items()}
     return Sample({seed: a / b for seed, (a, b) in pairs.items() if a is not None and b})

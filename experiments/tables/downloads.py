@@ -1,4 +1,4 @@
-"""Numbers behind the page, as tables that a browser saves: the page holds them, so that it needs no file beside it."""
+"""Numbers behind the page, as tables that a browser saves: the page contains them, so it needs no further file."""
 
 import base64
 import csv
@@ -10,10 +10,11 @@ from experiments.runner.outcome import BreakEven, Case, Figure, Outcome
 from experiments.tables.claims import PaperResult
 
 CASE_COLUMNS = ("scale", "paper", "claim", "target", *Case.__dataclass_fields__)
+"""Columns of the table of cases."""
 
 
 def cases_csv(results: Iterable[PaperResult]) -> str:
-    """Return all cases of all claims, in ``CASE_COLUMNS``."""
+    """Return all cases of all claims, with the columns ``CASE_COLUMNS``."""
     rows = [
         {**vars(case), "scale": outcome.scale, "paper": paper.id, "claim": result.claim["id"], "target": outcome.target}
         for paper in results
@@ -25,7 +26,7 @@ def cases_csv(results: Iterable[PaperResult]) -> str:
 
 
 def seeds_csv(outcomes: Iterable[Outcome]) -> str:
-    """Return every run that outcomes rest on, each once at its scale, with its numbers and its commit."""
+    """Return every run on which outcomes rest, once per scale, with its numbers and its commit."""
     found = {}
     for outcome in outcomes:
         for run in outcome.runs:
@@ -41,7 +42,7 @@ def runs_csv(outcome: Outcome) -> str:
 
 
 def simulator_csv(outcomes: Iterable[Outcome]) -> str:
-    """Return how far simulated times are from measured ones of the same trainings, as shares."""
+    """Return the relative differences of simulated from measured times of the same trainings."""
     rows = [
         {"scale": outcome.scale, "target": outcome.target, "algorithm": name, "error": error}
         for outcome in outcomes
@@ -51,12 +52,12 @@ def simulator_csv(outcomes: Iterable[Outcome]) -> str:
 
 
 def break_evens_csv(found: Iterable[BreakEven]) -> str:
-    """Return from which ratios of communication to computation on methods save time."""
+    """Return the ratios of communication to computation from which on methods save time."""
     return as_csv([vars(one) for one in found], list(BreakEven.__dataclass_fields__))
 
 
 def as_csv(rows: Sequence[Mapping], columns: Sequence[str]) -> str:
-    """Return the rows as text; what a row does not have is empty."""
+    """Return the rows as CSV; a missing value is empty."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
@@ -65,18 +66,18 @@ def as_csv(rows: Sequence[Mapping], columns: Sequence[str]) -> str:
 
 
 def as_link(text: str, kind: str = "text/csv") -> str:
-    """Return an address that holds the whole text, so that the page needs no file beside it."""
+    """Return an address that contains the whole text, so that the page needs no further file."""
     return f"data:{kind};base64,{base64.b64encode(text.encode()).decode()}"
 
 
 def figure_data(folder: Path, figure: Figure) -> str:
-    """Return the numbers of a figure, as CSV; empty if there are none beside it."""
+    """Return the numbers of a figure as CSV; "" if the file with them does not exist."""
     path = (folder / figure.svg).with_suffix(".csv")
     return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 def seeds_of(folder: Path, figure: Figure) -> str:
-    """Return how many seeds what the figure shows has; empty if no seed has a part in it."""
+    """Return the number of seeds of a figure's numbers; "" if they do not depend on seeds."""
     seeds = {}
     for row in csv.DictReader(io.StringIO(figure_data(folder, figure))):
         if row["seed"]:

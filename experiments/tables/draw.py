@@ -1,6 +1,6 @@
-"""Figures of a report: vectors, readable in black and white; a label has the same look in every panel of a figure.
+"""Figures of a report: vector graphics, readable in black and white; a label looks the same in all panels of a figure.
 
-Beside each figure lies a table, NAME.csv, with every number of every seed in it.
+Next to each figure is a table, NAME.csv, with every number of every seed in it.
 """
 
 import csv
@@ -21,42 +21,43 @@ from experiments.runner.outcome import Case
 from experiments.runner.sample import Sample
 from grsgd.runs.series import style
 
-matplotlib.rcParams["svg.hashsalt"] = "grsgd"  # the same figure is the same file
+matplotlib.rcParams["svg.hashsalt"] = "grsgd"  # so that equal figures have equal files
 HATCHES = ("", "////", "\\\\\\\\", "xxxx", "----", "++++", "||||", "||--")
 LEVEL_LINES = ((0, (6, 3)), (0, (2, 2)), (0, (6, 2, 1, 2)), (0, (1, 3)))
 FONTS = ["DejaVu Sans", "Verdana", "sans-serif"]
 GREY = "#666666"
 WIDTH, HEIGHT = 4.6, 3.3
-"""Inches of a panel."""
+"""Width and height of a panel, in inches."""
 PANELS_IN_A_ROW = 3
+"""Greatest number of panels in a row."""
 COLUMNS = ("panel", "series", "x", "seed", "y", "bound", "low", "high")
-"""Of the table beside a figure. bound: 1 where y is a lower bound; low, high: the interval of an estimate."""
+"""Columns of the table of a figure. bound: 1 if y is a lower bound. low, high: interval of an estimate."""
 
 Number = Sample | float
-"""Of each seed, or an exact one that no seed has a part in."""
+"""A sample with a number per seed, or an exact number that does not depend on seeds."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Axes with their units, and what is drawn on them. Everything but ``levels`` and ``marks`` is by label."""
+    """Axes with their units, and the numbers drawn on them, by label (except in ``levels`` and ``marks``)."""
 
     title: str
     xlabel: str
     ylabel: str
     lines: Mapping[str, Mapping[float, Number]] = field(default_factory=dict)
-    """By x: a point of each seed, and a line through the medians."""
+    """Numbers by x: a point for each seed, and a line through the medians."""
     curves: Mapping[str, Mapping[int, tuple[Sequence[float], Sequence[float]]]] = field(default_factory=dict)
-    """By seed: one curve (x, y) each."""
+    """Curves (x, y) by seed."""
     bars: Mapping[str, Mapping[str, Number]] = field(default_factory=dict)
-    """By group: a bar to the median, and a point of each seed."""
+    """Numbers by group: a bar to the median, and a point for each seed."""
     estimates: Mapping[str, Mapping[float, Case]] = field(default_factory=dict)
-    """By x: an estimate, with its interval as error bar."""
+    """Cases by x: an estimate, with its interval as error bar."""
     controls: Collection[str] = ()
-    """The labels that are drawn thin and grey."""
+    """Labels that are drawn thin and grey."""
     levels: Mapping[str, Number] = field(default_factory=dict)
     """Horizontal lines: a target, the paper's number, a control."""
     marks: Mapping[str, float] = field(default_factory=dict)
-    """Vertical lines with their x: a break-even, in the colour of the label if there is one."""
+    """Vertical lines by their label, at x: a break-even, in the colour of the label if it is drawn."""
     logx: bool = False
     logy: bool = False
 
@@ -66,7 +67,7 @@ class Panel:
 
 
 def draw(path: Path, panels: Sequence[Panel]):
-    """Write the panels as SVG, and their numbers as CSV beside it."""
+    """Write the panels as SVG, and their numbers as CSV to a file next to it."""
     path.write_text(as_svg(figure(panels)), encoding="utf-8")
     write_table(path.with_suffix(".csv"), panels)
 
@@ -78,7 +79,7 @@ def write_table(path: Path, panels: Sequence[Panel]):
 
 
 def figure(panels: Sequence[Panel]) -> Figure:
-    """Return the panels side by side, with one legend."""
+    """Return a figure of the panels next to each other, with one legend."""
     columns = 2 if len(panels) == 4 else min(len(panels), PANELS_IN_A_ROW)
     rows = -(-len(panels) // columns)
     drawn = Figure(figsize=(WIDTH * max(columns, 1.4), HEIGHT * rows + 0.5), layout="constrained")
@@ -93,7 +94,7 @@ def figure(panels: Sequence[Panel]) -> Figure:
 
 
 def _as_bars(panel: Panel) -> Panel:
-    """Return the panel with bars in place of lines that would be points at one x."""
+    """Return the panel with bars in place of lines if all its points have the same x."""
     if len({x for points in panel.lines.values() for x in points}) != 1:
         return panel
     bars = {label: {f"{x:g}": number for x, number in points.items()} for label, points in panel.lines.items()}
@@ -101,7 +102,7 @@ def _as_bars(panel: Panel) -> Panel:
 
 
 def draw_panel(ax, panel: Panel, looks: Mapping[str, dict]):
-    """looks: how matplotlib draws each label."""
+    """Draw a panel. looks: matplotlib's arguments for each label."""
     for label, points in panel.lines.items():
         _draw_line(ax, points, label, looks[label])
     for label, curves in panel.curves.items():
@@ -133,8 +134,7 @@ def _draw_line(ax, points: Mapping[float, Number], label: str, look: dict):
 
 
 def _draw_points(ax, x: float, number: Number, colour: str):
-    """Draw a small open circle for each seed, a triangle upwards or downwards where its value is a lower or an upper
-    bound."""
+    """Draw an open circle for each seed; triangles point upwards at lower bounds, and downwards at upper bounds."""
     if not isinstance(number, Sample):
         return
     lower, upper = ([number.values[seed] for seed in bounds] for bounds in (number.bounds, number.upper))
@@ -157,9 +157,9 @@ def _draw_estimates(ax, cases: Mapping[float, Case], label: str, look: dict):
 
 
 def limits(estimates: Iterable[float], of_all: tuple[float, float]) -> tuple[float, float]:
-    """Return where an axis is to end: intervals that go far beyond all estimates are cut off.
+    """Return the ends of an axis, which cut off intervals that extend far beyond all estimates.
 
-    of_all: where it would end with the whole of them.
+    of_all: the ends with the whole intervals.
     """
     estimates = [0.0, *estimates]
     beyond = 2 * (max(estimates) - min(estimates)) or math.inf
@@ -207,14 +207,14 @@ def _scale_axes(ax, panel: Panel):
     cases = [case for points in panel.estimates.values() for case in points.values() if case.estimate is not None]
     if cases:
         ax.set_ylim(*limits((case.estimate for case in cases), ax.get_ylim()))
-    if panel.logy and not panel.bars:  # the length of a bar says something from 0 on alone
+    if panel.logy and not panel.bars:  # the length of a bar means something only from 0 on
         ax.set_yscale("log")
     elif not panel.curves and not panel.estimates:
         ax.set_ylim(bottom=min(0, ax.get_ylim()[0]))
 
 
 def _looks(panels: Sequence[Panel]) -> dict[str, dict]:
-    """Return how matplotlib draws each label, the same in all panels; controls come last, and take no colours."""
+    """Return matplotlib's arguments for each label, the same in all panels; controls come last, and take no colours."""
     controls = {label for panel in panels for label in panel.controls}
     labels = dict.fromkeys(label for panel in panels for label in panel.labels)
     labels = sorted(labels, key=lambda label: label in controls)
@@ -236,9 +236,9 @@ def _legend(figure: Figure, axes):
 
 
 def as_svg(figure: Figure, title: str = "", description: str = "") -> str:
-    """Return the figure with no more digits than can be seen.
+    """Return the figure as SVG, with no more digits than are visible.
 
-    title, description: what it shows, in words, for readers who do not see it.
+    title, description: a description in words, for readers who do not see the figure.
     """
     text = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "font.sans-serif": FONTS}):
@@ -257,7 +257,7 @@ def in_words(svg: str, title: str, description: str) -> str:
 
 
 def table(panels: Sequence[Panel]) -> Iterator[tuple]:
-    """Yield every number of the panels, in ``COLUMNS``; what does not apply, or is not known, is empty."""
+    """Yield every number of the panels, with the columns ``COLUMNS``; unknown and inapplicable values are empty."""
     for panel in panels:
         for label, points in [*panel.lines.items(), *panel.bars.items()]:
             for x, number in points.items():
@@ -282,7 +282,7 @@ def _by_seed(number: Number) -> Mapping:
 
 
 def _bound(number: Number, seed) -> str:
-    """Return which bound the value of a seed is, ``lower`` or ``upper``; empty if it is exact."""
+    """Return the kind of bound of a seed's value, ``lower`` or ``upper``; "" if the value is exact."""
     bounds = {"lower": number.bounds, "upper": number.upper} if isinstance(number, Sample) else {}
     return "".join(kind for kind, seeds in bounds.items() if seed in seeds)
 

@@ -1,4 +1,4 @@
-"""Accuracy after equally many samples."""
+"""Accuracy after the same number of samples."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -30,10 +30,10 @@ ACCURACIES = "test accuracy of the averaged model after equally many samples, me
 
 @dataclass(frozen=True)
 class FinalAccuracy:
-    """One algorithm's accuracy beside that of others after equally many samples, equal ranks and fast links, simulated.
+    """The accuracy of one algorithm, compared with others after the same number of samples; equal ranks, simulated.
 
-    claim: that it is no worse. configs: by name; the first is ours, the second the one that it is held against. alone:
-    the configuration of ranks that never communicate. reason: why it is worse, if it is.
+    claim: the claim that it is not worse. configs: by name; the first is the algorithm, the second its comparison.
+    alone: the configuration of ranks that never communicate. reason: why it is worse, if it is.
     """
 
     claim: str
@@ -48,7 +48,7 @@ class FinalAccuracy:
         return map_needs(Trajectories, self.settings(conditions))
 
     def show(self, found: Found, section: Section) -> dict[Setting, dict[str, Sample]]:
-        """Return the accuracies in per cent, by place and name."""
+        """Show the accuracies, and return them in per cent, by place and name."""
         settings = self.settings(found.conditions)
         section.figure(
             "Accuracy of the averaged model over epochs.",

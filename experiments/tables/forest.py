@@ -1,4 +1,4 @@
-"""Estimates of cases with their intervals, below each other: less and more equally far from nothing."""
+"""Estimates of cases with their intervals, one below the other; equal factors of less and more have equal distances."""
 
 import math
 from collections.abc import Sequence
@@ -22,16 +22,16 @@ from grsgd.runs.series import COLOURS
 
 VERDICT_COLOURS = {SUPPORTED: COLOURS[2], ALIKE: COLOURS[5], REFUTED: COLOURS[1], INCONCLUSIVE: "#888888"}
 MARKERS = {AT_LEAST: ">", AT_MOST: "<"}
-"""Of estimates that are bounds."""
+"""Markers of estimates that are bounds."""
 NEAR, FAR = (0.25, 0.5, 0.65, 0.8, 1, 1.25, 1.5, 2, 4), (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 10, 20, 100)
-"""Ratios that an axis of ratios names, where it spans up to three octaves, and more."""
+"""Ratios named on an axis that spans up to three octaves, and on an axis that spans more."""
 LESS = ("% less ", "% fewer ")
 MIN_RATIO = 1e-3
-"""Less than this is drawn as this: a quantity that is gone has no place on a logarithmic axis."""
+"""Ratios below this are drawn at this value, because zero has no place on a logarithmic axis."""
 
 
 class Differences:
-    """An axis of numbers as they are."""
+    """A linear axis for differences."""
 
     def __init__(self, unit: str, turned: str):
         self.label = turned if turned == unit else f"left of 0: {turned}; right: {unit}"
@@ -44,7 +44,7 @@ class Differences:
 
 
 class Ratios:
-    """A logarithmic axis of ratios, of estimates such as "% less time": half and twice as much are equally far from 1.
+    """A logarithmic axis of ratios, for estimates such as "% less time": half and twice are equally far from 1.
 
     The claimed direction is to the right.
     """
@@ -52,16 +52,16 @@ class Ratios:
     def __init__(self, unit: str, turned: str):
         self.less, self.more = sorted((unit, turned), key=lambda words: not words.startswith(LESS))
         self.sign = 1 if unit == self.less else -1
-        """Of a place to the right of 1, for a ratio below 1."""
+        """Sign of a place to the right of 1, for a ratio below 1."""
         self.label = f"left: {turned}; right: {unit} (logarithmic)"
 
     def place(self, estimate: float) -> float:
-        """Return where a percentage in the claimed direction lies: the logarithm to base 2 of its ratio."""
+        """Return the place of a percentage in the claimed direction: the logarithm to base 2 of its ratio."""
         ratio = 1 - self.sign * estimate / 100
         return -self.sign * math.log2(max(ratio, MIN_RATIO))
 
     def set_ticks(self, ax):
-        """Name ratios within the limits, in per cent."""
+        """Name the ratios within the limits, in per cent."""
         low, high = ax.get_xlim()
         places = {-self.sign * math.log2(factor): factor for factor in (NEAR if high - low <= 3 else FAR)}
         shown = {place: factor for place, factor in places.items() if low <= place <= high}
@@ -82,10 +82,10 @@ def scale_of(case: Case) -> Differences | Ratios:
 
 
 def forest(cases: Sequence[Case], numbers: Sequence[float] = ()) -> str:
-    """Return the estimates of cases of one unit with their intervals below each other, as SVG. numbers: the paper's.
+    """Return an SVG of the estimates of cases of one unit, with intervals, one below the other. numbers: the paper's.
 
-    Evidence has the colour of its verdict, and filled points; what is not counted is grey, and open. Estimates that are
-    bounds point to where the effect may lie. A legend says so.
+    Evidence has the colour of its verdict, and filled points. Cases that do not count are grey, with open points.
+    Estimates that are bounds have markers that point to where the effect may lie. The legend explains this.
     """
     by_condition = {}
     for case in cases:
@@ -116,7 +116,7 @@ def forest(cases: Sequence[Case], numbers: Sequence[float] = ()) -> str:
 
 
 def _look(case: Case) -> dict:
-    """Return how the point of a case is drawn."""
+    """Return matplotlib's arguments for the point of a case."""
     colour = VERDICT_COLOURS[case.verdict] if case.kind == EVIDENCE else GREY
     fill = colour if case.kind == EVIDENCE else "white"
     return {"color": colour, "markerfacecolor": fill, "marker": MARKERS.get(case.bound, "o"), "markersize": 5}
@@ -130,7 +130,7 @@ def _draw_interval(ax, place: float, case: Case, scale: Differences | Ratios):
 
 
 def _legend(cases: Sequence[Case]) -> list[Line2D]:
-    """Return an entry for each kind of point that is drawn."""
+    """Return a legend entry for each kind of point that is drawn."""
     entries = {}
     for case in cases:
         words = case.verdict if case.kind == EVIDENCE else f"{case.kind}, not counted"

@@ -1,4 +1,4 @@
-"""The picture of the main claims of all papers: what each saves, with the paper's number and all that is uncertain."""
+"""The picture of the main claims of all papers: the saving of each, the paper's number, and all uncertainties."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,33 +15,33 @@ from experiments.tables.sentences import VERDICT_WORDS
 UNIT = "% less time"
 """The unit of all main claims."""
 MOST_ROWS = 3
-"""Rows of a paper, beside that of one rank alone."""
+"""Greatest number of rows of a paper, in addition to the row of one rank alone."""
 ALONE = ("one rank alone", "one worker alone")
-"""The control that every paper is held against: what a single rank needs."""
+"""The control with which every paper is compared: the time of a single rank."""
 PALE = "#bbbbbb"
 COLOUR_OF = VERDICT_COLOURS | {INCONCLUSIVE: "#444444"}
 APART = 0.32
-"""Between the cases of a row, in rows."""
+"""Distance between the cases of a row, in rows."""
 ROW_INCHES, WIDTH = 0.235, 8.2
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the picture: the best measured and the best simulated case, of one condition and one baseline."""
+    """A row of the picture: the best measured and the best simulated case of one condition and one baseline."""
 
     label: str
     cases: Sequence[Case]
     is_control: bool = False
 
     def words(self) -> str:
-        """Return the row for readers who do not see it."""
+        """Return the row in words, for readers who do not see it."""
         return f"{self.label}: {'; '.join(case.text() for case in self.cases)}"
 
 
 def rows(answer: Answer) -> list[Row]:
-    """Return the rows of a main claim: its best evidence, the best against it, and then others that differ from these.
+    """Return the rows of a main claim: its best evidence, the best evidence against it, then other places.
 
-    Last comes the control of one rank alone, under the condition of the first row if it was made there.
+    The last row is the control of one rank alone, under the condition of the first row if it exists there.
     """
     ordered = answer.holding[:1] + answer.failing[:1] + answer.evidence
     places = list(dict.fromkeys(one.place for one in ordered if _is_shown(one)))
@@ -56,7 +56,7 @@ def rows(answer: Answer) -> list[Row]:
 
 
 def _row(place: tuple[str, str], evidence: Sequence[Evidence]) -> Row:
-    """Return what is measured there and what is simulated: the best case of each verdict, else an undecided one."""
+    """Return the measured and simulated cases at a place: the best of each verdict, or an undecided one."""
     there = [one for one in evidence if one.place == place and _is_shown(one)]
     decided = {(one.is_simulated, one.case.verdict): one.case for one in reversed(there) if one.case.verdict in DECIDED}
     sources = {is_simulated for is_simulated, _ in decided}
@@ -70,7 +70,7 @@ def _is_shown(one: Evidence) -> bool:
 
 
 def _label(place: tuple[str, str]) -> str:
-    """Return against whom, and where."""
+    """Return the baseline and the condition."""
     baseline, condition = place
     return ": ".join(filter(None, [f"against {baseline}" * bool(baseline), condition]))
 
@@ -81,10 +81,10 @@ def describe(by_paper: dict[str, Sequence[Row]]) -> str:
 
 
 def draw(by_paper: dict[str, Sequence[Row]]) -> str:
-    """Return the rows of all papers below each other as SVG, with a title and a description.
+    """Return an SVG with the rows of all papers, one below the other, with a title and a description.
 
-    Measured points are filled, simulated ones hollow. The thin line beyond an interval is the range over calibrations
-    and the simulator's error; the tick is the paper's number.
+    Measured points are filled, simulated ones hollow. A thin line beyond an interval is the range over calibrations and
+    the simulator's error; a tick is the paper's number.
     """
     cases = [case for some in by_paper.values() for row in some for case in row.cases]
     scale = scale_of(cases[0])
@@ -113,7 +113,7 @@ def draw(by_paper: dict[str, Sequence[Row]]) -> str:
 
 
 def _draw_row(ax, place: int, row: Row, scale: Differences | Ratios):
-    """Draw the cases of a row a little below each other, what is measured first."""
+    """Draw the cases of a row at slightly different heights, measured ones first."""
     for number, case in enumerate(row.cases):
         below = APART * (number - (len(row.cases) - 1) / 2)
         _draw_case(ax, place + below, case, scale, PALE if row.is_control else COLOUR_OF[case.verdict])

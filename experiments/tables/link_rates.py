@@ -1,4 +1,4 @@
-"""Time to the target accuracy over the rate of the links, and from which rate on an algorithm saves time."""
+"""Time to the target accuracy over the rate of the links, and the rate from which on an algorithm saves time."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,16 +19,18 @@ from grsgd.runs.run_file import Run
 from grsgd.units import rate
 
 RATES = "5gbit", "50mbit"
-"""Of links, beside the two of the scale."""
+"""Rates of links, in addition to the two of the scale."""
 
 
 @dataclass(frozen=True)
 class LinkRates:
-    """One algorithm against others over the rate of the links, in simulated time, with the break-even: the ratio of
-    communication to computation from which on it saves time.
+    """One algorithm compared with others over the rate of the links, in simulated time, with the break-even.
 
-    claim: what it decides. configs: by name; the first is ours. allreduce: the name of the ring all-reduce among them.
-    alone: the configuration of ranks that never communicate. rates: of the links, beside those of the scale.
+    The break-even is the ratio of communication to computation from which on the algorithm saves time.
+
+    claim: the claim that it decides. configs: by name; the first is the algorithm. allreduce: name of the ring
+    all-reduce in ``configs``. alone: the configuration of ranks that never communicate. rates: rates of the links, in
+    addition to those of the scale.
     """
 
     claim: str
@@ -50,7 +52,7 @@ class LinkRates:
         }
 
     def steps(self, place: Setting) -> tuple[Setting, Setting]:
-        """Return the settings that tell communication from computation: steps with an all-reduce, and without."""
+        """Return the settings that separate communication from computation: steps with an all-reduce, and without."""
         return place.but(config=self.configs[self.allreduce]), place.but(config=self.alone, link=None)
 
     def show(self, found: Found, section: Section):
@@ -105,7 +107,7 @@ class LinkRates:
         section.note(SHARED_TRAJECTORY_NOTE)
 
     def ratio(self, found: Found, place: Setting) -> float:
-        """Return T_comm / T_calc: seconds that an all-reduce's bytes take on a rank's link, by those of computing."""
+        """Return T_comm / T_calc: seconds of an all-reduce's bytes on a rank's link, over seconds of computing."""
         allreduce, alone = self.steps(place)
         sent = sample.of(found["steps", allreduce], bytes_of_a_step).median()
         computing = sample.of(found["steps", alone], seconds_per_step).median()
@@ -117,25 +119,27 @@ def bytes_of_a_step(run: Run) -> float:
 
 
 def break_even(method: str, against: str, savings: Mapping[float, Case], here: Iterable[float] = ()) -> BreakEven:
-    """Return where savings over ratios of communication to computation cross 0 for good.
+    """Return the ratio of communication to computation from which on the savings stay above 0.
 
     here: the ratios of the testbed's links.
     """
     at, low, high = (
         crossing({ratio: speed_up(getattr(case, limit)) for ratio, case in savings.items()})
-        for limit in ("estimate", "high", "low")  # the most that may be saved comes first
+        for limit in ("estimate", "high", "low")  # the greatest possible saving comes first
     )
     return BreakEven(method, against, at, low, high, min(savings), max(savings), sorted(here))
 
 
 def speed_up(saving: float | None) -> float | None:
-    """Return the logarithm of the ratio of times that a saving in per cent is."""
+    """Return the logarithm of the ratio of times for a saving in per cent."""
     return None if saving is None else inf if saving >= 100 else -log1p(-saving / 100)
 
 
 def crossing(curve: Mapping[float, float | None]) -> float | None:
-    """Return the x from which on a curve is above 0, interpolated over the logarithm of x; the first x if it is above
-    everywhere, None if it is not at its end."""
+    """Return the x from which on a curve is above 0, interpolated over the logarithm of x.
+
+    Returns the first x if the curve is above 0 everywhere, and None if it is not above 0 at its end.
+    """
     points = sorted((x, y) for x, y in curve.items() if y is not None)
     if not points or points[-1][1] <= 0:
         return None

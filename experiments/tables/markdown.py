@@ -1,4 +1,4 @@
-"""Pages in Markdown: how their templates are rendered, and texts as cells of their tables."""
+"""Pages in Markdown: how templates are rendered, and how texts become cells of tables."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from experiments.tables import sentences, wording
 
 
 def render(template: str, **values) -> str:
-    """Return a template of this folder with its values, without double empty lines."""
+    """Return a template of this folder, rendered with its values, without double empty lines."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -19,7 +19,7 @@ def render(template: str, **values) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text of several lines as one, with nothing in it that Markdown takes for HTML."""
+    """Return a text of several lines as one line, without anything that Markdown takes for HTML."""
     return " ".join(text.split()).replace("<", "&lt;")
 
 

@@ -1,7 +1,7 @@
-"""The effect at learning rates beside the tuned ones, for each case on time.
+"""The effect at learning rates next to the tuned ones, for each case on time.
 
-Learning rates are tuned once, with a few seeds, so another tuning may find the next rate. The trials about the best
-rate tell how many more samples the rates beside it take to the target accuracy; the time of a sample stays the same.
+Learning rates are tuned once, with a few seeds, so another tuning might find the next rate. The trials about the best
+rate show how many more samples the rates next to it take to the target accuracy. The time of a sample does not change.
 """
 
 import math
@@ -15,8 +15,10 @@ from experiments.runner.plan import Plan
 
 
 def with_nearby_rates(outcome: Outcome, plan: Plan) -> Outcome:
-    """Return the outcome with the range of each effect on time over the rates beside the tuned ones, on either side or
-    both. Scales that tune with a single seed have no such range."""
+    """Return the outcome with the range of each effect on time over the rates next to the tuned ones.
+
+    One side or both may have another rate. Scales that tune with a single seed have no such range.
+    """
     if plan.conditions.scale.tuning_seeds == 1:
         return outcome
     factors = dict(factors_of(plan, outcome.target))
@@ -27,8 +29,10 @@ def with_nearby_rates(outcome: Outcome, plan: Plan) -> Outcome:
 
 
 def factors_of(plan: Plan, target: str) -> Iterator[tuple[str, tuple[Tuned, list[float]]]]:
-    """Yield each algorithm's label, with what its rate was tuned for and the `factors` of its trials. Algorithms with
-    several tuned rates in the target, or with a trial that is missing, are left out."""
+    """Yield each algorithm's label, with the key of its tuned rate and the `factors` of its trials.
+
+    Algorithms with several tuned rates in the target, or with a missing trial, are left out.
+    """
     tuned: dict[str, set[Tuned]] = {}
     for setting in plan.settings(target):
         label = plan.conditions.load(setting.config, setting.overrides).traits.label
@@ -40,16 +44,20 @@ def factors_of(plan: Plan, target: str) -> Iterator[tuple[str, tuple[Tuned, list
 
 
 def factors(rates: LearningRates, tuned: Tuned) -> list[float]:
-    """Return the samples to the target accuracy, at each rate that was tried with all tuning seeds, as a multiple of
-    those at the best rate: infinite where a trial missed the target, and an empty list where all did."""
+    """Return the samples to the target accuracy at each rate with all tuning seeds, as multiples of the best rate's.
+
+    The multiple is infinite if a trial missed the target; the list is empty if all did.
+    """
     found = rates.results(tuned)
     fewest, _ = found[best(found)]
     return [samples / fewest for samples, _ in found.values()] if math.isfinite(fewest) else []
 
 
 def with_range(case: Case, by_label: Mapping[str, tuple[Tuned, list[float]]]) -> Case:
-    """Return a case with the range of its effect; as it is, where its sides share one rate or the effect is not on
-    time."""
+    """Return a case with the range of its effect over learning rates.
+
+    A case whose sides share one rate, or whose effect is not on time, is returned unchanged.
+    """
     (our_rate, ours), (their_rate, theirs) = (by_label.get(label, (None, [])) for label in (case.ours, case.theirs))
     is_on_time = case.test == DIFFERENCE and case.unit == "% less time" and case.estimate is not None
     if not is_on_time or our_rate == their_rate or not (ours and theirs):

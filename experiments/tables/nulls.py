@@ -1,12 +1,13 @@
-"""How often comparisons find something where there is nothing: false-positive rates of ``decide``, as a table.
+"""False-positive rates of ``decide``, as a table: how often comparisons find an effect where there is none.
 
     python -m experiments.tables.nulls [--draws 2000] [--seed 1]
 
-Both sides are samples from one distribution, like those of trainings: times to an accuracy vary by 6 to 10 %,
-accuracies by 0.6 to 1 point. There is no equivalence zone, which would make wrong verdicts rarer. Where a loss up to a
-margin is allowed, ours is lower by exactly that margin; where the paper gives a number, it is the truth. So any verdict
-on the direction is wrong, and any answer to the number but "agrees". The rows say where one side alone is skewed, where
-trainings miss their target or reach it before their first snapshot, and where seeds may be doubled after a first look.
+Both sides are samples from one distribution, like those of trainings: times to an accuracy vary by 6 to 10 %, and
+accuracies by 0.6 to 1 point. There is no equivalence zone, which would make wrong verdicts rarer. If a loss up to a
+margin is allowed, ours is lower by exactly this margin; if the paper gives a number, it is the truth. So any verdict on
+the direction is wrong, and so is any answer to the number except "agrees". The rows state whether only one side is
+skewed, whether trainings miss their target or reach it before their first snapshot, and whether seeds may be doubled
+after a first look.
 """
 
 import argparse
@@ -26,38 +27,42 @@ from experiments.runner.sample import Sample, geometric_mean
 from experiments.tables import sequential
 
 SEEDS, MANY_SEEDS = 5, 20
+"""Numbers of seeds of a sample."""
 TWO_LOOKS = 10, 20
-"""Seeds of the second of two looks."""
+"""Numbers of seeds in the second of two looks."""
 CONDITIONS, BASELINES = 4, 4
-"""Of a finding with many cases; under each condition, all baselines are compared with the same sample."""
+"""Numbers of conditions and baselines of a finding; under a condition, all baselines meet the same sample."""
 NODES = 3
-"""How many numbers of nodes a mean is taken over."""
+"""Number of numbers of nodes over which a mean is taken."""
 MARGIN = 1.0
 """Points of accuracy that may be lost."""
 SAVING, POINTS = 30.0, 3.29
-"""The paper's numbers, where they are the truth."""
+"""The paper's numbers, in rows where they are the truth."""
 CALIBRATION_ERRORS = (0.05, 0.2)
-"""By which share calibrations at different times change the times of an algorithm."""
+"""Shares by which calibrations at different times change the times of an algorithm."""
 
 Pair = tuple[Sample, Sample]
 Compare = Callable[[Sample, Sample], Case]
 Draw = Callable[[Generator], list[Pair]]
-"""Draws the pairs of samples of one finding."""
+"""Function that draws the pairs of samples of one finding."""
 
 # ---- rates
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Per cent of findings with a case that is wrongly supported, or found above the paper's number, and with one that
-    is wrongly refuted, or found below it."""
+    """Per cent of findings with wrong cases.
+
+    above: with a case that is wrongly supported, or found above the paper's number. below: with a case that is wrongly
+    refuted, or found below the number.
+    """
 
     above: float
     below: float
 
 
 def rates(compare: Compare, findings: Iterable[Sequence[Pair]]) -> Rates:
-    """Return how often findings come to an answer; each has a case for each of its pairs of samples."""
+    """Return the rates of wrong answers; each finding has a case for each of its pairs of samples."""
     answers = [
         {answer for case in decide.corrected([compare(*pair) for pair in pairs]) for answer in answers_of(case)}
         for pairs in findings
@@ -67,21 +72,21 @@ def rates(compare: Compare, findings: Iterable[Sequence[Pair]]) -> Rates:
 
 
 def answers_of(case: Case) -> list[str]:
-    """Return what a case says of the paper's number, or, if there is none, of the direction."""
+    """Return the answer of a case on the paper's number, or on the direction if there is no number."""
     return [case.on_number if case.number is not None else case.verdict]
 
 
 def halves(values: Sequence[float], draws: int, random: Generator, seeds: int = SEEDS) -> Iterator[list[Pair]]:
-    """Yield so many findings of one pair, for runs of one algorithm: some of its seeds against others.
+    """Yield ``draws`` findings of one pair, for runs of one algorithm: some of its seeds against others.
 
-    values: of runs with different seeds, at least twice as many as ``seeds``; the findings share them.
+    values: numbers of runs with different seeds, at least twice ``seeds``; the findings share them.
     """
     for _ in range(draws):
         drawn = random.choice(values, 2 * seeds, replace=False)
         yield [(_sample(drawn[:seeds]), _sample(drawn[seeds:]))]
 
 
-# ---- deviations of so many seeds, of mean 0 and standard deviation 1
+# ---- deviations of seeds, of mean 0 and standard deviation 1
 
 
 def normal(random: Generator, seeds: int) -> np.ndarray:
@@ -89,33 +94,33 @@ def normal(random: Generator, seeds: int) -> np.ndarray:
 
 
 def skewed(random: Generator, seeds: int, skewness: float = 1.0) -> np.ndarray:
-    """Return deviations of this skewness, by a gamma distribution."""
+    """Return deviations of this skewness, from a gamma distribution."""
     shape = 4 / skewness**2
     return (random.gamma(shape, size=seeds) - shape) / np.sqrt(shape)
 
 
 def heavy_tailed(random: Generator, seeds: int) -> np.ndarray:
-    """Return deviations by Student's t distribution with 3 degrees of freedom."""
+    """Return deviations from Student's t distribution with 3 degrees of freedom."""
     return random.standard_t(3, seeds) / np.sqrt(3)
 
 
 def with_outliers(random: Generator, seeds: int) -> np.ndarray:
-    """Return deviations of which one in ten is far above the others."""
+    """Return deviations one in ten of which is far above the others."""
     far = 3 * ((random.random(seeds) < 0.1) - 0.1)
     return (far + 0.4 * random.normal(size=seeds)) / np.sqrt(9 * 0.09 + 0.16)
 
 
-# ---- samples like those of trainings
+# ---- samples like samples of trainings
 
 
 def times(
     deviations: np.ndarray, variation: float = 0.1, missed: float = 0.0, early: float = 0.0, grid: float = 0.0
 ) -> Sample:
-    """Return seconds to a target; their logarithms have these deviations.
+    """Return seconds to a target, whose logarithms have these deviations.
 
-    variation: their coefficient of variation. missed: the share of trainings that end before their target. early: the
-    share of trainings that are there at the first snapshot. grid: distance of the snapshots, as a share of the time,
-    where crossings are not interpolated.
+    variation: coefficient of variation. missed: share of trainings that end before their target. early: share of
+    trainings that are at their target at the first snapshot. grid: distance of the snapshots, as a share of the time,
+    if crossings are not interpolated.
     """
     logarithms = variation * deviations
     first = variation * stats.norm.ppf(early) if early else -np.inf
@@ -126,7 +131,7 @@ def times(
 
 
 def accuracies(deviations: np.ndarray, points: float = 0.8, images: int = 10_000) -> Sample:
-    """Return accuracies in per cent. points: their standard deviation. images: of the test set."""
+    """Return accuracies in per cent. points: their standard deviation. images: number of test images."""
     return _sample(np.round(images * (0.9 - points / 100 * deviations)) / images * 100)
 
 
@@ -136,8 +141,10 @@ def _sample(values: np.ndarray, *bounds: frozenset[int]) -> Sample:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """An algorithm's numbers. correlation: of the deviations of two sides with the same seed, which are compared in
-    pairs if there is some."""
+    """The numbers of an algorithm. correlation: of the deviations of two sides with the same seed.
+
+    Sides with a correlation are compared in pairs.
+    """
 
     name: str
     sample: Callable[[np.ndarray], Sample]
@@ -174,16 +181,16 @@ ACCURACIES = (
     Algorithm("accuracies, 0.8 points, of 500 images", partial(accuracies, images=500)),
 )
 SHARES = (0.1, 0.3, 0.5)
-"""Of trainings that miss their target, or are there at their first snapshot."""
+"""Shares of trainings that miss their target, or that are at it at their first snapshot."""
 
 
 def missing(share: float, correlation: float = 0.0) -> Algorithm:
-    """Return times of which this share is missed."""
+    """Return times, the share ``share`` of which misses the target."""
     return Algorithm(f"{100 * share:.0f} % miss their target", partial(times, missed=share), correlation=correlation)
 
 
 def beside(spread: float, seeds: int) -> tuple[str, Algorithm, Algorithm]:
-    """Return times of skewness 2, and such of the spread's part that are not skewed; first in words."""
+    """Return a description, times of skewness 2, and times without skewness whose spread is smaller by a factor."""
     ours = Algorithm("", times, partial(skewed, skewness=2.0), seeds=seeds)
     theirs = Algorithm("", partial(times, variation=0.1 * spread), seeds=seeds)
     return f"skewness 2 on one side, {spread:g} of its spread on the other, {seeds} seeds", ours, theirs
@@ -201,22 +208,22 @@ def more(ours: Sample, theirs: Sample, **options) -> Case:
 
 
 def no_worse(ours: Sample, theirs: Sample, **options) -> Case:
-    """Compare where ours is worse by the margin."""
+    """Return the comparison if ours is worse by exactly the margin."""
     return decide.no_worse(ours.map(lambda value: value - MARGIN), theirs, "", "", MARGIN, **options)
 
 
 def less_by_number(ours: Sample, theirs: Sample, **options) -> Case:
-    """Compare where ours takes less by the paper's number."""
+    """Return the comparison if ours takes less time by exactly the paper's number."""
     return less(ours.scaled(1 - SAVING / 100), theirs, number=SAVING, **options)
 
 
 def more_by_number(ours: Sample, theirs: Sample, **options) -> Case:
-    """Compare where ours is more by the paper's number."""
+    """Return the comparison if ours is more by exactly the paper's number."""
     return more(ours.map(lambda value: value + POINTS), theirs, number=POINTS, **options)
 
 
 def in_two_looks(compare: Compare) -> Compare:
-    """Return the comparison of half of the seeds, or of all where these may decide what half of them do not."""
+    """Return a comparison of half of the seeds, and of all seeds if these may decide what half of them do not."""
 
     def looked(ours: Sample, theirs: Sample) -> Case:
         half = len(ours.values) // sequential.LOOKS
@@ -227,7 +234,7 @@ def in_two_looks(compare: Compare) -> Compare:
 
 
 def on_occasions(error: float, seeds: int, pairs: bool) -> Draw:
-    """Draw the times of one algorithm, for each side calibrated by itself at several times."""
+    """Return a function that draws the times of one algorithm, each side calibrated separately at several times."""
     algorithm = replace(TIMES[1], seeds=seeds, correlation=0.7 * pairs)
 
     def draw(random: Generator) -> list[Pair]:
@@ -243,7 +250,7 @@ def _calibrated(times: Sample, factors: Sequence[float]) -> Sample:
 
 
 def one_case(ours: Algorithm, theirs: Algorithm | None = None) -> Draw:
-    """Draw both sides by one algorithm, or each by its own."""
+    """Return a function that draws both sides by one algorithm, or each side by its own."""
     if theirs is None:
         return lambda random: [tuple(ours.samples(random, 2))]
     return lambda random: [(ours.samples(random, 1)[0], theirs.samples(random, 1)[0])]
@@ -258,7 +265,7 @@ def many_cases(algorithm: Algorithm) -> Draw:
 
 
 def over_nodes(algorithm: Algorithm) -> Draw:
-    """Draw the geometric means over several numbers of nodes."""
+    """Return a function that draws geometric means over several numbers of nodes."""
 
     def draw(random: Generator) -> list[Pair]:
         drawn = [algorithm.samples(random, 2) for _ in range(NODES)]
@@ -269,7 +276,7 @@ def over_nodes(algorithm: Algorithm) -> Draw:
 
 @dataclass(frozen=True)
 class Null:
-    """A row of the table: the comparison and what is compared, in words; then what compares, and what draws."""
+    """A row of the table: the comparison and its samples in words; then the functions that compare and draw."""
 
     comparison: str
     compared: str
@@ -283,7 +290,7 @@ def nulls() -> list[Null]:
 
 
 def plain() -> Iterator[Null]:
-    """Yield the rows of samples that have no bounds."""
+    """Yield the rows of samples without bounds."""
     for name, compare, algorithms in (
         ("less", less, TIMES),
         ("more", more, ACCURACIES),
@@ -294,7 +301,7 @@ def plain() -> Iterator[Null]:
 
 
 def bounded() -> Iterator[Null]:
-    """Yield the rows of trainings that miss their target or have reached it at their first snapshot."""
+    """Yield the rows of trainings that miss their target, or have reached it at their first snapshot."""
     for share in SHARES:
         each, all_reach = missing(share), TIMES[1]
         yield Null("less", f"times, of ours {each.name}", less, one_case(each, all_reach))
@@ -319,7 +326,7 @@ def bounded() -> Iterator[Null]:
 
 
 def uneven() -> Iterator[Null]:
-    """Yield the rows of samples of which one alone is skewed."""
+    """Yield the rows of two samples of which only one is skewed."""
     for seeds in (SEEDS, 10, 20):
         for spread in (0.0, 0.3, 1.0):
             words, ours, theirs = beside(spread, seeds)
@@ -373,7 +380,7 @@ def occasions() -> Iterator[Null]:
 
 
 def table(draws: int, seed: int) -> list[tuple[str, str, float, float]]:
-    """Return the rows: the comparison, what is compared, per cent found above and below of so many findings."""
+    """Return the rows: the comparison, its samples, and per cent of ``draws`` findings found above, and below."""
     random = np.random.default_rng(seed)
     found = []
     for null in nulls():
@@ -385,7 +392,7 @@ def table(draws: int, seed: int) -> list[tuple[str, str, float, float]]:
 def main(arguments: Sequence[str] | None = None):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--draws", type=int, default=2000, help="number of findings per row")
-    parser.add_argument("--seed", type=int, default=1, help="of the random numbers")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random numbers")
     given = parser.parse_args(arguments)
     headers = ["comparison", "of samples that do not differ", "supported, or above [%]", "refuted, or below [%]"]
     print(f"Wrong answers, in per cent of {given.draws} findings:\n")

@@ -8,16 +8,17 @@ import numpy as np
 from grsgd.runs.run_file import Run
 
 LAST_SNAPSHOTS = 3
+"""Number of last snapshots whose accuracies are averaged."""
 
 
 def part_of_a_step(run: Run, part: str) -> np.ndarray:
-    """Return the seconds per step that each rank that trains spends on compute, communicate or wait."""
+    """Return the seconds per step that each training rank spends on ``part``: compute, communicate or wait."""
     trains = run.ranks["steps"] > 0
     return run.ranks[f"{part}_seconds"][trains] / run.ranks["steps"][trains]
 
 
 def ages(run: Run) -> tuple[np.ndarray, np.ndarray]:
-    """Return staleness, ascending, and how many gradients, or models, had it."""
+    """Return the values of staleness, ascending, and the number of gradients or models with each."""
     return run.staleness["value"], run.staleness["count"].sum(axis=0)
 
 
@@ -28,10 +29,10 @@ def mean_staleness(run: Run) -> float:
 
 
 def final_accuracy(run: Run, column: str = "test_accuracy") -> float | None:
-    """Return the mean test accuracy of the last three snapshots, in per cent; None if one of them is not known.
+    """Return the mean test accuracy of the last three snapshots, in per cent; None if one of them is unknown.
 
-    Snapshots within the samples that the configuration says, and a step: ranks that do not wait go beyond, and all
-    algorithms are compared after equally many samples.
+    Only snapshots within the configured number of samples, and one step, count. Ranks that do not wait go beyond, but
+    all algorithms are compared after the same number of samples.
     """
     epochs = tomllib.loads(run.attributes["config"])["train"].get("epochs", math.inf)
     most = epochs * run.attributes["train_samples"] + run.attributes["ranks"] * run.attributes["batch_size"]

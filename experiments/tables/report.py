@@ -22,13 +22,13 @@ from grsgd.files import atomic_write
 NUMBER = re.compile(r"[<>≤≥≈~±+−-]{0,2} ?\d.{0,24}")
 NO_VALUE = ("", "-", "–", "—", "n/a", "nan")
 NUMBERS = ("low", "number", "high", "ssgd_multicast", "asgd")
-"""The keys of a claim that may hold a number of the paper's."""
+"""Keys of a claim that may hold a number of the paper."""
 INFERRED = "## Documented and inferred"
-"""The heading, in a paper's README, of the table of what was filled in."""
+"""Heading, in a paper's README, of the table of inferred choices."""
 
 
 def build(folder: Path, papers: Sequence[Path], out: Path) -> None:
-    """Write the page ``out`` on the outcomes in ``folder``, held against the claims of ``papers``.
+    """Write the page ``out`` on the outcomes in ``folder``, compared with the claims of ``papers``.
 
     Raises ValueError for claims that ``read_claims`` refuses, and for a finding on a claim that no paper makes.
     """
@@ -58,7 +58,7 @@ def build(folder: Path, papers: Sequence[Path], out: Path) -> None:
 
 
 def _environment(folder: Path) -> Environment:
-    """Return what the page is rendered with; folder: of the figures."""
+    """Return the template environment of the page; folder: the folder of the figures."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -85,18 +85,18 @@ def _environment(folder: Path) -> Environment:
 
 
 def read_outcomes(folder: Path) -> tuple[dict[str, Outcome], dict[str, str]]:
-    """Return the outcomes in a folder, and when each was made, both by target."""
+    """Return the outcomes in a folder, and the date at which each was made, both by target."""
     paths = sorted(folder.glob("*.json"))
     outcomes = {path: load(path) for path in paths}
     dates = {outcome.target: _date(outcome, path) for path, outcome in outcomes.items()}
     return {outcome.target: outcome for outcome in outcomes.values()}, dates
 
 
-# ---- what the page shows of the results
+# ---- summaries of the results
 
 
 def counts(results: Iterable[PaperResult]) -> dict[str, Counter]:
-    """Return how many claims have each verdict, by their kind; only kinds that there are."""
+    """Return the number of claims with each verdict, by kind of claim; kinds without claims are left out."""
     found = {kind: Counter() for kind in paper_claims.KINDS}
     for result in (claim for paper in results for claim in paper.claims):
         found[result.claim["kind"]][result.verdict] += 1
@@ -104,18 +104,18 @@ def counts(results: Iterable[PaperResult]) -> dict[str, Counter]:
 
 
 def tally(results: Sequence[ClaimResult]) -> str:
-    """Return how many of the claims have each verdict: ``supported (2), not made yet (1)``."""
+    """Return the number of claims with each verdict, as text: ``supported (2), not made yet (1)``."""
     found = Counter(result.verdict for result in results)
     return ", ".join(f"{verdict} ({found[verdict]})" for verdict in wording.SYMBOLS if found[verdict])
 
 
 def same(values: Iterable) -> bool:
-    """Return whether the values are one, so that it can be said once."""
+    """Return whether all values are equal, so that one mention suffices."""
     return len(set(values)) == 1
 
 
 def case_drawing(result: ClaimResult) -> str:
-    """Return the claim's cases that have an estimate, drawn as SVG; empty if there are fewer than two."""
+    """Return an SVG of the claim's cases with an estimate; "" if there are fewer than two."""
     cases = wording.of_one_unit(result.cases)
     numbers = dict.fromkeys(result.claim.get(key) for key in NUMBERS)
     return forest(cases, [number for number in numbers if isinstance(number, int | float)]) if len(cases) > 1 else ""
@@ -129,8 +129,7 @@ def summary_figure(result: ClaimResult) -> Markup:
 
 
 def inferred(paper: Path) -> list[list[str]]:
-    """Return the table of what was filled in of a paper's method, from its README: choice, standing, option. Empty if
-    there is none."""
+    """Return the table of inferred choices in a paper's README: choice, standing, option; empty if there is none."""
     readme = paper / "README.md"
     _, _, below = (readme.read_text(encoding="utf-8") if readme.exists() else "").partition(INFERRED + "\n")
     lines = [line for line in below.partition("\n## ")[0].splitlines() if line.startswith("|")]
@@ -138,7 +137,7 @@ def inferred(paper: Path) -> list[list[str]]:
 
 
 def inline_code(text: str) -> Markup:
-    """Return a line of Markdown with its code set as such, and its links as their words."""
+    """Return a line of Markdown with its code set as code, and with its links replaced by their words."""
     words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text)
     return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(words))))
 
@@ -147,13 +146,13 @@ def inline_code(text: str) -> Markup:
 
 
 def numeric(table: Table, column: int) -> bool:
-    """Return whether the column is one of figures, to be set flush right."""
+    """Return whether a column contains numbers, which are set flush right."""
     cells = [cell for row in table.rows if (cell := row[column].strip()) not in NO_VALUE]
     return bool(cells) and all(NUMBER.fullmatch(cell) for cell in cells)
 
 
 def _column_classes(table: Table) -> list[str]:
-    """Return what the page sets flush right, and what it keeps from being squeezed into a column of single words."""
+    """Return the class of each column: numbers are set flush right, and long texts get enough width."""
     return [
         "number" if numeric(table, i) else "long" if max([len(row[i]) for row in table.rows], default=0) > 24 else ""
         for i in range(len(table.headers))
@@ -165,7 +164,7 @@ def anchor(name: str) -> str:
 
 
 def inline_svg(figure: Figure, folder: Path, prefix: str) -> Markup:
-    """Return the figure's file as an element of a page where ``prefix`` keeps its ids from those of other figures."""
+    """Return the figure's file as an element of a page; ``prefix`` keeps its ids apart from those of other figures."""
     return _inline((folder / figure.svg).read_text(encoding="utf-8"), figure.caption, prefix)
 
 
@@ -184,7 +183,7 @@ def _distinct(texts) -> list[str]:
 
 
 def _date(outcome: Outcome, path: Path) -> str:
-    """Return when the outcome was made: what it says itself, or else the date of its file."""
+    """Return the date at which the outcome was made: its own record, or else the date of its file."""
     date = outcome.provenance.get("made")
     return date or datetime.fromtimestamp(path.stat().st_mtime).strftime("%Y-%m-%d %H:%M")
 
@@ -193,7 +192,7 @@ def _date(outcome: Outcome, path: Path) -> str:
 
 
 def text(outcome: Outcome, claims: dict[str, dict]) -> str:
-    """``outcome`` for the terminal. ``claims``: of ``read_claims``."""
+    """Return ``outcome`` as text for the terminal. ``claims``: from ``read_claims``."""
     parts = [f"{outcome.title}\n{'=' * len(outcome.title)}"]
     for table in outcome.tables:
         align = ["right" if numeric(table, i) else "left" for i in range(len(table.headers))] if table.rows else None
@@ -215,7 +214,7 @@ def text(outcome: Outcome, claims: dict[str, dict]) -> str:
 
 
 def case_line(case: Case) -> str:
-    """Return a case in one line."""
+    """Return a case as one line."""
     counted = "" if case.kind == wording.EVIDENCE else f" [{case.kind}, not counted]"
     note = f" ({case.note})" if case.note else ""
     return f"{wording.symbol(case.verdict)} {wording.case_name(case)}: {wording.estimate(case)}{counted}{note}"

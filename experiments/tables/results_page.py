@@ -1,5 +1,6 @@
-"""docs/results.md: what five papers claim and what all scales have found, on one page for readers who have installed
-nothing. Each paper has a page of its own beside it, with every claim and every case (`paper_page`).
+"""docs/results.md: the claims of five papers and the findings of all scales, on one page for readers without grsgd.
+
+Each paper also has its own page, with every claim and every case (`paper_page`).
 """
 
 import re
@@ -17,18 +18,18 @@ from experiments.tables.trust import Trust
 from grsgd.files import atomic_write
 
 SHOWN = (DESK, SMOKE)
-"""The scales that the page has, the one that says most first."""
+"""The scales of the page, the scale with the most evidence first."""
 MOST_BYTES = 10_000
-"""Bytes of the page: what is not decided, and not tried, is left to the papers' pages as far as there is no room."""
+"""Greatest size of the page, in bytes; undecided and untried claims without room are only on the papers' pages."""
 FOREST, STRIP, CASES = "forest.svg", "break-even.svg", "cases.csv"
-"""Files beside the papers' pages: the pictures of the page, and all cases."""
+"""Files next to the papers' pages: the pictures of the page, and the table of all cases."""
 
 
 def build(made: Path, papers: Sequence[Path], docs: Path) -> Path:
-    """Write results.md into ``docs``, and into its folder results what it links to; return its path.
+    """Write results.md into ``docs``, and its files into the folder ``docs``/results; return the path of results.md.
 
-    made: the folder with a folder of outcomes for each scale. Raises ValueError if no scale has outcomes, and for those
-    that do not fit the claims of ``papers``.
+    made: a folder with one folder of outcomes per scale. Raises ValueError if no scale has outcomes, or if outcomes do
+    not fit the claims of ``papers``.
     """
     scales = [scale for name in SHOWN if (scale := ScaleResult.of(made / name.name, papers)).outcomes]
     if not scales:
@@ -49,7 +50,7 @@ def build(made: Path, papers: Sequence[Path], docs: Path) -> Path:
 
 
 def written(scales: Sequence[ScaleResult], papers: Sequence[PaperAnswers], made: Path) -> Iterator[tuple[str, str]]:
-    """Yield the files beside the page, by name: its pictures, all cases and seeds, and the papers' own pages."""
+    """Yield name and content of the page's files: its pictures, all cases and seeds, and the papers' own pages."""
     if rows := {paper.about["name"]: some for paper in papers if (some := headlines.rows(paper.main[0]))}:
         yield FOREST, headlines.draw(rows)
     if found := break_evens(scales, papers):
@@ -64,7 +65,7 @@ def written(scales: Sequence[ScaleResult], papers: Sequence[PaperAnswers], made:
 def fitting(
     scales: Sequence[ScaleResult], papers: Sequence[PaperAnswers], tried: Trust | None, files: Mapping[str, str]
 ) -> str:
-    """Return the page with as many lines in each of its lists as it has room for. Raises ValueError if it has none."""
+    """Return the page, with as many lines in each list as there is room for. Raises ValueError if there is no room."""
     values = {
         "scales": scales,
         "papers": papers,
@@ -84,18 +85,18 @@ def fitting(
     return page
 
 
-# ---- what is on it
+# ---- the contents of the page
 
 
 def counted(papers: Sequence[PaperAnswers]) -> dict[str, int]:
-    """Return how many claims the papers make, and how many cases of all scales are held against them."""
+    """Return the number of the papers' claims, and the number of cases of all scales on them."""
     own = [answer for paper in papers for answer in paper.own]
     cases = [one.case for answer in own for one in answer.everything]
     return {"claims": len(own), "cases": sum(case.kind == EVIDENCE for case in cases)}
 
 
 def break_evens(scales: Sequence[ScaleResult], papers: Sequence[PaperAnswers]) -> list[BreakEven]:
-    """Return where each method begins to save time, against each other one, of the first scale that tells."""
+    """Return the break-evens of each method against each other one, from the first scale that has them."""
     found = {}
     for paper, scale in ((paper, scale) for paper in papers for scale in scales):
         name = paper.about["name"]
@@ -107,12 +108,12 @@ def break_evens(scales: Sequence[ScaleResult], papers: Sequence[PaperAnswers]) -
 
 
 def pays_elsewhere(papers: Sequence[PaperAnswers]) -> dict[str, str]:
-    """Return what else the saving of a method depends on where that is not the links, by paper."""
+    """Return the reason why a method's saving does not depend on links, by paper, if it does not."""
     return {paper.about["name"]: paper.about["pays"] for paper in papers if "pays" in paper.about}
 
 
 def simulator_errors(scales: Sequence[ScaleResult]) -> dict[str, str]:
-    """Return how far simulated times are from measured ones of the same trainings, in words, by algorithm."""
+    """Return in words, by algorithm, how much simulated and measured times of the same trainings differ."""
     found: dict[str, list[float]] = {}
     for outcome in (outcome for scale in scales for outcome in scale.outcomes.values()):
         for name, error in outcome.simulator_errors:
@@ -121,7 +122,7 @@ def simulator_errors(scales: Sequence[ScaleResult]) -> dict[str, str]:
 
 
 def against_one_rank(papers: Sequence[PaperAnswers]) -> dict[str, str]:
-    """Return what each paper's method saves against one rank alone, by paper, as the picture of main claims has it."""
+    """Return the saving of each paper's method over one rank alone, by paper, as in the picture of the main claims."""
     controls = {
         paper.about["name"]: row for paper in papers for row in headlines.rows(paper.main[0]) if row.is_control
     }
@@ -129,7 +130,7 @@ def against_one_rank(papers: Sequence[PaperAnswers]) -> dict[str, str]:
 
 
 def not_decided(papers: Sequence[PaperAnswers]) -> list[str]:
-    """Return a line for each claim of a paper that is to be tried and is not decided, with what would decide it."""
+    """Return a line for each tried but undecided claim of a paper, with what would decide it."""
     return [
         f"{said(paper, answer)} {sentences.why_open(answer)}"
         for paper in papers
@@ -139,9 +140,9 @@ def not_decided(papers: Sequence[PaperAnswers]) -> list[str]:
 
 
 def not_tried(papers: Sequence[PaperAnswers]) -> list[str]:
-    """Return a line for each claim of a paper that nothing here tries, with the reason's first sentence.
+    """Return a line for each claim of a paper that no target tries, with the first sentence of the reason.
 
-    Claims that only describe a method are left to the papers' pages.
+    Claims that only describe a method are on the papers' pages.
     """
     return [
         f"{said(paper, answer)} {sentences.first_sentence(answer.claim['not_covered'])}"
@@ -152,7 +153,7 @@ def not_tried(papers: Sequence[PaperAnswers]) -> list[str]:
 
 
 def is_described(answer: Answer) -> bool:
-    """Return whether a claim could not come out otherwise: it describes a method, or follows from how it is made."""
+    """Return whether a claim could not have another result: it describes a method, or follows from its construction."""
     return answer.is_built or answer.claim["kind"] == BY_CONSTRUCTION
 
 
@@ -163,5 +164,5 @@ def said(paper: PaperAnswers, answer: Answer) -> str:
 
 
 def described(svg: str) -> str:
-    """Return the title that a picture has in words."""
+    """Return the title of a picture."""
     return re.search(r"<title>(.*?)</title>", svg, re.DOTALL)[1]

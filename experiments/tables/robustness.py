@@ -16,7 +16,8 @@ from experiments.tables.targets import Found
 class Robustness:
     """The verdict on one algorithm's time over the options that a paper leaves open, in simulated time.
 
-    claim: what it decides. config: ours. other: name and configuration. options: overrides by name. scenario: where.
+    claim: the claim that it decides. config: configuration of the algorithm. other: name and configuration of the
+    compared one. options: overrides by name. scenario: scenario of the comparison.
     """
 
     claim: str

@@ -13,7 +13,7 @@ from experiments.tables.report import read_outcomes
 
 @dataclass(frozen=True)
 class ScaleResult:
-    """The outcomes at a scale. dates: when they were made, by target."""
+    """The outcomes at a scale. dates: the dates at which they were made, by target."""
 
     name: str
     outcomes: dict[str, Outcome]
@@ -22,7 +22,7 @@ class ScaleResult:
 
     @classmethod
     def of(cls, folder: Path, papers: Sequence[Path]) -> "ScaleResult":
-        """Return what lies in a folder that has the name of its scale; without outcomes if there is none.
+        """Return the outcomes in a folder whose name is the scale's; there are none if the folder does not exist.
 
         Raises ValueError for outcomes that do not fit the claims of ``papers``.
         """
@@ -35,23 +35,23 @@ class ScaleResult:
 
     @property
     def has_runs(self) -> bool:
-        """Whether any outcome is made of runs, and not of counts and formulas alone."""
+        """Return whether any outcome has runs, and not just counts and formulas."""
         return any(outcome.runs for outcome in self.outcomes.values())
 
     def told(self, key: str) -> str:
-        """Return what the outcomes say under a key of their provenance."""
+        """Return the different values of a key in the provenance of the outcomes."""
         return ", ".join(
             sorted({outcome.provenance[key] for outcome in self.outcomes.values() if key in outcome.provenance})
         )
 
     @property
     def commits(self) -> str:
-        """The commits of the runs."""
+        """Return the commits of the runs."""
         said = {outcome.provenance.get("code of the runs", "none") for outcome in self.outcomes.values()}
         return ", ".join(sorted({commit for some in said for commit in some.split(", ")} - {"none"})) or "none"
 
     @property
     def span(self) -> str:
-        """When it was made."""
+        """Return the first and the last day on which outcomes were made."""
         days = sorted({date.partition(" ")[0] for date in self.dates.values()})
         return " to ".join(dict.fromkeys([days[0], days[-1]]))

@@ -8,7 +8,7 @@ from experiments.tables.draw import Panel, draw
 
 
 class Section:
-    """The tables, figures, findings and notes of a target. folder: where its figures go."""
+    """The tables, figures, findings and notes of a target. folder: the folder of its figures."""
 
     def __init__(self, name: str, folder: Path):
         self.name, self.folder = name, folder
@@ -22,8 +22,11 @@ class Section:
         self.tables.append(Table(caption, headers, [[str(cell) for cell in row] for row in rows]))
 
     def figure(self, caption: str, panels: list[Panel], times: bool = True, shows: str = "times"):
-        """times: whether it shows some, so that the simulator's error belongs under it; shows: which, as of
-        `Figure`."""
+        """Draw a figure.
+
+        times: whether it shows times, so that the simulator's error belongs in its caption. shows: the shown quantity,
+        as in `Figure`.
+        """
         svg = f"{self.name}-{len(self.figures) + 1}.svg"
         draw(self.folder / svg, panels)
         self.figures.append(Figure(caption, svg, times, shows))
@@ -32,13 +35,13 @@ class Section:
         self.notes.append(text)
 
     def break_even(self, *found: BreakEven):
-        """Add where a method begins to save time, for the strip of all methods."""
+        """Add break-evens of a method, for the strip of all methods."""
         self.break_evens += found
 
     def finding(self, claim: str, accounting: str, cases: list[Case], reason: str = ""):
-        """Hold a claim against what was found in each case.
+        """Add the finding on a claim.
 
-        claim: its id. accounting: how time, bytes or accuracy were counted, for how many ranks and on what. reason: why
-        the claim does not hold where it does not.
+        claim: its id. accounting: how time, bytes or accuracy were counted, for how many ranks and on which runs.
+        reason: why the claim does not hold, if it does not.
         """
         self.findings.append(Finding(claim, accounting, corrected(cases), reason))

@@ -1,4 +1,4 @@
-"""The finding on a claim, in words: one effect with its interval, its source and its place, and how sure it is."""
+"""The finding on a claim, in words: one effect with its interval, source and place, and its certainty."""
 
 from collections.abc import Sequence
 
@@ -18,8 +18,9 @@ from experiments.tables.answers import GRADES, OPEN, Answer, Evidence
 from experiments.tables.wording import NO_NUMBER, paper_figure
 
 SIGNS = {MEASURED: "●", SIMULATED: "○", TIMING_ONLY: "○"}
+"""Signs of the sources of times."""
 NO_TIMES = "◇"
-"""The sign of bytes, accuracies, and what else has no times in it."""
+"""Sign of bytes, accuracies, and other cases without times."""
 VERDICT_WORDS = {
     SUPPORTED: "holds",
     ALIKE: "no difference",
@@ -44,16 +45,16 @@ CONDITIONS = (
 )
 """The words in which conditions are told."""
 ON_NUMBER = {AGREES: "agrees with the paper's {}", MORE: "more than the paper's {}", LESS: "less than the paper's {}"}
-"""What a case says of the paper's number."""
+"""Texts for the position of a case relative to the paper's number."""
 
 
 def sign(one: Evidence) -> str:
-    """Return the sign of where a case's times come from."""
+    """Return the sign for the source of a case's times."""
     return SIGNS.get(one.case.source, NO_TIMES)
 
 
 def effect(one: Evidence) -> str:
-    """Return a case in one clause: estimate with interval, against whom, the paper's number, where, at which scale."""
+    """Return a case as a clause: estimate with interval, baseline, the paper's number, condition and scale."""
     case, (baseline, condition) = one.case, one.place
     words = case.verdict if case.estimate is None else case.text()
     than = "than" if OPPOSITES.keys() & set(words.split()) else "against"
@@ -64,19 +65,21 @@ def effect(one: Evidence) -> str:
 
 
 def on_number(case: Case) -> str:
-    """Return what a case says of the paper's number; empty if there is none, or if that is not known."""
+    """Return the position of a case relative to the paper's number; "" if there is no number, or it is unknown."""
     return ON_NUMBER[case.on_number].format(f"{case.number:g}") if case.on_number else ""
 
 
 def number(claim: dict) -> str:
-    """Return the paper's number of a claim; empty if there is none."""
+    """Return the paper's number on a claim; "" if there is none."""
     said = paper_figure(claim)
     return "" if said == NO_NUMBER else said
 
 
 def best(some: Sequence[Evidence], answer: Answer) -> str:
-    """Return the best of some evidence of an answer, how many of all cases say the same, and how many are undecided;
-    empty if there is none."""
+    """Return the best of some evidence of an answer, with the number of cases that agree and of undecided ones.
+
+    Returns "" if there is no evidence.
+    """
     if not some:
         return ""
     count = len(answer.evidence)
@@ -85,7 +88,8 @@ def best(some: Sequence[Evidence], answer: Answer) -> str:
 
 
 def how_sure(answer: Answer) -> str:
-    """Return the grade of what holds and of what does not, with the simulator's error, or with what would decide it."""
+    """Return the grade of what holds and of what does not, with the simulator's error, or what would decide the claim.
+    """
     if not answer.is_decided:
         return f"{OPEN}: {why_open(answer)}"
     found = [some[0] for some in (answer.holding, answer.failing) if some]
@@ -96,17 +100,17 @@ def how_sure(answer: Answer) -> str:
 
 
 def simulator_error(one: Evidence) -> str:
-    """Return the simulator's error beside a simulated case; empty where nothing was simulated."""
+    """Return the simulator's error of a simulated case; "" for other cases."""
     return f"simulator's error: {one.case.simulator_error.rpartition(': ')[2]}" if one.case.simulator_error else ""
 
 
 def errors_of(cases: Sequence[Case]) -> str:
-    """Return the simulator's error beside cases, each once."""
+    """Return the simulator's errors of cases, each once."""
     return "; ".join(dict.fromkeys(case.simulator_error for case in cases if case.simulator_error))
 
 
 def why_open(answer: Answer) -> str:
-    """Return why a claim is not decided, and how many seeds would decide it."""
+    """Return why a claim is undecided, and the number of seeds that would decide it."""
     if not answer.evidence and answer.off:
         return f"{effect(answer.off[0])}; {simulator_error(answer.off[0])}; the clock is to decide it"
     if not answer.evidence:
@@ -121,7 +125,7 @@ def why_open(answer: Answer) -> str:
 
 
 def errors(some: Sequence[float]) -> str:
-    """Return relative errors in words: the only one, or from the least to the greatest."""
+    """Return relative errors in words: a single one, or the range from the least to the greatest."""
     low, high = (f"{100 * error:+.0f}" for error in (min(some), max(some)))
     return f"{low} %" if low == high else f"{low} to {high} %"
 

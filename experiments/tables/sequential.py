@@ -1,13 +1,13 @@
-"""Two looks at a target: after its seeds, and, where as many seeds again may decide a case, after twice as many.
+"""Two looks at a target: with its seeds, and, if more seeds may decide a case, with twice as many seeds.
 
     python -m experiments.tables.sequential results/SCALE
 
 The rule is fixed before the first run. A target has a second look if twice the seeds of one of its undecided cases
-would probably decide that case; all cases of the target then count with all seeds. Each look has the level of its
-number of seeds (`effect.level`), 1 % for up to ten seeds and 2 % for twenty, so both together are wrong in no more than
-3 %.
+would probably decide this case. Then all cases of the target count with all seeds. Each look has the level for its
+number of seeds (`effect.level`): 1 % for up to ten seeds, and 2 % for twenty. So both together err in at most 3 % of
+cases.
 
-The command prints what the cases of the outcomes in a folder take that are not decided.
+The command prints, for the undecided cases of the outcomes in a folder, the number of seeds that would decide them.
 """
 
 import argparse
@@ -20,13 +20,13 @@ from experiments.runner.outcome import EVIDENCE, INCONCLUSIVE, Case, Outcome, lo
 from experiments.runner.run_spec import MEASURED
 
 LOOKS = 2
-"""The most looks: the second one has this many times the seeds of the first."""
+"""Greatest number of looks; the second look has this many times the seeds of the first."""
 
 
 def takes_second_look(case: Case) -> bool:
-    """Return whether twice the seeds of a case would decide it with the planned probability, and its own do not.
+    """Return whether twice the seeds of a case would decide it with the planned probability, and its own seeds do not.
 
-    Trainings by the clock take minutes each, so they have the seeds that they have.
+    Measured trainings take minutes each, so they keep their number of seeds.
     """
     is_open = case.verdict == INCONCLUSIVE and case.kind == EVIDENCE and case.source != MEASURED
     return is_open and case.seeds < (case.seeds_needed or 0) <= LOOKS * case.seeds
@@ -42,7 +42,7 @@ def undecided_targets(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def advice(case: Case) -> str:
-    """Return what a case takes that is not decided."""
+    """Return what would decide an undecided case."""
     if not case.seeds_needed or case.seeds_needed <= case.seeds:
         return "more seeds would not decide it"
     needed = f"{case.seeds_needed} seeds would decide it"
@@ -50,7 +50,7 @@ def advice(case: Case) -> str:
 
 
 def undecided(folder: Path) -> list[tuple[str, str, str, str, str]]:
-    """Return target, condition, baseline, estimate and advice of each case of the evidence that is not decided."""
+    """Return target, condition, baseline, estimate and advice of each undecided case of the evidence."""
     return [
         (outcome.target, case.condition, case.baseline, case.text(), advice(case))
         for outcome in map(load, sorted(folder.glob("*.json")))

@@ -1,4 +1,4 @@
-"""The outcome of a target: what it shows, with the runs, sources and caveats of its numbers."""
+"""The outcome of a target: its tables and figures, with the runs, sources and caveats of its numbers."""
 
 import time
 from pathlib import Path
@@ -17,16 +17,16 @@ from grsgd.runs.run_file import Run
 from grsgd.training.description import commit
 
 MIN_STEP_CPU_SECONDS = 0.02
-"""Seconds of the processor's time from which on a testbed slows computations evenly (docs/how-to/testbed.md)."""
+"""Processor seconds of a step from which on a testbed slows computations evenly (docs/how-to/testbed.md)."""
 QUANTITIES = {
     "times": measures.seconds_per_step,
     "waiting": lambda run: float(part_of_a_step(run, "wait").mean()),
 }
-"""Numbers of a run that figures show, and that simulated runs are held against the clock with."""
+"""Numbers of a run that figures show, and for which simulated runs are compared with measured ones."""
 
 
 def outcome(target: Target, plan: Plan, folder: Path, command: str) -> Outcome:
-    """Return what a target shows of its runs; writes its figures into the folder. Raises MissingRun."""
+    """Return the outcome of a target from its runs, and write its figures into the folder. Raises MissingRun."""
     section = Section(target.name, folder)
     used = plan.load_runs(target.name)
     target.show(Found(plan.conditions, plan.results(target.name)), section)
@@ -57,7 +57,7 @@ def outcome(target: Target, plan: Plan, folder: Path, command: str) -> Outcome:
 
 
 def row(plan: Plan, spec: RunSpec, run: Run) -> dict[str, str]:
-    """Return what is told of a run: where it lies, how it was made, and its numbers."""
+    """Return the table row of a run: its file, the command that made it, and its numbers."""
     numbers = {
         "algorithm": run.attributes["algorithm"],
         "ranks": run.attributes["ranks"],
@@ -77,7 +77,7 @@ def row(plan: Plan, spec: RunSpec, run: Run) -> dict[str, str]:
 
 
 def made_on(plan: Plan, used: dict[RunSpec, Run]) -> dict[str, str]:
-    """Return what runs by the clock were made on, and what simulated times were calibrated on."""
+    """Return the machines of measured runs, and of the calibrations of simulated times."""
     places = {
         "clock": sorted({plan.store.hosts.describe(spec) for spec in used if spec.source == MEASURED}),
         "calibrated": plan.store.networks.places(used),
@@ -86,7 +86,7 @@ def made_on(plan: Plan, used: dict[RunSpec, Run]) -> dict[str, str]:
 
 
 def caveats(plan: Plan, used: dict[RunSpec, Run]) -> list[str]:
-    """Return what is to be known of runs by the clock: what could not be emulated, or how evenly."""
+    """Return notes on measured runs: conditions that could not be emulated, or not evenly."""
     on, runs = plan.store.hosts, [run for spec, run in used.items() if spec.source == MEASURED]
     if not runs:
         return []

@@ -1,7 +1,8 @@
-"""The simulator's error, beside what rests on simulated times: how far they are from measured ones.
+"""The simulator's error, next to results from simulated times: the difference of simulated from measured times.
 
-Where it is more than `MOST_ERROR` for an algorithm of a case, the clock decides: the simulated case is shown and not
-counted. A verdict that holds with one calibration or once the error is taken off, and not with another, is none.
+If it is more than `MOST_ERROR` for an algorithm of a case, the measured times decide: the simulated case is shown but
+does not count. A verdict that holds with one calibration but not with another, or not after subtraction of the error,
+is no verdict.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,15 +32,15 @@ from experiments.tables.compare import condition
 from experiments.tables.show import QUANTITIES
 
 MOST_ERROR = 0.1
-"""As a share of the measured time; most runs that were made twice on the testbed differ by less."""
+"""Greatest error as a share of the measured time; most runs that were repeated on the testbed differ by less."""
 MOST_ERRORS = 8
-"""Of the simulator, that are told one by one."""
+"""Greatest number of simulator errors that are listed one by one."""
 
 
 class Error(NamedTuple):
-    """How far simulated times of a training are from measured ones, as a share of those.
+    """The difference of simulated from measured times of a training, as a share of measured times.
 
-    name: of its configuration. algorithm: the label of its runs. condition: where it was made, as cases have it.
+    name: of its configuration. algorithm: the label of its runs. condition: its condition, in the words of cases.
     """
 
     name: str
@@ -49,8 +50,10 @@ class Error(NamedTuple):
 
 
 def with_simulator_errors(outcomes: dict[str, Outcome], plans: Mapping[str, Plan]) -> list[Outcome]:
-    """Return the outcomes with the simulator's error in their captions and beside their simulated cases: that of the
-    target's own trainings, or else of all targets of the paper. plans: by target."""
+    """Return the outcomes with the simulator's error in their captions and in their simulated cases.
+
+    It is the error of the target's own trainings, or else of all targets of the paper. plans: by target.
+    """
     own = {what: {name: simulator_errors(plans[name], name, what) for name in outcomes} for what in QUANTITIES}
     shown = []
 
@@ -80,12 +83,14 @@ def with_simulator_errors(outcomes: dict[str, Outcome], plans: Mapping[str, Plan
     return shown
 
 
-# ---- in words
+# ---- captions
 
 
 def error_note(errors: Iterable[tuple], which: str, what: str = "times") -> str:
-    """Return how far simulated times, or what else, are from measured ones, in words: for each algorithm, or of many,
-    in the middle and at both ends. errors: begin with name and share."""
+    """Return in words the difference of simulated from measured times, or of another quantity.
+
+    It is given for each algorithm; for many algorithms, as median and extremes. errors: begin with name and share.
+    """
     ordered = sorted(errors, key=lambda error: error[1])
     if not ordered:
         return "not held against the clock here"
@@ -103,17 +108,20 @@ def with_error(figure: Figure, note: str, runs: list[dict]) -> Figure:
     return replace(figure, caption=f"{figure.caption} Simulated {figure.shows}, {note}.")
 
 
-# ---- of a case
+# ---- the error of a case
 
 
 def case_with_error(case: Case, own: Sequence[Error], of_paper: Sequence[Error]) -> Case:
-    """Return a case with the simulator's error for its two algorithms, if it rests on simulated times; one that is too
-    far off is not counted. own: of the target's trainings; of_paper: of all trainings of the paper's targets."""
+    """Return a case with the simulator's error for its two algorithms, if it rests on simulated times.
+
+    A case with a large error does not count. own: errors of the target's trainings. of_paper: errors of all trainings
+    of the paper's targets.
+    """
     if case.source not in (SIMULATED, TIMING_ONLY) or "time" not in case.unit:
         return case
     of_sides = [errors_of(algorithm, case.condition, own, of_paper) for algorithm in (case.ours, case.theirs)]
     errors = list(dict.fromkeys(error for side in of_sides for error in side))
-    if not errors:  # of its algorithms nothing was measured
+    if not errors:  # nothing was measured for its algorithms
         return replace(case, simulator_error=error_note(own or of_paper, "the same" if own else "other"))
     which = "the same" if set(errors) <= set(own) else "other"
     case = replace(with_correction(case, *of_sides), simulator_error=error_note(errors, which))
@@ -124,8 +132,10 @@ def case_with_error(case: Case, own: Sequence[Error], of_paper: Sequence[Error])
 
 
 def errors_of(algorithm: str, where: str, own: Sequence[Error], of_paper: Sequence[Error]) -> list[Error]:
-    """Return the errors that tell most of an algorithm in a case: those under its condition, or else of its target, or
-    else of the paper; none if nothing of it was measured."""
+    """Return the most relevant errors of an algorithm for a case.
+
+    They are errors under its condition, or else of its target, or else of the paper; none if nothing was measured.
+    """
     alike = [error for error in own if error.condition == where]
     for errors in (alike, own, of_paper):
         if found := [error for error in errors if error.algorithm == algorithm]:
@@ -134,7 +144,7 @@ def errors_of(algorithm: str, where: str, own: Sequence[Error], of_paper: Sequen
 
 
 def with_correction(case: Case, ours: Sequence[Error], theirs: Sequence[Error]) -> Case:
-    """Return a case whose spread reaches to the effect that is left once the simulator's errors are taken off."""
+    """Return a case whose spread includes the effect after subtraction of the simulator's errors."""
     ends = [end for end in (case.spread_low, case.spread_high, case.estimate) if end is not None]
     if not ends or not ours or not theirs:
         return case
@@ -144,7 +154,7 @@ def with_correction(case: Case, ours: Sequence[Error], theirs: Sequence[Error]) 
 
 
 def robust(case: Case) -> Case:
-    """Return a case that decides only what it decides in all of its spread."""
+    """Return a case that is undecided where its spread contradicts its decision."""
     if case.spread_low is None:
         return case
     told = f"over calibrations and the simulator's error {case.spread_low:.1f} to {case.spread_high:.1f}"
@@ -160,19 +170,18 @@ def noted(case: Case, note: str) -> Case:
 
 
 def without_spread(case: Case) -> Case:
-    """Return a case of runs that all rest on one calibration."""
+    """Return a case without spread, because all its runs rest on one calibration."""
     return replace(case, spread_low=None, spread_high=None)
 
 
-# ---- of a target
+# ---- the errors of a target
 
 
 def simulator_errors(plan: Plan, target: str, what: str = "times") -> list[Error]:
-    """Return how far simulated times of a target are from measured ones of the same trainings. A host that is really
-    slow is simulated as a rank that computes more slowly.
+    """Return the differences of simulated from measured times of the same trainings of a target.
 
-    what: of `QUANTITIES`. Samples are of times; where nothing was measured, as of waiting that there is none, there is
-    no share.
+    A host that is really slow is simulated as a rank that computes more slowly. what: a key of `QUANTITIES`; samples
+    exist only for times. If the measured value is 0, as waiting may be, there is no relative difference.
     """
     measured, simulated = {}, {}
     results = plan.results(target)
@@ -185,7 +194,7 @@ def simulator_errors(plan: Plan, target: str, what: str = "times") -> list[Error
         if (middle := result.median()) is not None:
             alike = replace(need, setting=need.setting.but(source=SIMULATED))
             specs = alike.specs(plan.conditions, plan.rates.rate)
-            first = tuple(spec for spec in specs if "seed=0" in spec.overrides)  # of steps and trajectories one each
+            first = tuple(spec for spec in specs if "seed=0" in spec.overrides)  # one of steps, one of trajectories
             if need.setting.source == MEASURED:
                 measured[type(need), first] = middle, need.setting
             else:
@@ -203,5 +212,5 @@ def error_of(plan: Plan, setting: Setting, share: float) -> Error:
 
 
 def name_of(setting: Setting) -> str:
-    """Return the name of what is trained: that of its file."""
+    """Return the name of a training, from the name of its configuration file."""
     return setting.config.rpartition("/")[2].replace("_", " ")

@@ -1,7 +1,7 @@
-"""The register of tables and figures; each paper's are in its folder's targets.py.
+"""The register of tables and figures; the tables of each paper are in the targets.py of its folder.
 
-A target is two plain functions: the runs that it needs, and what it shows of them. The second is called once, with the
-runs that were made.
+A target is two plain functions: one returns the runs that it needs, and the other shows their results. The second is
+called once, after the runs have been made.
 """
 
 import importlib
@@ -16,10 +16,11 @@ from experiments.tables.section import Section
 from grsgd.runs.run_file import Run
 
 PAPERS = tuple(papers.YEARS)
+"""The short names of the papers."""
 
 
 class Found(dict[Hashable, "list[Run] | Sample"]):
-    """The result of each need, by the key that the target gave it; ``conditions``: those under which runs were made."""
+    """The result of each need, by the key that the target gave it; ``conditions``: the conditions of the runs."""
 
     def __init__(self, conditions: Conditions, results: dict[Hashable, "list[Run] | Sample"]):
         super().__init__(results)
@@ -27,7 +28,7 @@ class Found(dict[Hashable, "list[Run] | Sample"]):
 
 
 class Target(NamedTuple):
-    """A table or figure. needs: the runs, by keys of the target's own; show: writes the section."""
+    """A table or figure. needs: function that returns needs by the target's own keys. show: writes the section."""
 
     name: str
     title: str
@@ -48,16 +49,16 @@ def register(
     needs: Callable[[Conditions], dict[Hashable, Need]],
     show: Callable[[Found, Section], None],
 ) -> None:
-    """Add a target; raises ValueError if the name is taken."""
+    """Add a target; raise ValueError if the name is already registered."""
     if name in TARGETS:
         raise ValueError(f"target {name} is registered twice")
     TARGETS[name] = Target(name, title, needs, show)
 
 
 def chosen(names: list[str]) -> list[Target]:
-    """Return the targets of these names, which may be papers'; of none, all. Raises ValueError for unknown ones."""
+    """Return the targets of these names of targets or papers; all targets for no names. Raises ValueError."""
     for paper in PAPERS:
         importlib.import_module(f"{papers.module(paper)}.targets")
     if unknown := [name for name in names if name not in TARGETS and name not in PAPERS]:
-        raise ValueError(f"no table or figure {unknown[0]!r}; there are {', '.join(PAPERS)}; {', '.join(TARGETS)}")
+        raise ValueError(f"no table or figure {unknown[0]!r}; allowed: {', '.join(PAPERS)}; {', '.join(TARGETS)}")
     return [target for target in TARGETS.values() if not names or {target.name, target.paper} & set(names)]

@@ -31,33 +31,35 @@ from experiments.tables.targets import Found
 from experiments.tables.wording import SOURCES
 
 FEW_SEEDS = 3
-"""Of trainings by the clock, which take minutes each."""
+"""Number of seeds of measured trainings, which take minutes each."""
 DESK_SEEDS = 10
-"""Of trainings at SCALE=desk, which find 10 % of time where trainings vary by 6 %."""
+"""Number of seeds of trainings at SCALE=desk, which detect 10 % of time if trainings vary by 6 %."""
 SAMPLES = "samples"
+"""Key of the needs for samples to the target."""
 
 
 @dataclass(frozen=True)
 class TimeToAccuracy:
-    """One algorithm against others, in time to the target accuracy.
+    """One algorithm compared with others, in time to the target accuracy.
 
     Parameters
     ----------
     claims
         The claim that a comparison decides, by the name of the other algorithm.
     configs
-        By name; the first is ours.
+        Configurations by name; the first is the algorithm.
     alone
         The configuration of ranks that never communicate.
     scenarios
-        With why a claim does not hold there, if it does not.
+        Scenarios, each with the reason why a claim does not hold in it, if it does not.
     measured
-        Those of the scenarios that are made by the clock, too.
+        The scenarios that are measured, too.
     by_clock, at_desk
-        The names of what is compared by the clock, and at SCALE=desk, controls among them. Steps of the networks at
-        SCALE=desk take so long that slow links make no difference, and trainings by the clock too long.
+        Names of the algorithms compared in measured runs, and at SCALE=desk, controls included. At SCALE=desk, the
+        steps of the networks take so long that slow links make no difference, and measured trainings would take too
+        long.
     later
-        The names of those that were published after the paper: compared, and not counted.
+        Names of algorithms that were published after the paper: compared, but not counted.
     """
 
     claims: Mapping[str, str]
@@ -95,7 +97,7 @@ class TimeToAccuracy:
         return times | {(SAMPLES, one): SamplesToTarget(one, time.seeds) for one, time in times.items()}
 
     def show(self, found: Found, section: Section) -> dict[Setting, dict[str, Sample]]:
-        """Return the times to the target accuracy, by place and name."""
+        """Show the times to the target accuracy, and return them by place and name."""
         times = {
             place: {name: found[one] for name, one in some.items()}
             for place, some in self.settings(found.conditions).items()
@@ -114,8 +116,10 @@ class TimeToAccuracy:
         return times
 
     def show_factors(self, found: Found, section: Section, times: Mapping[Setting, Mapping[str, Sample]]):
-        """Write what ours saves of either factor: samples to the target, which vary as trainings do, and seconds a
-        sample, which vary little."""
+        """Write the saving of the algorithm in each factor of its time: samples to the target, and seconds per sample.
+
+        Samples vary as trainings do; seconds per sample vary little.
+        """
         ours, *others = self.configs
         rows = []
         for place, settings in self.settings(found.conditions).items():
@@ -132,7 +136,7 @@ class TimeToAccuracy:
         section.table(caption, ["ranks and links", "time", "against", "samples", "time a sample"], rows)
 
     def cases(self, claim: str, conditions: Conditions, place: Setting, times: Mapping[str, Sample]) -> list[Case]:
-        """Return ours against the others that decide the claim, and against the controls, at one place."""
+        """Return the cases at one place: the algorithm against others that decide the claim, and against controls."""
         ours, *_ = self.configs
         settings = self.of([place], tuple(times))[place]
         kinds = {other: EVIDENCE for other, decides in self.claims.items() if decides == claim}

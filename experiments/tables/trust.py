@@ -1,11 +1,11 @@
-"""Reasons to trust the page beside its intervals, tried anew and written to trust.json in docs/results.
+"""Checks that support the page besides its intervals, repeated and written to trust.json in docs/results.
 
-They are how often a verdict is wrong where there is nothing, and whether recorded runs in simulated time come out the
-same when they are made again, to twelve digits::
+They are the rate of wrong verdicts if there is no effect, and whether recorded simulated runs give the same results
+when they are repeated, to twelve digits::
 
     python -m experiments.tables.trust [--runs 10] [--draws 2000] [--seed 1]
 
-It takes the runs from results/SCALE, where ``make tables-recorded`` has put them.
+The runs are taken from results/SCALE, where ``make tables-recorded`` has put them.
 """
 
 import argparse
@@ -32,19 +32,19 @@ from grsgd.runs.run_file import Run, load_run
 from grsgd.training.description import commit
 
 RECORD = ROOT / "docs" / "results" / "trust.json"
+"""File of the results of the checks."""
 DIGITS = 12
-"""Of numbers that are to be the same: the last digit of a sum depends on the order of its parts."""
+"""Number of digits that must be equal; the last digit of a sum depends on the order of its parts."""
 TIMEOUT = 1800
-"""Seconds of a run that is made again."""
+"""Greatest number of seconds of a repeated run."""
 
 
 @dataclass(frozen=True)
 class Trust:
-    """The trials of one day, at one commit.
+    """The results of the checks on one day, at one commit.
 
-    wrong_supported, wrong_refuted: the greatest rates of wrong verdicts of all nulls, in per cent of findings, of which
-    each null has ``draws``.
-    made: how many runs were made again; equal: how many of them came out the same.
+    wrong_supported, wrong_refuted: the greatest rates of wrong verdicts over all nulls, in per cent of findings; each
+    null has ``draws`` findings. made: number of repeated runs. equal: number of repeated runs with the same result.
     """
 
     date: str
@@ -57,7 +57,7 @@ class Trust:
 
 
 def load(path: Path) -> Trust | None:
-    """Return what was tried; None if nothing was. Raises ValueError for a file that is damaged."""
+    """Return the results in a file; None if it does not exist. Raises ValueError for a damaged file."""
     if not path.exists():
         return None
     try:
@@ -77,7 +77,7 @@ def are_same(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def simulated_runs(outcomes: Iterable[Outcome]) -> list[dict[str, str]]:
-    """Return the runs in simulated time of outcomes, each once, by their files."""
+    """Return the simulated runs of outcomes, each once, in the order of their files."""
     found = {
         run["file"]: run
         for outcome in outcomes
@@ -88,7 +88,7 @@ def simulated_runs(outcomes: Iterable[Outcome]) -> list[dict[str, str]]:
 
 
 def comes_out_the_same(run: dict[str, str], folder: Path) -> bool:
-    """Return whether a run that is made again, in a folder, is the one that is there."""
+    """Return whether a run gives the same result when it is repeated in a folder."""
     again = folder / "again.h5"
     words = [sys.executable, "-m", *shlex.split(run["command"]), "--out", str(again)]
     subprocess.run(words, check=True, timeout=TIMEOUT, stdout=subprocess.DEVNULL)
@@ -96,9 +96,9 @@ def comes_out_the_same(run: dict[str, str], folder: Path) -> bool:
 
 
 def try_anew(outcomes: Iterable[Outcome], runs: int, draws: int, seed: int) -> Trust:
-    """Return what comes of each null and of recorded runs.
+    """Return the results of each null, and of repeated runs.
 
-    runs: how many runs of the outcomes are drawn and made again. draws: how many findings of each null are drawn.
+    runs: number of runs that are drawn from the outcomes and repeated. draws: number of findings drawn of each null.
     """
     there = simulated_runs(outcomes)
     drawn = random.Random(seed).sample(there, min(runs, len(there)))
@@ -113,9 +113,9 @@ def try_anew(outcomes: Iterable[Outcome], runs: int, draws: int, seed: int) -> T
 
 def main(arguments: Sequence[str] | None = None):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--runs", type=int, default=10, help="number of runs at each scale that are made again")
+    parser.add_argument("--runs", type=int, default=10, help="number of runs at each scale that are repeated")
     parser.add_argument("--draws", type=int, default=2000, help="number of findings of each null")
-    parser.add_argument("--seed", type=int, default=1, help="of what is drawn")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random draws")
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of the scales' outcomes")
     given = parser.parse_args(arguments)
     outcomes = [outcome for folder in sorted(given.results.iterdir()) for outcome in read_outcomes(folder)[0].values()]

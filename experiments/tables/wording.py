@@ -1,4 +1,4 @@
-"""How claims and what was found on them are put into words."""
+"""The words for claims and for findings on them."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ SYMBOLS = {
     NOT_MADE: "–",
     NOT_COVERED: "∅",
 }
-"""The signs of all verdicts on a claim, the most favourable first."""
+"""The symbols of all verdicts on a claim, the most favourable verdict first."""
 SOURCES = {
     MEASURED: "measured",
     SIMULATED: "simulated",
@@ -53,7 +53,7 @@ CLAIM_WORDS = {
     NOT_MADE: "there is a target for it, which was not made at this scale",
     NOT_COVERED: "nothing here tries it; the reason stands beside it",
 }
-"""The meaning of what else can be said of a claim."""
+"""The meaning of further verdicts on a claim."""
 OTHER_WORDS = {
     EVIDENCE: """a case that is counted; where only some cases of a finding are significant, they are corrected for \
 their number by Hochberg's method""",
@@ -71,19 +71,19 @@ and the effect is known from one side only, as in "at least 40 % less time (35 o
 }
 NO_NUMBER = "no number could be had"
 MOST_COLUMNS = 4
-"""Of a grid, beyond which its rows become its columns."""
+"""Greatest number of columns of a grid; for more, rows and columns are exchanged."""
 
 
 def symbol(verdict: str) -> str:
-    """Return the symbol of a case's or a claim's verdict."""
+    """Return the symbol of a verdict on a case or a claim."""
     return SYMBOLS[verdict]
 
 
 def overall(cases: Iterable[Case]) -> str:
     """Return the key of ``SYMBOLS`` for all cases of a claim together.
 
-    Supported in all cases of the evidence, or in some; if in none, what most of the cases say that are decided, and
-    refuted if those are as many as others; inconclusive if none is.
+    It is supported if all cases of the evidence are, or mixed if some are. If none is supported, it is the verdict of
+    most decided cases, and refuted if there are as many without a difference; inconclusive if no case is decided.
     """
     cases = list(cases)
     counts = Counter(case.verdict for case in cases if case.kind == EVIDENCE)
@@ -97,29 +97,28 @@ def overall(cases: Iterable[Case]) -> str:
 
 
 def simulated_only(cases: Sequence[Case]) -> bool:
-    """Return whether the evidence has times, and none of them was measured."""
+    """Return whether the evidence has times, none of which was measured."""
     sources = {case.source for case in cases if case.kind == EVIDENCE and case.source}
     return bool(sources) and MEASURED not in sources
 
 
 def condition(case: Case) -> str:
-    """Return under what condition, and with which source of time."""
+    """Return the condition with the source of times."""
     return ", ".join(filter(None, [case.condition, SOURCES.get(case.source, case.source)]))
 
 
 def estimate(case: Case) -> str:
-    """Return the estimate with its interval; of a fact without a number, and of what is not known, the verdict."""
+    """Return the estimate with its interval, or the verdict of a case without an estimate."""
     return case.verdict if case.estimate is None else case.text()
 
 
 def case_name(case: Case) -> str:
-    """Return against what, and under what condition."""
+    """Return the baseline and the condition."""
     return ": ".join(filter(None, [case.baseline, condition(case)]))
 
 
 def paper_figure(claim: dict) -> str:
-    """Return the paper's figure: the number where that is a text, or else number, range and unit as far as they are
-    given."""
+    """Return the paper's figure: its text, or else number, range and unit as far as they are given."""
     number, low, high = (claim.get(key) for key in ("number", "low", "high"))
     if isinstance(number, str):
         return number
@@ -132,9 +131,9 @@ def paper_figure(claim: dict) -> str:
 
 
 def middle(cases: Sequence[Case]) -> str:
-    """Return the case of the evidence that has the median estimate, in one clause; empty if no estimate is known.
+    """Return the case of the evidence with the median estimate, as a clause; "" if no estimate is known.
 
-    Of cases in several units, those in the unit of the first; of an even number, the less favourable of the two.
+    Only cases in the unit of the first case count. For an even number, it is the less favourable of two cases.
     """
     ordered = _by_estimate(cases)
     if not ordered:
@@ -154,7 +153,7 @@ def of_one_unit(cases: Iterable[Case]) -> list[Case]:
 
 
 def _clause(case: Case) -> str:
-    """Return the estimate, against what, and under what condition."""
+    """Return the estimate, the baseline and the condition."""
     compares = OPPOSITES.keys() & set(case.text().split())
     against = f" {'than' if compares else 'against'} {case.baseline}" if case.baseline else ""
     return ", ".join(filter(None, [case.text() + against, condition(case)]))
@@ -162,7 +161,7 @@ def _clause(case: Case) -> str:
 
 @dataclass(frozen=True)
 class Grid:
-    """Cases as a table. corner: what the rows are. rows: a heading, and for each column the cases of that cell."""
+    """Cases as a table. corner: header of the rows. rows: a heading, and the cases of each cell, by column."""
 
     corner: str
     columns: list[str]
@@ -170,7 +169,7 @@ class Grid:
 
 
 def grid(cases: Sequence[Case]) -> Grid:
-    """Return the cases by baseline (rows) and condition (columns); the other way round if conditions are many.
+    """Return the cases by baseline (rows) and condition (columns), or exchanged if there are many conditions.
 
     Baselines that are no evidence come last.
     """

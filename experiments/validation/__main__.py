@@ -1,16 +1,16 @@
-"""The testbed held against what it was asked for, and simulated time against the clock::
+"""Comparison of the testbed with its specification, and of simulated with measured times::
 
-    sudo .venv/bin/python -m experiments.validation                       # what ``make validate-simulator`` does; hours
+    sudo .venv/bin/python -m experiments.validation                       # as ``make validate-simulator``; hours
     sudo .venv/bin/python -m experiments.validation --setting four --rounds 3 --algorithm grsgd --algorithm mine.py:Mine
 
-First the links of a testbed and its slow hosts are measured (``rates``). Then in each setting (``settings``) every
-algorithm trains, in rounds: calibration, and then by turns a measurement of computing and a run. Each run is simulated
-with that calibration, and with the computing that was measured just before and after it, because the speed of a machine
-drifts. The medians of the rounds' errors count, beside how well they repeat (``errors``). All-reduces by MPI itself
-cannot be simulated, and are left out.
+First the links of a testbed and its slow hosts are measured (``rates``). Then every algorithm trains in each setting
+(``settings``), in rounds. A round has a calibration, and then in turns a measurement of computing and a run. Each run
+is simulated with the calibration of its round, and with the computing times measured just before and after it, because
+the speed of a machine drifts. The results are the medians of the rounds' errors and their repeatability (``errors``).
+All-reduces by MPI itself cannot be simulated, and are left out.
 
-What is there is not made again, so it goes on where it was ended. Ends with exit code 1 if simulated times are further
-off than is printed, or the testbed.
+Results that exist are not measured again, so an interrupted command can be continued. The exit code is 1 if simulated
+times or the testbed are off by more than the printed limits.
 """
 
 import argparse
@@ -66,21 +66,21 @@ def main() -> int:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Also sets ``variants``, by setting; ends the program where the arguments are wrong."""
+    """Return the arguments, with the dict ``variants`` by setting; end the program if the arguments are wrong."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0])
     names = [setting.name for setting in SETTINGS]
-    parser.add_argument("--setting", choices=names, action="append", help="of the testbed; by default all")
+    parser.add_argument("--setting", choices=names, action="append", help="setting of the testbed; by default all")
     parser.add_argument(
         "--algorithm",
         action="append",
         metavar="NAME",
-        help="name of an algorithm, or FILE.py:CLASS; may be given several times (default: all that are registered)",
+        help="name of an algorithm, or FILE.py:CLASS; may be given several times (default: all registered ones)",
     )
     parser.add_argument("--rounds", type=int, default=5, help="number of rounds (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("results/validation"), help="folder (default: %(default)s)")
     options = parser.parse_args()
     if options.rounds < 1:
-        parser.error("--rounds is 1 or more")
+        parser.error("--rounds must be 1 or more")
     chosen = [setting for setting in SETTINGS if setting.name in (options.setting or names)]
     try:
         options.variants: dict[EmulatedCluster, list[Variant]] = {
@@ -94,8 +94,11 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def testbed_checks(folder: Path, is_to_be_used: bool) -> list[rates.Check]:
-    """Return how the testbed compares with what it was asked for: now, if it is to be used, else when it was used last,
-    so that what was off then does not count as close. Raises TestbedError."""
+    """Return the comparison of the testbed with its specification.
+
+    It is made now if the testbed will be used. Otherwise it is the comparison at the last use, so that deviations at
+    that time are not forgotten. Raises TestbedError.
+    """
     if not is_to_be_used and (kept := rates.load_checks(folder)):
         return kept
     found = list(tqdm(rates.measure_checks(folder, BASE), desc="the testbed itself"))

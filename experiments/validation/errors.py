@@ -1,4 +1,4 @@
-"""How far simulated times are from those by the clock, and how well these repeat."""
+"""The difference of simulated from measured times, and the repeatability of measured times."""
 
 import statistics
 from collections.abc import Iterable, Mapping
@@ -11,20 +11,20 @@ from experiments.validation.settings import EmulatedCluster
 from experiments.validation.variant import Variant
 
 MEDIAN_ERROR, ERROR = 0.03, 0.05
-"""The most that the median of all rows, and a row, may be off."""
+"""Greatest allowed errors: of the median of all rows, and of a row."""
 TO_SIGMA = 1.4826
-"""From the median of absolute deviations to the standard deviation, of a normal distribution."""
+"""Factor from the median of absolute deviations to the standard deviation of a normal distribution."""
 
 
 class Times(NamedTuple):
-    """A run's seconds per step, and the share of the time in which its ranks wait for others."""
+    """The seconds per step of a run, and the share of the time in which its ranks wait for others."""
 
     step: float
     waiting: float
 
 
 class Row(NamedTuple):
-    """A variant in a setting: times by the clock and simulated, a pair for each round."""
+    """A variant in a setting, with its measured and simulated times, one pair per round."""
 
     setting: EmulatedCluster
     variant: Variant
@@ -32,17 +32,17 @@ class Row(NamedTuple):
 
     @property
     def errors(self) -> list[float]:
-        """By round, how far the simulated step is from the measured one, as a share of that."""
+        """Return the relative difference of the simulated from the measured step, by round."""
         return [simulated.step / measured.step - 1 for measured, simulated in self.rounds]
 
     @property
     def error(self) -> float:
-        """The median."""
+        """Return the median of the errors."""
         return statistics.median(self.errors)
 
     @property
     def repeatability(self) -> float:
-        """The standard deviation of the errors, by the median of the deviations from their median."""
+        """Return the standard deviation of the errors, from the median of their absolute deviations."""
         return TO_SIGMA * statistics.median(abs(error - self.error) for error in self.errors)
 
     @property
@@ -56,7 +56,7 @@ class Row(NamedTuple):
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Return all rows, in Markdown."""
+    """Return the table of all rows, in Markdown."""
     lines = []
     for row in rows:
         (measured, simulated), is_off = row.medians(), "" if row.is_close else "off"
@@ -79,7 +79,7 @@ def waiting(times: Times) -> str:
 
 
 def verdicts(rows: list[Row]) -> dict[str, bool]:
-    """Return sentences that say how close the rows are, and whether that is close enough."""
+    """Return sentences on the errors of the rows, each with whether the errors are within the limits."""
     found = {}
     by_setting: Mapping[EmulatedCluster, list[Row]] = {row.setting: [] for row in rows}
     for row in rows:

@@ -1,4 +1,4 @@
-"""The testbed held against what it was asked for: rates of links, and how slow slow hosts are."""
+"""Comparison of the testbed with its specification: rates of links, and speeds of slow hosts."""
 
 import json
 import subprocess
@@ -16,12 +16,11 @@ MIB = 1024 * 1024
 RATE = "100mbit"
 BYTES_PER_SECOND = 100e6 / 8
 MIN_SHARE = {MIB // 4: 0.75, 4 * MIB: 0.85, 16 * MIB: 0.90}
-"""Least share of the links' rate that a ring all-reduce fills at best of eight times in a row, by the bytes of an
-array."""
+"""Least share of the links' rate that a ring all-reduce must reach, as the best of eight, by bytes of the array."""
 KEPT = "testbed.json"
-"""The file of the checks."""
+"""Name of the file with the checks."""
 SECONDS = 300.0
-"""The longest that a measurement may take; `grsgd calibrate` takes a hundred."""
+"""Greatest number of seconds of a measurement; `grsgd calibrate` takes a hundred."""
 SPIN = """
 import sys, time
 sum(i * i for i in range(300_000))
@@ -30,11 +29,11 @@ while time.perf_counter() < end:
     sum(i * i for i in range(300_000))
 print(time.process_time() - begin)
 """
-"""Computes for five seconds; prints how many seconds of a core it had for it."""
+"""Program that computes for five seconds, and prints the seconds of a core that it has had."""
 
 
 class Check(NamedTuple):
-    """A share of what was asked for, and between which bounds it should be."""
+    """A share of a specified value, with the limits within which it should be."""
 
     what: str
     found: float
@@ -47,9 +46,9 @@ class Check(NamedTuple):
 
 
 class Share(NamedTuple):
-    """The share of the links' rate that a ring all-reduce fills, of its payload: on average, and at best.
+    """The share of the links' rate that a ring all-reduce reaches with its payload: on average, and at best.
 
-    A link never lets more through than its rate, whatever the machine does besides; how much less, that decides.
+    A link never carries more than its rate, whatever else the machine does, so the best share shows the link itself.
     """
 
     mean: float
@@ -57,9 +56,9 @@ class Share(NamedTuple):
 
 
 def shares_of_the_wire(testbed: Testbed, sizes, links: int, seconds: float = SECONDS) -> dict[int, Share]:
-    """Return shares by the size of the array in bytes, on so many links of ``RATE``.
+    """Return shares by bytes of the array, on ``links`` links of ``RATE``.
 
-    Raises subprocess.CalledProcessError, or TimeoutExpired after so many seconds.
+    Raises subprocess.CalledProcessError, and TimeoutExpired after ``seconds``.
     """
     command = testbed.mpiexec(["-n", testbed.count, sys.executable, HERE / "ring.py", *sizes])
     found = {}
@@ -78,10 +77,11 @@ def output(command: list, seconds: float) -> str:
 def spin(testbed: Testbed, seconds: float = 60) -> list[float]:
     """Let all hosts compute at the same time; return the seconds of a core that each has had.
 
-    In turns of a few milliseconds and for long enough to be throttled evenly. How much is done in such a second is not
-    the hosts' doing: cores that are threads of one slow each other, the one of a host that waits more the most.
+    They compute in turns of a few milliseconds, and for long enough to be throttled evenly. The work done in such a
+    second does not count, because cores that are threads of one physical core slow each other, and the core of a host
+    that waits more is slowed most.
 
-    Raises subprocess.CalledProcessError, or TimeoutExpired after so many seconds.
+    Raises subprocess.CalledProcessError, and TimeoutExpired after ``seconds``.
     """
     jobs = [
         subprocess.Popen(testbed.enter(host, [sys.executable, "-c", SPIN]), stdout=subprocess.PIPE, text=True)
@@ -97,19 +97,21 @@ def spin(testbed: Testbed, seconds: float = 60) -> list[float]:
 
 
 def save_checks(folder: Path, checks: list[Check]):
-    """Write what was found, for `load_checks`."""
+    """Write the checks to a file for `load_checks`."""
     (folder / KEPT).write_text(json.dumps(checks))
 
 
 def load_checks(folder: Path) -> list[Check]:
-    """Return what was found last; nothing if nothing was checked."""
+    """Return the last checks; an empty list if there were none."""
     file = folder / KEPT
     return [Check(*fields) for fields in json.loads(file.read_text())] if file.exists() else []
 
 
 def measure_checks(folder: Path, config: Path) -> Iterator[Check]:
-    """Yield the shares that links have of their rates, and slow hosts of a core. ``config``: what ``grsgd calibrate``
-    computes meanwhile. Raises TestbedError where there can be no testbed."""
+    """Yield the shares of their rates that links reach, and the shares of a core that slow hosts get.
+
+    ``config``: configuration for ``grsgd calibrate``. Raises TestbedError if this machine cannot have a testbed.
+    """
     with Testbed(hosts=4, rate=RATE) as testbed:
         for size, share in shares_of_the_wire(testbed, MIN_SHARE, links=4).items():
             yield Check(f"links of {RATE}, ring all-reduce of {size / MIB:g} MiB", share.best, MIN_SHARE[size], 1.05)
@@ -119,7 +121,7 @@ def measure_checks(folder: Path, config: Path) -> Iterator[Check]:
         yield Check(f"links of {RATE}, calibrated", found.bandwidth / BYTES_PER_SECOND, 0.85, 1.02)
     with Testbed(hosts=4, rate=RATE, medium="shared") as testbed:
         share = shares_of_the_wire(testbed, [MIB], links=1)[MIB]
-        # of all: a full queue lets a single one be faster
+        # the mean of all: a full queue lets a single one be faster
         yield Check(f"shared medium of {RATE}, ring all-reduces of 1 MiB", share.mean, 0.75, 1.05)
     with Testbed(hosts=2, rate=RATE, mtu=1500) as testbed:
         share = shares_of_the_wire(testbed, [4 * MIB], links=2)[4 * MIB]

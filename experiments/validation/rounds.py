@@ -1,4 +1,4 @@
-"""Runs on a testbed, round by round, with what was calibrated around each; and the same runs in simulated time."""
+"""Runs on a testbed, round by round, with the measurements around each run; and the same runs in simulated time."""
 
 import json
 from dataclasses import replace
@@ -23,10 +23,11 @@ from grsgd.simulate.network import ComputeSpec, NetworkSpec, network
 from grsgd.simulate.run import simulate
 
 SECONDS = 22.0
-"""About how long a run takes, with the measurements before it."""
+"""Approximate seconds of a run, with the measurements before it."""
 COMPUTING_STEPS, CALIBRATION_STEPS, WORK_STEPS = 30, 60, 20
+"""Numbers of steps in a measurement of computing, in a calibration, and in a measurement of work."""
 TIMEOUT = 180
-"""Seconds for one run or measurement; one that takes longer hangs."""
+"""Seconds after which a run or measurement counts as hung."""
 
 
 def folder_of(out: Path, setting: EmulatedCluster, number: int) -> Path:
@@ -42,22 +43,22 @@ def file_of(folder: Path, setting: EmulatedCluster, variant: Variant) -> Path:
 
 
 def computing_files(folder: Path, variant: Variant) -> tuple[Path, Path]:
-    """Return those of the seconds of a step before and after a run."""
+    """Return the files with the seconds of a step, measured before and after a run."""
     return folder / f"{variant.name}-before.json", folder / f"{variant.name}-after.json"
 
 
 def work_file(folder: Path, variant: Variant) -> Path:
-    """Return that of what a step of the algorithm takes besides."""
+    """Return the file with the work of a step of the algorithm."""
     return folder / f"{variant.name}-work.json"
 
 
 def files_of(folder: Path, variant: Variant) -> tuple[Path, ...]:
-    """Return those of what was measured for a run."""
+    """Return the files of all measurements for a run."""
     return network_file(folder, variant), *computing_files(folder, variant), work_file(folder, variant)
 
 
 def list_missing(out: Path, setting: EmulatedCluster, number: int, variants: list[Variant]) -> list[Variant]:
-    """Return those that are still to be measured in a round."""
+    """Return the variants that are still to be measured in a round."""
     folder = folder_of(out, setting, number)
     return [variant for variant in variants if not is_measured(folder, setting, variant)]
 
@@ -69,12 +70,12 @@ def is_measured(folder: Path, setting: EmulatedCluster, variant: Variant) -> boo
 
 
 def network_file(folder: Path, variant: Variant) -> Path:
-    """Return the file of the calibration that belongs to a run."""
+    """Return the file of the calibration for a run."""
     return folder / f"{variant.name}.toml"
 
 
 def measure(out: Path, setting: EmulatedCluster, variants: list[Variant], rounds: int, bar: tqdm):
-    """Make all rounds of a setting as far as they are missing, in one job each. Raises TestbedError and Unfinished."""
+    """Make the missing runs of all rounds of a setting, in one job each. Raises TestbedError and Unfinished."""
     todo = {folder_of(out, setting, number): list_missing(out, setting, number, variants) for number in range(rounds)}
     todo = {folder: those for folder, those in todo.items() if those}
     if not todo:
@@ -83,7 +84,7 @@ def measure(out: Path, setting: EmulatedCluster, variants: list[Variant], rounds
         host = MpiHost(testbed.mpiexec, testbed.without_cpu_limit)
         for folder, those in todo.items():
             folder.mkdir(parents=True, exist_ok=True)
-            for variant in those:  # what is left of an earlier attempt belongs to another run
+            for variant in those:  # files of an earlier attempt belong to another run
                 for file in files_of(folder, variant):
                     file.unlink(missing_ok=True)
             calibrated = folder / "network.toml"
@@ -119,9 +120,10 @@ def times(out: Path, setting: EmulatedCluster, variant: Variant, rounds: int) ->
 
 
 def network_of(folder: Path, variant: Variant) -> NetworkSpec:
-    """Return the calibrated network, with the computing that was measured around the run, and what the algorithm takes
-    besides. As in a calibration, ranks that differ from the others by no more than noise have no factors of their
-    own."""
+    """Return the calibrated network, with the computing times around the run, and with the algorithm's work.
+
+    As in a calibration, ranks that differ from the others only by noise have no factor of their own.
+    """
     spec = network(str(network_file(folder, variant)))
     both = [json.loads(file.read_text()) for file in computing_files(folder, variant)]
     ranks = [StepTimes(**typical([StepTimes(*times) for times in of_rank])) for of_rank in zip(*both, strict=True)]

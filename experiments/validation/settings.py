@@ -1,4 +1,4 @@
-"""The clusters on which simulated times are held against those by the clock."""
+"""The clusters on which simulated times are compared with measured ones."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,21 +6,24 @@ from dataclasses import dataclass, field
 from grsgd.testbed.hosts import Testbed, fair_share
 
 SHARE_OF_CORES = 0.5
-"""The share that a host has of its fair part of the cores, so that hosts seldom wait for each other; the kernel, which
-is the network, has the rest."""
+"""Share of its fair part of the cores that a host gets, so that hosts seldom wait for each other.
+
+The kernel, which emulates the network, gets the rest.
+"""
 
 
 @dataclass(frozen=True)
 class EmulatedCluster:
-    """A testbed. ``slow``: by host, how many times slower it computes; ``slow_links``: by host, the rate of its link
-    where it is another."""
+    """A testbed. ``slow``: by host, the factor by which it computes more slowly. ``slow_links``: by host, the rate of
+    its     link if it differs.
+    """
 
     name: str
     what: str
     hosts: int
     rate: str
     cpu: float | None = None
-    """Cores of each host; None: most of a fair part."""
+    """Number of cores of each host; None for `SHARE_OF_CORES` of a fair part."""
     slow: Mapping[int, float] = field(default_factory=dict, hash=False)
     slow_links: Mapping[int, str] = field(default_factory=dict, hash=False)
 
@@ -28,7 +31,7 @@ class EmulatedCluster:
         return SHARE_OF_CORES * fair_share(self.hosts) if self.cpu is None else self.cpu
 
     def testbed(self) -> Testbed:
-        """Return the hosts, to be entered. Raises TestbedError."""
+        """Return the testbed, as a context to be entered. Raises TestbedError."""
         return Testbed(self.hosts, self.rate, self.cores(), self.slow, slow_links=self.slow_links)
 
 

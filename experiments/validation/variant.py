@@ -1,4 +1,4 @@
-"""The runs that are validated: every algorithm, in all variants that differ in their traits, found by themselves."""
+"""The runs that are validated: every algorithm, in all variants whose traits differ, which are found automatically."""
 
 import json
 import re
@@ -12,18 +12,21 @@ from grsgd import config
 
 BASE = Path(__file__).with_name("base.toml")
 NOT_SIMULATED = {f'algorithm.variant="{name}"' for name in ("mpi", "shared", "hierarchical", "auto")}
-"""Only the library knows what the first does, hosts of one rank share no memory, and the last is one of the others."""
+"""Variants of all-reduce that are not simulated.
+
+Only the MPI library knows the steps of "mpi". Hosts of one rank share no memory. "auto" is one of the other variants.
+"""
 
 
 class Variant(NamedTuple):
-    """An algorithm, and overrides that make it another one than its defaults do."""
+    """An algorithm, with overrides that change its traits."""
 
     algorithm: str
     options: tuple[str, ...]
 
     @property
     def name(self) -> str:
-        """The name of its files."""
+        """Return the beginning of the names of its files."""
         return "-".join(re.findall(r"[\w.]+", " ".join((self.algorithm, self.options_text))))
 
     @property
@@ -38,9 +41,9 @@ class Variant(NamedTuple):
 
 
 def variants_of(algorithms: Iterable[str], ranks: int) -> list[Variant]:
-    """Return all variants of these algorithms that can be simulated on so many ranks; says which are left out.
+    """Return all variants of these algorithms that can be simulated on ``ranks`` ranks; print which are left out.
 
-    Raises ConfigError for an algorithm that there is not.
+    Raises ConfigError for an algorithm that does not exist.
     """
     found = []
     for variant in (Variant(name, options) for name in algorithms for options in variants(BASE, name)):

@@ -58,7 +58,7 @@ def test_no_name_in_scratch_can_be_guessed(train, tmp_path):
 def test_where_the_run_file_stays_if_it_cannot_be_moved(train, tmp_path):
     done = train(full="yes")
     stays = (tmp_path / "scratch" / "told").read_text().strip()
-    assert done.returncode == 1 and "the run file stays on" in done.stderr and stays in done.stderr
+    assert done.returncode == 1 and "the run file remains on node" in done.stderr and stays in done.stderr
     assert Path(stays).read_text() == "measured\n"
     assert list((tmp_path / "results").iterdir()) == []
 

@@ -214,7 +214,7 @@ def test_a_table_that_reaches_its_time_limit_puts_itself_into_the_queue_and_goes
     job.ends()
     assert (made / "first").read_text() == (made / "second").read_text() == "made\n"
     assert job.show()[0]["Restarts"] == "1"
-    assert "goes on from here" in job.output()
+    assert "the job is requeued" in job.output()
 
 
 @pytest.mark.exhaustive
@@ -228,7 +228,7 @@ def test_a_sweep_makes_what_is_missing(cluster):
     made = files[0].stat().st_mtime_ns
     second = SlurmJob(cluster, *words, **sweep).ends()
     assert files[0].stat().st_mtime_ns == made and files[1].exists()
-    assert second.output().count("is there already") == 1
+    assert second.output().count("already exists") == 1
 
 
 def test_a_requeued_run_starts_over(jobs):
