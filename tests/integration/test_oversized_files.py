@@ -297,7 +297,7 @@ def test_archives_are_of_a_largest_size(tmp_path, monkeypatch):
 
 def test_a_list_that_somebody_else_has_written_is_not_unpickled(tmp_path):
     (tmp_path / "list.pickle").write_bytes(pickle.dumps("theirs"))
-    with pytest.raises(ValueError, match="its SHA-256 is another one: somebody else has written it"):
+    with pytest.raises(ValueError, match="its SHA-256 differs: another program has written it"):
         on_nodes.load_list(tmp_path / "list.pickle", "0" * 64)
 
 

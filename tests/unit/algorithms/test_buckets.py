@@ -205,7 +205,7 @@ def test_gradients_on_a_gpu_are_refused():
 def test_a_trace_is_refused(tmp_path):
     recording = Instrumentation(trace=tmp_path / "run.goal")
     recording.check(tmp_path / "run.h5", False, network_of())
-    with pytest.raises(ConfigError, match="^--trace: not with algorithm.buckets: in GOAL nothing is sent in mid-comp"):
+    with pytest.raises(ConfigError, match="^--trace: not with algorithm.buckets: GOAL cannot express a message"):
         recording.check(tmp_path / "run.h5", False, network_of(), sends_early=True)
 
 

@@ -59,7 +59,7 @@ def test_a_simulation_that_a_signal_ends_is_evaluated(monkeypatch, tmp_path, cap
     assert code == 130 and run.attributes["reason"] == TERMINATED
     assert run.attributes["final_test_accuracy"] == run.curve["test_accuracy"][-1] > 0
     assert run.ranks["steps"].max() < 1000 and (tmp_path / "model.pt").exists()
-    assert f"{TERMINATED}: what was simulated is evaluated" in said and f"{out}: stopped early: {TERMINATED}: " in said
+    assert f"{TERMINATED}: the result so far is evaluated" in said and f"{out}: stopped early: {TERMINATED}: " in said
 
 
 def test_a_second_signal_ends_a_simulation_at_once(monkeypatch, tmp_path, capsys):

@@ -345,7 +345,7 @@ def test_failed_build_leaves_the_page_as_it_was(paper, made, tmp_path):
 @pytest.mark.parametrize(
     "before, after, message",
     [
-        ('targets = ["fig3"]', "targets = []", "'later' is to have either targets or not_covered"),
+        ('targets = ["fig3"]', "targets = []", "'later' must have either targets or not_covered"),
         ('kind = "expected"', 'kind = "guess"', "'exact' is to have a kind: number, direction"),
         ('method = "stand-in"', 'method = "none"', "'later' is to have a method: documented"),
         ('method = "stand-in"', "", "'later' is to have a method: documented"),

@@ -128,8 +128,8 @@ def test_what_may_be_left_out(tmp_path):
     [
         (4, "l2: send 8b to 2 tag 3", "rank 2: allowed: 0 to 1"),
         (4, "l2: send 8 to 1 tag 3", "'l2: send 8 to 1 tag 3': allowed: num_ranks N, rank N {"),
-        (4, "l2: recv 8b from -1 tag 3", "-1 for any rank or any tag"),
-        (4, "l2: recv 8b from 1 tag -1", "-1 for any rank or any tag"),
+        (4, "l2: recv 8b from -1 tag 3", "-1 stands for any rank or any tag"),
+        (4, "l2: recv 8b from 1 tag -1", "-1 stands for any rank or any tag"),
         (4, "l1: calc 8", "label l1: appears twice"),
         (4, "l2: calc -8", "allowed"),
         (4, "l2: calc 8 tag 1", "allowed"),
@@ -140,7 +140,7 @@ def test_what_may_be_left_out(tmp_path):
         (6, "rank 1 {", "rank 1: must come after num_ranks and after the } of another rank"),
         (1, "num_ranks 0", "num_ranks 0: must be from 1 to"),
         (1, "calc 5", "outside of rank N { ... }"),
-        (6, "num_ranks 2", "num_ranks 2: must be from 1 to 1000000, and there once"),
+        (6, "num_ranks 2", "num_ranks 2: must be from 1 to 1000000, and appear once"),
     ],
 )
 def test_wrong_lines_are_named(line, wrong, named, tmp_path):
