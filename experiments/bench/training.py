@@ -74,6 +74,7 @@ class FlatLoop:
 
 class GlooDDP:
     """torch's DistributedDataParallel with gloo."""
+
     def __init__(self, mpi, model):
         self.model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
         self.optimizer = sgd(model.parameters())
@@ -114,6 +115,7 @@ class DecentDP:
 
 class Ours:
     """An algorithm of grsgd in a user's own loop."""
+
     def __init__(self, mpi, model, algorithm: str, **options):
         self.mpi, self.model, self.algorithm, self.sgd = mpi, model, algorithm, sgd(model.parameters())
         self.options = options

@@ -40,6 +40,7 @@ MAX_TIMED_SAMPLES = 256
 
 class Seconds(NamedTuple):
     """The seconds of a run: its training, and the rest."""
+
     training: float
     other: float
     """Seconds for the start, and for the evaluation of snapshots."""

@@ -7,8 +7,8 @@ logarithm of their ratio.
 
 The p values of a finding's evidence are corrected for their number by the procedure of Hochberg (1988, "A sharper
 Bonferroni procedure for multiple tests of significance"). If each case of a finding is significant by itself, all
-cases remain significant: "supported in all cases" needs no correction. A single case needs it if other cases are not
-significant.
+cases remain significant: the correction does not change "supported in all cases". It matters for a single significant
+case among others that are not significant.
 """
 
 import math
@@ -39,7 +39,7 @@ from experiments.runner.sample import Sample
 ZONE_PERCENT = 5.0
 """Per cent of time or bytes within which two sides count as alike: a smaller gain justifies no other algorithm."""
 ZONES_PERCENT = {MEASURED: 10.0}
-"""Per cent of `ZONE_PERCENT` by source of the times.
+"""Values in place of `ZONE_PERCENT`, by source of the times.
 
 Most runs that were repeated on the testbed differed by up to 10 %, regardless of the number of seeds.
 """

@@ -119,7 +119,7 @@ def sum_up(found: Iterable[Forecast], costs: Costs, workers: int) -> str:
     took = f" and took {duration(whole.took / 3600)} of a core" if whole.there else ""
     works = sum(bool(one.work) for one in whole.calibrations)
     return (
-        f"{whole.missing.total() + whole.there} runs, {whole.there} of them are there{took}; the others, with "
+        f"{whole.missing.total() + whole.there} runs, {whole.there} of them exist{took}; the others, with "
         f"{len(whole.calibrations) - works} calibrations and the work of {works} algorithms, take about {hours}, "
         f"{by_clock} by the clock, with {workers} simulation{'s' * (workers != 1)} side by side; the longest takes "
         f"{longest}{downloads(whole.missing)}"

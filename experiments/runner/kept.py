@@ -58,7 +58,7 @@ class KeptRuns:
         """Return in words how many of the planned runs exist, and how long the others take."""
         missing = Counter(kind(one.spec()) for one in planned if one not in existing)
         took = duration(self.hours(missing))
-        return f"{len(planned)} runs, of which {len(existing)} are there; the others take about {took}"
+        return f"{len(planned)} runs, of which {len(existing)} exist; the others take about {took}"
 
     def hours(self, counts: Counter[RunSpec]) -> float:
         """Return the approximate hours for the given numbers of runs of each kind."""

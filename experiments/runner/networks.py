@@ -85,8 +85,9 @@ class Networks:
     def ranks_of_work(self, spec: RunSpec) -> int:
         """Return the number of ranks on which the work of the run's algorithm is measured.
 
-        It is that of a calibration. If redundant ranks compute and code blocks, whose number depends on the number of
-        ranks, it is the run's own number, up to the number of hosts.
+        This is usually the number of ranks of a calibration. An algorithm with redundancy computes and encodes blocks,
+        and their number depends on the number of ranks: its work is measured on as many ranks as the run has, up to
+        the number of hosts.
         """
         return min(spec.ranks, self.hosts.count) if is_redundant(spec) else self.hosts.calibration_ranks
 
@@ -241,7 +242,7 @@ def is_redundant(spec: RunSpec) -> bool:
 def is_stated(spec: RunSpec) -> bool:
     """Return whether both links and computing times are stated, and not measured.
 
-    Such a run is a model of no host, as on the GPUs of a cluster, and its messages take no processor time.
+    Such a run does not model an existing host, but for example GPUs of a cluster. Its messages take no processor time.
     """
     return spec.link.nominal and spec.compute is not None
 

@@ -19,7 +19,8 @@ OFF = "simulated, with an error of more than 10 %"
 """Kinds of cases.
 
 Only evidence counts. A control shows whether something else has the same effect. A case that is true by construction
-could not have had another result. A case that is off had a simulator error above 10 %, so the measurement decides.
+could not have had another result. For a case of kind `OFF`, simulated times differ from measured times
+by more than 10 %, so the measurement decides.
 """
 AT_LEAST, AT_MOST = "at least", "at most"
 """Ways in which an estimate bounds the effect, if one side did not reach its target."""

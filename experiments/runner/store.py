@@ -31,9 +31,9 @@ BEFORE = ""
 class Store:
     """The runs of a scale in a folder that were made by the same code.
 
-    is_joined: whether measured runs and calibrations of other machines count, which ``records.unpack`` has put there.
-    Simulated runs of all machines then have the same networks and processors, and so the same names. code: the code in
-    the names of the runs; None for the present code. Only the present code makes runs.
+    is_joined: whether measured runs and calibrations of other machines count, which ``records.unpack`` has put into
+    the folder. Simulated runs of all machines then have the same networks and processors, and so the same names.
+    code: the code in the names of the runs; None for the present code. Only the present code makes runs.
     """
 
     def __init__(self, folder: Path, on: Hosts, is_joined: bool = False, code: str | None = None):
@@ -76,9 +76,9 @@ class Store:
         return finished_run(self.path(spec))
 
     def place(self, specs: list[RunSpec]) -> str:
-        """Return the other machine on which these measured runs were made, which are compared with each other.
+        """Return the other machine on which all of these measured runs were made; "" for this machine.
 
-        All of them are from one machine; "" if they exist here, or have to be made here.
+        Runs that are compared must be from one machine. Runs that exist nowhere have to be made on this machine.
         """
         for place in ("", *self.places):
             if all(self.path(spec._replace(place=place)).exists() for spec in specs):

@@ -43,7 +43,7 @@ CONDITIONS = (
     "*Tcomm / Tcalc* is the time that a step of SSGD by multicast communicates, over the time that the step computes.\n"
     "*r* is the number of nodes that compute each sample, *n* the number of nodes or ranks."
 )
-"""The words in which conditions are told."""
+"""Explanations of the words in descriptions of conditions."""
 ON_NUMBER = {AGREES: "agrees with the paper's {}", MORE: "more than the paper's {}", LESS: "less than the paper's {}"}
 """Texts for the position of a case relative to the paper's number."""
 

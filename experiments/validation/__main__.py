@@ -43,7 +43,7 @@ def main() -> int:
             for number in range(options.rounds)
         )
         hours = missing * rounds.SECONDS / 3600
-        there = f"{total} runs, of which {total - missing} are there"
+        there = f"{total} runs, of which {total - missing} exist"
         print(f"{there}; the others take about {hours:.1f} hours", flush=True)
         checks = testbed_checks(options.out, is_to_be_used=missing > 0)
         print(checks_table(checks))

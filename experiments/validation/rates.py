@@ -20,7 +20,7 @@ MIN_SHARE = {MIB // 4: 0.75, 4 * MIB: 0.85, 16 * MIB: 0.90}
 KEPT = "testbed.json"
 """Name of the file with the checks."""
 SECONDS = 300.0
-"""Greatest number of seconds of a measurement; `grsgd calibrate` takes a hundred."""
+"""Greatest number of seconds of a measurement; the longest one, `grsgd calibrate`, takes a hundred seconds."""
 SPIN = """
 import sys, time
 sum(i * i for i in range(300_000))

@@ -14,8 +14,10 @@ The kernel, which emulates the network, gets the rest.
 
 @dataclass(frozen=True)
 class EmulatedCluster:
-    """A testbed. ``slow``: by host, the factor by which it computes more slowly. ``slow_links``: by host, the rate of
-    its     link if it differs.
+    """A testbed.
+
+    ``slow``: by host, the factor by which it computes more slowly. ``slow_links``: by host, the rate of its link if it
+    differs.
     """
 
     name: str
@@ -23,7 +25,7 @@ class EmulatedCluster:
     hosts: int
     rate: str
     cpu: float | None = None
-    """Number of cores of each host; None for `SHARE_OF_CORES` of a fair part."""
+    """Number of cores of each host; by default `SHARE_OF_CORES` times a fair share of the cores."""
     slow: Mapping[int, float] = field(default_factory=dict, hash=False)
     slow_links: Mapping[int, str] = field(default_factory=dict, hash=False)
 

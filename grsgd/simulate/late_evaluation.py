@@ -19,7 +19,7 @@ WAIT_SECONDS = 3600.0
 
 
 class Left(NamedTuple):
-    """The process of a rank, and the descriptors of two open files that the rank has left."""
+    """A rank of the ended job: its process, and the descriptors of its two open files of snapshots and notes."""
 
     rank: int
     process: int

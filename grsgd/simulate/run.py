@@ -116,7 +116,9 @@ def evaluate(simulation: Simulation, out: Path, stopped: str, line: ProgressLine
 def write_recording(
     recording: Instrumentation, attributes: dict, reason: str, line: ProgressLine
 ) -> RunFileError | None:
-    """Write the recordings, and print which parts are missing; return an error, because the run file is written first.
+    """Write the recordings, and print which parts are missing.
+
+    An error is returned, and raised by the caller only after the run file is written.
     """
 
     def comments() -> list[str]:

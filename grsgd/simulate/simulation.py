@@ -190,7 +190,7 @@ class Simulation:
             self.is_at_target = any(metric.is_reached(quality.mean, self.config.target) for quality in new)
             if self.is_at_target:
                 self.stop(TARGET_REACHED)
-        if self.request is not None:  # this rank tells all others
+        if self.request is not None:  # this rank passes the request on to all ranks
             self.signals[process].request, self.request = self.request, None
 
     def describe(self) -> dict:

@@ -85,7 +85,7 @@ def test_given_again_nothing_is_made(results, options):
         check=False,
     )
     assert done.returncode == 0 and runs(results) == before
-    assert f"{len(before)} of them are there" in done.stdout + done.stderr
+    assert f"{len(before)} of them exist" in done.stdout + done.stderr
 
 
 def test_unknown_names_are_refused(tmp_path):

@@ -24,7 +24,7 @@ def machine():
 def test_two_figures_of_three_nodes(machine, monkeypatch, tmp_path, capfd):
     monkeypatch.setattr(sys, "argv", ["figures", *ARGUMENTS, f"--out={tmp_path}"])
     assert program.main() == 0
-    assert "7 runs, of which 0 are there" in capfd.readouterr().out
+    assert "7 runs, of which 0 exist" in capfd.readouterr().out
     with (tmp_path / "measured.csv").open() as file:
         rows = {row["method"]: row for row in csv.DictReader(file)}
     assert len(rows) == 7 and len({row["samples"] for row in rows.values()}) == 1, "equal work"
@@ -37,4 +37,4 @@ def test_two_figures_of_three_nodes(machine, monkeypatch, tmp_path, capfd):
     for name in ("figure-8.png", "figure-9.csv", "page.md"):
         assert (tmp_path / name).stat().st_size > 100
     assert program.main() == 0
-    assert "7 runs, of which 7 are there; the others take about 0 s" in capfd.readouterr().out
+    assert "7 runs, of which 7 exist; the others take about 0 s" in capfd.readouterr().out

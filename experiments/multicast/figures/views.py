@@ -70,6 +70,7 @@ def megabytes_sent(run: Run) -> float:
 
 class FigureRun(NamedTuple):
     """A row of the CSV file: one run."""
+
     task: str
     nodes: int
     method: str

@@ -32,13 +32,13 @@ Fewer rounds suffice if the share of time that messages take is known to `grsgd.
 If steps are long there are fewer rounds, but at least `LEAST_ROUNDS`.
 """
 COST_SECONDS = 4.0
-"""Approximate seconds for all rounds of one measured cost."""
+"""Approximate seconds of all rounds that measure one of the costs."""
 ROUND_SECONDS = 0.25
 """Approximate seconds that a rank computes in a round, with messages or without."""
 PAUSE = 2e-3
 """Seconds between two messages that are sent while a rank computes."""
 PINGS, PINGS_BESIDE = 2, 8
-"""Questions per possible round that measure how soon a waiting rank, and a computing rank, notices a message.
+"""Numbers of round trips per round that measure how soon a waiting rank, and a computing rank, notices a message.
 
 A computing rank notices a message late by any time up to the length of a gradient, so it is asked more often.
 """

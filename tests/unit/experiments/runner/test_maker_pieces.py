@@ -150,7 +150,7 @@ def test_a_dry_run_makes_nothing_and_counts_each_run_once():
     assert forecasts["it"].there == seeds and forecasts["it"].missing.total() == seeds + trials
     assert not forecasts["again"].sources
     printed = forecast.format_table(forecasts, costs, workers=2)
-    assert f"{2 * seeds + trials} runs, {seeds} of them are there" in printed
+    assert f"{2 * seeds + trials} runs, {seeds} of them exist" in printed
 
 
 def test_times_in_words():
