@@ -8,8 +8,8 @@ Every node is a host of a testbed. Needs root::
     sbatch slurm/train.sbatch
     slurm/local_cluster.py down
 
-Slurm and munge are those of the distribution. All files that they read and write are in the testbed's folder; the
-machine's own Slurm and munge, if it has any, are left alone.
+Slurm and munge are the packages of the Linux distribution. All files that they read and write are in the testbed's
+folder; the machine's own Slurm and munge, if it has any, are left alone.
 """
 
 import argparse
@@ -56,8 +56,8 @@ PartitionName=local Nodes=ALL Default=YES
 """Configuration file of Slurm.
 
 cred_expire: the time for which a requeued job waits; two minutes by default. config_overrides: a node has the number of
-CPUs in this file, not that of the machine. TmpFS: folder in which PMIx makes a folder of the same name for every step,
-on every node.
+CPUs that this file states; the CPUs of the machine do not count. TmpFS: folder in which PMIx makes a folder of the same
+name for every step, on every node.
 """
 CGROUP_CONF = "CgroupPlugin=cgroup/v1\n"
 """Configuration of control groups: no plugin above uses them, and this one does not look for them when it starts."""

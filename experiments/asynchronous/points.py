@@ -114,7 +114,7 @@ def bound_gradients(method: str) -> int:
 
 
 def throughput_ratio(seconds: list[float]) -> float:
-    """Return gradients per second computed by all workers, over those that m-synchronous SGD applies with the best m.
+    """Return the rate of gradients of all workers over the rate that m-synchronous SGD with the best m applies.
 
     ``seconds``: the fixed time of each worker. The m fastest workers apply m gradients in the time of the slowest of
     them. The ratio is at most 1 + 1/2 + ... + 1/n, hence less than 1 + ln n: with h the ordered times and

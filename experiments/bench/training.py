@@ -143,7 +143,7 @@ def main():
             for topology in ("ring", "complete"):
                 others[f"decent-dp {topology}"] = partial(DecentDP, topology=topology)
         bars = {BAR: FlatLoop} | {name: others[name] for name in (SECOND_BAR,) if name in others}
-        # The background work of an algorithm would slow the others down, so each is timed only beside the references.
+        # The background work of an algorithm would slow other algorithms, so each is timed only with the references.
         groups = [{BAR: FlatLoop} | others]
         allreduce = {f"grsgd {EXACT_ONE}, {v}": partial(Ours, algorithm=EXACT_ONE, variant=v) for v in VARIANTS}
         groups += [{BAR: FlatLoop} | allreduce]

@@ -83,7 +83,7 @@ class SharedMedium(EmulatedHosts):
 def numbers_of(run: Run, method: Method) -> MediumNumbers:
     steps, traffic = int(run.ranks["steps"][0]), run.traffic
     ranks, size = run.attributes["ranks"], run.attributes["model_bytes"]
-    # Headers are counted per receiver, those of a multicast for each receiver; repairs are included.
+    # Repairs are included. Headers are counted once for each receiver, also if a multicast has several receivers.
     headers = traffic["headers"].max(1) if method.transport == "ip-multicast" else traffic["headers"].sum(1)
     interfaces = float(traffic["interface"][:, 0].sum())
     repaired = traffic["repaired"]

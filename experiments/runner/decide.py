@@ -2,8 +2,8 @@
 
 Each case has two answers. The first is on the direction: the effect is significantly on the claimed side, or on the
 other side, or its 95 % interval lies within the equivalence zone, so that both sides are alike. The second is on the
-paper's number: the interval contains it, or lies above or below it. For times and bytes, the interval is that of the
-logarithm of their ratio.
+paper's number: the interval contains it, or lies above or below it. For times and bytes, the interval is computed from
+the logarithm of the ratio.
 
 The p values of a finding's evidence are corrected for their number by the procedure of Hochberg (1988, "A sharper
 Bonferroni procedure for multiple tests of significance"). If each case of a finding is significant by itself, all

@@ -146,7 +146,7 @@ class LearningRates:
         return all(self.find(spec) is not None for specs in trials.values() for spec in specs)
 
     def results(self, tuned: Tuned) -> dict[float, TrialResult]:
-        """Return the results of the deciding trials, which are those with the most seeds, by rate."""
+        """Return the results of the deciding trials by rate: of the trials with the most seeds."""
         trials = self.trials(tuned)
         most = max(map(len, trials.values()))
         return self.measured({rate: specs for rate, specs in trials.items() if len(specs) == most})

@@ -1,4 +1,7 @@
-"""Signals whose exceptions are lost: Python drops one that a handler raises in the callback of a weak reference."""
+"""Signals whose exceptions are lost.
+
+Python drops an exception that a signal handler raises during the callback of a weak reference.
+"""
 
 import signal
 

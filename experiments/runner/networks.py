@@ -207,7 +207,7 @@ class Networks:
     def content(self, spec: RunSpec) -> dict:
         """Return the run's network, for any number of ranks.
 
-        It has all results of the calibration except those of single ranks. For links that were not measured, results
+        It has all results of the calibration except results of single ranks. For links that were not measured, results
         that depend on the rate of the links are left out, too.
         """
         traits = {"medium": spec.link.medium, "multicast": spec.link.multicast}

@@ -232,7 +232,7 @@ class BreakEven:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of one target. notes: information for readers, such as what was computed and not measured."""
+    """The outcome of one target. notes: remarks for readers, such as that a number was computed, not measured."""
 
     target: str
     title: str

@@ -1,4 +1,4 @@
-"""All runs that the chosen targets need, and those of them that exist."""
+"""All runs that the chosen targets need, and which of these runs exist."""
 
 from collections.abc import Hashable, Iterable
 from contextlib import suppress

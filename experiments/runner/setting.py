@@ -1,4 +1,4 @@
-"""A setting: what is trained, on how many ranks, under which conditions, and the source of its times."""
+"""A setting: the training, its number of ranks, its conditions, and the source of its times."""
 
 from dataclasses import dataclass, replace
 

@@ -49,7 +49,7 @@ class AllreduceNumbers(NamedTuple):
 
 
 def points(settings: Iterable[str]) -> list[AllreduceRun]:
-    """Return all runs on these settings; those with the most ranks come first, because they take longest."""
+    """Return all runs on these settings. Runs with the most ranks come first, because they take longest."""
     found = []
     for title in sorted(settings, key=lambda title: -SETTINGS[title].ranks):
         names = contenders(SETTINGS[title].ranks, SETTINGS[title].shape)

@@ -67,7 +67,7 @@ def main() -> int:
         with only_one(folder):
             return record(options, folder) if options.record else make_tables(options, folder)
     except (KeyboardInterrupt, SystemExit) as ended:
-        print(f"{PROGRAM}: interrupted; the same command goes on with what is left", file=sys.stderr)
+        print(f"{PROGRAM}: interrupted; run the same command again to make the remaining runs", file=sys.stderr)
         return ended.code if isinstance(ended, SystemExit) else 130
     except (ConfigError, DataError, TestbedError, Unfinished) as error:
         print(f"{PROGRAM}: error: {error}", file=sys.stderr)

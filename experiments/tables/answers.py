@@ -88,7 +88,7 @@ class Answer:
 
     @cached_property
     def evidence(self) -> list[Evidence]:
-        """Return the counted cases, without simulated ones whose measured counterpart at the same scale differs."""
+        """Return the counted cases, without simulated cases that a measured case at the same scale contradicts."""
         counted = [one for one in self.everything if one.case.kind == EVIDENCE]
         by_clock = {
             (one.scale_rank, one.place): one.case.verdict for one in reversed(counted) if self._is_decided_by_clock(one)

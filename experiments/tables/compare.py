@@ -46,8 +46,7 @@ Settings = dict[Setting, dict[str, Setting]]
 def places(conditions: Conditions, scenarios: Iterable[Scenario], measured: Iterable[Scenario] = ()) -> list[Setting]:
     """Return the places of a comparison.
 
-    They are simulated places in all scenarios except those with slow hosts, and measured places in the scenarios of
-    ``measured`` that are possible.
+    Each scenario without slow hosts has a simulated place. Each possible scenario in ``measured`` has a measured place.
     """
     found = []
     for scenario in scenarios:
@@ -95,7 +94,7 @@ def samples(found: Found, settings: Settings, value: Callable[[Run], float | Non
 
 
 def where(place: Setting) -> str:
-    """Return the scenario, and the links if they are not those of the scale."""
+    """Return the scenario, and the links if they differ from the links of the scale."""
     links = f"links of {place.link.rate}" if place.link else ""
     return ", ".join(filter(None, [links, place.scenario.name if place.scenario != EQUAL or not links else ""]))
 

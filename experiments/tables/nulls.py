@@ -2,7 +2,7 @@
 
     python -m experiments.tables.nulls [--draws 2000] [--seed 1]
 
-Both sides are samples from one distribution, like those of trainings: times to an accuracy vary by 6 to 10 %, and
+Both sides are samples from one distribution, like samples of trainings: times to an accuracy vary by 6 to 10 %, and
 accuracies by 0.6 to 1 point. There is no equivalence zone, which would make wrong verdicts rarer. If a loss up to a
 margin is allowed, ours is lower by exactly this margin; if the paper gives a number, it is the truth. So any verdict on
 the direction is wrong, and so is any answer to the number except "agrees". The rows state whether only one side is
@@ -51,11 +51,7 @@ Draw = Callable[[Generator], list[Pair]]
 
 @dataclass(frozen=True)
 class Rates:
-    """Per cent of findings with wrong cases.
-
-    above: with a case that is wrongly supported, or found above the paper's number. below: with a case that is wrongly
-    refuted, or found below the number.
-    """
+    """Per cent of findings that have a case wrongly supported, or above the paper's number; or refuted, or below it."""
 
     above: float
     below: float
@@ -141,10 +137,7 @@ def _sample(values: np.ndarray, *bounds: frozenset[int]) -> Sample:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """The numbers of an algorithm. correlation: of the deviations of two sides with the same seed.
-
-    Sides with a correlation are compared in pairs.
-    """
+    """An algorithm's numbers. correlation: of deviations with the same seed; if not 0, sides are compared in pairs."""
 
     name: str
     sample: Callable[[np.ndarray], Sample]

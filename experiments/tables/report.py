@@ -164,7 +164,7 @@ def anchor(name: str) -> str:
 
 
 def inline_svg(figure: Figure, folder: Path, prefix: str) -> Markup:
-    """Return the figure's file as an element of a page; ``prefix`` keeps its ids apart from those of other figures."""
+    """Return the figure's file as an element of a page; ``prefix`` makes its ids unique on the page."""
     return _inline((folder / figure.svg).read_text(encoding="utf-8"), figure.caption, prefix)
 
 

@@ -130,7 +130,7 @@ def against_one_rank(papers: Sequence[PaperAnswers]) -> dict[str, str]:
 
 
 def not_decided(papers: Sequence[PaperAnswers]) -> list[str]:
-    """Return a line for each tried but undecided claim of a paper, with what would decide it."""
+    """Return a line for each tried but undecided claim of a paper, with the way to decide it."""
     return [
         f"{said(paper, answer)} {sentences.why_open(answer)}"
         for paper in papers

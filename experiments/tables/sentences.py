@@ -88,8 +88,7 @@ def best(some: Sequence[Evidence], answer: Answer) -> str:
 
 
 def how_sure(answer: Answer) -> str:
-    """Return the grade of what holds and of what does not, with the simulator's error, or what would decide the claim.
-    """
+    """Return how certain an answer is, with the simulator's error; for an open claim, the way to decide it."""
     if not answer.is_decided:
         return f"{OPEN}: {why_open(answer)}"
     found = [some[0] for some in (answer.holding, answer.failing) if some]

@@ -42,7 +42,7 @@ def undecided_targets(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def advice(case: Case) -> str:
-    """Return what would decide an undecided case."""
+    """Return a sentence on how an undecided case could be decided."""
     if not case.seeds_needed or case.seeds_needed <= case.seeds:
         return "more seeds would not decide it"
     needed = f"{case.seeds_needed} seeds would decide it"

@@ -109,7 +109,7 @@ def testbed_checks(folder: Path, is_to_be_used: bool) -> list[rates.Check]:
 def checks_table(checks: list[rates.Check]) -> str:
     return tabulate(
         [(check.what, *(f"{share:.2f}" for share in check[1:]), "" if check.holds else "off") for check in checks],
-        headers=["share of what was asked for", "found", "min", "max", ""],
+        headers=["share of the requested value", "found", "min", "max", ""],
         tablefmt="pipe",
         disable_numparse=True,
     )

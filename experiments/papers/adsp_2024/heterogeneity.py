@@ -22,7 +22,7 @@ SWEEPS = {
     "factor": ("slow worker, times slower", "a worker {:g} times slower", CONSTANT, (2.0, 4.0, 8.0)),
     "probability": ("probability of a delay", "delays of probability {:g}", RANDOM, (0.01, 0.05, 0.2)),
 }
-"""By field of ``Delays``: title of the axis, text for a value, the varied delays, and the values."""
+"""Varied delays by field of ``Delays``: title of the axis, text for a value, the varied delays, and the values."""
 NAMES = (OURS, "BSP", "ASP")
 """adsp, the strategy that waits for all workers, and the strategy that waits for none."""
 UNIT = "% less time per gradient"

@@ -18,8 +18,7 @@ def end_times(starts, waited, first, kinds, messages, nbytes, connection, ends, 
     Parameters
     ----------
     starts, waited
-        The moment at which each rank begins, and its seconds of waiting before. Waits are added one by one, as a
-        driver adds them.
+        The moment at which each rank begins, and its seconds of waiting before. Waits are added one by one.
     first, kinds, messages, nbytes, connection, ends
         The arrays of `grsgd.simulate.fast_ring.program.Program`.
     rate, latency
@@ -27,8 +26,7 @@ def end_times(starts, waited, first, kinds, messages, nbytes, connection, ends, 
     free_at
         The moment at which the last earlier message of each connection has left.
     eager_bytes
-        A message of up to ``eager_bytes`` leaves when it is posted; a longer one leaves when its receive is posted,
-        too.
+        Greatest size of a message that leaves when it is posted; a longer message also needs its receive.
     """
     ranks, count = len(starts), len(nbytes)
     found = np.full(ranks, NOT_YET)
