@@ -346,9 +346,9 @@ def test_failed_build_leaves_the_page_as_it_was(paper, made, tmp_path):
     "before, after, message",
     [
         ('targets = ["fig3"]', "targets = []", "'later' must have either targets or not_covered"),
-        ('kind = "expected"', 'kind = "guess"', "'exact' is to have a kind: number, direction"),
-        ('method = "stand-in"', 'method = "none"', "'later' is to have a method: documented"),
-        ('method = "stand-in"', "", "'later' is to have a method: documented"),
+        ('kind = "expected"', 'kind = "guess"', "'exact' must have a kind: number, direction"),
+        ('method = "stand-in"', 'method = "none"', "'later' must have a method: documented"),
+        ('method = "stand-in"', "", "'later' must have a method: documented"),
         ('headline = "faster"', 'headline = "fastest"', "the headline 'fastest' is none of its claims"),
     ],
 )
