@@ -5,7 +5,7 @@
     python -m experiments.multicast.figures --dry-run             # the number of runs, and their duration
 
 Hosts on a shared medium of 100 Mbit/s run SSGD by unicast and by multicast, CSSGD with every redundancy, grouped
-schemes and ASGD, with the same number of samples per step. In each round every method runs once; SSGD by multicast runs
+schemes and ASGD. All methods use the same number of samples per step. In each round every method runs once; SSGD by multicast runs
 twice, the second time as a control. Runs that exist are not repeated, so an interrupted experiment continues where it
 stopped.
 

@@ -23,7 +23,7 @@ AS_MANY = "ASGD, after as many samples"
 Lines = Mapping[str, Mapping[float, Sample]]
 """Samples by label, and by the value on the horizontal axis."""
 Factors = Mapping[int, float]
-"""Samples that ASGD needs over those of a synchronous algorithm, for the same accuracy, by number of nodes."""
+"""Ratio of the samples that ASGD and a synchronous algorithm need for one accuracy, by number of nodes."""
 
 
 class Shown(NamedTuple):

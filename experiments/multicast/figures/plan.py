@@ -39,8 +39,8 @@ class Small(NamedTuple):
 
     Their layers have about a quarter of the parameters.
 
-    compute_seconds: seconds of a core for a gradient. With a host's share of a core, SSGD by multicast on 8 nodes then
-    computes for a ninth (DNN) or a quarter (CNN) of the time that its messages occupy the medium. So the paper's model
+    compute_seconds: seconds of a core for a gradient. With a host's share of a core, Tcomm / Tcalc of
+    SSGD by multicast on 8 nodes is 9 (DNN) or 4 (CNN). So the paper's model
     has its optimum where the paper states it: r (r-1) <= Tcomm / Tcalc <= r (r+1) for r = 3 and r = 2.
     model_bytes: approximate bytes of the model.
     """
