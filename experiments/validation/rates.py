@@ -78,8 +78,8 @@ def spin(testbed: Testbed, seconds: float = 60) -> list[float]:
     """Let all hosts compute at the same time; return the seconds of a core that each has had.
 
     They compute in turns of a few milliseconds, and for long enough to be throttled evenly. Only the time counts, not
-    the work done in it: cores that are threads of one physical core slow each other, most of all the core of a host that
-    waits more.
+    the work done in it: cores that are threads of one physical core slow each other, most of all the core of a host
+    that waits more.
 
     Raises subprocess.CalledProcessError, and TimeoutExpired after ``seconds``.
     """

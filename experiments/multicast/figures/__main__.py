@@ -5,9 +5,9 @@
     python -m experiments.multicast.figures --dry-run             # the number of runs, and their duration
 
 Hosts on a shared medium of 100 Mbit/s run SSGD by unicast and by multicast, CSSGD with every redundancy, grouped
-schemes and ASGD. All methods use the same number of samples per step. In each round every method runs once; SSGD by multicast runs
-twice, the second time as a control. Runs that exist are not repeated, so an interrupted experiment continues where it
-stopped.
+schemes and ASGD. All methods use the same number of samples per step. In each round every method runs once;
+SSGD by multicast runs twice, the second time as a control. Runs that exist are not repeated, so an interrupted
+experiment continues where it stopped.
 
 The results are, for each figure, a picture and a table. They show the measured values and the values that three ways of
 counting packets to several nodes give for the same runs. A page states which claims of the paper reproduce, and a CSV
