@@ -69,7 +69,10 @@ def from_dlpack(tensor):
 
 
 class ElementwiseKernel:
-    """Calls take inputs, then outputs, none of which are made or cast, and ``size`` where all arrays are raw."""
+    """A kernel, called with its inputs and then its outputs, which it neither makes nor casts.
+
+    ``size`` is given if all arrays are raw.
+    """
 
     def __init__(self, in_params: str, out_params: str, operation: str, name: str):
         self.operation = operation

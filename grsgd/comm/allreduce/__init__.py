@@ -250,7 +250,7 @@ def hierarchical_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale:
 
 
 def across_hosts(comm: Communicator, x, tag: int, scale: float):
-    """Schedule: the all-reduce among one rank of each host."""
+    """Schedule: set x to ``scale`` times its sum over one rank per host."""
     allreduce = halving_doubling_allreduce if x.nbytes <= SHORT_BYTES else ring_allreduce
     yield from allreduce(comm, x, tag, scale)
 

@@ -56,7 +56,7 @@ class Control:
         self.under_way.append((self.comm.Isend(array, rank, tags.CODED_CONTROL, header=array.nbytes), array))
 
     def tell_others(self, word: ControlKind, number_of_round: int):
-        """Tell all other ranks."""
+        """Send a control message to all other ranks."""
         for rank in range(self.comm.size):
             if rank != self.comm.rank:
                 self.tell(rank, word, number_of_round)

@@ -15,9 +15,10 @@ class Parting:
     """One rank's part in the agreement, after its last step.
 
     The lowest rank that is known to have finished is a rank's arbiter. An arbiter proposes to go on without the
-    unfinished ranks when all others have finished, or ``patience`` seconds after its own last step. A rank agrees to
-    one proposal at a time, and an arbiter agrees to its own. A proposal becomes the decision when all remaining ranks
-    have agreed. So no rank is in two decisions, and a rank that comes back after the decision finds itself left behind.
+    unfinished ranks. It does so when all other ranks have finished or are lost, or ``patience`` seconds after its own
+    last step. A rank agrees to one proposal at a time, and an arbiter agrees to its own. A proposal becomes the
+    decision when all remaining ranks have agreed. So no rank is in two decisions, and a rank that comes back after the
+    decision finds itself left behind.
 
     There may be two arbiters, if a lower rank comes back after a higher rank has proposed to end without it. Some ranks
     then hear of one proposal first, and some of the other, so neither proposal gets the agreement of all. So an
