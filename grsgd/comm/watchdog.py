@@ -29,7 +29,7 @@ def within(seconds: float, what: str):
     def watch():
         if not done.wait(min(seconds, threading.TIMEOUT_MAX)):
             time.sleep(0.05 * min(int(rank() or 0), 40))  # the first rank that prints ends the job
-            say(f"{what}: not done after {seconds:g} s: another rank has not called it, has stopped or has died")
+            say(f"{what}: not done after {seconds:g} s: another rank has not joined, has stopped or has died")
             os._exit(1)
 
     threading.Thread(target=watch, name="grsgd-watchdog", daemon=True).start()
