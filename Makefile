@@ -61,7 +61,7 @@ lint: $(READY)
 
 docs: $(READY)  ## the site of the documentation in results/site, to be read without network; rewrites generated text
 	$(BIN)/python -m docs.generate
-	$(BIN)/python -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 bench: $(READY)  ## ratios measured side by side in one run
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .[bench]

@@ -9,6 +9,8 @@ The kinds are in ``KINDS``. ``tests/integration/test_site.py`` holds the pages e
 """
 
 import argparse
+import ast
+import inspect
 import re
 import sys
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+import grsgd
 from grsgd.algorithms.find import find
 from grsgd.cli.fields import allowed, default, resolved
 from grsgd.cli.parser import make_parser
@@ -138,7 +141,20 @@ def table(header: list[str], lines: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in [header, ruler, *lines])
 
 
-KINDS = {"options": options, "keys": keys, "commands": commands}
+def signature(name: str) -> str:
+    """Return the signature of a public function of ``grsgd``, as its source has it, one parameter per line."""
+    (definition,) = ast.parse(inspect.getsource(inspect.unwrap(getattr(grsgd, name)))).body
+    returned = f" -> {ast.unparse(definition.returns)}" if definition.returns else ""
+    parameters = "".join(f"    {parameter},\n" for parameter in parameters_of(definition.args))
+    return f"```python\ngrsgd.{name}(" + (f"\n{parameters}" if parameters else "") + f"){returned}\n```"
+
+
+def parameters_of(given: ast.arguments) -> list[str]:
+    """Return the parameters of a function as text."""
+    return re.split(r", (?![^\[(]*[\])])", ast.unparse(given)) if ast.unparse(given) else []
+
+
+KINDS = {"options": options, "keys": keys, "commands": commands, "signature": signature}
 """Kind of generated text: the function that returns it, given what stands behind ``of``."""
 
 

@@ -29,17 +29,21 @@ from grsgd.text import printable
 class Run:
     """Training run of n ranks with s snapshots.
 
-    ``attributes``: str, int, float, bool or lists of them; the attributes in ``ATTRIBUTES`` are required. None means
-    unknown and is not stored. ``final_test_accuracy`` (a fraction of 1), or the same attribute of the run's ``metric``,
-    is NaN if it is not known. ``curve``: one value per snapshot, [s]: float64, but int64 for ``step`` and ``samples``;
-    NaN if not measured. ``ranks``: one value per rank, [n]: int64 for ``steps`` and ``samples``, float64 seconds for
-    the rest. ``traffic``: int64 ``sent``, ``messages`` and ``headers`` [n, n], where element i, j is from rank i to
-    rank j; ``sent_once`` [n]; float64 ``interface`` [n, 2], NaN if not counted. ``staleness``: int64 ``value`` [k], in
-    steps, ascending; ``count`` [n, k], the merged models of each age at each rank. ``extra``: further groups, which
-    users add; reading and saving keeps them. They are nested dicts: a dict per group, an array per dataset, any other
-    value for an attribute of its group. A group inside one of the four groups above is under the name of that group:
-    ``extra["traffic"]["eth0"]``. ``units``: (unit, description) of the datasets that ``LAYOUT`` does not list, by path:
-    ``units["traffic/eth0/sent"]``.
+    - ``attributes``: str, int, float, bool or lists of these; the names in ``ATTRIBUTES`` are required. None means not
+      known and is not stored. ``final_test_accuracy`` (a fraction of 1), or ``final_test_`` and the name of the run's
+      metric, is NaN if not known.
+    - ``curve``: arrays [s], one value per snapshot: int64 for ``step`` and ``samples``, else float64, NaN if not
+      measured.
+    - ``ranks``: arrays [n], one value per rank: int64 for ``steps`` and ``samples``, else float64, in seconds.
+    - ``traffic``: ``sent``, ``messages`` and ``headers``, int64 [n, n], element i, j from rank i to rank j;
+      ``sent_once``, int64 [n]; ``interface``, float64 [n, 2], NaN if not counted.
+    - ``staleness``: ``value``, int64 [k], in steps, ascending; ``count``, int64 [n, k], the number of models of each
+      staleness that each rank has merged.
+    - ``extra``: further groups, which users add, as nested dicts; reading and saving keeps them. A dict is a group, an
+      array is a dataset, and any other value is an attribute of its group. A group inside ``curve``, ``ranks``,
+      ``traffic`` or ``staleness`` stands under that name: ``extra["traffic"]["eth0"]``.
+    - ``units``: unit and description of each dataset that ``LAYOUT`` does not list, by the path of the dataset, such
+      as ``units["traffic/eth0/sent"]``.
     """
 
     attributes: dict

@@ -16,7 +16,7 @@ DOCUMENTS = sorted(
 PACKAGES = ("grsgd", "coding", "experiments", "tests", "slurm", "docs")
 SOURCES = sorted(file for package in set(PACKAGES) - {"tests"} for file in (ROOT / package).rglob("*.py"))
 FILE = re.compile(r"[\w./-]+\.(?:py|sh|sbatch|j2|md)")
-EXAMPLES = {"mine.py", "page.md", "results/validation/table.md"}
+EXAMPLES = {"mine.py", "test_mine.py", "train.py", "page.md", "results/validation/table.md"}
 """Files of a user's own, and files that a command makes."""
 ENTRY_POINTS = {f"grsgd.{kind}" for kind in ("algorithms", "models", "data", "tasks", "schedules")}
 """Names of groups of entry points, which look like modules."""
