@@ -4,3 +4,6 @@ from hypothesis import settings
 
 seeded = settings(deadline=None, derandomize=True, max_examples=24)
 """Settings for properties that must be the same in every run of the tests, however busy the machine is."""
+
+untimed = settings(deadline=None)
+"""Settings for properties with other examples in every run. An example may take long: it may compile a function first."""

@@ -13,6 +13,7 @@ from coding.fixed_point import TOP, FixedPoint
 from coding.placement import CyclicPlacement, PlacementError
 from coding.prime_field import HALF, P, centred, powers, product, solve
 from coding.tolerant import TolerantCode
+from tests.support.seeded import untimed
 
 ALL = [(n, r, s) for n in range(1, 9) for r in range(1, n + 1) for s in range(r)]
 LENGTH = 7
@@ -131,6 +132,7 @@ def test_what_cannot_be():
 # ---- arithmetic
 
 
+@untimed
 @given(st.lists(st.tuples(st.integers(-HALF, HALF), st.integers(-(2**31), 2**31 - 1)), min_size=1, max_size=20))
 def test_combinations_are_right_modulo_p(terms):
     """Whatever the factors and values, against whole numbers of any length."""
@@ -151,6 +153,7 @@ def test_combinations_of_long_arrays_and_short_slices(size):
     assert out.tolist() == [centred(value) for value in terms[0] + terms[1]]
 
 
+@untimed
 @given(st.integers(1, 6), st.randoms())
 def test_solutions_solve(size, random):
     bases = random.sample(range(1, P), size)
@@ -168,6 +171,7 @@ def test_a_singular_matrix_is_refused():
 WORDS = st.integers(-(2**31), 2**31 - 1)
 
 
+@untimed
 @given(st.lists(WORDS, min_size=1, max_size=30), st.integers(0, 29), st.integers(1, 2**32 - 1))
 def test_fingerprints_tell_arrays_apart_that_differ_in_one_element(values, place, change):
     x = np.array(values, np.int32)

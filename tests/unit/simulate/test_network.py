@@ -22,6 +22,7 @@ from grsgd.simulate.network import (
     network,
 )
 from grsgd.units import as_duration, as_rate, duration, rate
+from tests.support.seeded import untimed
 
 BASE = 'bandwidth = "8gbit"\nlatency = "5us"\n'
 
@@ -84,6 +85,7 @@ def test_wrong_quantity(function, text, reason):
     assert reason in str(refused.value)
 
 
+@untimed
 @given(st.floats(1e-3, 1e13), st.floats(1e-12, 1e4))
 def test_written_quantities_are_read_again(bytes_per_second, seconds):
     assert rate(as_rate(bytes_per_second)) == pytest.approx(bytes_per_second, rel=1e-3)

@@ -28,6 +28,7 @@ from grsgd.simulate.quota import Quota
 from grsgd.simulate.run import simulate
 from grsgd.simulate.tracing.instrumentation import Instrumentation
 from grsgd.simulate.tracing.replay import replay
+from tests.support.seeded import untimed
 
 SEND, RECEIVE, SEND_BYTE, RECEIVE_BYTE, LATENCY, BANDWIDTH = 3e-3, 5e-3, 2e-9, 7e-9, 1e-3, 1e8
 COSTS = {"send": "3ms", "receive": "5ms", "send_byte": "2ns", "receive_byte": "7ns"}
@@ -302,6 +303,7 @@ def test_what_was_taken_beyond_a_period_is_missing_in_the_next_ones():
     assert quota.compute(0.1, now=1.3) == pytest.approx(0.025)
 
 
+@untimed
 @given(st.lists(st.tuples(st.floats(0.0, 0.05), st.floats(0.0, 0.1)), min_size=2, max_size=30))
 def test_no_message_overtakes_another_while_a_rank_stands_still(steps):
     quota, now, last = Quota(0.125, 0.016, 0.003), 0.0, 0.0
