@@ -146,7 +146,7 @@ def signature(name: str) -> str:
     (definition,) = ast.parse(inspect.getsource(inspect.unwrap(getattr(grsgd, name)))).body
     returned = f" -> {ast.unparse(definition.returns)}" if definition.returns else ""
     parameters = "".join(f"    {parameter},\n" for parameter in parameters_of(definition.args))
-    return f"```python\ngrsgd.{name}(" + (f"\n{parameters}" if parameters else "") + f"){returned}\n```"
+    return f"```python\ndef {name}(" + (f"\n{parameters}" if parameters else "") + f"){returned}: ...\n```"
 
 
 def parameters_of(given: ast.arguments) -> list[str]:

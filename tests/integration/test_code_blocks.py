@@ -1,0 +1,118 @@
+"""Code on pages: Python compiles, configurations are accepted, and commands, targets and modules exist.
+
+A comment ``<!-- not checked: REASON -->`` before a block leaves the block out.
+"""
+
+import ast
+import importlib.util
+import re
+import shlex
+import tomllib
+from typing import NamedTuple
+
+import pytest
+
+from grsgd.cli import parse
+from grsgd.config import load
+from grsgd.simulate.network import network
+from grsgd.testbed.__main__ import make_parser
+from tests.integration.test_documents import ROOT
+
+DEMO = ROOT / "experiments" / "demo" / "dpsgd.toml"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+NOT_CHECKED = re.compile(r"<!-- not checked: .+ -->\n+ *$")
+TARGETS = set(re.findall(r"^([\w%-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+COMMAND = re.compile(
+    r"^(?:\w+=\S+ )*(?:sudo (?:-E )?)?(?:\S*/)?(?:mpiexec .*?|mpirun .*?|srun .*?)?"
+    r"((?:\S*/)?grsgd (?!-).*|make .*|(?:\S*/)?python -m .*)$"
+)
+
+
+class Block(NamedTuple):
+    """A block of code, with the page and the number of the line that it is on."""
+
+    page: str
+    line: int
+    language: str
+    code: str
+
+    def __str__(self):
+        return f"{self.page}:{self.line}"
+
+
+def blocks() -> list[Block]:
+    """Return the blocks of code of all pages but those that a comment leaves out."""
+    found = []
+    for page in PAGES:
+        text = page.read_text()
+        for block in BLOCK.finditer(text):
+            if not NOT_CHECKED.search(text[: block.start()]):
+                line = text[: block.start()].count("\n") + 1
+                code = re.sub(f"^{block[1]}", "", block[3], flags=re.MULTILINE)
+                found.append(Block(str(page.relative_to(ROOT)), line, block[2], code))
+    return found
+
+
+ALL = blocks()
+
+
+def commands() -> dict[str, str]:
+    """Return the commands in all blocks that are no Python and no TOML, with the page of each."""
+    found = {}
+    for block in ALL:
+        if block.language not in ("python", "toml"):
+            for line in re.sub(r"\\\n\s*", " ", block.code).splitlines():
+                for piece in re.split(r"&&|;|\|(?!\w)", line.partition(" #")[0]):
+                    if command := COMMAND.match(piece.strip()):
+                        found[command[1]] = block.page
+    return found
+
+
+COMMANDS = commands()
+
+
+def test_the_pages_have_blocks_of_each_kind():
+    assert {"python", "toml", "bash"} <= {block.language for block in ALL}
+    assert len(COMMANDS) > 100
+
+
+@pytest.mark.parametrize("block", [block for block in ALL if block.language == "python"], ids=str)
+def test_python_compiles(block):
+    ast.parse(block.code)
+
+
+@pytest.mark.parametrize("block", [block for block in ALL if block.language == "toml"], ids=str)
+def test_a_configuration_or_a_network_is_accepted(block, tmp_path):
+    """A configuration that is a part of one is accepted on top of the demonstration."""
+    content = tomllib.loads(block.code)
+    path = tmp_path / "block.toml"
+    if "bandwidth" in content:
+        path.write_text(block.code)
+        network(str(path))
+    elif "project" not in content:  # a pyproject.toml
+        base = "" if "train" in content else f'base = "{DEMO}"\n'
+        path.write_text(base + block.code)
+        load(path)
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if re.match(r"\S*grsgd ", command)])
+def test_a_command_of_grsgd_is_understood(command):
+    words = shlex.split(re.sub(r"[<>].*", "", command))[1:]
+    if words[0] == "testbed":
+        make_parser().parse_args(words[1 : words.index("--") if "--" in words else None])
+    else:
+        parse(words)
+
+
+def test_targets_of_make_exist():
+    for command, page in COMMANDS.items():
+        if command.startswith("make "):
+            for target in re.findall(r"(?<= )[\w-]+(?= |$)", re.sub(r"[\w]+=(\"[^\"]*\"|\$\(.*\)|\S+)", "", command)):
+                assert any(re.fullmatch(known.replace("%", ".+"), target) for known in TARGETS), f"{page}: {command}"
+
+
+def test_modules_exist():
+    for command, page in COMMANDS.items():
+        if found := re.search(r"python -m ([\w.]+)", command):
+            assert importlib.util.find_spec(found[1]) is not None, f"{page}: {command}"
