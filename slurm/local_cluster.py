@@ -271,11 +271,11 @@ def down(options):
     """End a cluster, and return when it is gone."""
     hosts, found = testbed_hosts(), clusters()
     if options.name is None and len(found) > 1:
-        raise ClusterError(f"which one? {', '.join(found)}")
+        raise ClusterError(f"there are several clusters, give the name of one: {', '.join(found)}")
     if not found or options.name not in (None, *found):
         raise ClusterError(f"no cluster {options.name}" if options.name else "no cluster is up")
     if os.geteuid() != 0:
-        raise ClusterError("to end a cluster needs root: try sudo")
+        raise ClusterError("ending a cluster needs root: try sudo")
     name = options.name or found[0]
     folder = hosts.STATE / name
     try:

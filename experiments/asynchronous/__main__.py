@@ -92,7 +92,7 @@ def hours_of(kept: KeptRuns, count: int) -> float:
 def parse_arguments() -> argparse.Namespace:
     """Return the arguments; end the program if they are wrong."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0].rstrip(":"))
-    parser.add_argument("--distribution", choices=DISTRIBUTIONS, action="append", help="of times; by default all")
+    parser.add_argument("--distribution", choices=DISTRIBUTIONS, action="append", help="times; all by default")
     parser.add_argument("--dry-run", action="store_true", help="only print the number of runs and their duration")
     parser.add_argument(
         "--out", type=Path, default=Path("results/verdict-asynchronous.pdf"), help="figure (default: %(default)s)"

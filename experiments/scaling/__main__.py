@@ -181,7 +181,7 @@ def parse_arguments() -> argparse.Namespace:
         "--ranks", default="4,8,16,32,64,128,256", metavar="N,N,...", help="numbers of ranks (default: %(default)s)"
     )
     parser.add_argument(
-        "--steps", type=int, default=40, help="steps of a rank; half of it on more than 64 (default: %(default)s)"
+        "--steps", type=int, default=40, help="steps per rank; half of them on over 64 ranks (default: %(default)s)"
     )
     parser.add_argument(
         "--out", type=Path, default=Path("results/figure-scaling.pdf"), help="figure (default: %(default)s)"

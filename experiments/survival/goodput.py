@@ -151,15 +151,15 @@ def reference(folder: Path, ranks: int, per_kill: float, kills: int) -> str:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=250, help="per algorithm and rate (default: %(default)s)")
-    parser.add_argument("--ranks", type=int, default=8, help="number that train (default: %(default)s)")
+    parser.add_argument("--kills", type=int, default=250, help="kills per algorithm and rate (default: %(default)s)")
+    parser.add_argument("--ranks", type=int, default=8, help="ranks that train (default: %(default)s)")
     parser.add_argument("--simulated", action="store_true", help="run in simulated time")
     parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=BY_DEFAULT)
     parser.add_argument(
         "--steps-per-kill", nargs="+", type=float, default=STEPS_PER_KILL, metavar="N", help="(default: %(default)s)"
     )
-    parser.add_argument("--run-kills", type=int, default=RUN_KILLS, help="per job (default: %(default)s)")
-    parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="so that runs can be added later")
+    parser.add_argument("--run-kills", type=int, default=RUN_KILLS, help="kills per job (default: %(default)s)")
+    parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="seed of the first job")
     parser.add_argument("--out", type=Path, default=Path("results/goodput"), metavar="FOLDER")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)

@@ -97,7 +97,7 @@ def only_one(folder: Path):
     try:
         file = exclusive_lock(lock, timeout=0)
     except TimeoutError:
-        raise Unfinished(f"tables are being made in {folder} already: one after the other") from None
+        raise Unfinished(f"another process makes tables in {folder}: wait until it has ended") from None
     except OSError as error:
         raise Unfinished(f"{lock}: {error.strerror}") from None
     with file:
@@ -211,7 +211,7 @@ def make_tables(options: argparse.Namespace, folder: Path) -> int:
     print(f"{page}; {(time.monotonic() - began) / 60:.1f} minutes")
     if maker.left and not options.recorded:
         hours = hours_of(Counter(map(kind, maker.left)), maker.side_by_side, maker.costs)
-        print(f"{len(maker.left)} runs and more are left, {duration(hours)}: the same command goes on", file=sys.stderr)
+        print(f"at least {len(maker.left)} runs remain, {duration(hours)}: run the same command again", file=sys.stderr)
         return NOT_ALL_MADE
     return 1 if problems else 0
 

@@ -105,7 +105,7 @@ def try_anew(outcomes: Iterable[Outcome], runs: int, draws: int, seed: int) -> T
     with tempfile.TemporaryDirectory() as folder:
         same = [comes_out_the_same(run, Path(folder)) for run in drawn]
     for run in (run for run, is_equal in zip(drawn, same, strict=True) if not is_equal):
-        print(f"not the same: {run['command']}", file=sys.stderr)
+        print(f"differs when repeated: {run['command']}", file=sys.stderr)
     *_, supported, refuted = zip(*nulls.table(draws, seed), strict=True)
     day = time.strftime("%Y-%m-%d")
     return Trust(day, str(commit()), draws, max(supported), max(refuted), len(drawn), sum(same))

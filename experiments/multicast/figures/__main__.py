@@ -92,7 +92,7 @@ def write(options: argparse.Namespace, runs: dict[Turn, Run]):
 def parse_arguments() -> argparse.Namespace:
     """Return the arguments; end the program if they are wrong."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0].rstrip(":"))
-    parser.add_argument("--figure", type=int, choices=FIGURES, action="append", help="number; by default all")
+    parser.add_argument("--figure", type=int, choices=FIGURES, action="append", help="figure; all by default")
     parser.add_argument("--ranks", type=int, action="append", help=f"nodes; by default {', '.join(map(str, NODES))}")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="runs of each method (default: %(default)s)")
     parser.add_argument("--dry-run", action="store_true", help="only print the number of runs and their duration")

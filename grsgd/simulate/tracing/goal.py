@@ -106,7 +106,7 @@ def read(path: str | os.PathLike) -> list[list[Operation]]:
         check_fits(path)
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{os.fspath(path)}: {getattr(error, 'strerror', None) or 'is no text'}") from None
+        raise ConfigError(f"{os.fspath(path)}: {getattr(error, 'strerror', None) or 'is not a text file'}") from None
     return GoalReader(os.fspath(path)).read(text)
 
 

@@ -46,7 +46,7 @@ def test_a_run_that_comes_out_otherwise_is_named(tmp_path, monkeypatch, capsys):
     )
     found = trust.try_anew([replace(Outcome("a", "", "", "smoke", ""), runs=runs)], runs=5, draws=7, seed=1)
     assert (found.made, found.equal, found.wrong_supported, found.wrong_refuted) == (2, 1, 2.0, 3.0)
-    assert "not the same: again 1" in capsys.readouterr().err
+    assert "differs when repeated: again 1" in capsys.readouterr().err
 
 
 def test_a_damaged_record_is_named(tmp_path):

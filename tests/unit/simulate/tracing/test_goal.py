@@ -158,7 +158,7 @@ def test_wrong_lines_are_named(line, wrong, named, tmp_path):
     [
         (b"", "num_ranks is missing"),
         (b"num_ranks 1\nrank 0 {\n", "rank 0 has no closing }"),
-        (b"\xff\xfe", "is no text"),
+        (b"\xff\xfe", "is not a text file"),
         (None, "No such file"),
     ],
 )
