@@ -177,7 +177,7 @@ class CSSGD(Summing, name="cssgd"):
 def check_tolerant(options: CSSGDOptions):
     """Raise ValueError for options with which no step could end without silent ranks."""
     if options.r == "auto":
-        raise ValueError("r = 'auto' with scheme = 'tolerant'; allowed is a number: stragglers decide which is best")
+        raise ValueError("r = 'auto' with scheme = 'tolerant'; allowed is a number: the best r depends on stragglers")
     if options.transport not in ("multicast", "unicast"):
         raise ValueError(f"transport = {options.transport!r} with scheme = 'tolerant': it sends copies, leave it out")
     if options.silent_ranks >= options.r:

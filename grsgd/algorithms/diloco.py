@@ -47,7 +47,7 @@ class DiLoCoOptions(CompressionOptions, OuterOptions):
                 "fragment is averaged at a time"
             )
         if self.compresses and self.variant != "ring":
-            raise ValueError(f'variant = "{self.variant}": payloads go round a ring, for they cannot be summed')
+            raise ValueError(f'variant = "{self.variant}": must be "ring", for compressed payloads cannot be summed')
         if self.delay == self.H:
             raise ValueError(f"delay = {self.delay}: must be less than H, or no local step is ever averaged")
         return self

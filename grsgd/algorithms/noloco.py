@@ -16,8 +16,8 @@ class NoLoCoOptions(Options):
     def converges(self):
         if not self.outer_momentum < self.pull < 2 + self.outer_momentum:
             raise ValueError(
-                f"pull = {self.pull:g}: must be between outer_momentum = {self.outer_momentum:g} and 2 more, or the "
-                "models do not come together"
+                f"pull = {self.pull:g}: must be between outer_momentum = {self.outer_momentum:g} and "
+                "outer_momentum + 2, or the models do not come together"
             )
         return self
 

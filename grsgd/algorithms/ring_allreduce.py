@@ -38,13 +38,13 @@ class RingAllreduceOptions(CompressionOptions, Options):
     @model_validator(mode="after")
     def compressed_by_allgather(self):
         if self.compresses and self.compression != POWER_SGD and self.variant != "ring":
-            raise ValueError(f'variant = "{self.variant}": payloads go round a ring, for they cannot be summed')
+            raise ValueError(f'variant = "{self.variant}": must be "ring", for compressed payloads cannot be summed')
         return self
 
     @model_validator(mode="after")
     def fits_buckets(self):
         if self.buckets is not None and self.compresses:
-            raise ValueError(f'buckets = {self.buckets}: compression = "{self.compression}" is of whole gradients')
+            raise ValueError(f'buckets = {self.buckets}: compression = "{self.compression}" needs whole gradients')
         if self.buckets is not None and self.variant in (*THROUGH_MEMORY, AUTO):
             allowed = ", ".join(variant for variant in ALLREDUCE if variant not in THROUGH_MEMORY)
             raise ValueError(f'variant = "{self.variant}": goes with whole gradients; with buckets allowed: {allowed}')

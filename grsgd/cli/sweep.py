@@ -32,7 +32,7 @@ def sweep(options: Namespace, load: Callable[[list[str]], Config], run: Runner |
     runs ``grsgd`` with arguments, by default in a new process. Raises UsageError.
     """
     if wrong := next((word for word in options.arguments if word.partition("=")[0] in OWN), None):
-        raise UsageError(f"{wrong}: not after the configuration: a sweep names its files, and has -n before it")
+        raise UsageError(f"{wrong}: not after the configuration: a sweep itself names the files; -n stands before it")
     folder, code, runs = Path(options.out), 0, {}
     for changed in combinations(options.vary):
         arguments = arguments_of(options, changed)

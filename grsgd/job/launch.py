@@ -286,7 +286,7 @@ def barrier(mpi, seconds: float = 600.0, watch=lambda: None):
         watch()
         waited = time.perf_counter() - begin
         if waited > seconds:
-            raise WaitTimeout(f"rank {mpi.rank} waited {seconds:g} s for all {mpi.size} ranks to come as far as it")
+            raise WaitTimeout(f"rank {mpi.rank} waited {seconds:g} s for all {mpi.size} ranks to reach this point")
         back_off(waited)
 
 

@@ -134,7 +134,9 @@ def check_alone():
     """Raise UsageError if this process is one of several that a launcher has started."""
     for name, launcher in BELOW_LAUNCHER.items():
         if int(os.environ.get(name) or 1) > 1:
-            raise UsageError(f"run: {launcher} has started {os.environ[name]} of these: type `grsgd run` without it")
+            raise UsageError(
+                f"run: {launcher} has started {os.environ[name]} processes of this command: start it without a launcher"
+            )
 
 
 def tasks_of_allocation() -> int:

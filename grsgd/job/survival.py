@@ -29,7 +29,9 @@ def check_spares(config: Config, keeping: Keeping, spares: int, processes: int):
     if not spares:
         return
     if not 0 < spares < processes:
-        raise ConfigError(f"--spares {spares}: must be from 1 to {processes - 1}, for some of {processes} train")
+        raise ConfigError(
+            f"--spares {spares}: must be from 1 to {processes - 1}, because one of {processes} processes must train"
+        )
     if not fault_tolerant():
         raise ConfigError(f"--spares {spares}: only if MPI survives deaths: Open MPI 5's mpiexec --with-ft ulfm")
     if not config.traits.survives_deaths:

@@ -33,7 +33,8 @@ class Origin(NamedTuple):
             return
         raise ConfigError(
             f"{self.file}: {source.path} is not the code that it was made with: its SHA-256 is "
-            f"{source.sha256[:16]}..., recorded is {str(recorded)[:16]}... (attribute {record}_source: that code)"
+            f"{source.sha256[:16]}..., recorded is {str(recorded)[:16]}... "
+            f"(the attribute {record}_source holds the recorded code)"
         )
 
 

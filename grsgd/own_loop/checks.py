@@ -25,7 +25,7 @@ def check_arguments(model, optimizer, algorithm):
         hint = "; join several in one, by torch.nn.ModuleList" if several else ""
         raise ValueError(f"the model is {kind_of(model)}: must be a torch.nn.Module{hint}")
     if isinstance(optimizer, type):
-        raise ValueError(f"the optimizer is a class: make one, {optimizer.__name__}(model.parameters(), ...)")
+        raise ValueError(f"the optimizer is a class: give an object, {optimizer.__name__}(model.parameters(), ...)")
     if not hasattr(optimizer, "param_groups") or not callable(getattr(optimizer, "step", None)):
         several = isinstance(optimizer, tuple | list | dict)
         hint = "; of several give one, leave the others as they are, and step them after it" if several else ""
@@ -177,8 +177,8 @@ class InPlace:
             if table[key].data_ptr() != address:
                 raise RuntimeError(
                     f"parameter {name!r} was given new memory after distribute() (model.to(), p.data = ..., "
-                    "load_state_dict(assign=True), ...): do that before, or write into the old with p.data.copy_(); "
-                    "in place of share_memory(), share a copy of the model"
+                    "load_state_dict(assign=True), ...): do that before, or write into the old memory with "
+                    "p.data.copy_(); in place of share_memory(), share a copy of the model"
                 )
         for (name, table, key), required in zip(self._parameters, self._requires, strict=True):
             if table.get(key) is None or table[key].requires_grad != required:

@@ -39,7 +39,9 @@ class GradientPlace(NamedTuple):
         if found != self.addresses:
             moved = next(i for i, address in enumerate(self.addresses) if found[i] != address)
             name = replica.name_of(replica.trained[moved])
-            raise RuntimeError(f"the gradient of {name!r} was given new memory (p.grad.data = ...): write into the old")
+            raise RuntimeError(
+                f"the gradient of {name!r} was given new memory (p.grad.data = ...): write into the old memory"
+            )
 
 
 class Gradients:

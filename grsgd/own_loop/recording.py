@@ -40,7 +40,7 @@ from grsgd.runs.run_file import Run, check_content, check_writable, load_run
 from grsgd.training import device as gpu
 
 ROWS_IN_A_HURRY = 1000
-"""About the most logged rows that are saved after a signal, before there is time for all of them."""
+"""Approximate limit of the logged rows that are saved right after a signal, when there may be no time to save all."""
 
 
 @contextmanager

@@ -133,7 +133,7 @@ class RollCall:
             raise UnevenSteps(
                 f"rank {rank} finished after {word.steps} steps, rank {mine} is in step {step}: "
                 f"{algorithm} needs the same number of steps on all ranks; "
-                "grsgd.shard(data, even=True) makes as many batches on all"
+                "grsgd.shard(data, even=True) gives all ranks equally many batches"
             )
         raise UnevenCalls(f"rank {rank} is {word.call} after {word.steps} steps, rank {mine} in step {step}: {REMEDY}")
 

@@ -48,8 +48,8 @@ class SavedRecord:
             return LoopMeasurements.of_beginning()
         if (kept["rank"], kept["ranks"]) != (rank, ranks):
             raise ConfigError(
-                f"recording(): {path} is the file of the run that this one goes on from, there rank {kept['rank']} of "
-                f"{kept['ranks']}, here rank {rank} of {ranks}: give it another name"
+                f"recording(): {path} is the file of the run that this one goes on from, of rank {kept['rank']} of "
+                f"{kept['ranks']}, and this is rank {rank} of {ranks}: name another file"
             )
         return record_of(kept)
 

@@ -91,7 +91,7 @@ def names(paths: Sequence[str | os.PathLike], runs: Sequence[Run], short: bool =
 
 
 def _alike(names: Sequence[str]) -> list[list[int]]:
-    """Return the places of each name, in order."""
+    """Return, for each distinct name, the list of its positions in ``names``."""
     places: dict[str, list[int]] = {}
     for i, name in enumerate(names):
         places.setdefault(name, []).append(i)

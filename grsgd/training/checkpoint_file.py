@@ -64,7 +64,7 @@ def read(path: Path) -> tuple[Header, dict, str]:
     try:
         with open(path, "rb") as file:
             if file.read(BLOCK) != _line(header, _digest(header, file)):
-                raise RunFileError(f"{path}: damaged: its digest is another one")
+                raise RunFileError(f"{path}: damaged: its digest differs")
             file.seek(BLOCK)
             content = json.loads(read_array(file, allow_pickle=False).tobytes())
             return header, _with_arrays(content["state"], file), content["config"]

@@ -157,12 +157,12 @@ def source_of(path, config, best: bool, settings: Config, run: Run | None) -> Mo
         file, sha256 = saved_model(path, run if config is None else load_run(path), best)
         content = read_file(file)
         if hashlib.sha256(content).hexdigest() != sha256:
-            raise ModelError(f"{file}: is not the model that the run of {path} has saved: its SHA-256 is another one")
+            raise ModelError(f"{file}: is not the model that the run of {path} has saved: its SHA-256 differs")
         return ModelSource(file, content, settings, run, None)
     content, warning = read_file(path), None
     saved = {run.attributes.get(f"{name}_sha256") for name in ("model", "best_model")} - {None} if run else set()
     if saved and hashlib.sha256(content).hexdigest() not in saved:
-        warning = f"{path} is not a model that the run of {config} has saved: its SHA-256 is another one"
+        warning = f"{path} is not a model that the run of {config} has saved: its SHA-256 differs"
     return ModelSource(Path(path), content, settings, run, warning)
 
 
@@ -215,7 +215,7 @@ def saved_model(path, run: Run, best: bool) -> tuple[Path, str]:
             has = "final model, not the best one" if best else "best model, not the final one (--best, best=True)"
             raise ModelError(f"{path}: its run has saved its {has}")
         option = "--save-best" if best else "--save"
-        raise ModelError(f"{path}: its run has saved no model: {option} MODEL.pt of train and simulate does")
+        raise ModelError(f"{path}: its run has saved no model: train and simulate need {option} MODEL.pt")
     places = [Path(file), Path(path).parent / Path(file).name]
     found = next((place for place in places if place.is_file()), None)
     if found is None:

@@ -176,7 +176,7 @@ class Regrouping(Surviving):
 
         Processes that have joined have no model yet. If an algorithm keeps all models equal, models that are a step
         behind do not count either, so that the average equals the other models bit for bit. Momenta are averaged, too.
-        A step that sends gradients is taken again with the gradients that are there.
+        If the step that was broken off averages gradients, it is taken again as the mean of those already computed.
         """
         group, driver, algorithm = self.group, self.trainer.driver, self.trainer.algorithm
         began = driver.clock()

@@ -80,7 +80,7 @@ class Trainer:
         )
         if self.replica.left_in_place:
             raise ConfigError(
-                f"the model's buffer {self.replica.left_in_place[0]!r} lies in memory that something else of it sees "
+                f"the model's buffer {self.replica.left_in_place[0]!r} lies in memory that another object in it shares "
                 "(a larger tensor, an array of NumPy): register a copy (.clone()), or the larger tensor as a buffer"
             )
         self.totals = RankTotals()

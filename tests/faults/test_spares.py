@@ -138,7 +138,13 @@ def test_nothing_is_left_when_all_ranks_die(start):
     [
         ("openmpi", "grsgd", 1, "--spares 1: only if MPI survives deaths: Open MPI 5's mpiexec --with-ft ulfm"),
         pytest.param("ulfm", "cssgd", 1, "--spares 1: with cssgd the run ends when a rank dies", marks=EXHAUSTIVE),
-        pytest.param("ulfm", "grsgd", RANKS, "--spares 3: must be from 1 to 2, for some of 3 train", marks=EXHAUSTIVE),
+        pytest.param(
+            "ulfm",
+            "grsgd",
+            RANKS,
+            "--spares 3: must be from 1 to 2, because one of 3 processes must train",
+            marks=EXHAUSTIVE,
+        ),
     ],
 )
 def test_refusals(launcher, algorithm, spares, words, start):

@@ -172,8 +172,8 @@ def test_a_processor_computes_on_after_each_stage():
 @pytest.mark.parametrize(
     "options, words",
     [
-        ({"compression": "int8"}, 'buckets = 3: compression = "int8" is of whole gradients'),
-        ({"compression": "power-sgd"}, 'buckets = 3: compression = "power-sgd" is of whole gradients'),
+        ({"compression": "int8"}, 'buckets = 3: compression = "int8" needs whole gradients'),
+        ({"compression": "power-sgd"}, 'buckets = 3: compression = "power-sgd" needs whole gradients'),
         ({"variant": "shared"}, 'variant = "shared": goes with whole gradients; with buckets allowed: ring, .*, mpi'),
         ({"variant": "hierarchical"}, 'variant = "hierarchical": goes with whole gradients; .*, mpi'),
         ({"variant": "auto"}, 'variant = "auto": goes with whole gradients; with buckets allowed: ring, .*, mpi'),

@@ -182,7 +182,7 @@ def test_wrong_options_of_train_are_told_before_ranks_start(place, capsys):
 def test_not_below_a_launcher(place, capsys, monkeypatch):
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     assert main(["run", "-n", "2", "run.toml"]) == 2
-    assert "Open MPI's mpiexec has started 2 of these" in capsys.readouterr().err
+    assert "Open MPI's mpiexec has started 2 processes of this command" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text, code", [("exit 7", 7), ("kill -9 $$", 137)])

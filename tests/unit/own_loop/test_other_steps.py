@@ -318,7 +318,7 @@ def arguments():
         "class": ((nn.Linear, sgd(model), "dpsgd"), "^the model is the class Linear: must be a torch.nn.Module$"),
         "optimizer's class": (
             (model, torch.optim.SGD, "dpsgd"),
-            r"^the optimizer is a class: make one, SGD\(model.par",
+            r"^the optimizer is a class: give an object, SGD\(model.par",
         ),
         "no optimizer": ((model, None, "dpsgd"), "^the optimizer is None: must be a torch.optim.Optimizer$"),
         "optimizers": ((model, [sgd(model)], "dpsgd"), "^the optimizer is of type list: .*step them after it$"),

@@ -344,7 +344,7 @@ def test_the_file_of_a_training_on_other_ranks_is_not_replaced(monkeypatch, tmp_
         for state in (kept["optimizer"], kept["optimizer"]["grsgd_recording"]):
             state.pop("grsgd", None)
             state["ranks"] = 2
-        with pytest.raises(UsageError, match="x.h5 is the file of the run .* goes on from, there rank 0 of 2"):
+        with pytest.raises(UsageError, match="x.h5 is the file of the run .* goes on from, of rank 0 of 2"):
             part(mpi, tmp_path / "x.h5", 2, kept)
         return part(mpi, tmp_path / "y.h5", 2, kept)[0]
 

@@ -282,7 +282,7 @@ def test_what_a_run_has_not_saved(folder, tmp_path, capsys):
     refused(["evaluate", tmp_path / "run.h5"], "has saved its best model, not the final one", capsys)
     del run.attributes["best_model_file"]
     save_run(tmp_path / "run.h5", run)
-    refused(["evaluate", tmp_path / "run.h5"], "has saved no model: --save MODEL.pt", capsys)
+    refused(["evaluate", tmp_path / "run.h5"], "has saved no model: train and simulate need --save MODEL.pt", capsys)
     with pytest.raises(UsageError, match="--save-best MODEL.pt"):
         grsgd.load_model(tmp_path / "run.h5", best=True)
 

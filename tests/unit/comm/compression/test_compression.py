@@ -263,7 +263,7 @@ def test_all_reduce_against_a_dense_reference(name, n):
 
 
 def test_only_round_the_ring():
-    with pytest.raises(ValueError, match='variant = "tree": payloads go round a ring'):
+    with pytest.raises(ValueError, match='variant = "tree": must be "ring", for compressed payloads'):
         Job("ring_allreduce", 2, compression="sign", variant="tree")
 
 
