@@ -56,8 +56,7 @@ class DistributedOptimizer(WrappingOptimizer):
         self._lifecycle = Lifecycle(algorithm)
         self.seed, self.transport = context.seed, transport
         self.reasons: dict[str, str] = {}
-        """Reasons for the values of options that were left open, such as ``variant = "auto"``, by attribute of a
-        record."""
+        """Reasons for values of options that were left open (``variant = "auto"``), by attribute of a record."""
         self.finished = False
         self.times = LoopTimes(driver, optimizer)
         self.moment = driver.clock()
@@ -94,8 +93,7 @@ class DistributedOptimizer(WrappingOptimizer):
 
     @untraced
     def step(self, closure=None):
-        """Update the model with its gradient and with the other ranks' models. A closure is called once, before the
-        update.
+        """Update the model with its gradient and the other ranks' models. A closure is called once, before that.
 
         Raises RuntimeError after `finish`; if trained parameters of the model were given new memory, frozen or
         unfrozen; and if a rank waits for a rank that has finished with fewer steps (synchronous algorithms).
@@ -282,8 +280,7 @@ class DistributedOptimizer(WrappingOptimizer):
 
     @untraced
     def rest(self):
-        """Take in all messages under way, between two steps and on all ranks, so that `state_dict` has the algorithm,
-        too.
+        """Take in all messages under way, between two steps and on all ranks, so that `state_dict` is complete.
 
         Needed with asynchronous algorithms, ``sgp`` with ``tau``, and ``diloco`` with ``delay``; does nothing with
         others. Training goes on with the next step.
@@ -296,8 +293,7 @@ class DistributedOptimizer(WrappingOptimizer):
 
     @untraced
     def state_dict(self):
-        """Return the wrapped optimizer's state_dict, with the state of the algorithm on this rank under the key
-        "grsgd".
+        """Return the wrapped optimizer's state_dict, with this rank's state of the algorithm under the key "grsgd".
 
         While messages are under way, or if the class of the algorithm has no `remembers`, there is no such state. One
         warning then names the remedy, and `load_state_dict` refuses the saved dictionary. The key is missing before the
@@ -308,8 +304,7 @@ class DistributedOptimizer(WrappingOptimizer):
 
     @untraced
     def load_state_dict(self, state_dict):
-        """Load a `state_dict` of the same rank; load the model separately, after `distribute`, before or after this
-        call.
+        """Load a `state_dict` of the same rank; load the model separately, at any time after `distribute`.
 
         Raises ConfigError for a state of another algorithm or rank, or without the algorithm's state. Raises
         RuntimeError if messages are under way here: call `rest` first. The next step raises ConfigError if the model
@@ -326,8 +321,7 @@ class DistributedOptimizer(WrappingOptimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Whether `GradScaler.step` leaves steps with overflow to the optimizer: no, it decides by the gradients
-        itself."""
+        """Whether `GradScaler.step` leaves steps with overflow to the optimizer: no, it looks at gradients itself."""
         if self._gradients is not None and not self._gradients.reduced:
             raise RuntimeError(
                 "GradScaler.step() with gradients of this rank alone: call optimizer.synchronize() after backward(), "
