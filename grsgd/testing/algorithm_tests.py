@@ -53,8 +53,9 @@ class AlgorithmTests:
     keeps_mean: ClassVar[bool] = False
     """Whether exchanges keep the mean of all models, by ``Algorithm.weight``, including models under way."""
     mixing_matrix: ClassVar[Callable[[int, int], np.ndarray] | None] = None
-    """Static method of the number of ranks and the step that returns W, [n, n], for an algorithm in which a step of all
-    ranks is a local step and X <- W X."""
+    """Static method that returns W, [n, n], from the number of ranks and the step.
+
+    Only for an algorithm in which a step of all ranks is a local step and X <- W X."""
     mixes_first: ClassVar[bool] = False
     """Whether the step is X <- W X - rate G, with the gradients G at the models before, and not X <- W (X - rate G)."""
 
