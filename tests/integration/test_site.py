@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+import grsgd
 from docs import generate
 from tests.integration.test_documents import ROOT, headings
 
@@ -48,3 +49,10 @@ def test_generated_text_of_each_kind():
     assert "| `tail.RANK.seconds` | must be given | number > 0 |" in generate.keys()
     assert "`grsgd report [options] FILE.h5 ...`" in generate.commands()
     assert {"grsgd-train", "grsgd-testbed"} <= headings(DOCS / "reference" / "commands.md")
+
+
+def test_the_page_on_python_has_every_public_name():
+    text = (DOCS / "reference" / "python.md").read_text()
+    shown = re.findall(r"^::: ([\w.]+)\.(\w+)$", text, re.MULTILINE)
+    assert {name: place for place, name in shown} == grsgd._PLACES
+    assert sorted(re.findall(r"^## grsgd\.(\w+)$", text, re.MULTILINE)) == grsgd.__all__
