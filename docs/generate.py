@@ -27,6 +27,7 @@ from grsgd.config import Config
 from grsgd.testbed.__main__ import make_parser as testbed_parser
 
 DOCS = Path(__file__).parent
+PACKAGES = ("coding", "grsgd", "experiments", "slurm")
 BLOCK = re.compile(r"(<!-- generated: (\w+)(?: of (\w+))? -->\n).*?(<!-- end of generated -->)", re.DOTALL)
 
 
@@ -149,12 +150,28 @@ def signature(name: str) -> str:
     return f"```python\ndef {name}(" + (f"\n{parameters}" if parameters else "") + f"){returned}: ...\n```"
 
 
+def modules() -> str:
+    """Return a table of files for each package, with the first sentence of each file's docstring."""
+    parts = []
+    for folder in sorted({file.parent for name in PACKAGES for file in (DOCS.parent / name).rglob("*.py")}):
+        described = [(file.name, purpose(file)) for file in sorted(folder.glob("*.py"))]
+        if lines := [[f"`{name}`", cell(said)] for name, said in described if said]:
+            parts += [f"### {folder.relative_to(DOCS.parent)}/", table(["file", "contents"], lines)]
+    return "\n\n".join(parts)
+
+
+def purpose(file: Path) -> str:
+    """Return the first sentence of a file's docstring; "" if the file has none."""
+    paragraph = (ast.get_docstring(ast.parse(file.read_text())) or "").split("\n\n")[0]
+    return re.split(r"(?<=[.:])\s+(?=[A-Z`])", " ".join(paragraph.replace("``", "`").split()))[0].rstrip(":")
+
+
 def parameters_of(given: ast.arguments) -> list[str]:
     """Return the parameters of a function as text."""
     return re.split(r", (?![^\[(]*[\])])", ast.unparse(given)) if ast.unparse(given) else []
 
 
-KINDS = {"options": options, "keys": keys, "commands": commands, "signature": signature}
+KINDS = {"options": options, "keys": keys, "commands": commands, "modules": modules, "signature": signature}
 """Kind of generated text: the function that returns it, given what stands behind ``of``."""
 
 

@@ -135,14 +135,3 @@ def test_the_table_of_the_architecture_names_every_package():
     there |= {str(path.parent.relative_to(ROOT / "grsgd")) for path in (ROOT / "grsgd").glob("*/*/__init__.py")}
     assert there <= named, "packages and modules of grsgd"
     assert named - there <= {"coding", "experiments", "slurm"}
-
-
-def test_modules_that_the_table_of_the_architecture_names_lie_in_their_package():
-    wrong = {}
-    for row, what in ARCHITECTURE:
-        folder = ROOT / row.strip("`")
-        if folder.is_dir():
-            there = {path.stem for path in folder.iterdir()}
-            wrong[row] = [name for name in re.findall(r"`(\w+)`", what) if name not in there]
-    assert len(wrong) > 20 and not any(wrong.values())
-
