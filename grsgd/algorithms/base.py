@@ -56,7 +56,7 @@ class Traits:
     family: str = "other"
     """Family under which tables list the algorithm: one of `FAMILIES`, or another word."""
     sends_gradients: bool = False
-    """Whether gradients must lie in one flat array."""
+    """Whether ranks send gradients, which must then lie in one flat array."""
     in_background: bool = False
     """Whether schedules run in the background while a gradient is computed."""
     sends_early: bool = False

@@ -72,7 +72,7 @@ class Config(Section):
 
     @property
     def target(self) -> float | None:
-        """The value of the task's metric at which reports take the time, if one is configured."""
+        """The value of the task's metric to which reports measure the time, if one is configured."""
         return self.train.target if self.train.target_accuracy is None else self.train.target_accuracy
 
     def toml(self) -> str:

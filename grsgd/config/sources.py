@@ -25,7 +25,7 @@ def digests_of(config: Config) -> dict[str, str | None]:
 
 
 def digest(config: Config, ranks: int, *where: str) -> str:
-    """Return a digest of everything that decides the content of a run; two runs have one digest only if they are alike.
+    """Return a digest of everything that decides the content of a run: runs with equal digests are alike.
 
     ``where`` describes in text everything else on which the run depends, such as its network, computing times or hosts.
     """

@@ -10,7 +10,7 @@
 | moby-dick | 8,472 + 941 | text, 128 bytes | ``grsgd data fetch moby-dick`` |
 | text | any | text | your own file |
 | imagefolder | any | 3 x size x size | your own train/<class>/* and val/<class>/* |
- synthetic | any | any | generated; never replaces another set |
+| synthetic | any | any | generated; never replaces another set |
 
 A new set is a file in ``sets`` with a loader under the decorator ``base.dataset``.
 """

@@ -79,7 +79,7 @@ def start_seconds() -> float:
 
 
 def starting(seconds: float):
-    """Return a context in which MPI starts, or else the job ends."""
+    """Return a context in which MPI starts; the job ends if that takes more than ``seconds``."""
     return stopped_within(
         seconds, f"waited {seconds:g} s in MPI_Init: other ranks of the job have not come (GRSGD_START_SECONDS)"
     )
@@ -107,10 +107,10 @@ def local_ranks(mpi) -> tuple[int, int]:
 
 
 def check_place(mpi, algorithm: type[Algorithm], options: Options, local_ranks: int, device):
-    """Raise ConfigError if ranks need memory that they do not have, on several hosts or on GPUs, or if they send
-    gradients early from GPUs, which is untested.
+    """Raise ConfigError if the algorithm cannot run where the ranks are.
 
-    ``local_ranks`` is the number of ranks on this host.
+    Some options need memory that all ranks share, and thus one host. Some need message buffers in host memory, and thus
+    no GPU. Sending gradients early from GPUs is untested. ``local_ranks`` is the number of ranks on this host.
     """
     traits = algorithm.traits_of(options)
     if traits.one_host and local_ranks < mpi.size:

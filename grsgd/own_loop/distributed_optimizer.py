@@ -194,8 +194,9 @@ class DistributedOptimizer(WrappingOptimizer):
     def close(self):
         """Give up the training, on all ranks, in place of `finish`: the model keeps this rank's weights.
 
-        Frees everything that `distribute` has allocated. A search can so drop a trial in which all ranks have raised an
-        exception. If a step was broken off on some rank, its messages stay under way and keep their memory.
+        Frees everything that `distribute` has allocated, so that a search over hyperparameters can drop a trial in
+        which all ranks have raised an exception. If a step was broken off on some rank, its messages stay under way
+        and keep their memory.
         """
         if self.finished:
             return

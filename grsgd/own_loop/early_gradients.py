@@ -48,9 +48,9 @@ class EarlyGradients(Gradients):
 
     A later change by the script (another backward pass, clipping, ``zero_grad``) does not reach a gradient that was
     sent. So one more number, after the flags, says whether a gradient was changed. The reduced number tells all ranks,
-    and they send all gradients again. So `step` applies the same with and without buckets, whatever a script does.
-    Changes that torch does not count are looked for only in the first steps; a rank that finds such a change sends
-    nothing early any more.
+    and they send all gradients again. So `step` applies the same gradients with and without buckets, whatever a script
+    does. Changes that torch does not count are looked for only in the first steps; a rank that finds such a change
+    sends nothing early any more.
 
     The gradients of the last step may still belong to the model while the gradients of the next step are sent: two
     places take turns.

@@ -86,7 +86,7 @@ class Gradients:
 
     @contextmanager
     def held_back(self):
-        """Mark backward passes that others follow in the same step."""
+        """Mark the backward passes in the block: other passes of the same step follow them."""
         yield
 
     def collect(self):

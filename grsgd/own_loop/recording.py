@@ -56,7 +56,7 @@ def recording(
 ) -> Iterator["LoopRun"]:
     """Record the training in the block, on all ranks, as the run file ``path``, as `grsgd train` writes one.
 
-    All ranks must enter and leave the block. It should last from the model's first step to its last, best with
+    All ranks must enter and leave the block. It should last from the model's first step to its last, best including
     ``optimizer.finish()``. Rank 0 writes the file after all ranks have left the block. It does so also after an
     exception, which is then raised again, and after Ctrl-C and SIGTERM if the launcher leaves time.
 

@@ -29,7 +29,7 @@ REAL_STEPS, KEPT_EVERY = 40, 10
 TIMEOUT = 300
 """Seconds for a job under mpiexec."""
 NETWORK = {"bandwidth": "1 mbit", "latency": "1 ms", "eager_bytes": 64}
-"""Network on which the model of a `configuration` takes about a tenth of a step."""
+"""Network on which sending the model of a `configuration` takes about a tenth of a step."""
 
 
 class AlgorithmTests:

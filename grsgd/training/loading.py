@@ -104,8 +104,7 @@ def evaluate(path, config=None, overrides: Sequence[str] = (), best: bool = Fals
     """Test a model, found as `load_model` finds it, on the test data of its configuration with ``overrides``.
 
     With a run file the batches are the batches of the run's own evaluation, so that the value is the same number.
-    Raises
-    UsageError.
+    Raises UsageError.
     """
     with found(path, config, overrides, best, trust=trust) as source:
         device = pick_device(source.config.device)
