@@ -60,14 +60,17 @@ def test_a_wheel_has_all_files_and_the_licence(clone):
     names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     files = [path for folder in ("grsgd", "coding") for path in (clone / folder).rglob("*") if path.is_file()]
     assert names == {str(path.relative_to(clone)) for path in files if path.suffix != ".pyc"}
-    licence = f"grsgd-{grsgd.__version__}.dist-info/licenses/LICENSE"
-    assert wheel.read(licence) == (ROOT / "LICENSE").read_bytes()
+    assert {"grsgd/demo/base.toml", "grsgd/data/sets/mnist-5k/images-idx3-ubyte.gz"} <= names
+    for licence in ("LICENSE", "grsgd/data/sets/mnist-5k/LICENCE.md"):
+        kept = wheel.read(f"grsgd-{grsgd.__version__}.dist-info/licenses/{licence}")
+        assert kept == (ROOT / licence).read_bytes()
 
 
 def test_the_citation_names_this_version_and_licence():
     citation = dict(re.findall(r"^(\S+): (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE))
     assert citation["version"] == grsgd.__version__
-    assert f"license_expression = {citation['license']}\n" in (ROOT / "setup.cfg").read_text()
+    of_images = "CC-BY-SA-3.0"
+    assert f"license_expression = {citation['license']} AND {of_images}\n" in (ROOT / "setup.cfg").read_text()
 
 
 def test_the_version_of_an_installed_copy_is_not_the_commit_of_its_users_repository(tmp_path, monkeypatch):

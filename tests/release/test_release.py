@@ -36,7 +36,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def call(folder: Path, program: str, *arguments) -> str:
-    """Run a program of the environment in ``folder`` and return what it prints; fails the test if it fails."""
+    """Run a program of the environment in ``folder`` and return its output; fails the test if the program fails."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(OWN_VARIABLES)}
     command = [str(word) for word in (folder / "env" / "bin" / program, *arguments)]
     done = subprocess.run(
