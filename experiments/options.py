@@ -25,8 +25,9 @@ def choices(options: type[Options]) -> dict[str, list]:
 def variants(base: Path, algorithm: str) -> list[tuple[str, ...]]:
     """Return the options that turn one algorithm into several, as overrides of the configuration ``base``.
 
-    The first entry has no overrides. Each other one sets a single choice to a value with which the algorithm trains
-    differently, by its traits (``grsgd.algorithms.Traits``). Raises ConfigError if the algorithm does not exist.
+    The first entry has no overrides. Each further entry sets a single option to a value that changes the training,
+    according to the algorithm's traits (``grsgd.algorithms.Traits``). Raises ConfigError if the algorithm does not
+    exist.
     """
     named = f"algorithm.name={json.dumps(algorithm)}"
     plain = config.load(base, [named])

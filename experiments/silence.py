@@ -4,9 +4,9 @@
     python -m experiments.silence --clock --ranks 4    # by the clock, where a step is a pause
 
 There are three kinds of stragglers: ranks whose steps vary; ranks that sometimes take a second longer; one slow rank.
-The least possible time is `coding.time_model.mean_step_seconds` of the ranks' own times, without messages. It is the
-mean of the (n - s)-th least time, where redundancy r takes r times as long. All-reduce along a ring waits for all
-ranks.
+The least possible time is `coding.time_model.mean_step_seconds` of the ranks' own times, without messages. A step of n
+ranks then ends with the (n - s)-th rank, and with redundancy r each rank takes r times as long. All-reduce along a ring
+waits for all ranks.
 """
 
 import argparse

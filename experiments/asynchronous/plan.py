@@ -87,6 +87,6 @@ def finalists(distribution: str, results: Results) -> dict[str, float]:
 
 
 def list_missing(distributions: Iterable[str], results: Results) -> list[StrategyRun]:
-    """Return the runs that can be named so far and do not exist."""
+    """Return the missing runs that the results so far determine; later results may determine more runs."""
     points = (point for name in distributions for point in points_of(name, results))
     return [point for point in dict.fromkeys(points) if point not in results]

@@ -38,8 +38,8 @@ def contenders(ranks: int, shape: Sequence[int] | None) -> dict[str, tuple[Calla
 def of_plans(*plans: Plan) -> tuple[Callable, ...]:
     """Return the all-reduces that follow these plans.
 
-    The all-reduces of `ALL_PORTS` do not wait for each other, although ``torus_swing_allreduce`` goes step by step:
-    this would delay tori whose dimensions have unequal sizes.
+    The all-reduces of `ALL_PORTS` run side by side without waiting for each other. ``torus_swing_allreduce`` would
+    start their steps together, which delays tori whose dimensions have unequal sizes.
     """
     return tuple(partial(of_plan, plan=plan) for plan in plans)
 

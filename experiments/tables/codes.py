@@ -16,7 +16,8 @@ DIRTY = "-dirty"
 def share(plans: Sequence[Plan]):
     """Leave each target in one of the plans, which differ in the code of their runs.
 
-    It is the first plan that has all runs of the target, or else the very first one, which makes missing runs.
+    The chosen plan is the first one that has all runs of the target. If there is none, it is ``plans[0]``, which makes
+    missing runs.
     """
     first, *others = plans
     for target in list(first.needs):

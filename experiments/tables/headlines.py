@@ -39,7 +39,7 @@ class Row:
 
 
 def rows(answer: Answer) -> list[Row]:
-    """Return the rows of a main claim: its best evidence, the best evidence against it, then other places.
+    """Return the rows of a main claim: its best evidence, the best evidence against it, then further evidence.
 
     The last row is the control of one rank alone, under the condition of the first row if it exists there.
     """

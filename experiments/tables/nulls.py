@@ -174,7 +174,7 @@ ACCURACIES = (
     Algorithm("accuracies, 0.8 points, of 500 images", partial(accuracies, images=500)),
 )
 SHARES = (0.1, 0.3, 0.5)
-"""Shares of trainings that miss their target, or that are at it at their first snapshot."""
+"""Shares of trainings that miss their target, or that have reached it at their first snapshot."""
 
 
 def missing(share: float, correlation: float = 0.0) -> Algorithm:

@@ -61,8 +61,9 @@ def show(found, section):
 def all_of(cases: Sequence[Case], condition: str, baseline: str) -> Case:
     """Return a case on whether all cases hold together.
 
-    It is supported if each case is supported, refuted if one is refuted or makes no difference, and else inconclusive.
-    The p value is the greatest of all cases if all are supported, else the least of the refuted cases, if any.
+    The returned case is supported if each case is supported, refuted if one is refuted or makes no difference, and else
+    inconclusive. The p value is the greatest of all cases if all are supported, else the least of the refuted cases, if
+    any.
     """
     if any(case.verdict in (REFUTED, ALIKE) for case in cases):
         verdict, p = REFUTED, min((case.p for case in cases if case.verdict == REFUTED), default=None)

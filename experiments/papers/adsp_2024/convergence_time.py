@@ -15,7 +15,7 @@ from experiments.tables.section import Section
 from experiments.tables.targets import Found
 
 CONTROLS = {"one worker alone": 1, "no communication": None}
-"""Numbers of workers of the controls; None for the number of the other runs."""
+"""Number of workers of each control; None if it has as many workers as the compared runs."""
 Times = dict[tuple[str, str, str], Sample]
 """Samples by delays, source of times, and strategy or control."""
 REASON = (
