@@ -92,8 +92,8 @@ class PaperResult:
 def read_claims(papers: Iterable[Path]) -> dict[str, dict]:
     """Return the claims of ``papers``, folders with a claims.toml, by id; ``paper`` in a claim is the folder's name.
 
-    Raises ValueError for an id that is given twice, for a claim without kind or method, for a claim with neither
-    targets nor a reason why there are none, and for a headline that is not a claim.
+    Raises ValueError for an id that is given twice, and for a headline that is not a claim. Every claim needs a kind, a
+    method, and either targets or a reason why there are none.
     """
     claims = {}
     for paper in papers:

@@ -16,8 +16,8 @@ DIRTY = "-dirty"
 def share(plans: Sequence[Plan]):
     """Leave each target in one of the plans, which differ in the code of their runs.
 
-    The chosen plan is the first one that has all runs of the target. If there is none, it is ``plans[0]``, which makes
-    missing runs.
+    The target stays in the first plan that has all of its runs. If no plan has all, it stays in ``plans[0]``, which
+    makes missing runs.
     """
     first, *others = plans
     for target in list(first.needs):
