@@ -8,6 +8,7 @@ import importlib.util
 import re
 import shlex
 import tomllib
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -16,8 +17,8 @@ from grsgd.cli import parse
 from grsgd.config import load
 from grsgd.simulate.network import network
 from grsgd.testbed.__main__ import make_parser
-from tests.integration.test_documents import ROOT
 
+ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "experiments" / "demo" / "dpsgd.toml"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)

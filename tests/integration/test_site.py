@@ -1,14 +1,15 @@
 """The site of the documentation: its navigation, its generated text, and the pages at old addresses."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 import grsgd
 from docs import generate
-from tests.integration.test_documents import ROOT, headings
 
 yaml = pytest.importorskip("yaml", reason="comes with the extra `docs`")
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
 PARTS = {"start", "how-to", "reference", "findings", "results"}
@@ -48,7 +49,7 @@ def test_generated_text_of_each_kind():
     assert '| `topology` | `"ring"` | string |' in generate.options("dpsgd")
     assert "| `tail.RANK.seconds` | must be given | number > 0 |" in generate.keys()
     assert "`grsgd report [options] FILE.h5 ...`" in generate.commands()
-    assert {"grsgd-train", "grsgd-testbed"} <= headings(DOCS / "reference" / "commands.md")
+    assert "## grsgd train\n" in generate.commands() and "## grsgd testbed\n" in generate.commands()
 
 
 def test_the_page_on_python_has_every_public_name():
