@@ -21,7 +21,7 @@ ARG TORCH_INDEX=
 COPY constraints.txt /opt/
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
     pip install --no-cache-dir --constraint /opt/constraints.txt ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} \
-    "$(echo /wheels/grsgd-*.whl)[$EXTRAS]" \
+    "$(echo /wheels/grsgd-*.whl)${EXTRAS:+[$EXTRAS]}" \
     && useradd --create-home --uid 1000 grsgd \
     && install --directory --owner grsgd /work
 USER 1000

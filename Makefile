@@ -44,7 +44,7 @@ test: $(READY) $(MPICH)/ready lint  ## tests of every kind, the MPI ones under O
 test-all: test test-rest  ## and with all sizes, algorithms and libraries
 
 test-rest: $(READY) $(MPICH)/ready  # SEED: in an order drawn with it; MINUTES: for so long
-	$(BIN)/python -m pytest tests -m "exhaustive and not matrix" $(SIDE_BY_SIDE) \
+	$(BIN)/python -m pytest tests --ignore tests/release -m "exhaustive and not matrix" $(SIDE_BY_SIDE) \
 	    $(SEED:%=--shuffle %) $(MINUTES:%=--minutes %)
 
 mutants: $(READY)  ## what the unit tests catch of small changes to the code

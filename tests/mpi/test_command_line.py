@@ -346,7 +346,6 @@ def test_listings(command):
 
 @pytest.mark.exhaustive
 def test_example_of_a_loop_of_ones_own():
-    pytest.importorskip("mlxtend")
     code, output = mpiexec("openmpi", 2, ["experiments/demo/own_loop.py"], timeout=120)
     accuracies = re.findall(r"^test accuracy ([\d.]+), results/own-loop.h5$", output, re.MULTILINE)
     # An asynchronous algorithm on a busy machine: one rank may do most of the work (0.89 to 0.96 were seen).
