@@ -22,7 +22,7 @@ COPY constraints.txt /opt/
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
     pip install --no-cache-dir --constraint /opt/constraints.txt ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} \
     "$(echo /wheels/grsgd-*.whl)${EXTRAS:+[$EXTRAS]}" \
-    && useradd --create-home --uid 1000 grsgd \
+    && useradd --create-home --uid 1000 --password '*' grsgd \
     && install --directory --owner grsgd /work
 USER 1000
 WORKDIR /work
