@@ -3,9 +3,11 @@
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
+from grsgd.comm import watchdog
 from grsgd.errors import SetupError
 from grsgd.job import launch
 
@@ -65,3 +67,50 @@ def test_an_error_of_all_ranks_that_one_has_alone():
     done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=30, env=environment)
     (line,) = done.stderr.strip().splitlines()
     assert line == "grsgd: rank 3: shard(): no samples (other ranks go on without this error)" and done.returncode != 0
+
+
+class Ended(BaseException):
+    """The end of a process, in a test."""
+
+
+def test_a_time_limit_ends_the_process_after_a_line(monkeypatch):
+    said, ended = [], threading.Event()
+    monkeypatch.setattr(watchdog, "rank", lambda: 3)
+    monkeypatch.setattr(watchdog.time, "sleep", said.append)
+    monkeypatch.setattr(watchdog.os, "write", lambda _, line: said.append(line.decode()))
+    monkeypatch.setattr(watchdog.os, "_exit", lambda code: (said.append(code), ended.set()))
+    with watchdog.within(0.0, "making a communicator"):
+        assert ended.wait(30)
+    line = "\ngrsgd: rank 3: making a communicator: not done after 0 s: another rank has not called it, has stopped "
+    assert said == [pytest.approx(0.15), f"{line}or has died\n", watchdog.PASSING_ON_SECONDS, 1]
+    monkeypatch.setattr(watchdog, "rank", lambda: None)
+    watchdog.say("no rank")
+    assert said[4:] == ["\ngrsgd: no rank\n", watchdog.PASSING_ON_SECONDS]
+
+
+@pytest.mark.parametrize(
+    "answers, lines", [([True], []), ([False, True], ["late"]), ([False, False], ["late", "kill"])]
+)
+def test_a_forked_process_kills_one_that_goes_on_after_its_time(answers, lines, monkeypatch):
+    """``answers``: whether the other end of the pipe is closed in time, at each look."""
+    done, closed, waits = [], [], []
+
+    def end(code):
+        done.append(code)
+        raise Ended
+
+    def select(reading, _, __, seconds):
+        waits.append(seconds)
+        return (reading if answers[len(waits) - 1] else [], [], [])
+
+    monkeypatch.setattr(watchdog.os, "pipe", lambda: (100, 101))
+    monkeypatch.setattr(watchdog.os, "close", closed.append)
+    monkeypatch.setattr(watchdog.os, "fork", lambda: 0)
+    monkeypatch.setattr(watchdog.os, "kill", lambda pid, number: done.append("kill"))
+    monkeypatch.setattr(watchdog.os, "_exit", end)
+    monkeypatch.setattr(watchdog.select, "select", select)
+    monkeypatch.setattr(watchdog, "say", done.append)
+    with pytest.raises(Ended), watchdog.stopped_within(5.0, "late"):
+        pytest.fail("this is the forked process")
+    assert done == [*lines, 0] and closed == [101]
+    assert waits == [5.0, 2 * watchdog.EXIT_SECONDS][: len(answers)]

@@ -120,6 +120,18 @@ def test_a_message_to_a_process_that_dies_comes_back_once():
     assert not mailbox.ready(1) and mailbox.take_buffer() and returned == [0.25]
 
 
+def test_a_message_comes_back_from_a_process_that_dies_while_this_rank_closes():
+    job, returned = Members(2, 0), []
+    mailbox = mailbox_of(job, lambda message: returned.append(message.weight))
+    mailbox.send(1, mailbox._x, 0.25, 3)
+    closing = job.drivers[0].start(mailbox.close())
+    job.settle()
+    assert not closing.complete and returned == [], "the message is under way"
+    job.fabric.kill(1)
+    job.settle()
+    assert closing.complete and returned == [0.25]
+
+
 def test_a_rank_that_had_ended_is_sent_to_again_when_another_process_holds_it():
     job = Members(2, 1)
     mailbox = mailbox_of(job)
