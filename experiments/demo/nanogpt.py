@@ -3,8 +3,8 @@
     grsgd run -n 2 experiments/demo/nanogpt.py
     grsgd run -n 2 experiments/demo/nanogpt.py --algorithm diloco
 
-The text is the language reference that every Python brings along; ``--text FILE`` names another text. On two cores a
-training takes less than a minute.
+The text is the language reference that every Python brings along; ``--text FILE`` names another text. On two
+free cores a training takes less than a minute.
 """
 
 import argparse

@@ -1,5 +1,6 @@
 """The scripts on the pages for own code, on two ranks: every script after its change, and every example of a loop."""
 
+import importlib.util
 import json
 import re
 
@@ -8,12 +9,14 @@ from tests.support import launcher
 
 PAGES = launcher.ROOT / "docs" / "how-to"
 DIFFERENCES = [PAGES / "from" / f"{name}.md" for name in ("ddp", "horovod", "bluefog", "torchft", "hivemind")]
+OF_TRAINERS = [name for name in ("accelerate", "lightning") if importlib.util.find_spec(name)]
+"""The pages whose libraries are installed: no extra of the package brings them."""
 LOOPS = [PAGES / "own-loops.md", PAGES / "own-scripts.md"]
 NANOGPT = launcher.ROOT / "experiments" / "demo" / "nanogpt.py"
 MARK = "  # <--"
 
 DRIVER = '''
-import json, signal, sys
+import importlib, json, os, signal, types
 import torch, grsgd
 from mpi4py import MPI
 from torch import nn
@@ -54,6 +57,21 @@ def accuracy(model):
     return (model(x).argmax(1) == y).double().mean().item()
 
 
+def lightning_for(layers):
+    """Return what of Lightning the page uses, with a module that has a model and a loss."""
+    import lightning
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layers = layers
+
+        def training_step(self, batch, index):
+            return loss_of(self.layers(batch[0]), batch[1])
+
+    return types.SimpleNamespace(LightningModule=Module, Trainer=lightning.Trainer)
+
+
 x = torch.randn(128, 6, generator=torch.Generator().manual_seed(0))
 y = (x.sum(1) > 0).long()
 for name, code in json.load(open("scripts.json")):
@@ -62,6 +80,10 @@ for name, code in json.load(open("scripts.json")):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     names = dict(globals(), train=TensorDataset(x, y), epochs=2, first=x[:8], first_labels=y[:8], second=x[8:])
     names |= {"second_labels": y[8:], "batches": [(x, y)] * 40, "loader": [(x, y)] * 4}
+    if name == "accelerate.md":
+        names["Accelerator"] = importlib.import_module("accelerate").Accelerator
+    if name == "lightning.md":
+        names["lightning"] = lightning_for(model)
     if "distribute(" not in code:
         algorithm, options = ("grsgd", {}) if "rest()" in code else ("ring_allreduce", {})
         optimizer = grsgd.distribute(model, optimizer, algorithm, **({"buckets": 2} if "no_sync" in code else options))
@@ -89,6 +111,10 @@ def blocks(page, language: str) -> list[str]:
 
 def test_scripts_after_their_change_and_examples_of_loops_run(tmp_path):
     scripts = [(page.name, after(blocks(page, "diff")[0])) for page in DIFFERENCES]
+    for name in OF_TRAINERS:
+        page = PAGES / "from" / f"{name}.md"
+        hides = blocks(page, "python")[0] if name == "accelerate" else ""
+        scripts.append((page.name, hides + after(blocks(page, "diff")[0])))
     scripts += [(f"{page.name} {number}", code) for page in LOOPS for number, code in enumerate(blocks(page, "python"))]
     scripts = [(name, code) for name, code in scripts if "torch.cuda" not in code]
     (tmp_path / "scripts.json").write_text(json.dumps(scripts))
