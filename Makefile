@@ -122,7 +122,7 @@ submit:  ## train EXP under Slurm, a rank on each of NODES nodes; SET="train.epo
 	env -u OMPI_MCA_mpi_yield_when_idle sbatch --nodes=$(or $(NODES),4) $(SBATCH) slurm/train.sbatch $(EXP) $(SET:%=--set %)
 
 dist: $(READY)  ## wheel and sdist of grsgd.__version__ in dist/
-	$(BIN)/python -m pip install --quiet --editable .[release]
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .[release]
 	rm -rf dist
 	$(BIN)/python -m build
 	$(BIN)/python -m twine check --strict dist/*
