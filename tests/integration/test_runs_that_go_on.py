@@ -4,6 +4,8 @@ On real ranks: ``tests/mpi/ranks/test_checkpoints.py``.
 """
 
 import copy
+import errno
+import os
 
 import numpy as np
 import pytest
@@ -13,7 +15,8 @@ from grsgd.job import run as runs
 from grsgd.job.keeping import Keeping
 from grsgd.job.resume import Resumed
 from grsgd.runs.run_file import load_run
-from grsgd.training.checkpoint_folder import COMPLETE, file_of
+from grsgd.training import checkpoint_file
+from grsgd.training.checkpoint_folder import COMPLETE, file_of, name_of
 from grsgd.training.checkpoints import KEPT, Every
 from grsgd.training.rank_state import state_of
 from grsgd.training.saving import ModelFiles
@@ -118,3 +121,34 @@ def test_all_that_a_rank_knows_of_messages_under_way_comes_back(name, trained, t
     assert len(restored) == RANKS and all(before == after for before, after in restored)
     assert found.curve["samples"][-1] >= samples[-1] and found.traffic["sent"].sum() > 0
     assert all(tensor.isfinite().all() for tensor in model.values())
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_no_run(trained, tmp_path, capsys, monkeypatch):
+    """The disk of rank 0 is full at the first one, and an object does not fit into the second."""
+    kept, write = tmp_path / "kept", checkpoint_file.write
+    problems = [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), TypeError("a set")]
+
+    def written(temporary, header, *others):
+        if header.rank == 0 and problems:
+            raise problems.pop(0)
+        write(temporary, header, *others)
+
+    monkeypatch.setattr(checkpoint_file, "write", written)
+    endings, found, _ = trained("run", config("dpsgd", steps=STEPS), Keeping(kept, Every(steps=EVERY)))
+    last = kept / name_of(RANKS * 4 * 12)
+    assert {(ending.reason, ending.checkpoint) for ending in endings} == {("steps", last)}
+    assert "warnings" not in found.attributes, "the last checkpoint could be written"
+    assert [path.name for path in kept.glob("samples-*")] == [last.name] and len(list(last.glob("*"))) == RANKS
+    said = capsys.readouterr().err
+    for why in ("No space left on device", "a set"):
+        assert said.count(f"rank 0: a checkpoint could not be written, training goes on: {kept}: {why}") == 1
+
+
+def test_the_last_checkpoint_that_cannot_be_written_is_a_warning(trained, tmp_path, monkeypatch):
+    def refused(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(checkpoint_file, "write", refused)
+    endings, found, _ = trained("run", config("dpsgd", steps=6), Keeping(tmp_path / "kept", Every(steps=EVERY)))
+    assert {(ending.reason, ending.checkpoint) for ending in endings} == {("steps", None)}
+    assert "the last checkpoint could not be written: " in str(found.attributes["warnings"])

@@ -1,5 +1,7 @@
 """The choice of a redundancy from a short measurement. What is predicted from it: ``test_predicted_step.py``."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -293,3 +295,43 @@ def test_the_model_is_not_touched():
     assert len({settled.algorithm_options.r for settled, _ in results}) == 1
     for model, old in zip(models, before, strict=True):
         assert all(torch.equal(tensor, old[name]) for name, tensor in model.state_dict().items())
+
+
+# ---- by the clock
+
+
+@pytest.mark.parametrize("least, fixed", [(0.005, 0.005), (0.0, 0.0), (-0.01, 0.0)])
+def test_the_fixed_time_per_block_is_that_of_a_straight_line(least, fixed, monkeypatch):
+    """From whole and small blocks; it is never negative."""
+    taken = []
+
+    def times(work, comm, driver):
+        (compute,) = list(work())
+        compute.work()
+        taken.append(compute.amount)
+        yield from ()
+        return np.full((3, 2), least + 0.001 * asked[-1])
+
+    asked = []
+
+    def gradient(samples):
+        return lambda: asked.append(samples)
+
+    monkeypatch.setattr(redundancy, "times", times)
+    comm, driver = Ranks(2).comms[0], SimpleNamespace(progress_mode="inline")
+    schedule = measure_computing(comm, driver, Load(128, gradient, np.ones(2), np.zeros((1, 2))))
+    with pytest.raises(StopIteration) as end:
+        next(schedule)
+    found = end.value.value
+    assert asked == [64, 8] and taken == [1, 8 / 64]
+    np.testing.assert_allclose(found.per_block, fixed, atol=1e-12)
+    np.testing.assert_allclose(found.gradients, least + 0.064)
+
+
+def test_coding_takes_as_long_as_on_the_slowest_rank_and_rank_0_decides():
+    ranks = Ranks(3)
+    mine = [CodecSeconds(1.0, 5.0, 3.0), CodecSeconds(4.0, 2.0, 3.5), CodecSeconds(0.5, 0.5, 9.0)]
+    found = ranks.finish([redundancy.slowest_codec(comm, each) for comm, each in zip(ranks.comms, mine, strict=True)])
+    assert found == [CodecSeconds(4.0, 5.0, 9.0)] * 3
+    decided = ranks.finish([redundancy.decided_by_one(comm, 2 + comm.rank) for comm in ranks.comms])
+    assert decided == [2] * 3

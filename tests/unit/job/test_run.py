@@ -182,3 +182,16 @@ def test_a_file_that_cannot_be_written_is_found_out_by_rank_0(monkeypatch, train
     with pytest.raises(SetupError, match="^rank 0: ") as caught:
         on_threads(monkeypatch, 2, lambda mpi: runs.run(mpi, config("dpsgd"), tmp_path / "no folder" / "x" / "run.h5"))
     assert "no folder" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "takes_one, reason, done", [(False, "SIGTERM", [{}]), (True, "SIGTERM", [{"stop": False}]), (True, None, [])]
+)
+def test_a_signal_saves_unless_ranks_have_agreed_on_a_checkpoint(takes_one, reason, done):
+    reason, saved = reason or runs.ASKED_TO_END, []
+    job = SimpleNamespace(
+        trainer=SimpleNamespace(recovery=SimpleNamespace(asks_for_checkpoint=lambda reason: takes_one)),
+        rescue=SimpleNamespace(interrupted=lambda *arguments, **options: saved.append((arguments, options))),
+    )
+    runs.while_training(job, reason)
+    assert saved == [((reason,), options) for options in done]

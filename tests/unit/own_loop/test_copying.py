@@ -1,6 +1,7 @@
 """Copies of models that copy.deepcopy cannot copy."""
 
 import threading
+import warnings
 
 import pytest
 import torch
@@ -91,3 +92,13 @@ def test_models_without_a_copy(makes, words, monkeypatch):
     with pytest.raises(RuntimeError, match=rf"^averaged_model\(\): copy.deepcopy of Own {words}") as caught:
         copy_of(Own(2, 1), "averaged_model()")
     assert "\n" not in str(caught.value)
+
+
+def test_a_copy_has_tensors_of_its_own_and_no_graphs():
+    model = network()
+    model.leaf, model.loss = torch.ones(2, requires_grad=True), next(model.parameters()).sum()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        copied = copy_of(model, "a test")
+    assert copied.loss.grad_fn is None and copied.loss == model.loss and copied.loss is not model.loss
+    assert copied.leaf.requires_grad and copied.leaf is not model.leaf and model.loss.grad_fn is not None

@@ -203,6 +203,7 @@ def test_a_log_that_cannot_be_written_does_not_cost_the_run(monkeypatch, tmp_pat
 def test_a_loop_that_diverges_does_not_leave_an_earlier_file_in_silence(monkeypatch, tmp_path, capsys):
     path = tmp_path / "x.h5"
     first = recorded(monkeypatch, path, lambda run: run.log(loss=1))
+    assert first.attributes["replication"] == 1 and "train_samples" not in first.attributes
     assert capsys.readouterr().err == ""
 
     def work(mpi):

@@ -135,3 +135,9 @@ def test_batches_from_any_number_on_are_those_of_the_whole_stream(samples, batch
     later = itertools.islice(index_stream(indices, batch, seed=3, rank=1, first=first), 9)
     for expected, found in zip(whole, later, strict=True):
         np.testing.assert_array_equal(found, expected)
+
+
+def test_after_a_signal_all_ranks_are_asked_for_a_checkpoint():
+    asked = []
+    checkpoints = SimpleNamespace(meeting=SimpleNamespace(ask=asked.append))
+    assert Checkpoints.asks_for_checkpoint(checkpoints, "SIGTERM") and asked == ["SIGTERM"]

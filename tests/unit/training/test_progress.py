@@ -9,7 +9,7 @@ from grsgd.comm.driver import MpiDriver
 from grsgd.comm.pollables import Delay
 from grsgd.simulate.driver import SimulatedDriver
 from grsgd.testing.simulated import Ranks, network_of
-from grsgd.training.progress import FreeRunning, Lockstep, Marks
+from grsgd.training.progress import Counted, FreeRunning, Lockstep, Marks
 from tests.support.seeded import seeded
 
 
@@ -254,3 +254,15 @@ def test_reports_are_rare():
     for _ in range(4):
         ranks.at_once(1, lambda: progress.advance(8))
     assert comm.traffic.messages.tolist() == [1, 0]
+
+
+def test_reports_that_have_been_received_are_let_go():
+    ranks = Ranks(2)
+    progress = [Counted(comm, driver, 3000, None, 4) for comm, driver in zip(ranks.comms, ranks.drivers, strict=True)]
+    for each in progress:
+        each.start()
+        each.begin()
+    for _ in range(250):
+        ranks.at_once(1, lambda: progress[1].advance(8))
+        ranks.settle()
+    assert progress[0].samples >= 1900 and len(progress[1]._sending) <= 2

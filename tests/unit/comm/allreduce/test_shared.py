@@ -163,6 +163,28 @@ def test_simulated_ranks_sum_in_the_same_order(n, size, eager_bytes):
     assert sum(comm.traffic.sent.sum() for comm in ranks.comms) == 2 * (n - 1) * 4 * size
 
 
+@pytest.mark.parametrize("n", [2, 3])
+def test_nothing_is_received_into_an_array_that_is_still_being_sent(n):
+    ranks = Ranks(n, network_of(bandwidth="1 mbit", eager_bytes=0))
+
+    def watched(end):
+        send, receive, sent = end.Isend, end.Irecv, []
+
+        def sending(array, dest, tag):
+            sent.append((array, send(array, dest, tag)))
+            return sent[-1][1]
+
+        def receiving(array, source, tag):
+            assert all(message.Test() or not np.shares_memory(array, other) for other, message in sent)
+            return receive(array, source, tag)
+
+        end.Isend, end.Irecv = sending, receiving
+
+    for comm in ranks.comms:
+        watched(comm.backend)
+    ranks.finish([ALLREDUCE["shared"](comm, np.ones(1000)) for comm in ranks.comms])
+
+
 def test_arrays_without_content_of_any_length():
     for size in range(30):
         ranks = Ranks(3)

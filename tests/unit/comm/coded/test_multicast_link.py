@@ -5,13 +5,14 @@ On real ranks: ``tests/mpi/ranks/test_ip_multicast.py``.
 
 import errno
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from grsgd.algorithms.transport_trial import choose_transport
 from grsgd.comm.coded import multicast_link
 from grsgd.comm.coded.datagrams import HEAD_BYTES, IP_BYTES
-from grsgd.comm.coded.multicast_link import Settings, connect, json_of, try_out
+from grsgd.comm.coded.multicast_link import READING_SHARE, Coming, Settings, connect, json_of, try_out
 from grsgd.comm.coded.sockets import MAX_MTU, NoMulticast, Sockets
 from tests.support.polled_ranks import Post
 
@@ -136,3 +137,14 @@ def test_long_texts_are_cut_to_the_bytes_of_a_message():
     assert json_of(what, 1000) == json_of(what, 1001) and "x" * 300 in json_of(what, 1000)
     text = json_of(what, 150)
     assert 100 < len(text) <= 150 and "y" * 40 in text and "1500" in text
+
+
+def test_a_rank_that_reads_slowly_makes_the_rate_lower():
+    coming = Coming(SimpleNamespace(datagram=1000), 0, lambda: 0.0, None)
+    assert coming.rate == 0
+    coming.stamps = {0: 5.0}
+    assert coming.rate == 0, "one datagram has no rate"
+    coming.stamps = {number: 5 + number * 1e-3 for number in range(100)}
+    assert coming.rate == pytest.approx(1e6)
+    coming.reading = 100 * 0.01
+    assert coming.rate == pytest.approx(1000 / (0.01 / READING_SHARE))

@@ -355,3 +355,20 @@ def test_ranks_that_compute_different_gradients_are_named(n, r, s):
 def test_headers_have_room_for_what_they_say():
     job = Job(5, 3, 1)
     assert job.schemes[0].queues.farewell.size == FIXED + 5
+
+
+@pytest.mark.parametrize("is_left_behind", [True, False])
+@pytest.mark.parametrize("dead, gone, is_lost", [({1}, {}, False), ({1}, {2: 5}, True), ({1, 2}, {2: 5}, True)])
+def test_a_rank_that_the_others_have_left_behind_does_not_miss_them(dead, gone, is_lost, is_left_behind):
+    scheme = SimpleNamespace(
+        streams=SimpleNamespace(dead=dead, said={HeaderKind.GONE: gone}),
+        code=SimpleNamespace(needed=3),
+        silent=1,
+        is_left_behind=is_left_behind,
+        _without=lambda ranks: 4 - len(ranks),
+    )
+    if is_lost and not is_left_behind:
+        with pytest.raises(SilentRanks, match="lost: ranks 1, 2; a step can end without 1 ranks at most"):
+            TolerantSum.check_lost(scheme)
+    else:
+        TolerantSum.check_lost(scheme)

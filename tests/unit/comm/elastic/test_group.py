@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grsgd.comm.communicator import Communicator
-from grsgd.comm.elastic.group import Changed, Group
+from grsgd.comm.elastic.group import Changed, Group, GroupBackend
 from grsgd.comm.pollables import Until
 from tests.support.members import Members
 from tests.support.seeded import seeded
@@ -74,3 +74,26 @@ def test_all_that_are_left_meet_whoever_dies_meanwhile(data, n, spares, seed):
     ranks = sorted(there, key=lambda group: group.membership.rank)
     expected = [group.membership.process for group in ranks]
     assert all(group.processes == expected and not group.has_changed for group in there)
+
+
+def test_a_group_breaks_off_its_step_after_a_death_and_has_only_messages():
+    job = Members(3, 1)
+    end = GroupBackend(job.comms[2].backend, job.members[2], [0, 2], 8)
+    assert (end.size, end.rank, end.lost) == (2, 1, ()) and end.hosts is None
+    assert not (end.survives_deaths or end.shares_memory or end.has_multicast)
+    calls = end.dup, lambda: end.subset([0]), lambda: end.Ibcast(np.zeros(1), 0), lambda: end.Iallreduce(np.zeros(1))
+    for refused in (*calls, *calls_of_members(job.ends[2])):
+        with pytest.raises(NotImplementedError):
+            refused()
+    end.free()
+    got = np.zeros(2)
+    receiving = end.Irecv(got[:1], 0, 3), GroupBackend(job.comms[0].backend, job.members[0], [0, 2], 8)
+    sending = receiving[1].Issend(np.ones(1), 1, 3)
+    receiving[1].Isend(np.ones(1), 1, 4)
+    job.settle()
+    assert receiving[0].Test() and sending.Test() and got[0] == 1
+    assert end.Iprobe(0, 4) and not end.Iprobe(0, 3)
+
+
+def calls_of_members(end):
+    return lambda: end.subset([0]), lambda: end.Ibcast(np.zeros(1), 0), lambda: end.Iallreduce(np.zeros(1))

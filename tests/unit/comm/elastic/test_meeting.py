@@ -1,5 +1,7 @@
 """Meetings of simulated ranks between two steps. On real ranks: ``tests/mpi/ranks/test_checkpoints.py``."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -135,3 +137,20 @@ def test_a_request_that_comes_after_the_last_step_leaves_no_message(n, lockstep)
     meetings[0].ask()
     meetings[0].watch(8)
     assert no_message_is_left(ranks), "a rank that has ended tells nobody"
+
+
+def test_requests_that_are_under_way_are_kept():
+    """MPI reads their buffer until they are complete."""
+    sent = []
+
+    def send(*_):
+        number = len(sent)
+        sent.append(SimpleNamespace(Test=lambda: number % 2 == 0))
+        return sent[-1]
+
+    meeting = Meeting(SimpleNamespace(size=3, rank=1, Isend=send), None, False)
+    for step in range(3):
+        meeting.ask()
+        meeting.watch(step)
+        meeting.over(0)
+    assert len(sent) == 6 and meeting._sending == [sent[1], sent[3], sent[4], sent[5]]

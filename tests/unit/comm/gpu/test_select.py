@@ -1,5 +1,6 @@
 """How the transport of arrays in GPU memory is selected, on ranks that are threads; a double stands for the GPU."""
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -79,3 +80,57 @@ def test_without_a_gpu(as_if_on_gpu, monkeypatch):
         assert choice.name == "host" and type(choice.backend) is MpiBackend and str(choice) == ""
     for error in choices(monkeypatch, [GPU, CPU, CPU], "auto"):
         assert error.startswith("device: ranks [1, 2] have no GPU")
+
+
+# ---- a library with GPU memory, tried in a process of its own
+
+
+@pytest.mark.parametrize(
+    "code, stderr, why",
+    [
+        (0, "", None),
+        (1, "a warning\nRuntimeError: 400 bytes did not arrive\n", "RuntimeError: 400 bytes did not arrive"),
+        (-11, "", "exit code -11"),
+    ],
+)
+def test_a_process_tells_whether_a_library_sends_gpu_memory(code, stderr, why, monkeypatch):
+    commands = []
+
+    def run(command, **options):
+        commands.append(command)
+        return SimpleNamespace(returncode=code, stderr=stderr)
+
+    monkeypatch.setattr(select.subprocess, "run", run)
+    expected = why and f"the MPI library cannot send GPU memory ({why})"
+    assert select.cuda_aware_mpi_error("cupy") == expected and commands[0][-2:] == ["grsgd.comm.gpu.select", "cupy"]
+
+
+def test_a_library_that_hangs_does_not_send_gpu_memory(monkeypatch):
+    def run(command, timeout, **options):
+        raise select.subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(select.subprocess, "run", run)
+    assert select.cuda_aware_mpi_error("cupy", 3.0) == "the MPI library has not sent GPU memory within 3 s"
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_what_arrives_is_compared_with_what_was_sent(wrong, monkeypatch):
+    waiting = []
+
+    def waitall(requests):
+        assert len(requests) == 2
+        (into, _), (content, _) = waiting[-2:]
+        into[:] = content + wrong
+
+    def post(array, rank):
+        waiting.append((array, rank))
+        return array
+
+    mpi = SimpleNamespace(COMM_SELF=SimpleNamespace(Irecv=post, Isend=post), Request=SimpleNamespace(Waitall=waitall))
+    monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=mpi))
+    if wrong:
+        with pytest.raises(RuntimeError, match="400 bytes did not arrive as they were sent"):
+            select.send_to_oneself("numpy")
+    else:
+        select.send_to_oneself("numpy")
+        assert len(waiting) == 4 and waiting[2][0].size == 2**21

@@ -7,6 +7,9 @@ import math
 
 import pytest
 
+from grsgd.comm.backend import MpiBackend
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.driver import MpiDriver
 from grsgd.errors import SetupError
 from grsgd.job import launch
 from grsgd.simulate.calibration import calibrate, messages
@@ -53,3 +56,19 @@ def test_one_rank_needs_an_mpiexec(monkeypatch):
     monkeypatch.setattr(calibrate, "check_mpiexec", refuse)
     with pytest.raises(SetupError, match="no mpiexec"):
         on_threads(monkeypatch, 1, lambda mpi: calibrate.calibrate(mpi, config("ring_allreduce"), 3))
+
+
+def test_exchanges_and_looks_are_measured_on_both_ranks(monkeypatch):
+    """If a rank has less than a core."""
+    for name, value in {"WAITS": 2, "WAIT_SECONDS": 0.01, "EXCHANGES": 3}.items():
+        monkeypatch.setattr(messages, name, value)
+
+    def work(mpi):
+        comm, driver = Communicator(MpiBackend(mpi)), MpiDriver(mpi.rank, 20.0, "inline")
+        meter = messages.MessageMeter(driver, comm, 1, 0, lambda: None, lambda: iter(()))
+        assert (meter.is_here, meter.other, meter.by_thread) == (mpi.rank == 1, 1 - mpi.rank, False)
+        assert meter.given(7.0 + mpi.rank) == 8
+        return meter.exchange_seconds(), meter.look_seconds(), driver.close()
+
+    for exchanges, looks, _ in on_threads(monkeypatch, 2, work):
+        assert len(exchanges) == len(looks) == 2 and all(0 <= seconds < 1 for seconds in (*exchanges, *looks))
