@@ -18,7 +18,7 @@ WARM_UP, REPEATS = 1, 5
 
 
 class CodecSeconds(NamedTuple):
-    """Seconds per element of three operations.
+    """Seconds per element of three operations on packets.
 
     ``add``: add an own block to the sum. ``encode``: encode a packet. ``decode``: decode a packet and add it to the
     sum.

@@ -17,8 +17,8 @@ A packet to several receivers counts once (`Cost.once`: a shared medium, true mu
 
 CSSGD: Li, Xie, Mao, Xu, Zhu, Zhang 2021. ``per-block`` computes every block of the batch once and sends it by itself.
 ``uncoded`` computes every block r times, and each holder sends its slice of it. With r = n each rank knows all blocks,
-so ``uncoded`` and ``coded`` send nothing. The grouped schemes are from this project. They have q groups of ranks, n/r
-rounded up. If groups are not equal, the table gives the mean that a rank sends; for q = 1 they send nothing.
+so ``uncoded`` and ``coded`` send nothing. The grouped schemes are from this project. A grouped scheme has q groups of
+ranks, n/r rounded up. If groups are not equal, the table gives the mean that a rank sends; for q = 1 they send nothing.
 ``tolerant-1``, ``tolerant-2`` ...: steps end without s silent ranks, 0 <= s < r. The messages of n - s - 1 other ranks
 suffice to end a step.
 """

@@ -13,8 +13,8 @@ COUNTINGS = {
     "per receiver": ("per_receiver", "per_receiver"),
     "the paper's: coded once, others per receiver": ("once", "per_receiver"),
 }
-"""Ways to count packets to several receivers: the name, the property of a `Cost` for the coded scheme, and for the
-others.
+"""Ways to count packets to several receivers: the name of the way, the property of a `Cost` for the coded scheme, and
+the property for the other schemes.
 
 The third way is the comparison of (28) with (29) in Li, Xie, Mao, Xu, Zhu, Zhang 2021.
 """

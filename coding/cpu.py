@@ -24,7 +24,8 @@ def quantise(x, limit: float, scale: float, out) -> tuple[int, int, float]:
 
 @compiled
 def _quantise(x, bits, magnitude, limit, scale, out):
-    """Quantise x; return the largest magnitude as its bits.
+    """Quantise ``x`` to integers in ``out``; return the largest magnitude in ``x``, as the bits of the floating-point
+    number.
 
     The order of these bits is the order of magnitudes, with NaN above infinity.
     """
@@ -94,8 +95,8 @@ def strip_slices(content, own, starts, lengths, out):
 
 @compiled
 def _combine(first, own, starts, lengths, sign, out):
-    """Set out = first + sign (sum of slices), two slices at a time, because memory is faster with several arrays at
-    once."""
+    """Set out = first + sign (sum of slices). Two slices are added at a time, because several arrays are read from
+    memory faster at once than one after the other."""
     common = min(first.size, out.size)
     for length in lengths:
         common = min(common, length)
@@ -143,7 +144,7 @@ def combine(own, starts, lengths, coefficients, out):
                 source, factor = own[starts[k] + begin : starts[k] + stop], coefficients[k]
                 for i in range(source.size):
                     term = factor * np.int64(source[i])  # less than 2^62
-                    sums[i] += 5 * (term >> 32) + (term & 0xFFFFFFFF)  # equals the term modulo P, and is less than 2^34
+                    sums[i] += 5 * (term >> 32) + (term & 0xFFFFFFFF)  # congruent to term modulo P; < 2^34
         for i in range(end - begin):
             value = sums[i] % prime
             out[begin + i] = value - prime if value > prime // 2 else value

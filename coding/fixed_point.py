@@ -4,7 +4,7 @@ S = (2^31 - 1) / R maps [-R, R] onto the whole range: R -> 0x7FFFFFFF, -R -> 0x8
 are rounded to the nearest step. Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD). The authors' program has R of about
 21.5 and rounds down, which shifts every block by half a step.
 
-A sum of B quantised values differs from the exact sum by at most B/2 steps. It may be computed modulo 2^32, in any
+A sum of B quantised values differs from the exact sum by at most B/2 steps. The sum may be computed modulo 2^32, in any
 order: partial sums may leave the range and return to it. The true total must lie in [-R, R], or be kept in int64
 (`accumulate`); `wrap` detects totals outside.
 """

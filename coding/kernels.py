@@ -1,4 +1,4 @@
-"""The compiled loops for an array: on the CPU or on the GPU, by its type."""
+"""Choice of the compiled loops for an array by the array's type: loops of the CPU, or loops of the GPU."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ def register(kind: type, kernels):
 def kernels(array):
     """Return the kernels for ``array``: NumPy, CuPy, or a registered type; raise TypeError for other types.
 
-    All kernels have the functions of `coding.cpu`. They write into given arrays and never check lengths.
+    All kernels have the functions of `coding.cpu`. Kernels write into given arrays and never check lengths.
     """
     if isinstance(array, np.ndarray):
         from coding import cpu

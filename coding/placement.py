@@ -1,8 +1,8 @@
 """Placements: the parts of a batch that each rank computes, if each part is computed r times.
 
 Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), formulas (5), (6), (20)-(23), for the subset placement. The grouped
-placement is from this project. It sends the least that any placement can if all ranks need the sum and compute equally
-much.
+placement is from this project. With the grouped placement ranks send the least bytes that are possible if all ranks
+need the sum and compute equally much.
 """
 
 from dataclasses import dataclass

@@ -104,14 +104,11 @@ def packet(number: int, group: list[int], blocks: list[int], k: int) -> Packet:
 
 
 class PaperPlan:
-    """Algorithm 3 as written: a rank tries all combinations of r of its blocks.
-
-    It sends a packet for each combination of which some rank lacks exactly one block.
-
-    The packets of `GroupPlan` are among them. For r = 2 and for n = r+1 there are no others. For r >= 3 and n >= r+2
-    most packets are repeats that bring no rank anything new: 4 times as many packets at n, r = 5, 3; 10 times at 6, 3;
-    19 times at 7, 3; 39 times at 6, 4. For r = 1 a rank multicasts its block to all others instead of sending it to
-    each.
+    """Algorithm 3 as written in the paper: a rank tries all combinations of r of its blocks. The rank sends a packet
+    for each combination of which some other rank lacks exactly one block. All packets of `GroupPlan` are among these
+    packets. For r = 2 and for n = r+1 there are no other packets. For r >= 3 and n >= r+2 most packets are repeats that
+    bring no rank anything new: 4 times as many packets at n, r = 5, 3; 10 times at 6, 3; 19 times at 7, 3; 39 times at
+    6, 4. For r = 1 a rank multicasts its block to all others instead of sending it to each.
     """
 
     def __init__(self, placement: SubsetPlacement):

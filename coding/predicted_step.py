@@ -2,7 +2,7 @@
 
 The parts are from this project: the paper's model (`coding.time_model.paper_step_seconds`) has no slowest rank, no
 coding and no packets. Nothing overlaps, as in `grsgd.comm.coded.scheme`. A rank computes its blocks and waits for the
-slowest rank. It then adds up and encodes, sends, and decodes.
+slowest rank. The rank then adds up and encodes, sends, and decodes.
 """
 
 from math import comb
@@ -32,17 +32,18 @@ class Computing(NamedTuple):
 
 
 class Toll(NamedTuple):
-    """Seconds for a packet or a byte: ``once``, and additionally for ``each`` of its receivers."""
+    """Seconds that sending a packet or a byte takes: ``once``, and additionally ``each`` for each of the receivers."""
 
     once: float
     each: float
 
     @classmethod
     def of(cls, one: float, all_others: float, n: int) -> "Toll":
-        """Return the toll, given the seconds ``one`` to one receiver and ``all_others`` to all n - 1 other ranks.
+        """Return the seconds of sending, ``once`` and for ``each`` receiver, from two measured times.
 
-        On a switch ``all_others`` is n - 1 times ``one``; on a medium that multicasts both are equal. Neither part of
-        the toll is negative.
+        ``one``: seconds of sending to one receiver. ``all_others``: seconds of sending to all n - 1 other ranks. On a
+        switch ``all_others`` is n - 1 times ``one``; on a network with multicast ``all_others`` equals ``one``. Neither
+        ``once`` nor ``each`` is negative.
         """
         if n < 3:
             return cls(all_others, 0.0)
@@ -93,7 +94,7 @@ class StepParts(NamedTuple):
 
 
 def own_blocks(scheme: str, n: int, r: int) -> int:
-    """Return the number of blocks that a rank computes."""
+    """Return the number of blocks whose gradients a rank computes per step."""
     return comb(n - 1, r - 1) if scheme in ("coded", "uncoded") else 1
 
 

@@ -36,8 +36,8 @@ def step_seconds(
 ) -> float:
     """Return the seconds of a step in which nothing overlaps, by the costs of `coding.cost`.
 
-    ``computing``: seconds that a rank computes without redundancy. ``transfer``: seconds per M. ``medium``: a name of
-    `MEDIA`. ``per_packet``: additional seconds per packet of a rank.
+    ``computing``: seconds that a rank computes without redundancy. ``transfer``: seconds per M. ``medium``: kind of
+    network, a key of `MEDIA`. ``per_packet``: additional seconds per packet of a rank.
     """
     cost = cost_in_models(scheme, n, r)
     amount = float(MEDIA[medium](cost))
@@ -58,6 +58,6 @@ def mean_step_seconds(steps: Sequence[Sequence[float]], r: int = 1, silent: int 
     """Return the mean of `least_step_seconds` over steps.
 
     ``steps[k][i]``: seconds that rank i takes for step k without redundancy; with redundancy it takes r times as long.
-    Late ranks begin the next step later than the others, so real steps may take longer than this.
+    Late ranks begin the next step later than other ranks, so real steps may take longer than the returned seconds.
     """
     return fmean(least_step_seconds([r * each for each in seconds], silent) for seconds in steps)

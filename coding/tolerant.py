@@ -44,8 +44,8 @@ class TolerantCode:
         return -(-length // self.parts)
 
     def bounds(self, length: int) -> list[int]:
-        """Return the bounds of the parts of a gradient of ``length`` elements: part v reaches from element [v] to [v +
-        1]."""
+        """Return the bounds of the parts of a gradient of ``length`` elements: part v has the elements from
+        ``bounds[v]`` up to, but without, ``bounds[v + 1]``."""
         return bounds(length, self.parts).tolist()
 
     @cached_property

@@ -116,12 +116,12 @@ def row(section: type[BaseModel], name: str) -> list[list[str]]:
 
 
 def values(kind: dict, schema: dict) -> str:
-    """Return what values an option takes, for a cell."""
+    """Return the cell of a table with the values that an option may have."""
     return cell(allowed(kind, schema).replace(" | ", ", "))
 
 
 def default_cell(field) -> str:
-    """Return the default of an option as TOML, or that it has none."""
+    """Return the cell of a table with an option's default as TOML, or with words that say that there is no default."""
     said = default(field)
     return code(said.removeprefix(" = ")) if said.startswith(" = ") else said.strip(" ()")
 

@@ -1,8 +1,9 @@
 """Hook of MkDocs: files of the repository that pages link to, and that lie outside of docs, become pages of the site.
 
-A link from ``docs/how-to/slurm.md`` to ``../../slurm/site.sh`` works on a code host. The site is read without network
-and without a checkout, so the page ``repository/slurm/site.sh`` shows that file. Markdown is shown as Markdown, with
-the files that it links to, other files are shown as code, and folders as lists of names.
+A link from ``docs/how-to/slurm.md`` to ``../../slurm/site.sh`` works on a code host. A reader of the site may have
+neither network nor checkout, so the site has a page ``repository/slurm/site.sh`` with the content of that file.
+Markdown is shown as Markdown, with the files that it links to, other files are shown as code, and folders as lists of
+names.
 """
 
 import os

@@ -39,7 +39,7 @@ def quota_of(folder: Path) -> GroupQuota | None:
     try:
         quota, period = (folder / "cpu.max").read_text().split()
         return GroupQuota(int(quota) / int(period), int(period) / 1e6)
-    except (OSError, ValueError):  # no such file, or "max"
+    except (OSError, ValueError):  # the file does not exist, or says "max" (no quota)
         pass
     try:
         quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))

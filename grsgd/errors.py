@@ -24,15 +24,16 @@ class DataError(UsageError):
 
 
 class RunFileError(UsageError):
-    """Run file, or figure of runs, that cannot be read or written: the message names the path and the reason."""
+    """Error of a run file, or a figure of runs, that cannot be read or written: the message names the path and the
+    reason."""
 
 
 class ModelError(UsageError):
-    """File without the wanted weights: the message names the path and the error."""
+    """Error of a file that does not have the wanted weights: the message names the path and the error."""
 
 
 class SetupError(UsageError):
-    """Job that cannot start: every rank raises the same error.
+    """Error of a job that cannot start: every rank raises the same error.
 
     ``is_printed`` says whether this rank prints the error.
     """

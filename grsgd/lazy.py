@@ -6,8 +6,9 @@ import importlib
 class LazyModule:
     """Stand-in for a module: ``torch = LazyModule("torch")`` in place of ``import torch``.
 
-    Commands that list algorithms or data sets, or print or draw runs, do not need the module. Annotations that name it
-    need ``from __future__ import annotations``; otherwise reading them would import it.
+    The module is imported at the first access to an attribute. So commands that list algorithms or data sets, or print
+    or draw runs, do not import torch. Files with annotations such as ``torch.Tensor`` need ``from __future__ import
+    annotations``; otherwise reading the annotation would import the module.
     """
 
     def __init__(self, name: str):

@@ -20,7 +20,8 @@ DEFAULTS = {
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
 }
-"""Settings for more ranks than cores, with one thread each, also as root. The Makefile has the same settings."""
+"""Environment variables by which Open MPI starts more ranks than there are cores, also as root, with one thread per
+rank. The Makefile has the same settings."""
 
 WORDS = "GRSGD_WORDS"
 """Variable with the folder in which ranks leave words for the process that has started them."""
@@ -51,8 +52,8 @@ def rank() -> str | None:
 
 
 def fault_tolerant() -> bool:
-    """Return whether Open MPI was started with ``--with-ft ulfm``. Its MPI_Abort then ends only the calling process:
-    other ranks learn neither of this end, nor of a rank that leaves with an exit code other than 0."""
+    """Return whether Open MPI was started with ``--with-ft ulfm``. With this option Open MPI's MPI_Abort ends only the
+    calling process: other ranks learn neither of this end, nor of a rank that leaves with an exit code other than 0."""
     return os.environ.get("OMPI_MCA_mpi_ft_enable", "0").lower() in ("1", "true", "yes")
 
 
@@ -108,8 +109,8 @@ def launcher() -> int | None:
 
 
 def srun() -> int | None:
-    """Return the process of the ``srun`` that has started this task, if it runs on this host. This process listens on
-    the port in the task's environment. It is no ancestor of the task, because Slurm's daemon has started the task."""
+    """Return the process of the ``srun`` that has started this task, if it runs on this host. ``srun`` listens on the
+    port in the task's environment. ``srun`` is no ancestor of the task, because Slurm's daemon has started the task."""
     port = os.environ.get("SLURM_STEP_LAUNCHER_PORT", "")
     if not port.isdecimal():
         return None
@@ -152,8 +153,9 @@ def speaker() -> Callable[[str], None]:
 def stderr_of(process: int | None) -> int:
     """Return a descriptor of the stream to which ``process`` prints errors; raises OSError.
 
-    It is a copy of the process's own descriptor, if the system allows it. A newly opened descriptor has its own
-    position in a file, and would overwrite output of the process, unless the file was opened to append.
+    The returned descriptor is a copy of the process's own descriptor, if the system allows such copies. A newly opened
+    descriptor has its own position in a file, and would overwrite output of the process, unless the file was opened to
+    append.
     """
     try:
         return copied_descriptor(process, 2)

@@ -32,7 +32,8 @@ class Purpose(enum.Enum):
     PARTNERS = "partners"
     """Partners with whom a rank exchanges models, and the steps of exchanges; key (rank)."""
     PAIRS = "pairs"
-    """Pairs of ranks that exchange models in a round, drawn by all ranks alike; key (round)."""
+    """Pairs of ranks that exchange models, drawn by all ranks alike; a stream's key is (number of the round of
+    exchanges)."""
     RANDOM_GRAPH = "random graph"
     """Neighbours on a random topology, whatever the seed of the run; key (ranks)."""
     COMPRESSION = "compression"
@@ -44,7 +45,8 @@ class Purpose(enum.Enum):
     COMPUTE_TIMES = "compute times"
     """Computing time of a step in simulated time; key (rank, step)."""
     DATAGRAM_LOSS = "datagram loss"
-    """Datagrams of IP multicast that a rank drops on purpose; key (rank, exchange, sender, number of the packet)."""
+    """Choice of the datagrams of IP multicast that a rank drops on purpose; a stream's key is (rank, exchange, sender,
+    number of the packet)."""
     OWN_LOOP_SHARDS = "own loop shards"
     """Samples that ``grsgd.shard`` gives to each rank; no key."""
 

@@ -42,7 +42,7 @@ class Progress:
             yield spec
 
     def end(self, spec: RunSpec):
-        """Note that a run has ended."""
+        """Record that a run has ended."""
         self.running.remove(spec)
         self.left[kind(spec)] -= 1
         self.bar.update()

@@ -166,8 +166,8 @@ class AdaptiveTrigger:
         self.k_last = np.zeros(len(self.slices), np.int64)
         self.k_begun = 0
         self.quiet_steps = 0.0
-        """Steps without a trigger since the threshold was last lowered; a trigger of some slices counts as their
-        share."""
+        """Number of steps without an exchange since the threshold was last lowered. A step in which only some slices
+        are exchanged counts as the share of the other slices."""
 
     def due(self, x: torch.Tensor, k: int, eta: float) -> np.ndarray:
         """Return the mask of the slices to exchange after step ``k``; to be called once per step.
@@ -188,7 +188,8 @@ class AdaptiveTrigger:
         return mask
 
     def begun(self, x: torch.Tensor, k: int, eta: float, mask: np.ndarray):
-        """Note that this rank begins the exchange that is `due`; its arguments are the same as for `due`."""
+        """Record that this rank begins the exchange of the slices in ``mask``, which `due` has returned; ``x``, ``k``
+        and ``eta`` are the arguments of `due`."""
         if self.threshold is None:
             self.threshold = statistics.median(self.change(x)) / (self.scale(eta) or 1.0)
         self.k_begun = k
@@ -211,7 +212,7 @@ class AdaptiveTrigger:
             self.quiet_steps -= 1 / self.options.target_rate
 
     def exchanged(self, x: torch.Tensor, k: int, mask: np.ndarray):
-        """Note that ``x`` is the model after an exchange of the slices in ``mask``, whichever rank began the
+        """Record that ``x`` is the model after an exchange of the slices in ``mask``, whichever rank began the
         exchange."""
         self.k_last[mask] = k
         if self.threshold is None:

@@ -123,8 +123,8 @@ class ADPSGD(OnTopology, name="adpsgd"):
         return self.comm.Isend(finished, j, tags.ADPSGD_CALL, header=UNWEIGHTED_HEADER)
 
     def passive_gossip(self):
-        """Schedule: answer until all active neighbours have finished, even after the end of this rank's own
-        training."""
+        """Schedule: answer the models that active neighbours send, until all of them have ended their training. This
+        rank may have ended its own training before."""
         while self.comm.survives_deaths or not self.all_have_finished():
             yield self.comm.Irecv(self.theirs.buffer, ANY_RANK, tags.ADPSGD_CALL)
             caller = self.theirs.sender

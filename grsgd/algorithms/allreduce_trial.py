@@ -29,8 +29,8 @@ def choose_variant(comm: Communicator, driver, like: Flat):
 
     A time is the median over several all-reduces of the slowest rank's time, so all ranks return the same name. The
     variants that come close to the fastest are then tried again, in turns, because a machine may be slower for a while.
-    Each variant takes the mean, as in a run, because some variants multiply a part of the sum and others all of it.
-    ``comm`` carries nothing else.
+    Each variant computes a mean, as in a run, because some variants multiply only a part of the sum by 1/n and other
+    variants multiply the whole sum. ``comm`` must carry no messages but the messages of the trial.
     """
     if comm.size == 1:
         return "ring", "variant = ring: one rank sends nothing"
@@ -57,7 +57,7 @@ def choose_variant(comm: Communicator, driver, like: Flat):
         actions[name] = partial(average, inside.array)
         seconds[name] = yield from time(actions[name], comm, driver)
     closest = {name: actions[name] for name in actions if seconds[name] <= CLOSE * min(seconds.values())}
-    if len(closest) > 1 and driver.progress_mode != VIRTUAL:  # simulated times do not vary
+    if len(closest) > 1 and driver.progress_mode != VIRTUAL:  # repeating simulated times changes nothing
         rounds = rounds_again(sum(seconds[name] for name in closest))
         seconds |= yield from time_in_turns(closest, rounds, comm, driver)
     comm.shared.clear()
@@ -68,15 +68,17 @@ def choose_variant(comm: Communicator, driver, like: Flat):
 
 
 def rounds_again(seconds: float) -> int:
-    """Return how many rounds of two calls are tried again if one call of each action takes ``seconds`` in total; 0 if
-    the rounds would take too long, as over a slow link."""
+    """Return the number of rounds in which the fastest all-reduces are timed once more; a round calls each all-reduce
+    twice. ``seconds``: total time of one call of each all-reduce. Return 0 if the rounds would take too long, as over a
+    slow link."""
     rounds = min(max(int(AGAIN_SECONDS / 2 / seconds), REPEATS), MOST_ROUNDS, int(ENOUGH_SECONDS / 2 / seconds))
     return rounds if rounds >= LEAST else 0
 
 
 def time_in_turns(actions: dict, rounds: int, comm: Communicator, driver):
-    """Schedule, on all ranks at once: return the median seconds of each action over ``rounds`` rounds. Each action runs
-    twice per round, and only the second run counts: all ranks begin it as the same action leaves them."""
+    """Schedule, on all ranks at once: return the median seconds of each action in ``actions`` over ``rounds`` rounds.
+    Each action runs twice per round, and only the second run counts: all ranks begin the second run in the state in
+    which the first run leaves them."""
     taken = {name: [] for name in actions}
     for _ in range(rounds):
         for name, action in actions.items():

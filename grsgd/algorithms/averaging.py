@@ -1,4 +1,4 @@
-"""Schedules that average over all ranks, outside the counted traffic. They do nothing on one rank."""
+"""Schedules that average over all ranks, outside the counted traffic. On one rank these schedules do nothing."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def average_weighted_models(comm, replica: Replica, weight: float):
 def average_array(comm, flat: Flat, weight: float = 1.0):
     """Replace ``flat`` by the mean over all ranks of ``weight`` times the array, in place.
 
-    The array keeps its content if the run is stopped meanwhile. It is divided by a power of two before it is summed:
-    this division changes no bit of a normal number, and keeps the sum in range.
+    If the run is stopped during this call, ``flat`` keeps its content. Each array is divided by a power of two before
+    the sum: this division changes no bit of a normal number, and keeps the sum in range.
     """
     if comm.size > 1:
         average, share = flat.like(), power_of_two(1 / comm.size)

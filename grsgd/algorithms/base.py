@@ -100,23 +100,23 @@ class Traits:
 class Algorithm:
     """Base class of the algorithms by which ranks mix their models.
 
-    A hook that waits is a generator (a schedule); a hook that never waits is a plain method. Hooks do no logging,
-    evaluation or input and output.
+    A hook that waits is a schedule (a generator that yields each object it waits for); a hook that never waits is a
+    plain method. Hooks do no logging, evaluation or input and output.
     """
 
     name: ClassVar[str]
     paper: ClassVar[str]
-    """Authors, year and title of the source."""
+    """Authors, year and title of the paper that describes the algorithm."""
     Options: ClassVar[type[Options]] = Options
     traits: Traits
     """Traits with default options; an object's own ``traits`` follow from its options."""
     remembers: ClassVar[tuple[str, ...] | None] = None
-    """Attributes on which the next steps depend, in addition to model, optimizer and random streams. They are numbers,
-    arrays and tensors, and exist after the algorithm's start. Checkpoints keep them; None if no checkpoint is
-    possible."""
+    """Attributes on which the next steps depend, in addition to model, optimizer and random streams. These attributes
+    are numbers, arrays and tensors, and exist after the algorithm's start. Checkpoints keep them; None if no checkpoint
+    is possible."""
     k: int = 0
-    """Number of steps that led to the model x, if the next steps depend on this number: `step` counts it. It is set
-    from outside, after `start`, if the process begins with the model of other ranks: see ``survives_deaths``."""
+    """Number of steps that led to the model x, if the next steps depend on this number: `step` counts it. The caller of
+    `start` sets ``k`` if the process begins with the model of other ranks: see ``survives_deaths``."""
     _decides_who_computes: ClassVar[bool] = False
     """Whether ranks compute anything else than one gradient each, which no user-written loop does."""
 
@@ -188,11 +188,12 @@ class Algorithm:
         return f"name = {cls.name!r}", "device = cpu, all ranks on one host, or another algorithm"
 
     def start(self):
-        """Create state that depends on the first model, which the replica holds by now; may be a schedule."""
+        """Create state that depends on the first model, which the replica holds by now. This hook may be a generator
+        that yields each object it waits for."""
 
     def begin(self):
-        """Begin background activities before the first step, and again after each rest for a checkpoint; may be a
-        schedule."""
+        """Begin background activities before the first step, and again after each rest for a checkpoint. This hook may
+        be a generator that yields each object it waits for."""
 
     def before_backward(self):
         """Prepare the model for the gradient that is computed next; may change the model."""
@@ -234,7 +235,7 @@ class Algorithm:
             set_value(self, name, value)
 
     def changed(self, rank: int):
-        """Note that another process now holds ``rank``, or that none does (``comm.lost``); called in the background.
+        """Record that another process now holds ``rank``, or that none does (``comm.lost``); called in the background.
 
         Called only if the traits have ``survives_deaths=True``. ``topology`` finds the neighbours without a lost rank.
         """
@@ -257,7 +258,7 @@ class GradientAlgorithm(Algorithm, name=None):
     """Algorithm that combines the gradients of all ranks into one gradient before the update, in any loop."""
 
     def gradient_ready(self, parameter: int):
-        """Note that the gradient of trained parameter number ``parameter`` lies in ``replica.grads``.
+        """Record that the gradient of trained parameter number ``parameter`` lies in ``replica.grads``.
 
         Called if the traits have ``sends_early`` and there are several ranks. Calls come within the backward pass, at
         most once per step and parameter, in an order that may differ between ranks. All other gradients are complete
@@ -267,7 +268,7 @@ class GradientAlgorithm(Algorithm, name=None):
     def reduce(self) -> Generator:
         """Schedule: replace ``replica.grads``, and the values behind the gradients, by their combination over all
         ranks."""
-        raise NotImplementedError(f"{self.name} sends gradients and has no reduce()")
+        raise NotImplementedError(f"{self.name}: the traits have sends_gradients = True, so reduce() must be defined")
 
     def step(self):
         yield from self.reduce()

@@ -18,7 +18,7 @@ torch = LazyModule("torch")
 
 
 class Load(NamedTuple):
-    """Work of the ranks in a run whose options are still open.
+    """Work of the ranks in a step, for trials that choose options before a run.
 
     Parameters
     ----------
@@ -45,9 +45,9 @@ class Trial:
     Parameters
     ----------
     context
-        Connections and seed of the trial; ``context.comm`` carries nothing else.
+        Connections and seed of the trial. No other messages travel on ``context.comm``.
     model
-        Model of the run. A trial does not change it.
+        Model of the run. A trial does not change this model.
     dtype
         dtype of the parameters in the run.
     load_of

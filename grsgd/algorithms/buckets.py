@@ -46,7 +46,8 @@ class BucketedMean:
     count
         Largest number of buckets.
     allreduce
-        ``allreduce(array)``: a schedule that makes an array the mean over all ranks.
+        ``allreduce(array)``: a generator that yields each object it waits for, and that replaces an array by its mean
+        over all ranks.
     """
 
     def __init__(self, replica: Replica, driver: Driver, count: int, allreduce: Callable):
@@ -61,10 +62,10 @@ class BucketedMean:
         self.complete = 0
         """Number of buckets, from the first on, whose gradients are all complete."""
         self.averaging = None
-        """Background schedule, from the first gradient of a step on."""
+        """Handle of the schedule that averages the buckets in the background, from the first gradient of a step on."""
 
     def gradient_ready(self, parameter: int):
-        """Note that a gradient is complete; raises RuntimeError if it was noted in this step before."""
+        """Record that a gradient is complete; raises RuntimeError if it was noted in this step before."""
         if self.averaging is None:
             self.missing = [set(bucket) for bucket in self.parameters]
             self.complete = 0
@@ -81,7 +82,7 @@ class BucketedMean:
             self.complete += 1
 
     def average_buckets(self):
-        """Background schedule: take the means, one bucket after the other."""
+        """Schedule, in the background: average the gradients over all ranks, one bucket after the other."""
         for k, place in enumerate(self.places):
             yield Until(partial(self.is_complete, k), f"the gradients of bucket {k}")
             yield from self.allreduce(self.replica.grads.array[place])

@@ -13,7 +13,7 @@ class CentralAlgorithm(Algorithm, name=None):
     """Algorithm with a central model, which is the model of the run, and workers that train.
 
     The algorithm counts the gradients in the central model, so it knows the run's progress and calls
-    ``progress.note_steps``. Its `step` raises `Excluded` on a rank without which the others go on.
+    ``progress.note_steps``. The algorithm's `step` raises `Excluded` on a rank without which the other ranks go on.
     """
 
     _decides_who_computes = True

@@ -24,9 +24,9 @@ class CommonBatchAlgorithm(Algorithm, name=None):
 
     def blocks(self, batch: int) -> list[tuple[int, int, int]]:
         """Return this rank's blocks of a common batch of ``batch`` samples, as (number, begin, end)."""
-        raise NotImplementedError(f"{self.name} has a common batch and no blocks()")
+        raise NotImplementedError(f"{self.name}: algorithms with a common batch must define blocks()")
 
     def block_gradient_ready(self, block: int):
-        """Take over the gradient of ``block`` from the replica. It is the sum over the block's samples, divided by the
-        number of samples in the batch, and the next block overwrites it."""
-        raise NotImplementedError(f"{self.name} has a common batch and no block_gradient_ready()")
+        """Take over the gradient of ``block`` from the replica. The gradient of a block is the sum over the block's
+        samples, divided by the number of samples in the batch. The next block overwrites this gradient."""
+        raise NotImplementedError(f"{self.name}: algorithms with a common batch must define block_gradient_ready()")

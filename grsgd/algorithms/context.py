@@ -10,10 +10,11 @@ from grsgd.comm.stop_signal import StopSignal
 
 
 class StepsNoted(Protocol):
-    """Progress of the run, for an algorithm that knows it because all gradients meet in its central model."""
+    """Receiver of the run's progress, which an algorithm reports if all gradients meet in its central model."""
 
     def note_steps(self, steps: int, ahead: int = 0):
-        """Note that all ranks together have taken ``steps`` steps, of which the last ``ahead`` are only assumed."""
+        """Set the number of steps of all ranks together to ``steps``; the last ``ahead`` of these steps are assumed,
+        not known."""
 
 
 @dataclass

@@ -143,7 +143,8 @@ class CSSGD(Summing, name="cssgd"):
         return chosen, reasons
 
     def choose_redundancy(self, load: Load):
-        """Schedule, on all ranks at once, of an object with r = 1: return the fastest redundancy, and the reason."""
+        """Schedule, on all ranks at once: return the redundancy r with the shortest predicted step, and the reason.
+        Call this method of an object with r = 1."""
         scheme, n, length = self.options.scheme, self.comm.size, self.x.array.size
         allowed = allowed_redundancies(scheme, n, load.batch)
         empty = partial(empty_like, self.x.array)
@@ -179,6 +180,6 @@ def check_tolerant(options: CSSGDOptions):
     if options.r == "auto":
         raise ValueError("r = 'auto' with scheme = 'tolerant'; allowed is a number: the best r depends on stragglers")
     if options.transport not in ("multicast", "unicast"):
-        raise ValueError(f"transport = {options.transport!r} with scheme = 'tolerant': it sends copies, leave it out")
+        raise ValueError(f"transport = {options.transport!r}: scheme = 'tolerant' sends copies: leave transport out")
     if options.silent_ranks >= options.r:
         raise ValueError(f"silent = {options.silent_ranks} with r = {options.r}; allowed are 0 to {options.r - 1}")

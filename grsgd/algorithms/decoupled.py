@@ -47,12 +47,12 @@ class Quorum(Strategy):
         super().__init__(workers, **options)
         quorum = self.options.quorum
         if quorum is not None and quorum > workers:
-            raise ValueError(f"quorum = {quorum}: there are {workers} workers")
+            raise ValueError(f"quorum = {quorum}: must be at most the number of workers, {workers}")
         self.quorum = max(workers - 1, 1) if quorum is None else quorum
         self.began(self.pulled_at[0])
 
     def began(self, now: float):
-        """Note that a new round has begun."""
+        """Record that a new round has begun."""
         self.round_began = now
         self.window: float | None = None
         """Length of the grace window in seconds; None until a quorum has arrived."""
@@ -141,7 +141,7 @@ class OuterServer(Server):
             self.closing.Test()
 
     def end_window(self, seconds: float, version: int):
-        """Background schedule: wait for the end of a grace window of ``seconds``."""
+        """Schedule, in the background: after ``seconds`` seconds, end the grace window of model version ``version``."""
         yield Delay(seconds)
         with self.lock:
             if self.strategy.version == version:
@@ -194,7 +194,7 @@ class OuterServer(Server):
 def sum_in_pairs(tensors: list):
     """Return the sum in the first tensor, added in the order of an all-reduce along a binomial tree."""
     while len(tensors) > 1:
-        for one, other in zip(tensors[::2], tensors[1::2]):  # noqa: B905  the last of an odd number stays as it is
+        for one, other in zip(tensors[::2], tensors[1::2]):  # noqa: B905 an odd tensor at the end has no partner
             one.add_(other)
         tensors = tensors[::2]
     return tensors[0]
@@ -253,7 +253,7 @@ class Decoupled(ParameterServer, name="decoupled"):
 
     @property
     def bound_gradients(self):
-        return None  # local steps are no gradients of one model
+        return None  # the bound counts gradients of one model, not local steps
 
     def step(self):
         self.update()
@@ -265,7 +265,7 @@ class Decoupled(ParameterServer, name="decoupled"):
         self.note_steps()
 
     def note_steps(self):
-        """Note the steps of all workers: until the next answer the others are assumed to be as far as this worker."""
+        """Record the steps of all workers: until the next answer the others are assumed to be as far as this worker."""
         self.known = max(self.known, self.applied + self.n * self.local_steps)
         self.progress.note_steps(self.known, ahead=self.known - self.applied)
 

@@ -144,7 +144,7 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
             self.x.tensor[part].sub_(d.tensor[packed])
 
     def serve(self, worker: int):
-        """Background schedule of the server for ``worker``, until this worker has ended its training."""
+        """Schedule, in the background of the server: answer ``worker`` until this worker has ended its training."""
         request = self.request(0)
         d = self.x.like()
         while True:

@@ -37,7 +37,7 @@ class EqualModels:
 
     If models differ, training goes on: rank 0 warns once, and `at_end` replaces the models by their mean. All messages
     are uncounted. ``is_looked_at`` is False if nothing is ever compared, as in simulated time, where messages take
-    time. ``say`` is called on rank 0 with the warning, at once.
+    time. ``say`` is called on rank 0 with the text of the warning as soon as models differ.
     """
 
     def __init__(self, algorithm: Algorithm, is_looked_at: bool = True, say: Callable[[str], None] = warn):

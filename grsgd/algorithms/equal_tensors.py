@@ -18,7 +18,8 @@ LONGEST = 2**28
 
 
 def broadcast_tensor(comm, tensor: torch.Tensor):
-    """Schedule: copy a dense tensor from rank 0. It may have any dtype and device, and one shape on all ranks."""
+    """Schedule: copy a dense tensor from rank 0. The tensor may have any dtype and device, but must have the same shape
+    on all ranks."""
     if tensor.numel() == 0:
         return
     host = tensor.detach().cpu().contiguous()

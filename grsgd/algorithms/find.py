@@ -25,5 +25,7 @@ def find(name: str, allowed: Iterable[str] = ALGORITHMS) -> type[Algorithm]:
         raise ConfigError(f"{name!r}: unknown{did_you_mean(name, allowed)}; allowed: {known}")
     found = outside.load(place, "algorithms", is_plugin=place != name)
     if not hasattr(found, "name"):
-        raise ConfigError(f"{name!r}: is a base class without a name of its own: name a class that is derived from it")
+        raise ConfigError(
+            f"{name!r}: the class was defined without name=, as base classes are; give a derived class that has a name"
+        )
     return found

@@ -206,7 +206,7 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
     # ---- the background
 
     def serve(self):
-        """Background schedule: answer requests and take in offers until all ranks that may ask have ended their
+        """Schedule, in the background: answer requests and take in offers until all ranks that may ask have ended their
         training."""
         request = self.request(0, 0)
         s, offer = self.new_message(), self.new_message()

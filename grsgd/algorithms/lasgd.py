@@ -103,7 +103,7 @@ class LASGD(ByAllreduce, name="lasgd"):
         with self.lock:
             self.between_steps = False
             has_joined = self.in_flight and self.is_blocking()
-        if has_joined:  # an average began while this rank was idle
+        if has_joined:  # an all-reduce began while this rank was idle
             yield Until(lambda: not self.in_flight, "the average of all models", in_background=True)
 
     def step(self):
@@ -151,8 +151,8 @@ class LASGD(ByAllreduce, name="lasgd"):
     # ---- the communicator
 
     def communicate(self):
-        """Background schedule: rounds until all ranks have ended. A rank that has ended still joins the others'
-        rounds."""
+        """Schedule, in the background: average in rounds until all ranks have ended their training. A rank that has
+        ended still joins the rounds of the other ranks."""
         while True:
             yield Until(self.is_due, "local steps to average")
             if (yield from self.all_ended()):

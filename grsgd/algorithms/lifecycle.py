@@ -6,10 +6,11 @@ from grsgd.algorithms.hooks import schedule_of
 
 
 class Lifecycle:
-    """Start, begin and end of one rank's algorithm. Each method is a schedule.
+    """Start, begin and end of one rank's algorithm. Each method is a schedule (a generator that yields each object it
+    waits for).
 
-    `begin` comes before the first step, and again after each `rest`; between the two a loop calls the hooks of steps.
-    `drain` comes after the last step, and `average` after `drain`.
+    Call `begin` before the first step, and again after each `rest`. Between `begin` and `rest` a training loop calls
+    the algorithm's hooks for steps. Call `drain` after the last step, and `average` after `drain`.
     """
 
     def __init__(self, algorithm: Algorithm):
@@ -30,12 +31,13 @@ class Lifecycle:
             yield from schedule_of(self.algorithm.begin)
 
     def rest(self):
-        """Take in every message and end all activities between two steps; `begin` comes before the next step."""
+        """Receive every message under way and end all background activities, between two steps; call `begin` before the
+        next step."""
         yield from schedule_of(rest_of(self.algorithm))
         self.has_begun = False
 
     def drain(self):
-        """Take in every message and end all activities after the last step."""
+        """Receive every message under way and end all background activities, after the last step."""
         yield from schedule_of(self.algorithm.drain)
 
     def average(self):

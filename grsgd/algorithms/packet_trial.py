@@ -21,7 +21,8 @@ way."""
 
 
 class PacketTrial:
-    """Trial of one rank. It times packets to one rank and to all others, and interpolates for numbers in between.
+    """Trial of one rank. The trial times packets to one rank and to all other ranks, and interpolates for numbers of
+    receivers in between.
 
     Parameters
     ----------

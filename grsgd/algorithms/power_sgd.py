@@ -66,8 +66,8 @@ class PowerSGD:
         self.Qs = shaped(self.second.tensor, of_Q)
 
     def average(self, g: torch.Tensor, allreduce):
-        """Schedule: replace ``g`` by an approximate mean over all ranks; ``allreduce(array)`` is the schedule of exact
-        means.
+        """Schedule: replace ``g`` by an approximate mean over all ranks; ``allreduce(array)`` is a generator that
+        yields each object it waits for, and that replaces an array by its exact mean.
 
         If one rank's gradient is not finite, ``g`` becomes NaN on all ranks, and ``e`` keeps its content.
         """
@@ -104,7 +104,7 @@ def orthogonalise(P: torch.Tensor):
         column = P[:, k]
         before = column.norm()
         if k:
-            for _ in range(2):  # a single pass leaves rounding errors
+            for _ in range(2):  # a single subtraction leaves rounding errors
                 column.sub_(P[:, :k] @ (P[:, :k].T @ column))
         length = column.norm()
         column.mul_(torch.where(length > 1e-6 * before, 1 / length, 0))

@@ -159,7 +159,7 @@ class PushSum(OnTopology, name=None):
 
     def drain(self):
         yield from self.mailbox.close()
-        can_die = self.comm.survives_deaths  # then the neighbours may have changed since the beginning
+        can_die = self.comm.survives_deaths  # after a death the neighbours are others than at first
         yield Until(self.mailbox.has_ended, "the last messages of all neighbours") if can_die else self.receiving
         for message in self.mailbox.pop_received():
             self.merge(message)

@@ -86,7 +86,7 @@ def slowest_codec(comm, mine: CodecSeconds):
 
 def decided_by_one(comm, r: int):
     """Schedule, on all ranks at once: return the redundancy that rank 0 has chosen. The other ranks have chosen the
-    same, unless their processors round differently."""
+    same redundancy, unless their processors round differently."""
     chosen = np.array([float(r)])
     if comm.size > 1:
         yield from broadcast(comm, chosen)
@@ -143,5 +143,5 @@ def table(steps: dict[int, StepParts], with_coding: bool) -> str:
 
 
 def in_ms(seconds: float) -> str:
-    """Return ``seconds`` as text in milliseconds; less than a nanosecond is 0."""
+    """Return ``seconds`` as text in milliseconds; a duration is rounded to whole nanoseconds."""
     return f"{1e3 * round(seconds, 9):.3g}"

@@ -43,7 +43,8 @@ class RelaySGD(Algorithm, name="relaysgd"):
         self.relayed, self.sums = (
             Flat.zeros(len(self.neighbours) * size, self.replica.dtype, self.replica.device) for _ in range(2)
         )
-        """The sums that the neighbours sent last, and the sums to send to them, one neighbour after the other."""
+        """Memory for the sums of models that the neighbours sent last, and for the sums to send to the neighbours, one
+        neighbour after the other."""
         self.parts = [slice(number * size, (number + 1) * size) for number in range(len(self.neighbours))]
         self.share = power_of_two(1 / n) if self.replica.dtype is torch.float16 else 1.0
         """Factor of the models in a sum: a sum of whole float16 models may be out of range."""

@@ -143,7 +143,7 @@ class RingAllreduce(GradientAlgorithm, ByAllreduce, name="ring_allreduce"):
         elif self.comm.size > 1:
             yield from self.allreduce(grads.array)
         if (self.buckets is not None or self.is_compressed) and grads.array.size > size:
-            yield from self.allreduce(grads.array[size:])  # values that own loops keep behind the gradients
+            yield from self.allreduce(grads.array[size:])  # own loops keep further values behind the gradients
         self.k += 1
 
     @property

@@ -24,7 +24,8 @@ class SGPOptions(Options):
 
 
 class ModelTransfer(NamedTuple):
-    """Message that is being sent or received since ``step``, and the pollable to wait for."""
+    """Message that is being sent or received since step number ``step``; ``done`` is true when the transfer is
+    complete."""
 
     step: int
     done: object

@@ -62,7 +62,7 @@ class SummingOptions(Options):
     def options_of_ip_multicast(self):
         given = next((name for name in UNUSED if getattr(self, name) is not None), None)
         if given and self.transport not in (IP_MULTICAST, AUTO):
-            raise ValueError(f"{given} with transport = {self.transport!r}: only 'ip-multicast' and 'auto' have it")
+            raise ValueError(f"{given} with transport = {self.transport!r}: needs transport = 'ip-multicast' or 'auto'")
         if self.burst is not None and not self.loss:
             raise ValueError(f"burst = {self.burst:g} without loss: give both, or none")
         return self

@@ -20,7 +20,8 @@ def choose_transport(comm: Communicator, wanted: str, settings: Settings, on_gpu
     """Schedule, on all ranks at once: return the options that change, by name, and the reason.
 
     ``wanted`` is ip-multicast, or auto, which takes MPI's broadcasts if IP multicast does not get through. ``on_gpu``
-    says whether the arrays to send lie in GPU memory. Raises NoMulticast, on all ranks.
+    says whether the arrays to send lie in GPU memory. Raises NoMulticast, on all ranks, if ``wanted`` is ip-multicast
+    and IP multicast does not get through.
     """
     try:
         if comm.backend.has_multicast is None:

@@ -1,4 +1,4 @@
-"""Trials at the start of a run: times of actions that all ranks begin together."""
+"""Measurements before training: seconds that actions take which all ranks begin together."""
 
 import statistics
 from collections.abc import Callable
@@ -16,8 +16,9 @@ VIRTUAL = "virtual"
 
 
 def times(action: Callable, comm: Communicator, driver, warm_up: int = WARM_UP, repeats: int = REPEATS):
-    """Schedule, on all ranks at once: return the seconds that each rank takes for ``action``, a schedule, in each
-    repeat: float64 of shape [repeats, ranks], the same on all ranks. There are at least `LEAST` repeats.
+    """Schedule, on all ranks at once: return the seconds that each rank takes for ``action()`` in each repeat: float64
+    of shape [repeats, ranks], the same on all ranks. ``action()`` makes a generator that yields each object it waits
+    for. At least `LEAST` repeats are made.
     """
     seconds = []
     for _ in range(warm_up + repeats):

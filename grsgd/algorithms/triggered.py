@@ -25,7 +25,7 @@ class TriggeredAlgorithm(Algorithm, name=None):
         return replace(super().traits_of(options), depends_on_values=options.adaptive)
 
     def state(self):
-        trigger = getattr(self, "trigger", None)  # with one rank there is none
+        trigger = getattr(self, "trigger", None)  # a single rank has no trigger
         names = trigger.remembers if trigger else ()
         return super().state() | {f"trigger.{name}": getattr(trigger, name) for name in names}
 

@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     except UsageError as error:
         print_error(error)
         return 2
-    with suppress(AttributeError):  # a substitute for stdout may lack it
+    with suppress(AttributeError):  # an object in place of stdout may lack reconfigure()
         sys.stdout.reconfigure(errors="replace")  # the terminal's encoding may lack a dash
     if options.command is None:
         make_parser().print_help()

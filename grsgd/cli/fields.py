@@ -24,7 +24,8 @@ def describe_fields(section: type[BaseModel], prefix: str = "", indent: str = " 
 
 
 def describe_field(section: type[BaseModel], name: str, prefix: str = "", indent: str = "") -> list[str]:
-    """Return the line of one option of a section, and, if it is a table of tables, the lines of their keys."""
+    """Return the line of one option of a section. If the option is a table of tables, the lines of the inner tables'
+    keys follow."""
     schema = section.model_json_schema()
     kind, field = schema["properties"][name], section.model_fields[name]
     lines = [f"{indent}{prefix}{name}{default(field)}: {field.description} [{allowed(kind, schema)}]"]

@@ -37,7 +37,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def command(add, function, on_ranks: bool = False) -> argparse.ArgumentParser:
-    """Add a command that ``function`` runs. Its help is the function's docstring, and its text in `examples`."""
+    """Add a command that ``function`` runs. The help of the command is the function's docstring, followed by the
+    command's text in `examples`."""
     name = function.__name__.replace("_", "-")
     what = (function.__doc__ or name).splitlines()[0]  # python -OO leaves out docstrings
     more = examples.COMMANDS.get(name)

@@ -73,7 +73,7 @@ def train_on_all_ranks(options) -> int:
         try:
             more = {"keeping": keeping, "spares": options.spares, "timeline": path_or_none(options.timeline)}
             end = run(mpi, config, out, start_up, line, models, **more)
-        except SavedElsewhere as error:  # on one rank; the job has still ended
+        except SavedElsewhere as error:  # raised on one rank, after the end of the job
             problem, end = error, error.end
         reason, remaining, checkpoint, survived = end
         if problem:
@@ -171,7 +171,8 @@ def simulate(options) -> int:
 
 
 def simulate_until_interrupted(options) -> int:
-    """Simulate, and return the exit code. A signal before anything can be saved, or after, raises KeyboardInterrupt."""
+    """Simulate the run of ``options``, and return the exit code of the command. A signal raises KeyboardInterrupt if it
+    arrives before anything can be saved, or after everything is saved."""
     with importing():
         from grsgd.comm.communicator import LostRank
         from grsgd.job.rescue import NotSavedThere, path_of

@@ -71,10 +71,11 @@ class Backend(Protocol):
         received."""
 
     def dup(self) -> "Backend":
-        """Return a backend of the same ranks with messages of its own. Collective."""
+        """Return a backend of the same ranks whose messages do not meet the messages of this backend. Collective."""
 
     def subset(self, ranks: Sequence[int]) -> "Backend":
-        """Return a backend of the given ranks with messages of its own; only these ranks call this."""
+        """Return a backend of the given ranks whose messages do not meet the messages of this backend; only these ranks
+        call this."""
 
     def free(self):
         """Free a backend that `dup` or `subset` has made. Collective; no message may be under way."""

@@ -93,7 +93,7 @@ class Communicator:
         self.members: Sequence[int] = range(self.size) if members is None else tuple(members)
         self.traffic = Traffic(self.size) if traffic is None else traffic
         self.shared: dict = {}
-        """Memory that ranks of one host share (`grsgd.comm.allreduce.shared`), by a tag or a name."""
+        """Memory that ranks of one host share (`grsgd.comm.allreduce.shared`); the key is a tag or a name."""
         self._spare: dict[tuple, list] = {}
 
     @property

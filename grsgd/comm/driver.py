@@ -1,8 +1,8 @@
 """Drivers of one rank's schedules: in the foreground by the driver, in the background by the process's engine.
 
-A *schedule* is a generator that yields a pollable (`grsgd.comm.pollables`) or a tuple of pollables. It goes on when all
-of them are true. The driver decides how to wait. So the same schedule runs in the foreground, behind a backward pass,
-and in simulated time (`grsgd.simulate.driver.SimulatedDriver`).
+A *schedule* is a generator that yields a pollable (`grsgd.comm.pollables`) or a tuple of pollables. A schedule goes on
+when all pollables that it has yielded are true. The driver decides how to wait. So the same schedule runs in the
+foreground, behind a backward pass, and in simulated time (`grsgd.simulate.driver.SimulatedDriver`).
 """
 
 import math
@@ -41,8 +41,8 @@ QUOTA_SECONDS = 1.0
 QUOTA_SLEEP_SHARE = 1 / 8
 """Length of a sleep as a share of the time waited so far, divided by the rank's cores, and at most 1.
 
-It applies to a rank with a quota of less than a core. A poll takes 50 us of a core's time: a quota of an eighth of a
-core supplies that time in 0.4 ms.
+This share applies to a rank with a quota of less than a core. A poll takes 50 us of a core's time: a quota of an eighth
+of a core supplies that time in 0.4 ms.
 """
 THREAD_SLEEP_SECONDS = 5e-4
 """The longest sleep in seconds of the background thread of a rank with less than a core, divided by the rank's cores.
@@ -113,7 +113,7 @@ class MpiDriver:
     ranks_on_cores
         Number of ranks that share this process's cores.
     prepare_thread
-        Function that the thread calls before it moves schedules of this driver.
+        Function that the progress thread calls before the thread resumes schedules of this driver.
 
     thread_allowed
         Whether the MPI library may be called from a second thread; if not, nothing stands in for the trainer.

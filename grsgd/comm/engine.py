@@ -30,7 +30,7 @@ SLEEP_SHARE = 1 / 16
 
 
 BACKGROUND_SECONDS = 20e-3
-"""The longest pause in seconds of a rank that waits for a schedule which the thread moves."""
+"""Longest pause in seconds of a rank that waits for a background schedule which the progress thread resumes."""
 
 LOOKS = 2
 """Number of looks at messages between two sleeps: Open MPI takes in a message only at the second look after its
@@ -93,7 +93,8 @@ class Handle:
 
 
 def as_list(pending) -> list:
-    """Return the pollables that a schedule has yielded as a list; it may yield None, one pollable, or an iterable."""
+    """Return as a list the pollables that a schedule has yielded; a schedule may yield None, one pollable, or an
+    iterable of pollables."""
     if pending is None:
         return []
     if hasattr(pending, "Test"):
@@ -112,13 +113,14 @@ class Engine:
     def __init__(self):
         self.handles: list[Handle] = []
         self.worked_seconds = 0.0
-        """Seconds spent in polls of the trainer in which a schedule moved; polls of the thread do not count."""
+        """Seconds that the trainer has spent in polls in which a background schedule was resumed; polls of the progress
+        thread do not count."""
         self.thread_cpu_seconds = 0.0
         """Processor time in seconds that the thread has used."""
         self.failed: list[Handle] = []
         """Schedules that have ended with an error."""
         self.moves = 0
-        """Number of times that a schedule has moved."""
+        """Number of times that a background schedule was resumed."""
         self._advancing = threading.Lock()
         """Held while schedules are moved."""
         self._changed = threading.Condition()
@@ -153,10 +155,10 @@ class Engine:
         return handle
 
     def poll(self):
-        """Let all schedules go on as far as they can.
+        """Resume each background schedule whose messages are complete, until all schedules wait.
 
-        Does nothing if the thread moves them, or if they are being moved already: a schedule that tests a handle must
-        not drive itself.
+        Does nothing if the progress thread resumes the schedules, or if this call comes from within a schedule, which
+        must not resume itself.
         """
         if not self.handles or self._by_thread or not self._advancing.acquire(blocking=False):
             return
@@ -190,7 +192,8 @@ class Engine:
                 raise handle.error
 
     def abandon(self, driver) -> list[Handle]:
-        """Stop moving the schedules of ``driver``, so that none of them changes anything; return their handles."""
+        """Stop resuming the schedules of ``driver``, so that none of these schedules changes anything any more; return
+        the handles of these schedules."""
         with self._changed:
             abandoned = [handle for handle in self.handles if handle.driver is driver]
             self.handles = [handle for handle in self.handles if handle.driver is not driver]
@@ -227,10 +230,10 @@ class Engine:
             thread.join(timeout=10)
 
     def _advance_all(self, prepare=lambda driver: None) -> bool:
-        """Move all schedules; return whether one moved. ``prepare(driver)`` is called before a schedule of ``driver``
-        moves."""
+        """Resume all background schedules that can go on; return whether one was resumed. ``prepare(driver)`` is called
+        before a schedule of ``driver`` is resumed."""
         moved = False
-        for handle in self.handles:  # `start` and `abandon` replace or lengthen the list, which this loop may see
+        for handle in self.handles:  # other calls may lengthen or replace this list during the loop
             prepare(handle.driver)
             moved |= handle.advance()
         if moved:

@@ -215,7 +215,8 @@ class Mailbox(SendBuffers):
         return message
 
     def receive_loop(self, source: int):
-        """Background schedule: receive messages from ``source``, or from `ANY_RANK`, until the streams have ended."""
+        """Schedule, in the background: receive messages from ``source`` (or `ANY_RANK`) until the streams have
+        ended."""
         sender = "any rank" if source == ANY_RANK else f"rank {source}"
         room = Until(
             lambda: not self.backpressure or len(self._waiting[source]) < self.capacity,
@@ -280,7 +281,8 @@ class Mailbox(SendBuffers):
         """Update the neighbours after another process has taken ``rank``, or after ``rank`` has lost its process.
 
         ``receivers`` and ``sources`` are the neighbours from now on. ``meanwhile``: ranks that may have sent messages
-        to this rank while ``rank`` had no process. Return the new sources; start a `receive_loop` for each of them.
+        to this rank while ``rank`` had no process. Return the new sources, for each of which the caller must start a
+        `receive_loop`.
         """
         new_receivers, new_sources = set(receivers) - set(self.receivers), {*sources, *meanwhile} - set(self.sources)
         self.receivers += sorted(new_receivers)

@@ -36,7 +36,7 @@ class Delay:
 class Compute:
     """A computation, which the driver runs.
 
-    The driver calls ``work()``. It sets ``value`` to the result, and ``seconds`` to the duration in real or simulated
+    The driver calls ``work()``, sets ``value`` to the result, and sets ``seconds`` to the duration in real or simulated
     seconds.
 
     ``amount``: size of the computation, where 1 is a gradient of ``data.batch_size`` samples; simulated time is

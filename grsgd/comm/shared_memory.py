@@ -1,8 +1,9 @@
 """Memory that the ranks of one host share: each rank has a row, and all ranks can read and write all rows.
 
-The memory is a mapped file. Its name is removed when all ranks have mapped it, so no file is left however the ranks
-end. The memory is freed when no array lies in it. ``MPI_Win_allocate_shared`` also gives shared memory. But it blocks
-until all ranks have called it, which no schedule may do. It also frees the memory under arrays that still lie in it.
+The memory is a mapped file. The file's name is removed when all ranks have mapped the file, so no file is left however
+the ranks end. The memory is freed when no array lies in it. ``MPI_Win_allocate_shared`` also gives shared memory. But
+this function blocks until all ranks have called it, which no schedule may do. MPI's shared window also frees the memory
+under arrays that still lie in the window.
 """
 
 import json
@@ -150,7 +151,7 @@ def map_row(comm: Communicator, nbytes: int, told: dict) -> tuple[SharedMemory |
     begin, end = row_of(comm.rank, comm.size, nbytes)
     try:
         with open(told["path"], "r+b") as file:
-            if hasattr(os, "posix_fallocate"):  # so a lack of memory is an error here, not a bus error later
+            if hasattr(os, "posix_fallocate"):  # reserve the memory, to avoid a bus error later
                 os.posix_fallocate(file.fileno(), begin if comm.rank else 0, end - (begin if comm.rank else 0))
             mapped = mmap.mmap(file.fileno(), total_bytes(comm.size, nbytes))
     except OSError as error:

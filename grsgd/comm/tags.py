@@ -30,15 +30,15 @@ ROLL_CALL = 1
 
 ADPSGD_CALL, ADPSGD_REPLY = 0, 1
 EXCHANGE_REQUEST = 0
-"""Requests of EASGD and gossip, which have further tags for the models."""
+"""Request of a rank for an exchange of models, in EASGD and gossip; the models are sent with the further tags below."""
 EASGD_MODEL, EASGD_ELASTIC = 1, 2
 GOSSIP_ANSWER, GOSSIP_OFFER = 1, 2
 SERVER_PUSH, SERVER_GRADIENT, SERVER_ANSWER, SERVER_MODEL, SERVER_LOST_RANKS = 0, 1, 2, 3, 4
 CODED_CONTROL, CODED_REPAIRS = 1, 2
-"""Coded schemes over IP multicast (`grsgd.comm.coded.ip_multicast`): a rank's progress and missing datagrams, and
-repairs."""
+"""Messages of coded schemes over IP multicast (`grsgd.comm.coded.ip_multicast`): first, a rank's progress and its
+missing datagrams; second, datagrams that are sent again."""
 SUM_HEADER, SUM_CONTENT = 0, 1
-"""Steps that may end without silent ranks (`grsgd.comm.coded.streams`)."""
+"""Header and content of a message in a step that may end without silent ranks (`grsgd.comm.coded.streams`)."""
 CODED_PACKETS = 3
 """Packets of coded schemes: this tag and all above, one tag per packet (`grsgd.comm.coded.multicast.Unicast.tag`)."""
 
@@ -49,11 +49,14 @@ RESCUE_AFTER_SIGNAL, RESCUE_AFTER_FAILURE, RESCUED_TIMELINE, ERROR_OF_ANOTHER = 
 # ---- the communicator of all processes, if processes may die and the run goes on
 
 TAKEOVER, TRAINING, FINISHED = 1, 2, 3
-"""News of a process to the others: it has taken a rank; it trains from now on; it has ended its training."""
+"""News that a process sends to all others: the process has taken a rank; it trains from now on; it has ended its
+training."""
 GROUP = 6
-"""A process's knowledge of the others; sent when all processes that train together meet after a death."""
+"""Message with a process's knowledge of the other processes, sent when all processes that train together meet after a
+death."""
 STATE_REQUEST, STATE = 4, 5
-"""The initial state that a process with a newly taken rank requests from another; on a communicator of their own."""
+"""Request for the initial state, from a process that has just taken a rank to another process, and the answer; these
+messages have a communicator for themselves."""
 
 # ---- the communicator of signs of life, between all processes of a host
 

@@ -131,10 +131,10 @@ def status_for(request: Request):
 
 
 class TimelineBackend:
-    """A `grsgd.comm.backend.Backend` that records the messages of another one, ``backend``, on a timeline.
+    """A `grsgd.comm.backend.Backend` that sends messages by ``backend``, and records them on a timeline.
 
-    ``members``: numbers of the group's ranks on the timeline. ``group``: a name of the group, the same on all its
-    ranks.
+    ``members``: for each rank of ``backend``, its number on the timeline. ``group``: name of this group of ranks, the
+    same on all ranks of the group.
     """
 
     def __init__(self, backend: Backend, timeline: Timeline, members: Sequence[int] | None = None, group: str = ""):

@@ -8,9 +8,9 @@ PAYLOAD, HEADERS, MESSAGES = range(3)
 
 
 class Traffic:
-    """The counters of one rank in a group of ``size`` ranks.
+    """Counters of the messages and bytes that one rank has sent in a group of ``size`` ranks.
 
-    Most ranks send to few others, so only receivers of a message have counters.
+    Most ranks send to few other ranks, so only ranks to which this rank has sent a message have a counter.
     """
 
     def __init__(self, size: int):

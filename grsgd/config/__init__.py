@@ -125,8 +125,9 @@ class Config(Section):
 def load(path: str | Path, overrides: list[str] = ()) -> Config:
     """Read a TOML file and apply ``key=value`` overrides such as ``"optimizer.lr=0.05"``; raises ConfigError.
 
-    Keys that the file lacks are taken from the file in its key ``base``, if it has one. In a file with a base and in
-    overrides, a new ``name`` drops the options of the old name, and a new end under [train] drops the old end.
+    Keys that the file lacks are taken from the file in its key ``base``, if it has one. If a file with a base, or an
+    override, sets another ``name`` in a section, the options of the old name are dropped. If it sets another end of
+    training in [train], the old end is dropped.
     """
     return parse(override(read(Path(path)), list(overrides)), str(path))
 
@@ -141,7 +142,7 @@ def parse(content: dict, where: str = "config") -> Config:
         except ConfigError as error:
             raise ConfigError(f"{where}: algorithm.name = {error}") from None
         try:
-            config.algorithm_options  # noqa: B018  reading them checks them
+            config.algorithm_options  # noqa: B018 reading the options checks them
         except ValidationError as error:
             raise ConfigError(f"{where}: {describe(error, algorithm.Options, 'algorithm.')}") from None
     except ValidationError as error:

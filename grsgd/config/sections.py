@@ -105,7 +105,7 @@ class Schedule(Named):
             raise ValueError("name = 'step' needs milestones, such as milestones = [30.0, 60.0] (epochs)")
         if self.name != "step" and (self.milestones or self.factor != 0.1):
             key = "milestones" if self.milestones else "factor"
-            raise ValueError(f"{key} with name = {self.name!r}: only name = 'step' has it")
+            raise ValueError(f"{key} with name = {self.name!r}: name = 'step' is needed")
         return self
 
 

@@ -13,9 +13,9 @@ from grsgd.seeding import seeded_alike
 torch = LazyModule("torch")
 
 FEW = 16
-"""Samples of a data set, evenly spaced, that are read for its digest if reading a sample may take long."""
+"""Number of samples of a data set, evenly spaced, that are read for the digest if reading a sample may take long."""
 TIMES = 3
-"""Number of times that they are read, to find out whether they are random."""
+"""Number of times that each of these samples is read, to find out whether samples are random."""
 
 
 def evenly_spaced(count: int, most: int = FEW) -> list[int]:

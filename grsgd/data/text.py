@@ -65,5 +65,5 @@ def dataset_of_text(name: str, text: bytes, block: int, source: str) -> Dataset:
     begin = len(content) - int(TEST_PART * len(content))
     splits = TextSplit(content[:begin], block), TextSplit(content[begin:], block)
     if not all(map(len, splits)):
-        raise DataError(f"block is {block}: a text of {len(content):,} bytes has too few such windows")
+        raise DataError(f"block is {block}: a text of {len(content):,} bytes is too short for windows of this length")
     return Dataset(name, *splits, (block,), BYTES, source, TOKENS)

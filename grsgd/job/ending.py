@@ -47,5 +47,5 @@ def end_with(parent: int, prctl=None):
     """Make Linux kill this process after the thread of ``parent`` that has started it has ended."""
     prctl = prctl or ctypes.CDLL(None).prctl
     prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
-    if os.getppid() != parent:  # the parent has ended already
+    if os.getppid() != parent:  # the parent process has ended before this call
         os._exit(1)

@@ -15,7 +15,8 @@ FOREIGN_LAUNCHERS = {
     "WORLD_SIZE": ("torchrun", "RANK"),
     "SLURM_NTASKS": ("Slurm", "SLURM_PROCID"),
 }
-"""Variables with the number of processes of a launcher: the launcher's name, and the variable of a process's number."""
+"""Environment variables with a launcher's number of processes: the launcher, and the variable with a process's
+number."""
 FIRST_SPEAKS_SECONDS = 3.0
 """Seconds that the other processes wait before they end: torchrun kills all processes when one has ended, before the
 first process has printed the reason."""

@@ -47,7 +47,7 @@ class Files(NamedTuple):
 
 
 class Handover:
-    """Part of one rank in the handover. It needs features of Linux; on other systems nothing is handed over.
+    """Part of one rank in the handover. A handover needs features of Linux; on other systems nothing is handed over.
 
     ``snapshots`` is the descriptor of this rank's snapshots. The collective `exchange` tells it the other descriptors.
     """

@@ -29,7 +29,7 @@ EXPLAINED = (LostRank, WaitTimeout, UnevenCalls, UnevenSteps, SilentRanks, Unequ
 """Errors whose message is complete, so that no traceback is printed."""
 
 START_SECONDS = 600.0
-"""Seconds that a rank waits in MPI_Init for the others, before any configuration is read; the environment variable
+"""Seconds that a rank waits in MPI_Init for the other ranks, before any configuration is read; the environment variable
 GRSGD_START_SECONDS changes it."""
 
 MPI_INIT_GRACE_SECONDS = 1.0
@@ -37,9 +37,10 @@ MPI_INIT_GRACE_SECONDS = 1.0
 Open MPI 5 ends with a segmentation fault if a message arrives before (open-mpi/ompi#12495)."""
 
 BROADCASTS = ("OMPI_MCA_coll_libnbc_ibcast_algorithm", "1")
-"""Default for Open MPI: a broadcast goes from its root to each rank, for more than four ranks, too. All ranks have a
-broadcast under way at the same time, so forwarding would relieve no link, and a forwarding rank may be busy: on eight
-hosts, of an eighth of a core each, a step of ``ssgd`` took one and a half times as long with forwarding."""
+"""Parameter of Open MPI by which a broadcast goes from its root directly to each rank, for more than four ranks, too.
+All ranks have a broadcast under way at the same time, so forwarding would relieve no link, and a forwarding rank may be
+busy: on eight hosts, of an eighth of a core each, a step of ``ssgd`` took one and a half times as long with
+forwarding."""
 
 
 def world():
@@ -157,7 +158,7 @@ def abort_on_error(mpi):
         if issubclass(kind, SystemExit):
             return
         alone = mpi.size == 1 and thread is None and not explained(value)
-        if os.getpid() != process or alone:  # only this process ends, as any script would
+        if os.getpid() != process or alone:  # ends this process, but not the job
             traceback.print_exception(kind, value, trace)
             return
         if kind is KeyboardInterrupt and mpi.size == 1 and is_alone():  # this process ends by its signal, too
@@ -304,7 +305,8 @@ def is_complete(request, mpi) -> bool:
 def collective_setup(mpi, seconds: float = 600.0):
     """Run set-up that must succeed on all ranks: a UsageError on some ranks becomes a SetupError on all.
 
-    Its message is the lowest rank's; it names the rank unless all failed. Raises WaitTimeout if some ranks do not come.
+    The SetupError has the message of the lowest rank that failed, and names this rank unless all ranks failed. Raises
+    WaitTimeout if some ranks do not come.
     """
     message = None
     try:
@@ -367,7 +369,8 @@ def wait_for_abort(seconds: float = 3600.0):
 def exit_job(mpi, code: int, complete: bool = True):
     """End this process after an early end, on all ranks: messages may still be under way, so MPI is not finalised.
 
-    If ``complete`` is False, further ranks exist besides ``mpi``. They do not answer, and must be ended with the job.
+    If ``complete`` is False, further ranks exist besides ``mpi``. These further ranks do not answer, and must be ended
+    with the job.
     """
     flush()
     with suppress(RuntimeError):  # a process has died meanwhile

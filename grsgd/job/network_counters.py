@@ -10,8 +10,8 @@ COUNTERS = Path("/proc/self/net/dev")
 def counters() -> np.ndarray:
     """Return the bytes that this host's interfaces, except loopback, have sent and received so far, float64 (2,).
 
-    They include headers and acknowledgements, and the traffic of other programs. NaN if there are no such counters, as
-    on systems other than Linux.
+    These bytes include headers and acknowledgements, and the traffic of other programs. NaN if there are no such
+    counters, as on systems other than Linux.
     """
     try:
         lines = COUNTERS.read_text().splitlines()[2:]

@@ -1,4 +1,4 @@
-"""Request of a run, and the parts of a rank that is ready to train."""
+"""The user's request of a run, and the objects of a rank that is ready to train."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -87,7 +87,8 @@ class ProgressLine:
     # ---- before and after training
 
     def doing(self, what: str, only_live: bool = False):
-        """Show the activity ``what`` until the next one; ``only_live`` shows it only on a terminal."""
+        """Show the text ``what`` about the present activity until the next text; with ``only_live`` show the text only
+        on a terminal."""
         if not self.is_shown:
             return
         self._stop_timer()

@@ -46,8 +46,8 @@ class Rescue:
     ``mpi`` is a communicator that is used for nothing else; ``processes`` are from `launch.processes`. ``interface()``
     returns the bytes counted by the host's interfaces. ``attributes`` are the run file's, except the end of the run.
     ``handover`` goes to the process that evaluates the measurements of a killed job. ``membership`` has the process of
-    each rank, if the run goes on without processes that die. ``timeline`` covers all ranks, if it is asked for.
-    Training begins at `begin`.
+    each rank, if the run goes on without processes that die. ``timeline`` writes the timeline of all ranks; None if the
+    run has no timeline. Training begins at `begin`.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Rescue:
         self._stamp_before = stamp(out)
 
     def begin(self):
-        """Note that training begins now, and not when this object was made."""
+        """Record that training begins now, and not when this object was made."""
         self.began += time.perf_counter() - self._made
 
     def supersede(self):
@@ -99,8 +99,9 @@ class Rescue:
 
         With ``stop=False`` the ranks end in another way, if the launcher leaves time.
 
-        Launchers also send SIGTERM after a rank has died; a death on this host is noticed. They also send it to a rank
-        that was left behind, after the run has completed without the rank: nothing is to be saved then.
+        Launchers also send SIGTERM after a rank has died; a death on this host is noticed. Launchers also send SIGTERM
+        to a rank that was left behind, after the run has completed without this rank: in this case nothing is to be
+        saved.
         """
         if self._failing or self._has_completed():
             return
@@ -121,7 +122,7 @@ class Rescue:
             while not self.trainer.has_ended and time.perf_counter() < deadline:  # it takes a last snapshot
                 time.sleep(1e-3)
             self.hand_over(reason, False)
-            if self.timeline is not None:  # this note takes longer, and need not become whole
+            if self.timeline is not None:  # takes longer, and the job may be killed meanwhile
                 self.hand_over(reason, False, with_timeline=True)
         self._save(reason, SIGNAL_SECONDS, tags.RESCUE_AFTER_SIGNAL, set(lost) | self._gone())
 
@@ -138,8 +139,8 @@ class Rescue:
         self, reason: str, starts: bool, lost: Collection[int] = (), with_timeline: bool = False
     ) -> bool:
         """Leave this rank's measurements to a process that makes a run file of them if the launcher kills the job. Some
-        launchers do so after a fifth of a second. With ``starts`` this rank starts the process; return whether it
-        has."""
+        launchers kill the job a fifth of a second after a signal. With ``starts`` this rank starts the process; return
+        whether it has."""
         seconds = self.attributes.get("wall_seconds", time.perf_counter() - self.began)
         self.handover.note(reason, seconds, self.measured(), self.timeline.timeline.kept() if with_timeline else None)
         return starts and self.handover.start(self.mpi.rank, lost)

@@ -38,8 +38,8 @@ class Resumed:
     ``folder`` is the folder of the checkpoints. ``samples`` counts the samples of all ranks at this checkpoint.
     ``ranks`` is the number of ranks of the job that made it. ``state`` is this rank's state, or rank 0's if the number
     of ranks has changed. ``model`` has parameters and buffers, averaged over all ranks; on rank 0 only, and only if the
-    number of ranks has changed. ``config`` is the configuration, as TOML. ``reached`` has the samples and seconds of
-    the run, as far as any rank knew.
+    number of ranks has changed. ``config`` is the configuration, as TOML. ``reached`` has the samples and the seconds
+    that the run had reached, the largest values that any rank knew.
     """
 
     folder: Path
@@ -55,7 +55,7 @@ class Resumed:
 
     @property
     def elapsed(self) -> float:
-        """Seconds that the run had taken."""
+        """Seconds that the run had trained at this checkpoint."""
         return self.state["progress"]["elapsed"]
 
     @property
@@ -216,23 +216,24 @@ def check_counts(state: dict):
 
 
 def unfit(error: Exception) -> str:
-    """Return a line on why a run cannot go on from a state."""
+    """Return the line of an error message that says why a run cannot go on from a checkpoint."""
     what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     return f"is not what this version of grsgd, or of your own code, goes on from ({what})"
 
 
 def average(folder: Path, ranks: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the average of all ranks' parameters, by their weights, and of their buffers."""
+    """Return the mean of all ranks' parameters, weighted by each rank's ``weight`` in its checkpoint, and the
+    unweighted mean of their buffers."""
     weights, parameters, buffers, alike = 0.0, 0.0, 0.0, set()
     for rank in range(ranks):
-        _, state, _ = read(folder / file_of(rank))  # one at a time, because it holds an optimizer, too
+        _, state, _ = read(folder / file_of(rank))  # not all at once: states of optimizers are large
         weight, model = float(state["weight"]), state["model"] | state["result"]
         weights += weight
         parameters = parameters + weight * model["parameters"].astype(np.float64)
         buffers = buffers + model["buffers"].astype(np.float64) / ranks
         alike.add(tuple((model[name].dtype, model[name].shape) for name in ("parameters", "buffers")))
         if len(alike) > 1:
-            raise ValueError(f"models of other shapes in {file_of(0)} and {file_of(rank)}")
+            raise ValueError(f"the models in {file_of(0)} and {file_of(rank)} have different shapes or dtypes")
     if not 0 < weights < math.inf:
         raise ValueError(f"weights that sum to {weights:g}")
     ((of_parameters, _), (of_buffers, _)) = alike.pop()

@@ -43,10 +43,11 @@ def run(
 
     The last ``spares`` processes replace processes that die.
 
-    ``start_up`` has the times of this process up to here; it is printed before training begins, if it is to be shown.
-    ``line`` shows the progress, by default nothing. ``models`` are the files in which models are saved, by default
-    none. ``timed`` makes a context in which the ranks train, but neither load data nor compute accuracies. ``keeping``
-    has the checkpoints. ``timeline`` is the file of the ranks' activities, by default none.
+    ``start_up`` has the seconds of each part of the start of this process; if the user has asked for them, they are
+    printed before training begins. ``line`` shows the progress, by default nothing. ``models`` are the files in which
+    models are saved, by default none. ``timed`` makes a context in which the ranks train, but neither load data nor
+    compute accuracies. ``keeping`` has the checkpoints. ``timeline`` is the file of the ranks' activities, by default
+    none.
 
     A rank that the others have left behind does not return, and no rank returns if one has failed during training.
 

@@ -50,12 +50,14 @@ class Silence:
         self.heard: dict[int, float] = {}
         """Time of the last sign of life of each process."""
         self.is_over = False
-        """Whether training is over here: from now on no process is ended, because processes may end by themselves."""
+        """Whether training is over on this process: from then on this process kills no silent process, because
+        processes may end by themselves."""
         self._signed = self._looked = -np.inf
         self._sending: list[Tolerant] = []
 
     def attend(self):
-        """Background schedule without end: give signs of life, and end silent processes."""
+        """Schedule, for the background, which never ends: tell the other processes that this process is alive, and kill
+        silent processes."""
         yield Until(self.look, "silent processes")
 
     def look(self) -> bool:

@@ -34,8 +34,8 @@ KILLED_BY_IT = (-GENTLE, GENTLE, 128 + GENTLE)
 """Exit codes of launchers whose ranks could not handle the signal yet."""
 
 ALONE = {"PMI_SIZE": "1"}
-"""Variable for scripts under Open MPI, which does not read it: Accelerate then takes each rank for a single program,
-and does not start a process group in addition to MPI."""
+"""Environment variable that Open MPI does not read. Because of it Hugging Face Accelerate takes each rank for a program
+without other processes, and starts no process group in addition to MPI."""
 
 BELOW_LAUNCHER = {
     "OMPI_COMM_WORLD_SIZE": "Open MPI's mpiexec",
@@ -200,7 +200,7 @@ MARKS = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "HYDRA": "MPICH"}
 
 
 def srun_starts() -> bool:
-    """Return whether ``srun`` starts tasks that MPI can connect; not every plugin that it lists works."""
+    """Return whether a trial of ``srun`` with a PMI plug-in succeeds; not every plug-in that ``srun`` lists works."""
     plugin = os.environ.get("SLURM_MPI_TYPE") or "pmix"
     trial = ["srun", f"--mpi={plugin}", "--nodes=1", "--ntasks=1", "true"]
     try:

@@ -63,8 +63,8 @@ def age() -> float:
 def importing():
     """Import torch in the block, without garbage collection. Modules stay, but Python would search all of them for
     garbage again and again, which takes a fifth of the import. So Python searches nothing before the end of the block,
-    and objects of the block never. It does not search at the end of the process either, which would search all of a
-    run's objects."""
+    and objects of the block never. Python does not search for garbage at the end of the process either, which would
+    search all of a run's objects."""
     if "torch" in sys.modules:  # imported before, so that other objects than modules exist
         yield
         return

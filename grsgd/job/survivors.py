@@ -162,9 +162,9 @@ def agreed(mpi, is_done: bool) -> bool:
 def attempt(job: Prepared, part: RankEnd | None, models, living, made: list, known: dict[int, RankEnd]):
     """Evaluate and save once, with all processes of ``living``; communicators are added to ``made``.
 
-    ``known`` has the parts that this process knows, by rank, including earlier attempts. A rank whose process dies in
-    an attempt has trained to the end. Returns the end of the run, and the errors of writing files; on a spare None
-    twice.
+    ``known`` has the parts that this process knows, by rank, including earlier attempts. A rank whose process dies
+    during the evaluation still counts as having trained to the end. Returns the end of the run, and the errors of
+    writing files; on a spare None twice.
     """
     if not any(living.allgather(part is not None)):
         if living.rank == 0:

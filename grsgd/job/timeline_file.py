@@ -37,8 +37,9 @@ class TimelineFile:
         return observed(schedule, self.timeline)
 
     def begin(self, timeout: float):
-        """Note that training begins; collective. Ranks of one host share a clock; other ranks leave a barrier together.
-        It is the second of two barriers, in which no rank waits long."""
+        """Set the zero of the timeline to the beginning of training; collective. Ranks of one host share a clock. Ranks
+        of different hosts take the moment at which they leave a barrier together. A first barrier comes before, so that
+        no rank waits long in the second."""
         for _ in range(2):
             launch.barrier(self.mpi, timeout)
         now = time.perf_counter()

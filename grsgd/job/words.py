@@ -26,7 +26,7 @@ def leave(word: str, text: str = ""):
     """Leave a word of this rank, if the process that has started the job asks for words."""
     folder = os.environ.get(WORDS)
     if folder:
-        with suppress(OSError):  # the folder is on another host
+        with suppress(OSError):  # the folder does not exist on this host
             Path(folder, f"{word}-{rank() or 0}").write_text(text)
 
 

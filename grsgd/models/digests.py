@@ -18,8 +18,8 @@ BLOCK = 2**16
 def digests(tensors: Iterable[torch.Tensor]) -> np.ndarray:
     """Return a digest of each dense tensor's bytes, int64 of shape [number of tensors].
 
-    A digest is the CRC-32 of the sums of whole blocks and of the bytes after them. It does not detect numbers that
-    change places within a block.
+    A digest is the CRC-32 of the sums of all whole blocks of bytes, and of the bytes after the last whole block. A
+    digest does not detect numbers that change places within a block.
     """
     return np.array([digest(bytes_of(tensor)) for tensor in tensors], np.int64)
 
@@ -33,4 +33,4 @@ def digest(content: np.ndarray) -> int:
 def bytes_of(tensor: torch.Tensor) -> np.ndarray:
     """Return the bytes of a dense tensor, uint8, in the tensor's own memory if it lies on the host without gaps."""
     tensor = tensor.detach().cpu().contiguous()
-    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()  # strides of length 1 may be any
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()  # strides of length 1 may be any number

@@ -24,7 +24,7 @@ SPARSE = {
 
 
 class MemoryPlace(NamedTuple):
-    """Place in memory of a part of a model: a tensor, or an array of NumPy.
+    """Place in memory of ``found``, a tensor or NumPy array that belongs to a model.
 
     ``name`` is the part's name in the model; ``begin`` is the address of its first byte, and ``end`` the address after
     its last byte.

@@ -30,8 +30,9 @@ class Replica:
     Views of parameters and buffers that the model keeps, as buffers or attributes, become views of the flat arrays. If
     that is impossible, as for a row of a larger table that the model keeps, a buffer stays in its place, `outside`.
 
-    ``flat_gradients = False`` leaves the gradients where autograd puts them, for algorithms that send none. Autograd
-    can then hand over its result instead of adding it to zeros, which saves 10 to 20 % of a small model's step.
+    ``flat_gradients = False`` leaves the gradients where autograd puts them, for algorithms that send none. With
+    ``flat_gradients = False`` autograd hands over each gradient instead of adding the gradient to zeros, which saves 10
+    to 20 % of a small model's step.
 
     Raises ConfigError if the trained parameters do not share one floating-point dtype and device, if NumPy does not
     have the dtype, or if a trained parameter cannot be moved (`following_trained`).
@@ -67,7 +68,7 @@ class Replica:
         return self.params.array.nbytes
 
     def note_buffers(self):
-        """Note the buffers at the start of training, when they are the same on all ranks."""
+        """Record the buffers at the start of training, when they are the same on all ranks."""
         buffers = self.buffers.tensor
         if buffers.is_meta:  # without content
             return
@@ -76,8 +77,9 @@ class Replica:
     def average_buffers(self, allreduce, buffers: Flat | None = None):
         """Schedule: replace the buffers, or a copy of them, by the mean over all ranks, in place.
 
-        ``allreduce(array)`` is a schedule that averages an array. It gets the change by training, so that buffers that
-        training does not change (masks, position encodings) keep their bits: a mean of equal numbers may be rounded.
+        ``allreduce(array)`` is a generator that yields each object it waits for, and that replaces an array by its mean
+        over all ranks. The array to average is the change of the buffers by training. So buffers that training does not
+        change (masks, position encodings) keep their bits: a mean of equal numbers may be rounded.
         """
         buffers, start = buffers or self.buffers, self.buffers_at_start
         buffers.tensor.sub_(start)
@@ -227,7 +229,8 @@ def shaped(flat: torch.Tensor, shapes: Iterable[tuple[int, ...]]) -> list[torch.
 def to_device(x: torch.Tensor, y: torch.Tensor, device: torch.device, dtype: torch.dtype):
     """Return the inputs and targets of a batch on a device.
 
-    Inputs get ``dtype`` there, except tokens, int64 or int32; targets get it only if they are real numbers.
+    Inputs are converted to ``dtype``, except tokens (int64 or int32). Targets are converted only if they are real
+    numbers.
     """
     is_tokens = x.dtype in (torch.int64, torch.int32)
     x = x.to(device) if is_tokens else x.to(device, dtype)

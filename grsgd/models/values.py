@@ -44,7 +44,7 @@ def set_value(owner, name: str, value):
         fill(now, value)
     elif isinstance(now, np.ndarray):
         if now.shape != np.shape(value):
-            raise ValueError(f"{name}: an array of shape {list(np.shape(value))} for one of shape {list(now.shape)}")
+            raise ValueError(f"{name}: saved with the shape {list(np.shape(value))}, but {list(now.shape)} is needed")
         now[...] = value
     elif isinstance(now, tuple):
         setattr(owner, name, type(now)(*value))

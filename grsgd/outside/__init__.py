@@ -36,7 +36,7 @@ _of_things: dict[int, SourceFile] = {}
 
 
 def is_outside(name: str) -> bool:
-    """Return whether a name has the form of a file or a module with an object in it."""
+    """Return whether ``name`` has the form ``FILE.py:OBJECT`` or ``PACKAGE.MODULE:OBJECT``."""
     return all(name.rpartition(":")[::2])
 
 
@@ -165,8 +165,9 @@ def _module(name: str, source: SourceFile | None) -> ModuleType:
 
 @contextmanager
 def _working_directory(module: str):
-    """Make modules in the working directory importable in the block, after all others, as with `python -m`. Afterwards
-    they stay importable only if ``module`` lies there, because it may import others."""
+    """Make modules in the working directory importable in the block, after all other modules, as with `python -m`.
+    After the block the working directory stays on ``sys.path`` only if ``module`` lies in it, because ``module`` may
+    import its neighbours later."""
     here = os.getcwd()
     if here in sys.path or "" in sys.path:
         yield
@@ -181,7 +182,7 @@ def _working_directory(module: str):
 
 
 def _say(what: str):
-    """Print, once in a job, whose code is about to run."""
+    """Print on rank 0, before it runs, that code ``what`` from outside of the package is imported."""
     if rank() in (None, "0"):
         print(f"grsgd: imports {printable(what)}", file=sys.stderr, flush=True)
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 PREFIX = "grsgd_outside_"
 """Beginning of the names of modules that are made from files: their objects are found by path, not by name."""
 INSTALLED = {"site-packages", "dist-packages"}
-"""Names of folders with installed packages."""
+"""Names of the folders in which Python installs packages."""
 THIS = {"grsgd", "coding"}
 """Packages of this project."""
 BUILT_ON = set("cupy h5py matplotlib mpi4py numba numpy pandas pydantic scipy simpy sklearn torch tqdm".split())
@@ -55,7 +55,7 @@ KINDS = {
     ),
     "topologies": Kind("topology_code", "topology", "", "numpy.ndarray", "not a function that returns matrices"),
 }
-"""Kinds, by the names of the groups of their plug-ins."""
+"""Kinds of objects from outside the package; the key is the name of the group of entry points, without ``grsgd.``."""
 
 
 def misfit(thing, kind: Kind, is_plugin: bool = False) -> str:

@@ -44,7 +44,8 @@ _now: ContextVar[Origin] = ContextVar("origin", default=OURS)
 
 
 def origin() -> Origin:
-    """Return the origin of the names that are looked up now."""
+    """Return the `Origin` (the user's own configuration, or a stranger's file) of the names that are being looked
+    up."""
     return _now.get()
 
 

@@ -82,7 +82,8 @@ def files_of(name: list[str], folder: Path) -> Iterator[Path]:
 
 
 def check_beside(path: str):
-    """Raise ImportError if a file imports a name in its folder that Python would find elsewhere."""
+    """Raise ImportError if the file at ``path`` imports a module of its own folder, but Python would find another
+    module of this name first."""
     folder = Path(path).parent
     for file in files_beside(Path(path), folder):
         top = file.relative_to(folder).parts[0].removesuffix(".py")

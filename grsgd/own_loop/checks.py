@@ -31,7 +31,7 @@ def check_arguments(model, optimizer, algorithm):
         hint = "; of several give one, leave the others as they are, and step them after it" if several else ""
         raise ValueError(f"the optimizer is {kind_of(optimizer)}: must be a torch.optim.Optimizer{hint}")
     if not isinstance(algorithm, str):
-        raise ValueError(f"the algorithm is {kind_of(algorithm)}: must be a name, one of `grsgd algorithms`")
+        raise ValueError(f"the algorithm is {kind_of(algorithm)}: must be a name that `grsgd algorithms` lists")
     names = {cls.__name__ for cls in type(model).__mro__}
     for name in names.intersection(WRAPPED_ALREADY):
         raise ValueError(
@@ -106,9 +106,10 @@ def check_groups(model: torch.nn.Module, groups: list[dict], name: str):
 
 
 class InPlace:
-    """Check that ``replica``'s model keeps its parts and their memory: ranks exchange the flat arrays, not the model.
+    """Check that no module, parameter or buffer of ``replica``'s model was replaced since training began. Ranks
+    exchange the replica's flat arrays, so a new parameter would not be exchanged.
 
-    It reads the modules' own tables, which takes 0.1 to 0.2 microseconds per parameter.
+    The check reads the modules' own tables, which takes 0.1 to 0.2 microseconds per parameter.
     """
 
     def __init__(self, replica: Replica):

@@ -22,10 +22,11 @@ class WithoutGraphs(TorchFunctionMode):
 
 
 def copy_of(model: torch.nn.Module, call: str) -> torch.nn.Module:
-    """Return a copy of ``model`` with parameters and buffers of its own, and without graphs.
+    """Return a copy of ``model`` that shares no parameter, buffer or autograd graph with ``model``.
 
-    Objects that cannot be copied, such as a lock or an open file, are shared by both models; a warning names each and
-    ``call``. Raises RuntimeError if the model's class makes no copy, or a copy with the same parameters.
+    Objects that cannot be copied, such as a lock or an open file, are shared by both models; a warning names each of
+    these objects. ``call``: name of the user's call, with which warnings and errors begin. Raises RuntimeError if the
+    model cannot be copied, or if its copy shares parameters with it.
     """
     with WithoutGraphs():
         try:
@@ -42,7 +43,7 @@ def copy_of(model: torch.nn.Module, call: str) -> torch.nn.Module:
 
 
 def shared_in_copy(model: torch.nn.Module, call: str) -> dict:
-    """Return a memo for copy.deepcopy in which attributes that cannot be copied are copies of themselves."""
+    """Return a memo for copy.deepcopy by which the copy shares those attributes of ``model`` that cannot be copied."""
     shared: dict = {}
     modules = {id(module): module for module in model.modules()}  # these are not copied here
     for name, module in model.named_modules():

@@ -130,7 +130,7 @@ class DistributedOptimizer(WrappingOptimizer):
         self._step_under_way = False
         self.times.step_ended()
         self.moment = self.driver.clock()
-        if not self.algorithm.traits.synchronous:  # a synchronous algorithm looks while it waits
+        if not self.algorithm.traits.synchronous:  # synchronous algorithms look while they wait
             self._roll_call.look(self.steps, self.moment)
         self.stops.watch()
         return loss
@@ -226,7 +226,7 @@ class DistributedOptimizer(WrappingOptimizer):
         self._is_broken = False
 
     def _end(self, frees: bool = True):
-        """Note that this training has ended; ``frees`` says that no message is under way on its communicators."""
+        """Record that this training has ended; ``frees`` says that no message is under way on its communicators."""
         self.driver.close()
         self.replica.leave()
         with within(self.driver.timeout, "freeing communicators"):
@@ -245,9 +245,9 @@ class DistributedOptimizer(WrappingOptimizer):
         The average is the algorithm's present model: the ranks' models at the time of each rank's call, weighted by the
         algorithm (push-sum), or the centre of ``easgd``. Models in messages under way are missing, so the average of an
         asynchronous algorithm may test better than the final model; call `rest` first to include them. Training goes on
-        afterwards as if this method had not been called. After `finish`, the method may be called on any single rank,
-        and copies the model. Tensors that modules keep with a graph are copied without it. Objects that cannot be
-        copied, such as a lock, are shared with the model, with a warning.
+        afterwards as if this method had not been called. After `finish`, any single rank may call this method, which
+        then returns a copy of the final model. Tensors that modules keep with a graph are copied without it. Objects
+        that cannot be copied, such as a lock, are shared with the model, with a warning.
 
         Raises the errors of `step`, and RuntimeError if the model's class makes no copy.
         """
@@ -264,7 +264,7 @@ class DistributedOptimizer(WrappingOptimizer):
         return result
 
     def broken_off(self):
-        """Note that an error has ended a recording on all ranks: not all ranks have made the last collective calls."""
+        """Record that an error has ended a recording; some ranks have not made the last collective calls."""
         self.end_is_told = True
         self._roll_call.begin_anew()
 
@@ -296,9 +296,9 @@ class DistributedOptimizer(WrappingOptimizer):
     def state_dict(self):
         """Return the wrapped optimizer's state_dict, with this rank's state of the algorithm under the key "grsgd".
 
-        While messages are under way, or if the class of the algorithm has no `remembers`, there is no such state. One
-        warning then names the remedy, and `load_state_dict` refuses the saved dictionary. The key is missing before the
-        first step, and after `finish` with algorithms that need `rest`.
+        While messages are under way, or if the class of the algorithm has no `remembers`, there is no such state.
+        Without this state one warning names the remedy, and `load_state_dict` refuses the saved dictionary. The key is
+        missing before the first step, and after `finish` with algorithms that need `rest`.
         """
         saved = self._saved.state(self._is_at_rest, self.finished)
         return self.optimizer.state_dict() | self.recorded.state() | saved
@@ -360,7 +360,7 @@ class DistributedOptimizer(WrappingOptimizer):
         begun = np.array([float(self._gradients.has_sent)])
         self.driver.run(halving_doubling_allreduce(self._uncounted_comm, begun))
         if begun[0]:
-            self._gradients.begin()  # in the place without the gradients of the last step
+            self._gradients.begin()  # use the buffer that does not have the last step's gradients
             self.driver.run(schedule_of(self.algorithm.reduce))
 
     def _begin_step(self):

@@ -20,7 +20,8 @@ TOO_EARLY = (
 
 
 class Sent(NamedTuple):
-    """Gradient that was sent, torch's count of its changes at that time, and its norm if that is to be compared."""
+    """Gradient that was sent, with torch's count of its changes at the time of sending. ``norm`` is the gradient's norm
+    at this time, or None if norms are not compared."""
 
     gradient: torch.Tensor
     version: int
@@ -47,10 +48,10 @@ class EarlyGradients(Gradients):
     """Gradients that backward copies to ``flat`` one by one, calling ``ready(i)`` for each; `step` copies the rest.
 
     A later change by the script (another backward pass, clipping, ``zero_grad``) does not reach a gradient that was
-    sent. So one more number, after the flags, says whether a gradient was changed. The reduced number tells all ranks,
-    and they send all gradients again. So `step` applies the same gradients with and without buckets, whatever a script
-    does. Changes that torch does not count are looked for only in the first steps; a rank that finds such a change
-    sends nothing early any more.
+    sent. So one more number, after the flags, says whether a gradient was changed. The sum of this number over all
+    ranks tells each rank whether some gradient was changed; if so, all ranks send all gradients again. So `step`
+    applies the same gradients with and without buckets, whatever a script does. Changes that torch does not count are
+    looked for only in the first steps; a rank that finds such a change sends nothing early any more.
 
     The gradients of the last step may still belong to the model while the gradients of the next step are sent: two
     places take turns.

@@ -24,7 +24,7 @@ class BeforeForward:
     def __call__(self, model, inputs, named_inputs):
         if self.call is not None and model.training and torch.is_grad_enabled():
             if torch.compiler.is_dynamo_compiling():  # true while torch.compile traces it
-                if not is_transformed():  # torch cannot leave a transform for a call that is not compiled
+                if not is_transformed():  # in a transform torch can make no call that is not compiled
                     self._not_compiled(inputs, named_inputs)
             else:
                 self._call(inputs, named_inputs)

@@ -18,7 +18,7 @@ from grsgd.runs.run_file import why_unfit
 from grsgd.training.description import describe_algorithm
 
 OURS = ("time", "step", "samples")
-"""Columns of the curve that are measured and not logged."""
+"""Columns of the curve that grsgd measures itself, so that a script cannot log them."""
 MAX_NAMES = 1000
 """Largest number of names that a rank may log: each name is a column of the curve."""
 
@@ -123,7 +123,7 @@ def describe(optimizer: DistributedOptimizer, batch_size: int | None, metric: Me
         if value is None:
             continue
         if not isinstance(value, (int, float) if kind is float else kind) or isinstance(value, bool):
-            raise ConfigError(f"recording(): {name} = {config[name]!r}: must be {kind.__name__}")
+            raise ConfigError(f"recording(): {name} = {config[name]!r}: must be of type {kind.__name__}")
         attributes[name] = value
     if attributes.get("train_samples", 1) < 1:
         raise ConfigError(f"recording(): train_samples = {attributes['train_samples']}: must be 1 or more")

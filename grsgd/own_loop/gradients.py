@@ -66,9 +66,9 @@ class Gradients:
         self._notes = [torch.compiler.disable(self._noting(i)) for i in range(len(replica.trained))]
         """Functions that note the gradients' versions."""
         self._noticing: list = []
-        """Hooks that call these functions."""
+        """Hooks that call the functions in `_notes`."""
         self._following: list = []
-        """Hooks that notice another backward pass."""
+        """Hooks that notice another backward pass of the same step."""
         self.forget()
         self._notice()
 
@@ -77,12 +77,13 @@ class Gradients:
         return self.place.flat
 
     def move(self, flat: Flat):
-        """Replace `Replica.move_gradients`; earlier gradients are copied when they are sent, like any others."""
+        """Let gradients be sent from ``flat``, in place of `Replica.move_gradients`; gradients that exist already are
+        copied when they are sent."""
         self.place = GradientPlace.of(flat, self.replica)
         self.replica.grads = flat
 
     def begin(self):
-        """Note that a step begins."""
+        """Prepare for the gradients of a new step."""
 
     @contextmanager
     def held_back(self):
@@ -90,7 +91,7 @@ class Gradients:
         yield
 
     def collect(self):
-        """Copy into ``flat`` the gradients that are not there yet.
+        """Copy into ``flat`` the gradients that are still in another place in memory.
 
         Raises RuntimeError for a sparse gradient, and if the memory of a gradient in ``flat`` was replaced.
         """
@@ -115,7 +116,8 @@ class Gradients:
                 self.place.flags.copy_(torch.tensor(flags, device="cpu"))
 
     def sent_in_vain(self) -> bool:
-        """Return, after ``flat`` was reduced, whether all ranks have to `collect` and send again."""
+        """Return, after the gradients in ``flat`` were reduced, whether all ranks have to call `collect` and send the
+        gradients again."""
         return False
 
     def take(self):

@@ -52,8 +52,8 @@ class Counters:
         return cls(record.measured, traffic, record.sent_once, Counter(record.staleness))
 
     def since(self, start: "Counters") -> "Counters":
-        """Return the difference of the counters from ``start``. It may be negative: the counts of a record from before
-        `distribute` then add to it."""
+        """Return the difference of the counters from ``start``. The difference may be negative: the counts of a record
+        from before `distribute` then add to it."""
         staleness = self.staleness.copy()
         staleness.subtract(start.staleness)
         return Counters(

@@ -90,7 +90,7 @@ class LoopRescue(Rescue):
         deadline = time.perf_counter() + FAILURE_SECONDS
         error = RuntimeError(self.stop_signal.reason)
         while time.perf_counter() < deadline:
-            with suppress(Exception):  # an error that cannot be unpickled, or a rank that has died meanwhile
+            with suppress(Exception):  # the error cannot be unpickled, or its rank has died
                 if self.mpi.iprobe(tag=tags.ERROR_OF_ANOTHER):
                     content = self.mpi.recv(tag=tags.ERROR_OF_ANOTHER)
                     error = pickle.loads(content) if content else error

@@ -1,4 +1,4 @@
-"""Refusal of steps by which a script would train a distributed model without the other ranks, each in one line."""
+"""Errors, of one line each, for optimizer steps by which a script would train a distributed model on one rank alone."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -15,9 +15,10 @@ class OtherSteps:
     """Watch over every step of a torch optimizer in this process, until ``remove()``.
 
     A step of ``optimizer``, which was given to `distribute`, is refused before it is taken. Another optimizer may have
-    parameters of the model: parameters that ``optimizer`` lacks, or all of them, as a wrapper of the distributed one.
-    Its step is refused afterwards if it contained no distributed step, and if it changed parameters of ``optimizer`` or
-    applied gradients of this rank alone. All ranks are to apply the mean gradient.
+    parameters of the model: parameters that ``optimizer`` lacks, or all of them, as a wrapper of the distributed one. A
+    step of the other optimizer is refused, after it was taken, under two conditions: the step contained no distributed
+    step, and it changed parameters of ``optimizer`` or applied gradients of this rank alone. All ranks are to apply the
+    mean gradient.
 
     Parameters
     ----------
@@ -33,7 +34,8 @@ class OtherSteps:
         self.optimizer, self.steps, self.is_own = optimizer, steps, is_own
         self._trained = {id(p) for p in trained}
         self._begun: dict[int, tuple] = {}
-        """`_state` before a step of another optimizer that is under way, by the ``id`` of that optimizer."""
+        """Value of `_state` before the step of each other optimizer that is in its ``step()``, by the optimizer's
+        ``id``."""
         self._hooks = [
             torchs.register_optimizer_step_pre_hook(unwrapped.unseen(self._before)),
             torchs.register_optimizer_step_post_hook(unwrapped.unseen(self._after)),

@@ -57,7 +57,8 @@ def communicator(comm, name: str):
 
 @functools.cache
 def guard():
-    """End the waits of other ranks after an exception on this rank, and at its end."""
+    """Register functions that end the waits of other ranks for this rank, after an exception and at the end of the
+    script."""
     mpi = launch.world()
     launch.abort_on_error(mpi)
     atexit.register(end_of_script, mpi, os.getpid())
@@ -105,8 +106,8 @@ def shard(dataset: Samples, comm=None, seed: int = 0, *, even: bool = False) -> 
     Parameters
     ----------
     dataset
-        Data set with ``len()`` and ``[i]``; the same on all ranks. `distribute` and `recording` compare its length,
-        and a digest of its content in memory.
+        Data set with ``len()`` and ``[i]``; the same on all ranks. `distribute` and `recording` compare the data set's
+        length between ranks, and a digest of the content in memory.
     comm
         An mpi4py communicator; MPI_COMM_WORLD if None.
     seed
@@ -181,7 +182,7 @@ def warn_of_other_shards(mpi, seconds: float):
 
 
 def notes_of(mpi) -> dict[str, object]:
-    """Return the notes of this rank's `shard` calls since the ranks were compared last, and forget them.
+    """Return the records of this rank's calls of `shard` since the ranks were last compared, and delete these records.
 
     A call that this rank has not made is None for each name, so a call of only some ranks is no difference.
     """

@@ -56,9 +56,9 @@ def recording(
 ) -> Iterator["LoopRun"]:
     """Record the training in the block, on all ranks, as the run file ``path``, as `grsgd train` writes one.
 
-    All ranks must enter and leave the block. It should last from the model's first step to its last, best including
-    ``optimizer.finish()``. Rank 0 writes the file after all ranks have left the block. It does so also after an
-    exception, which is then raised again, and after Ctrl-C and SIGTERM if the launcher leaves time.
+    All ranks must enter and leave the block. The block should last from the model's first step to its last, best
+    including ``optimizer.finish()``. Rank 0 writes the file after all ranks have left the block. Rank 0 writes the file
+    also after an exception, which is then raised again, and after Ctrl-C and SIGTERM if the launcher leaves time.
 
     A training may go on from a ``state_dict()`` that was saved in a recording to a file of the same name. The recording
     then goes on, too: the new file includes the earlier curve, counts and times.
@@ -192,7 +192,7 @@ class LoopRun:
         for logger in list(self.loggers):
             try:
                 logger.log(step, numbers)
-            except RunFileError as error:  # the run is worth more than its log
+            except RunFileError as error:  # a log that fails must not end the run
                 self.loggers.remove(logger)
                 print(f"warning: {error}: nothing more is written there", file=sys.stderr, flush=True)
 
@@ -221,7 +221,8 @@ class LoopRun:
                 signal.signal(number, handler)
 
     def collected(self) -> list[LoopMeasurements] | None:
-        """Return, on rank 0, the records of all ranks, after they have left the block."""
+        """Return, on rank 0, the records of all ranks, after all ranks have left the ``with`` block of the recording;
+        return None on the other ranks."""
         record = self.record()
         self.optimizer.meet(END_OF_RECORDING)
         launch.barrier(self._mpi, self._driver.timeout, self._while_waiting)

@@ -1,7 +1,8 @@
 """Roll call, by which ranks learn in which collective call of grsgd another rank is, in users' scripts.
 
-A rank in a collective call first sends a report of the call to all other ranks, and waits for theirs. Calls that do not
-match are named at once. A rank that waits in a step learns that another rank is in a call, and not in the step.
+A rank in a collective call first sends a report of the call to all other ranks, and waits for their reports. If the
+calls of two ranks do not match, an error names both calls at once. A rank that waits in a step learns that another rank
+is in a call, and not in the step.
 """
 
 import math
@@ -41,7 +42,7 @@ VAIN_SECONDS = 1.0
 LOOK_SECONDS = 1.0
 """Seconds between two looks, by a rank that takes steps without waiting, for ranks that wait for it."""
 PATIENCE_SECONDS = 2.0
-"""Least seconds that another rank has waited before this rank prints a line about it."""
+"""Seconds that another rank must have waited before this rank prints a line about that rank."""
 END_SECONDS = 60.0
 """Seconds that a rank waits at the end of its script for ranks that have made no collective call of grsgd."""
 
@@ -60,16 +61,16 @@ class CallReport(NamedTuple):
 
 
 class RollCall:
-    """One rank's reports to all others of its collective calls, and their reports.
+    """Exchange of reports on collective calls between this rank and all other ranks.
 
-    ``comm`` is a communicator that carries nothing else.
+    ``comm`` is a communicator that carries only these reports.
     """
 
     def __init__(self, comm: Communicator):
         self.comm = comm
         self.others = [rank for rank in range(comm.size) if rank != comm.rank]
         self.words: dict[int, deque[CallReport]] = defaultdict(deque)
-        """Reports of the calls that this rank has not left, by rank and in order."""
+        """Reports of each other rank on calls that this rank has not left yet, oldest first."""
         self.points = 0
         """Points of synchronous steps that this rank has reached: the beginning of a step, and each of its
         exchanges."""

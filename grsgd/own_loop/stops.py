@@ -22,7 +22,7 @@ class Stops:
         """The signal by which this rank has learnt that another rank has failed, and the time of learning it."""
 
     def watch(self):
-        """Raise Stopped, between two steps, if another rank has failed or has asked all ranks to stop."""
+        """Raise Stopped if another rank has failed or has asked all ranks to stop; called between two steps."""
         if self.signal is not None:
             self.signal.watch()
 

@@ -47,7 +47,7 @@ class LoopTimes:
                 self._computing_since = end
 
     def forward(self, samples: int | None):
-        """Note that a forward pass in training begins.
+        """Record that a forward pass in training begins.
 
         A pass within a backward pass, as with checkpoints, repeats an earlier pass: it counts only if that was not
         seen.
@@ -67,7 +67,7 @@ class LoopTimes:
         return self._computing_since is not None
 
     def step_ended(self):
-        """Note that the step is over, with all its computing."""
+        """Record that the step is over, with all its computing."""
         self.totals.steps += 1
         self.totals.samples += self.samples_of_step
         self.unseen_steps += self._computing_since is None

@@ -48,7 +48,7 @@ def untraced(method: Callable) -> Callable:
                 f"optimizer.{method.__name__}() in {by}: it exchanges messages with other ranks, which cannot be "
                 "traced, transformed or replayed; call it outside"
             )
-        if torch.is_inference_mode_enabled():  # tensors that an algorithm makes there could never be changed
+        if torch.is_inference_mode_enabled():  # tensors made in this mode can never be changed
             with torch.inference_mode(False):
                 return method(self, *arguments, **named)
         return method(self, *arguments, **named)
@@ -57,7 +57,7 @@ def untraced(method: Callable) -> Callable:
 
     @wraps(method)
     def way_in(self, *arguments, **named):
-        if torch.compiler.is_dynamo_compiling():  # true while torch.compile traces it
+        if torch.compiler.is_dynamo_compiling():  # true while torch.compile traces this call
             return hidden(self, *arguments, **named)
         return executed(self, *arguments, **named)
 

@@ -1,7 +1,8 @@
 """Descriptions of the root attributes of a run file, for readers without grsgd: the group ``about``."""
 
 GROUP = "about"
-"""Group whose attributes have the names of the root's attributes, and as values their meanings and units."""
+"""HDF5 group that describes the root's attributes: for each of them it has an attribute of the same name, whose value
+is a text on meaning and unit."""
 
 _CODE = {
     "algorithm": "the algorithm, if its file is outside of the package",

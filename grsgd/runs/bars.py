@@ -30,7 +30,7 @@ TONES = {
 }
 """Grey and hatch of each part of the time."""
 LEAST_PART = 0.002
-"""Share of the longest run above which a part of the time is drawn."""
+"""A part of a run's time is drawn if it is more than this share of the longest run's time."""
 
 
 class Bars(NamedTuple):
@@ -54,7 +54,7 @@ def draw_bars(every: Sequence[Axes], series: list[Series], drawn: Sequence[Bars]
 
 def panels(series: list[Series]) -> list[Bars]:
     """Return the panels that have something to show. Times by the clock and simulated times have separate panels,
-    because their seconds are not the same."""
+    because simulated seconds are not real seconds."""
     runs = [run for one in series for run in one.runs]
     found = []
     for alike in by_clock(series):

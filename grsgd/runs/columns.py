@@ -228,7 +228,7 @@ def all_columns(runs: Sequence[Run]) -> dict[str, AnyColumn]:
 
 
 def _to_target(runs: Sequence[Run]) -> Column:
-    """Return the column of the time to the target; its title names the target if all runs have the same."""
+    """Return the column of the time to the target; its title names the target if all runs have the same target."""
     targets = {(metric_of(run), target_of(run)) for run in runs}
     title = "to target [s]"
     if len(targets) == 1 and known_values([target for _, target in targets]):
@@ -248,8 +248,8 @@ def _own(runs: Sequence[Run], taken: Container[str]) -> list[Column]:
 
 
 def _of_metric(metric: Metric, runs: Sequence[Run]) -> list[Column]:
-    """Return the columns of a metric's final and best value, for runs with this metric; they are named after it, unless
-    it is the first."""
+    """Return the columns of a metric's final and best value, for runs with this metric; the columns are named after the
+    metric, unless it is the metric of the first run."""
     every = metrics_of(runs)
     first, alone = metric == metric_of(runs[0]), every == [ACCURACY]
     alike = [other for other in every if other.name == metric.name]

@@ -70,8 +70,8 @@ class Axis(NamedTuple):
 
 
 def time_axes(series: list[Series]) -> list[Axis]:
-    """Return an axis for runs by the clock, and one for simulated runs, if there are such runs: their seconds are not
-    the same."""
+    """Return an axis of time for runs by the clock, and another axis for simulated runs, whose seconds are not real
+    seconds; an axis without runs is left out."""
     time = lambda run: run.curve["time"]  # noqa: E731
     return [Axis("time", time_label(alike), time, seconds, alike) for alike in by_clock(series)]
 

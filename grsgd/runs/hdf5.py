@@ -72,7 +72,7 @@ class Hdf5Reader:
         if found.dtype.hasobject:
             self._bytes -= sum(map(len, np.ravel(value))) if isinstance(value, np.ndarray) else len(value)
             if self._bytes < 0:
-                raise ValueError(f"{what} is longer than the file")
+                raise ValueError(f"{what} claims to be longer than the whole file")
         return plain(value)
 
     def _array(self, item: h5py.Dataset, path: str) -> np.ndarray:

@@ -34,8 +34,8 @@ class CsvLogger:
     """CSV file with a column ``step``, a further column per name, and a row per call, which is written at once.
 
     An existing file stays until the first row replaces it; `go_on` keeps its rows up to a step. A new name gets a
-    column at the right, and rows without this name get an empty field. The file is then written anew, next to its
-    place, and moved there in one step.
+    column at the right, and rows without this name get an empty field. For a new column the whole table is written to a
+    new file in the same folder, which then replaces the old file in one step.
 
     Raises RunFileError, here and in `log`, if the file cannot be written.
     """

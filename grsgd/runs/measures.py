@@ -48,14 +48,14 @@ def crossing(run: Run, column: str) -> float | None:
     """Return the value of a column of the curve at the point where the averaged model reaches the target.
 
     The value is interpolated linearly between the last snapshot before the target and the first snapshot that reaches
-    it. Without a snapshot before, it is the value of the latter, an upper bound (`crosses_before_first`). None if the
-    target was not reached, as `snapshot_at_target` defines it.
+    it. If the first snapshot of all reaches the target, the value at this snapshot is returned, an upper bound
+    (`crosses_before_first`). None if the target was not reached, as `snapshot_at_target` defines it.
     """
     if (at := snapshot_at_target(run)) is None:
         return None
     reached, values = values_of(run), run.curve[column]
     around = np.append(_known_before(run, at)[-1:], at)
-    upwards = around if metric_of(run).higher_is_better else around[::-1]  # as np.interp needs it
+    upwards = around if metric_of(run).higher_is_better else around[::-1]  # np.interp needs ascending values
     return float(np.interp(target_of(run), reached[upwards], values[upwards]))
 
 
@@ -101,7 +101,7 @@ def seconds_per_step(run: Run) -> float:
     """Return n / (steps per second of all ranks) while they train: the mean time of a step of all ranks [s].
 
     Only the times of the ranks' steps count, because the end of the curve includes messages that are drained after
-    them. NaN if there were no steps.
+    them. Returns NaN if no rank has taken a step.
     """
     trains = _trains(run)
     steps, seconds = run.ranks["steps"][trains], sum(run.ranks[f"{name}_seconds"][trains] for name in PARTS)

@@ -101,7 +101,7 @@ def plot(
         try:
             figure.savefig(out, format=suffix[1:], dpi=150)
         except OSError as error:
-            raise RunFileError(f"{os.fspath(out)}: {error.strerror or error}") from error
+            raise RunFileError(f"{os.fspath(out)}: the figure cannot be written: {error.strerror or error}") from error
     return figure
 
 
@@ -148,7 +148,7 @@ def named(series: list[Series], labels: Sequence[str]) -> list[Series]:
         return series
     if len(labels) != len(series):
         there = "; ".join(one.name for one in series)
-        raise UsageError(f"--labels: {len(labels)} for {len(series)} curves, which are: {there}")
+        raise UsageError(f"--labels: {len(labels)} given for {len(series)} curves, which are: {there}")
     return [one._replace(name=label) for one, label in zip(series, labels, strict=True)]
 
 
@@ -177,7 +177,8 @@ def chosen(series: list[Series], panels: Sequence[str]) -> tuple[Rows, list[Bars
 
 
 def _axes_of(quantity: Quantity, over: list[Axis]) -> list[Axis]:
-    """Return the axes over which a quantity is drawn: where it is known, but not samples over samples."""
+    """Return the horizontal axes over which ``quantity`` is drawn: axes of runs in which the quantity is known, but not
+    the quantity itself."""
     axes = [axis for axis in over if quantity.is_known(axis.series)]
     return [axis for axis in axes if axis.name != quantity.name]
 
@@ -233,7 +234,7 @@ def _bar_rows(series: list[Series]) -> int:
 
 
 def _name_rows(axes: Axes, series: list[Series]) -> None:
-    """Write the names of the bars, the first on top."""
+    """Label the rows of bars at the y axis, with the first row on top."""
     many = len(series) > MANY
     names = [_wrapped(one.name, 45 if many else 30) for one in series]
     axes.set_yticks(range(len(series)), names, fontsize="small" if many else None)

@@ -137,8 +137,8 @@ def _laid_out(
 
 
 def _for_terminal(runs: list[Run]) -> list[AnyColumn]:
-    """Return the columns for a terminal. Facts common to all runs stand above the table instead, and reasons of early
-    ends below it."""
+    """Return the columns for a terminal. Values that all runs have in common are no columns but stand above the table,
+    and reasons of early ends stand below the table."""
     columns = available.all_columns(runs)
     shown = [column for column in shown_by_default(runs) if column.name != "reason"]
     if len({data_and_model(run) for run in runs}) == 1:

@@ -39,9 +39,9 @@ class Run:
       ``sent_once``, int64 [n]; ``interface``, float64 [n, 2], NaN if not counted.
     - ``staleness``: ``value``, int64 [k], in steps, ascending; ``count``, int64 [n, k], the number of models of each
       staleness that each rank has merged.
-    - ``extra``: further groups, which users add, as nested dicts; reading and saving keeps them. A dict is a group, an
-      array is a dataset, and any other value is an attribute of its group. A group inside ``curve``, ``ranks``,
-      ``traffic`` or ``staleness`` stands under that name: ``extra["traffic"]["eth0"]``.
+    - ``extra``: further groups, which users add, as nested dicts; reading and saving keeps them. In the HDF5 file a
+      dict becomes a group, an array becomes a dataset, and any other value becomes an attribute of its group. A group
+      inside ``curve``, ``ranks``, ``traffic`` or ``staleness`` stands under that name: ``extra["traffic"]["eth0"]``.
     - ``units``: unit and description of each dataset that ``LAYOUT`` does not list, by the path of the dataset, such
       as ``units["traffic/eth0/sent"]``.
     """
@@ -121,8 +121,8 @@ def check_content(path: str | os.PathLike, attributes: dict) -> None:
 
 
 def why_unfit(name: str, array: np.ndarray, unit: tuple[str, str] = ("1", "")) -> str | None:
-    """Return why a run file cannot hold a dataset of this name and (unit, description); None if it can. It is tried in
-    memory."""
+    """Return why a run file cannot hold a dataset of this name and (unit, description); None if it can. The function
+    finds this out by writing the dataset to a file in memory."""
     if not isinstance(array, np.ndarray):
         return f"{type(array).__name__}, expected a NumPy array"
     try:
@@ -148,7 +148,7 @@ def check_writable(path: str | os.PathLike, size: int = 0) -> None:
             open(target, "r+b").close()
             check_replaceable(target)
             with suppress(OSError, ValueError):
-                try_reading(target)  # now, and not at the end of the run, which asks how the old run has ended
+                try_reading(target)  # now, because the end of the run asks how the old run has ended
         with temporary_beside(target) as temporary:
             with open(temporary, "xb") as file:
                 os.posix_fallocate(file.fileno(), 0, min(max(size, 1), MAX_TRIED_BYTES))
@@ -175,7 +175,7 @@ def load_run(path: str | os.PathLike) -> Run:
     """
     with naming(path):
         target = target_of(path)
-        open(target, "rb").close()  # its error is plainer than HDF5's
+        open(target, "rb").close()  # open() has plainer errors than h5py
         if not h5py.is_hdf5(target):
             raise ValueError("not an HDF5 file")
         try_reading(target)
@@ -190,7 +190,7 @@ def load_run(path: str | os.PathLike) -> Run:
 
 
 MAX_TRIED_BYTES = 2**28
-"""Largest number of bytes of the disk space that is tried before training."""
+"""Number of bytes that are written, at most, to find out before training whether the disk has room for the run file."""
 
 
 # ---- between a Run and an open file
@@ -295,7 +295,7 @@ def _checked(run: Run) -> Run:
         raise ValueError(f"{loose[0]!r} in extra is neither a group nor an array: it belongs to the attributes")
     sizes = {"rank": attributes["ranks"], "way": 2}
     if len(attributes["hosts"]) != sizes["rank"]:
-        raise ValueError(f"attribute 'hosts' must name a host per rank: {len(attributes['hosts'])} for {sizes['rank']}")
+        raise ValueError(f"attribute 'hosts' has {len(attributes['hosts'])} names for {sizes['rank']} ranks")
     sections = {group: _section(group, getattr(run, group), sizes) for group in LAYOUT}
     if (sections["staleness"]["count"] < 0).any():
         raise ValueError("dataset 'staleness/count' must hold 0 or more")

@@ -66,7 +66,7 @@ def names(paths: Sequence[str | os.PathLike], runs: Sequence[Run], short: bool =
     """Return names of the runs: label, ranks and clock; if these are alike, also the keys in which the configurations
     differ; then the seed or the file.
 
-    ``short`` leaves out the ranks and the clock if all runs have the same.
+    ``short`` leaves out the number of ranks and the clock if these are the same for all runs.
     """
     same_ranks = short and len({run.attributes["ranks"] for run in runs}) == 1
     same_clock = short and len({_clock(run) for run in runs}) == 1
@@ -112,7 +112,8 @@ def _clock(run: Run) -> str:
 
 
 def seeds_of(runs: Sequence[Run]) -> str:
-    """Return "3 seeds", or "4 runs of 3 seeds" if several runs have the same seed; empty for a single run."""
+    """Return words such as "3 seeds", or "4 runs of 3 seeds" if several runs have the same seed; return "" for a single
+    run."""
     seeds = len({run.attributes["seed"] for run in runs})
     if len(runs) == 1:
         return ""

@@ -1,7 +1,7 @@
 """Timelines of the activities of every rank, in Chrome's trace-event format: for ui.perfetto.dev or chrome://tracing.
 
-A rank is a process of the file. Its tracks are `TRACKS`. Overlapping spans of one track, such as messages to several
-ranks, are on several lanes of the track. An arrow leads from the sending of a message to its receipt.
+In the file each rank is a process, with the tracks in `TRACKS`. Overlapping spans of one track, such as messages to
+several ranks, are on several lanes of the track. An arrow leads from the sending of a message to its receipt.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class Timeline:
         self._zero = zero
 
     def add(self, track: str, name: str, begin: float, end: float, *message):
-        """Note a span from ``begin`` to ``end`` of the clock; ``message`` has peer, nbytes, tag, message of `Span`."""
+        """Record a span from ``begin`` to ``end``, in seconds of the clock; ``message`` has the fields peer, nbytes,
+        tag and message of `Span`."""
         if self._zero is None or begin < self._zero:
             return
         if end - begin <= self.shortest and track not in (SEND, RECEIVE):

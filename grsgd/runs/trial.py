@@ -25,11 +25,11 @@ from grsgd.mpi_environment import module
 from grsgd.runs.hdf5 import Hdf5Reader
 
 SECONDS = 10.0
-"""Seconds of processor time for a file of no size."""
+"""Seconds of processor time that reading an empty file may take; `BYTES_PER_SECOND` adds to them for larger files."""
 BYTES_PER_SECOND = 8 * 2**20
 MOST_SECONDS = 300.0
 BYTES = 2**30
-"""Bytes of memory for a file of no size, in addition to Python's."""
+"""Bytes of memory that reading an empty file may take, in addition to the memory of Python itself."""
 PATIENCE = 600.0
 """Seconds to wait for a process that gets no processor time, or reads from a folder that does not answer."""
 
@@ -56,7 +56,7 @@ def try_reading(path: str | os.PathLike):
 
 
 def is_good(path: str | os.PathLike):
-    """Note that a file, which this process has written, can be read."""
+    """Record that a file, which this process has written, can be read."""
     with suppress(OSError):
         _good.add(_key(path))
 

@@ -62,7 +62,7 @@ def _facts(run: Run) -> dict[str, str]:
 def frame(run: Run, which: str = "curve"):
     """Return one of ``FRAMES`` as a DataFrame; see `Run.to_pandas`."""
     if which not in FRAMES:
-        raise RunFileError(f"to_pandas({which!r}): allowed: {', '.join(map(repr, FRAMES))}")
+        raise RunFileError(f"to_pandas({which!r}): the allowed tables are {', '.join(map(repr, FRAMES))}")
     try:
         import pandas
     except ImportError:

@@ -17,14 +17,14 @@ from grsgd.simulate.network import AFTER_WAIT_SECONDS, MAX_SIGMA, ComputeSpec
 from grsgd.training import unwrapped
 
 FORMS = "constant:SECONDS, lognormal:MEDIAN,SIGMA, flops:PER_SECOND, measured"
-"""Forms of the option ``--compute``, for messages."""
+"""Forms of the option ``--compute``, as error messages list them."""
 DEFAULT = "flops:1e10"
-"""The computing time if the user states none: 10 Gflop/s, about one core of a CPU on a small model."""
+"""Value of ``--compute`` if the user gives none: 10 Gflop/s, about the speed of one core of a CPU on a small model."""
 
 
 @dataclass(frozen=True)
 class ComputeTime:
-    """The seconds of computations, log-normally distributed.
+    """Computing time of a step in seconds, drawn from a log-normal distribution.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class ComputeTime:
 
 
 class AfterWaits:
-    """The seconds of one rank's computations, which may differ after a wait.
+    """Computing times of one rank in seconds; a step may take another time if the rank has waited before it.
 
     After a wait a processor's quota is unused, and caches are cold. Between no wait and a wait of
     `AFTER_WAIT_SECONDS`, the logarithm of the time changes linearly.
@@ -89,7 +89,7 @@ class AfterWaits:
         waited = self.waited()
         share = min((waited - self.before) / AFTER_WAIT_SECONDS, 1.0)
         self.before = waited
-        usual, after = self.compute(rank, step), self.compute.after_wait(rank, step)  # from the same random number
+        usual, after = self.compute(rank, step), self.compute.after_wait(rank, step)  # both from one random number
         return usual * (after / usual) ** share
 
 
@@ -192,7 +192,7 @@ def medians_and_sigmas(seconds: np.ndarray) -> list[tuple[float, float]]:
     ranks, medians = len(seconds), np.median(seconds, axis=1)
     logs = np.log(seconds / medians[:, None])
     if ranks > 1:
-        logs = (logs - logs.mean(axis=0)) * np.sqrt(ranks / (ranks - 1))  # keeps the sigma of independent steps
+        logs = (logs - logs.mean(axis=0)) * np.sqrt(ranks / (ranks - 1))  # the mean took this part of sigma
     low, high = np.percentile(logs, [25, 75], axis=1)
     sigmas = (high - low) / 1.349  # sigma of a normal distribution with these quartiles: ignores outliers
     return [(float(median), float(sigma)) for median, sigma in zip(medians, sigmas, strict=True)]

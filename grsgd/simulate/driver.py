@@ -296,8 +296,8 @@ class SimulatedDriver:
     def stop_error(self, activity: Activity) -> Exception | None:
         """Return the error of `watch` for the trainer if a message without a receive has arrived; else None.
 
-        ``activity`` waits or is about to wait. Only the trainer's own activity gets the error, and only if it waits for
-        other ranks.
+        ``activity``: a schedule that waits or is about to wait. Only the trainer's own activity gets the error, and
+        only if this activity waits for other ranks.
         """
         if self.unexpected_message and activity is self.foreground and type(activity.pending[-1]) is not Timer:
             self.unexpected_message = False

@@ -29,7 +29,7 @@ class SnapshotEvaluation:
 
     @cached_property
     def fabric(self) -> MessageFabric:
-        """Messages of evaluations; made when they are first needed."""
+        """Simulated network that carries the messages of evaluations; it is made at the first use."""
         ranks = range(len(self.trainers))
         network = Network(self.env, NetworkSpec(bandwidth="inf bit", latency="0 s"), len(ranks))
         return MessageFabric(network, [SimulatedDriver(self.env, rank) for rank in ranks])

@@ -25,7 +25,7 @@ from grsgd.simulate.network import NetworkSpec
 MIN_WEIGHT = 0.1
 """Smallest weight of a flow, regardless of the number of flows that began before it."""
 QUEUED_WEIGHT = 0.01
-"""Weight of a flow whose first bytes wait in a queue."""
+"""Weight, in the sharing of bandwidth, of a flow whose first bytes still wait in a queue."""
 SHARING_PRIORITY = 2
 """SimPy priority of recomputing the shares: after all flows that begin or end at the same moment."""
 
@@ -33,7 +33,7 @@ SHARING_PRIORITY = 2
 class Port:
     """A resource of ``bandwidth`` bytes/s that flows share.
 
-    It is one direction of a rank's link to the switch, one direction of a cable, or a shared medium.
+    A port is one direction of a rank's link to the switch, one direction of a cable, or a shared medium.
     """
 
     __slots__ = ("bandwidth", "flows")
@@ -108,7 +108,8 @@ class Network:
         self.cuts: dict[int, tuple[float, float]] = {}
         """Moments at which a cut of a rank's links begins and ends, by rank."""
         self._cables: dict[tuple[Place, Place], tuple[Cable, Port]] = {}
-        """Cables that routes have used so far, with their ports, by the places at their ends."""
+        """Cables that messages have used so far, each with its port. The key is the pair of places that the cable
+        joins."""
         self._connections: dict[tuple, Connection] = {}
         self._dirty: dict[Port, None] = {}
 
@@ -227,7 +228,7 @@ class Network:
                 alone = False
                 self._mark_dirty(port)
             port.flows[flow] = None
-        if alone:  # the usual case on a ring, which needs no sharing
+        if alone:  # no other flow shares its ports, as usual on a ring
             flow.set_rate(flow.connection.rate)
         elif queued > 0:
             flow.is_queued = True
@@ -306,7 +307,8 @@ def unfair_flows(rates: dict[Flow, float], ports) -> list[Flow]:
     levels: dict[Port, float] = {}
 
     def level(port: Port) -> float:
-        """Return the highest rate per weight at a full port; infinity at other ports."""
+        """Return the highest rate per weight of the flows through ``port`` if the port is full; else return
+        infinity."""
         if port not in levels:
             there = {flow: rates.get(flow, flow.rate) for flow in port.flows}
             full = sum(there.values()) >= port.bandwidth * (1 - 1e-9)
@@ -335,8 +337,8 @@ def max_min_fair(flows, ports) -> dict[Flow, float]:
         left[port] = max(port.bandwidth - math.fsum(kept), 0.0)
         growing[port] = len(port.flows) - len(kept)
         weight[port] = sum(flow.weight for flow in port.flows if flow in flows)
-    # A heap of the rates per weight at which each port will be full. Entries that are out of date are skipped. Numbers
-    # in the entries keep ports from being compared.
+    # Heap with, for each port, the rate per weight at which the port will be full. Entries that are out of date are
+    # skipped. The numbers in the entries keep the heap from comparing ports.
     shares = {port: left[port] / weight[port] for port in ports if growing[port]}
     number = itertools.count(len(shares))
     waiting = [(share, place, port) for place, (port, share) in enumerate(shares.items()) if share == share]

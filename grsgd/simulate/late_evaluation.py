@@ -1,7 +1,7 @@
 """Evaluates the snapshots of a job that its launcher has killed: ``python -m grsgd.simulate.late_evaluation``.
 
 `grsgd.job.handover` starts this process when the job receives a signal. All ranks of the run are simulated in this one
-process, without further training. It writes the same run file as the job would have written.
+process, without further training. This process writes the same run file as the job would have written.
 """
 
 import os
@@ -15,11 +15,12 @@ from typing import NamedTuple
 import numpy as np
 
 WAIT_SECONDS = 3600.0
-"""Greatest wait, in seconds, for the end of the job, which may evaluate its snapshots itself."""
+"""Seconds that this process waits, at most, for the end of the job, which may evaluate the snapshots itself."""
 
 
 class Left(NamedTuple):
-    """A rank of the ended job: its process, and the descriptors of its two open files of snapshots and notes."""
+    """Remains of a rank of an ended job: number of the process, and descriptors of two open files with the rank's
+    snapshots and notes."""
 
     rank: int
     process: int
@@ -39,7 +40,7 @@ def main(task: int, ranks: list[Left]):
         notes = {rank.rank: last_note(rank.notes) for rank in ranks}
         notes = {rank: note for rank, note in notes.items() if note is not None and note.record.moments}
         if notes:
-            task = pickle.loads(os.pread(task, os.fstat(task).st_size, 0))  # written by a rank of the job
+            task = pickle.loads(os.pread(task, os.fstat(task).st_size, 0))  # trusted: a rank of the job has written it
             write(task, notes, {rank.rank: rank.snapshots for rank in ranks})
 
 
@@ -99,7 +100,7 @@ def is_wanted(out: Path, attributes: dict) -> bool:
     try:
         there = load_run(out).attributes
     except RunFileError:
-        return out.parent.is_dir()  # the folder is gone if a batch job has moved it
+        return out.parent.is_dir()  # a batch job may have moved the folder of the run file
     if there["started"] != attributes["started"]:
         return there["started"] < attributes["started"]
     return bool(np.isnan(there[metric_in(there).final]))

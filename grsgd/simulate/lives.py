@@ -71,7 +71,7 @@ class Life:
         return reason if self.trainer.recovery.has_trained else None
 
     def come_back(self, seconds: float):
-        """Background schedule: rejoin the job after ``seconds``."""
+        """Schedule, in the background: rejoin the job after ``seconds``."""
         yield Delay(seconds)
         self.membership.is_there = True
 

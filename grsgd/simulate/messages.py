@@ -99,7 +99,7 @@ class Sending(Waitable):
             processor.receive(self.nbytes, self.on_received)
 
     def on_announced(self, _=None):
-        """Handle that a short message, or the announcement of a long one, has arrived."""
+        """Process the arrival of a short message, or of the announcement of a long message."""
         if self.receiving is None and not self.is_gone():
             self.has_arrived = True
             self.inbox.waiting += 1

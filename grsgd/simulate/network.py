@@ -146,7 +146,7 @@ class ProcessorSpec(NetworkSection):
     share, period: share of a core that a quota allows a rank, and the seconds of a quota period, at whose end unused
         time expires; a period of 0 means no quota.
     exchange, look: seconds that a waiting rank takes from its quota for one sent and one received message (besides the
-        seconds for their bytes), and for one look for messages. They count only with a quota.
+        seconds for their bytes), and for one look for messages. ``exchange`` and ``look`` count only with a quota.
     what: description of the measurement, for the reader.
     """
 
@@ -304,14 +304,14 @@ class NetworkSpec(NetworkSection):
         """Raise ConfigError for links, ports and slowdowns of ranks that do not exist, and if places are too few."""
         if self.has_cables and ranks + spares > self.cabling.places:
             there, what = self.cabling.places, f"{ranks} ranks" + (f" and {spares} spares" if spares else "")
-            raise ConfigError(f"{self.name}: {self.medium} has places for {there} ranks, and there are {what}")
+            raise ConfigError(f"{self.name}: {self.medium} has places for {there} ranks, and the run has {what}")
         named = [(f"link from {link.source} to {link.dest}", max(link.source, link.dest)) for link in self.link]
         named += [(f"port of rank {port.rank}", port.rank) for port in self.port]
         slowdown = self.compute.slowdown if self.compute else {}
         named += [(f"compute.slowdown of rank {rank}", rank) for rank in slowdown]
         for what, rank in named:
             if rank >= ranks:
-                raise ConfigError(f"{self.name}: {what}: there are {ranks} ranks; allowed: 0 to {ranks - 1}")
+                raise ConfigError(f"{self.name}: {what}: the run has {ranks} ranks; allowed numbers: 0 to {ranks - 1}")
 
     def summary(self) -> str:
         """Return a description of one line for the run file."""

@@ -70,9 +70,11 @@ class Processor:
         self.network.after(seconds, lambda _: self._end(call))
 
     def send(self, nbytes: int, call: Callable[[], None]):
-        """Hand over a message of ``nbytes`` bytes, then call ``call``: at once, unless the rank computes.
+        """Charge the processor for handing a message of ``nbytes`` bytes to the network, then call ``call``. A rank
+        that does not compute begins at once.
 
-        If the rank begins to compute before the handover would be done, the rest of it prolongs the computation.
+        If the rank begins to compute before it has handed over the message, the rest of the handing over prolongs the
+        computation.
         """
         self.leaving += 1
         now, of_bytes = self.network.env.now, nbytes * self.spec.send_byte
@@ -115,7 +117,7 @@ class Processor:
         if self.is_computing:
             seconds = self.spec.reaction
         else:
-            # A waiting rank looks for messages all the time at first, and later sleeps for a share of the time waited.
+            # A waiting rank looks for messages all the time at first, and later sleeps for a share of the waited time.
             waited, spec = self.waited(), self.spec
             self._pay_for_looks(waited)
             seconds = spec.wake * min(waited / spec.full_sleep, 1.0) if waited > spec.spin else 0.0
@@ -141,14 +143,15 @@ class Processor:
         self.looks = looks
 
     def _work(self, seconds: float, call: Callable[[], None]):
-        """Work ``seconds`` for messages during a computation, after earlier work of this kind, then call ``call``."""
+        """Charge the processor ``seconds`` for work on messages during a computation, after all earlier work on
+        messages, then call ``call``."""
         work, now = seconds * self.slowdown, self.network.env.now
         self.free_at = max(self.free_at, now) + work
         self.taken += work
         self._in_turn(self.free_at - now if work else 0.0, call)
 
     def _in_turn(self, seconds: float, call: Callable[[], None]):
-        """Call ``call`` after ``seconds``, or at once, but not before the calls that are already due.
+        """Call ``call`` after ``seconds`` seconds (at once if 0), but after all calls that were ordered earlier.
 
         So a message that the rank has not paid for yet is not overtaken by a cheaper message.
         """

@@ -19,9 +19,10 @@ class Quota:
         self.number = -1
         """Number of the period in which quota was used last."""
         self.unused = period
-        """Unused seconds of that period; negative if more was taken than the period allows."""
+        """Seconds of quota that are unused in period `number`; negative if the rank has used more than the period
+        allows."""
         self.free_at = 0.0
-        """Moment at which the rank has done all work so far."""
+        """Moment, in simulated seconds, at which the rank will have done all work that it was given so far."""
 
     @classmethod
     def of_rank(cls, rank: int, share: float, period: float) -> "Quota":
@@ -56,7 +57,7 @@ class Quota:
         return max(done - seconds * self.share, 0.0)
 
     def take(self, seconds: float, now: float):
-        """Take ``seconds`` that were used in the present period from the quota."""
+        """Subtract ``seconds``, which the rank has used in the present period, from the quota."""
         self._refill(self._turn(now))
         self.unused -= seconds
 

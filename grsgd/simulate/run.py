@@ -24,7 +24,8 @@ from grsgd.training.saving import ModelFiles
 
 
 class NotEvaluated(KeyboardInterrupt):
-    """A signal came during the evaluation: the run was saved without accuracies, as the message says."""
+    """Error after a signal during the evaluation of a simulated run: the run was saved without accuracies, as the
+    message says."""
 
 
 def simulate(

@@ -62,7 +62,7 @@ class Simulation:
         spares: int = 0,
         recording: Instrumentation = NO_INSTRUMENTATION,
     ):
-        """Make the ranks of the run.
+        """Make the simulated ranks and their network.
 
         ``on_step``: called after each step of rank 0's `Trainer`. ``models``: called for each evaluated model.
         ``spares``: number of additional processes that take the ranks of dead processes. ``recording``: records the

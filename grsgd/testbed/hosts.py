@@ -172,7 +172,8 @@ class Testbed:
         return links.HEAD_ADDRESS if host == self.head else links.address(self.hosts.index(host))
 
     def enter(self, host: str, command: list) -> list[str]:
-        """Return the command that becomes ``command`` on ``host``, so that signals reach ``command``."""
+        """Return a command line that executes ``command`` on ``host`` by ``exec``, so that signals to the process reach
+        ``command``."""
         return [str(ENTER), host, "exec " + shlex.join(str(argument) for argument in command)]
 
     def mpiexec(self, arguments: list) -> list[str]:
@@ -231,7 +232,7 @@ def find_mpiexec() -> str:
 
 
 def fair_share(hosts: int) -> float:
-    """Return the number of cores per host at which no host has to wait for another."""
+    """Return the number of cores per host at which no host has to wait until another host gives up a core."""
     return min(available_cores() / hosts, 1.0)
 
 
@@ -273,7 +274,7 @@ def remove_stale() -> list[str]:
 def keeper() -> subprocess.Popen:
     """Start a process that removes this process's testbed as soon as this process has ended, even by SIGKILL.
 
-    The end of its standard input tells the new process that this process has ended.
+    The new process reads standard input, which ends when this process ends.
     """
     command = ["sh", "-c", 'cat && exec "$@"', "sh", sys.executable, "-m", "grsgd.testbed", "--clear"]
     return subprocess.Popen(
@@ -282,7 +283,7 @@ def keeper() -> subprocess.Popen:
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,  # so that a signal to this process's group does not reach it
+        start_new_session=True,  # signals to this process's group must not reach the keeper
     )
 
 

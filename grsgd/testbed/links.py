@@ -107,9 +107,10 @@ def connect(head: str, hosts: list[str], rates: list[float], medium: Medium, mtu
 def pass_multicast(head: str, ports: list[str], router: str):
     """Let multicast traffic of a host pass the shared medium once, and reach all hosts from there.
 
-    The bridge alone would bring such traffic to all ports at once, without passing the medium. So ports are isolated:
-    they reach only the medium and the head. The router sends multicast packets back unchanged. These packets come from
-    the medium with the address of the sending host, so the bridge must not learn from them at which port a host is.
+    The bridge alone would bring multicast packets to all ports at once, without passing them through the shared medium.
+    So ports are isolated: they reach only the medium and the head. The router sends multicast packets back unchanged.
+    These packets come from the medium with the address of the sending host, so the bridge must not learn from them at
+    which port a host is.
     """
     for port in ports:
         command("ip", "-n", head, "link", "set", port, "type", "bridge_slave", "isolated", "on")

@@ -57,7 +57,8 @@ class AlgorithmTests:
 
     Only for an algorithm in which a step of all ranks is a local step and X <- W X."""
     mixes_first: ClassVar[bool] = False
-    """Whether the step is X <- W X - rate G, with the gradients G at the models before, and not X <- W (X - rate G)."""
+    """Whether the step is X <- W X - rate G, with the gradients G at the models before the mixing; else the step is X
+    <- W (X - rate G)."""
 
     # ---- in simulated time
 

@@ -25,8 +25,8 @@ RATE, MOMENTUM, WEIGHT_DECAY = 0.05, 0.9, 0.1
 
 @dataclass(frozen=True)
 class Problem:
-    """Losses of all ranks. Each rank has a matrix A, the identity plus ``skew`` times noise, and in each step a b,
-    ``shift`` plus noise; b is the same in all steps if the problem ``is_still``."""
+    """Quadratic losses of all ranks, each with a matrix A and a vector b. A is the identity plus ``skew`` times noise.
+    In each step b is ``shift`` plus noise; if ``is_still``, b is the same in all steps."""
 
     size: int = SIZE
     skew: float = 0.1
@@ -227,7 +227,7 @@ def shifted_job(name, n, seconds=None, latencies=None, slow_link=False, **more) 
     """Return a `Job` that minimises ``SHIFTED``.
 
     ``latencies`` is the seed of random latencies; None means none. With ``slow_link`` long messages from rank 0 to rank
-    1 take 50 ms, and others no time.
+    1 take 50 ms, and all other messages take no time.
     """
     random = None if latencies is None else np.random.default_rng(latencies)
     link = {"from": 0, "to": 1, "bandwidth": "16 kbit"}
@@ -278,12 +278,14 @@ def straggler(factor=4.0, rank=0):
 
 
 def uneven(rank, step):
-    """Return ``seconds`` of a `Job` whose ranks are equally fast, while their steps are not."""
+    """Return the seconds of a step, for a `Job` whose ranks are equally fast in the mean and whose steps take random
+    times."""
     return 0.6 + 0.8 * np.random.default_rng((rank, step)).random()
 
 
 def random_speeds(seed):
-    """Return ``seconds`` of a `Job` in which each rank has a speed, and each step takes a random part of it."""
+    """Return the function ``seconds`` of a `Job` in which each rank has a random mean time of a step, and each step
+    takes 0.5 to 1.5 times this time."""
 
     def seconds(rank, step):
         random = np.random.default_rng((seed, rank))

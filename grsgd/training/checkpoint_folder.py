@@ -131,7 +131,7 @@ def remove(place: Path, rank: int, ranks: int):
         if rank == 0:
             for path in place.glob(".grsgd-*.tmp"):
                 path.unlink()
-        place.rmdir()  # succeeds for the rank that removes the last file
+        place.rmdir()  # fails while other ranks still have files there
 
 
 def curve_in(place: Path, rank: int) -> Path:

@@ -163,7 +163,7 @@ class Checkpoints(Recovery):
         return False
 
     def leave_steps(self):
-        """Note that this rank takes no step before `at_rest`, where all ranks meet. In lockstep other ranks may still
+        """Record that this rank takes no step before `at_rest`, where all ranks meet. In lockstep other ranks may still
         ask for a step that no rank takes."""
         self.meeting.is_held = not self.in_lockstep
 
@@ -252,7 +252,7 @@ class Checkpoints(Recovery):
             self._has_failed(error)
 
     def _has_failed(self, error: Exception):
-        """Note why a checkpoint could not be written, and print the reason at once if it is a new one."""
+        """Record why a checkpoint could not be written, and print the reason at once if it is a new one."""
         before = self.problem
         self.problem = f"{self.folder}: {getattr(error, 'strerror', None) or error}"
         if self.problem != before:

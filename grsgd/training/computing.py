@@ -37,7 +37,7 @@ class GradientComputing:
         self.loss: float | None = None
         """Loss of the last gradient."""
         self.losses: dict[int, list[float]] = {}
-        """Losses since the last snapshot, by number of the block."""
+        """Losses of all steps since the last snapshot, by number of the block of samples."""
         self.stages: list = []
         """Moments of a gradient in simulated time at which the gradient of a parameter is complete."""
 

@@ -20,7 +20,7 @@ class CurveFile:
         self.folder, self.rank = folder, rank
         self.name, self.digests = name, list(digests)
         if name and not NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is no name of a curve")
+            raise ValueError(f"{name!r} cannot be the name of a curve in a checkpoint")
 
     @property
     def path(self) -> Path:

@@ -67,7 +67,8 @@ def describe_algorithm(algorithm: Algorithm) -> dict:
 
 
 def expected_bytes(config: Config, ranks: int) -> int:
-    """Return about the size of the run file in bytes: matrices of traffic, a curve, and the rest."""
+    """Return the approximate size of the run file in bytes: the matrices of traffic, the curve, and all other
+    content."""
     return 2**17 + 8 * (3 * ranks**2 + 32 * ranks + 8 * config.train.snapshots)
 
 

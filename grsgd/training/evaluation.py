@@ -71,7 +71,8 @@ def share(split: Split, rank: int, ranks: int) -> np.ndarray:
 def metric_and_loss(model: torch.nn.Module, split: Split, task: Task, device, ranks: int = 1) -> tuple[float, float]:
     """Return the task's metric and the mean loss of a model, computed by this process alone.
 
-    The batches are the batches of ``ranks`` ranks: with other batches the outputs could be rounded differently.
+    The data are cut into the same batches as in an evaluation by ``ranks`` ranks, because other batches could give
+    outputs that are rounded differently.
     """
     totals, losses, count = 0.0, 0.0, 0
     for rank in range(ranks):
@@ -90,13 +91,14 @@ def in_double(values):
 def quality(
     comm, replica: Replica, split: Split, task: Task, replicas: bool = True, weight: float = 1.0, known: bool = True
 ):
-    """Schedule, on all ranks at once: return the `Quality` of the present replicas. Leaves their average in the
-    replica.
+    """Schedule, on all ranks at once: return the `Quality` of the present replicas. Leaves the average of the replicas
+    in the replica of each rank.
 
     ``replicas`` says whether to evaluate single replicas, each on all of ``split``; all ranks together evaluate the
-    average. ``weight`` is the weight of this rank's parameters in the average, relative to the others; all buffers have
-    the same weight. ``known`` says whether this rank has a model; without a model its weight must be 0, and its replica
-    is not counted. If all weights are 0, because the rank with the result has died, the mean is unknown.
+    average. ``weight`` is the weight of this rank's parameters in the average, relative to the weights of the other
+    ranks; the buffers of all ranks have the same weight. ``known`` says whether this rank has a model; without a model
+    its weight must be 0, and its replica is not counted. If all weights are 0, because the rank with the result has
+    died, the mean is unknown.
     """
     own = math.nan
     if replicas and known:

@@ -78,7 +78,7 @@ class OwnBatches:
         """Leave the gradient of the next batch in the replica; return its mean loss, by number of the block."""
         (block,), replica = self.blocks, self.replica
         x, y = next(block.batches)
-        count = self.task.count(y)  # before it lies on a GPU, where counting would wait
+        count = self.task.count(y)  # before y is copied to a GPU, where counting would wait
         x, y = to_device(x, y, replica.device, replica.dtype)
         replica.zero_gradients()
         loss = self.task.total_loss(replica.model(x), y) / count
@@ -174,8 +174,8 @@ class CommonBatch:
 
 
 def stages(sizes: list[int], ready: Callable[[int], None]) -> list[tuple[float, Callable[[], None]]]:
-    """Return the stages of a `Compute` at which ``ready(i)`` is called for each parameter. They model a backward pass
-    that finishes the parameters from the last to the first, in times proportional to their ``sizes``."""
+    """Return the stages of a `Compute` at which ``ready(i)`` is called for each parameter. The stages model a backward
+    pass that finishes the parameters from the last to the first, in times proportional to their ``sizes``."""
     found, done, total = [], 0, sum(sizes)
     for i in reversed(range(len(sizes))):
         done += sizes[i]

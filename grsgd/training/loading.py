@@ -42,14 +42,14 @@ class ModelSource(NamedTuple):
     """File and configuration from which a model is made."""
 
     path: Path
-    """A file that should hold a state dict."""
+    """Path of the file with the model's state dict."""
     content: bytes
-    """The bytes of that file."""
+    """The bytes of the file at ``path``."""
     config: Config
     run: Run | None
     """The run of ``config``; None if ``config`` is from a TOML file."""
     warning: str | None
-    """A line to print before the model is used."""
+    """Warning of one line, to be printed before the model is used; None if there is nothing to warn of."""
 
 
 def load_model(
@@ -103,8 +103,8 @@ class Evaluation(NamedTuple):
 def evaluate(path, config=None, overrides: Sequence[str] = (), best: bool = False, trust: bool = False) -> Evaluation:
     """Test a model, found as `load_model` finds it, on the test data of its configuration with ``overrides``.
 
-    With a run file the batches are the batches of the run's own evaluation, so that the value is the same number.
-    Raises UsageError.
+    If ``path`` is a run file, the test data are cut into the same batches as in the run, so that the result is the
+    number that the run recorded. Raises UsageError.
     """
     with found(path, config, overrides, best, trust=trust) as source:
         device = pick_device(source.config.device)
@@ -128,9 +128,9 @@ def found(
     """Find the source of a model: by a run file, or by a model and its configuration or run file; raises UsageError.
     ``is_tested`` says whether the model is to be tested, which needs its task.
 
-    A file that has changed since the run saved it is refused if only the run file leads to it. In the block, code that
-    a run file names is imported only with ``trust``, and only if it equals the run's record of it. ``overrides`` come
-    from the user.
+    If only the run file says where the model is, a model file that has changed since the run is refused. In the
+    ``with`` block, Python code that a run file names is imported only with ``trust``, and only if it equals the copy of
+    the code in the run file. ``overrides`` come from the user.
     """
     if config is None and not is_run_file(path):
         raise ModelError(f"{path}: is not a run file: name the configuration of the model, or its run file, after it")
@@ -183,15 +183,15 @@ def is_run_file(path) -> bool:
 def configuration(path, overrides: Sequence[str], is_tested: bool) -> tuple[dict, Run | None]:
     """Read a configuration from a TOML file or a run file, and return it with the run, if any; raises UsageError.
 
-    The algorithm and the schedule do not matter here, nor does the task of a model that is not tested. Others take
-    their places, because a user's own part may be in a file that is gone.
+    The algorithm and the learning-rate schedule are replaced by defaults, and so is the task if the model is not
+    tested: they are not needed, and a user's own algorithm, schedule or task may be in a file that is gone.
     """
     run = load_run(path) if is_run_file(path) else None
     if run:
         try:
             content = tomllib.loads(run.attributes["config"])
         except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{path}: its configuration is not valid TOML: {printable(str(error))}") from None
+            raise ConfigError(f"{path}: the run's configuration is not valid TOML: {printable(str(error))}") from None
     else:
         content = read(Path(path))
     for override in overrides:
@@ -212,7 +212,7 @@ def saved_model(path, run: Run, best: bool) -> tuple[Path, str]:
     if not file or not sha256:
         if f"{other}_file" in run.attributes:
             has = "final model, not the best one" if best else "best model, not the final one (--best, best=True)"
-            raise ModelError(f"{path}: its run has saved its {has}")
+            raise ModelError(f"{path}: the run has saved its {has}")
         option = "--save-best" if best else "--save"
         raise ModelError(f"{path}: its run has saved no model: train and simulate need {option} MODEL.pt")
     places = [Path(file), Path(path).parent / Path(file).name]

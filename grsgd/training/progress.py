@@ -1,8 +1,8 @@
 """Progress of a run, in samples summed over all ranks, and its end.
 
-Learning-rate schedules, snapshots and the end of a run are functions of this count, so that an epoch means the same for
-synchronous and asynchronous algorithms. Ranks in lockstep compute the count. Ranks that run free report to rank 0,
-which adds the reports up, and never wait for its answer.
+Learning-rate schedules, snapshots and the end of a run depend on the number of samples of all ranks, so that an epoch
+means the same for synchronous and asynchronous algorithms. Ranks in lockstep compute the count. Ranks that do not wait
+for each other report to rank 0, which adds the reports up; the other ranks never wait for an answer.
 """
 
 import math
@@ -39,8 +39,8 @@ class Marks:
         self.early = early
         self.in_seconds = in_seconds
         self.shift = shift
-        """Marks that the run had before it went on with these marks, minus the marks that these would have had by
-        then."""
+        """Number of marks that a resumed run had passed before these `Marks` replaced earlier ones, minus the number
+        that these `Marks` would have had by then."""
         self.passed = 0
         """Number of marks that have been passed."""
 
@@ -50,7 +50,8 @@ class Marks:
         return self.shift + self.early + self.count
 
     def due(self, value: float) -> int:
-        """Return the number of marks between the last call's value and ``value``; the end does not count."""
+        """Return the number of marks between ``value`` of the last call and ``value`` of this call; the mark at the end
+        of the run does not count."""
         before = self.passed
         self.passed = max(before, self.shift + self.reached(value))
         return self.passed - before
@@ -66,11 +67,11 @@ class Marks:
         return {name: getattr(self, name) for name in ("end", "count", "early", "in_seconds", "shift")}
 
     def go_on(self, state: dict, samples: int, seconds: float, early: int) -> int:
-        """Go on with these marks in a run that had the marks of ``state`` for ``samples`` samples and ``seconds``
-        seconds.
+        """Adapt these marks to a resumed run that had the marks of ``state`` until now, for ``samples`` samples and
+        ``seconds`` seconds.
 
-        The first ``early`` marks of the run were early ones. Returns the number of early marks among all marks now. All
-        ranks must give the same arguments, so that mark k is the same for all. Raises TypeError or ValueError for a
+        The first ``early`` marks of the run were early marks. Returns the number of early marks among all marks now.
+        All ranks must give the same arguments, so that mark k is the same for all. Raises TypeError or ValueError for a
         state that no run has.
         """
         before = Marks(**state)
@@ -159,12 +160,12 @@ class Progress:
 
     def go_on(self, comm, furthest) -> int:
         """Go on with the ranks of ``comm``, at the progress of the ``furthest`` of them
-        (`grsgd.training.regroup.HowFar`). Returns the number of this rank's own batches that are used up, for a rank
-        that has got another process."""
+        (`grsgd.training.regroup.HowFar`). Returns the number of batches that this rank has used up, so that a new
+        process of the rank continues with the next batch."""
         raise NotImplementedError
 
     def advance(self, samples: int):
-        """Note that this rank has processed ``samples`` more samples."""
+        """Record that this rank has processed ``samples`` more samples."""
         self.own += samples
 
     @property
@@ -173,7 +174,7 @@ class Progress:
         return self.samples - self.ahead
 
     def note_steps(self, steps: int, ahead: int = 0):
-        """Note that the model contains ``steps`` steps of all ranks together; the last ``ahead`` of them are only
+        """Record that the model contains ``steps`` steps of all ranks together; the last ``ahead`` of them are only
         assumed."""
         self.samples, self.ahead = steps * self.samples_per_step, ahead * self.samples_per_step
 
@@ -191,7 +192,7 @@ class Progress:
             return self.samples >= self.end, self.marks.due(self.samples)
         elapsed = self.elapsed()
         return elapsed >= self.seconds, self.marks.due(elapsed)
-        yield  # never reached: makes this method a schedule, as it must be if ranks have to agree
+        yield  # never reached, but makes this method a generator, like `decide` of ranks that exchange messages
 
     def finish(self):
         """Schedule, after the last step or before a rest: make ``samples`` exact."""
@@ -282,7 +283,7 @@ class FreeRunning(Progress):
             yield self.activity
 
     def _report(self):
-        """Background schedule of every rank except rank 0: report samples."""
+        """Schedule, in the background of every rank except rank 0: report this rank's samples to rank 0."""
         total = np.zeros(1, np.int64)
         while True:
             yield self.news
@@ -296,7 +297,8 @@ class FreeRunning(Progress):
                 return
 
     def _add_up(self):
-        """Background schedule of rank 0. The last answer to each rank waits for all ranks, so that it is exact."""
+        """Schedule, in the background of rank 0: add up the reports, and answer with the sum. The last answer to each
+        rank waits for all ranks, so that this answer is exact."""
         report = np.zeros(3, np.int64)
         training = self.comm.size - 1
         answers = []
@@ -332,7 +334,7 @@ class Counted(Progress):
         self.activity = self.driver.start(self._learn())
 
     def go_on(self, comm, furthest):
-        """Go on; ranks are counted as before, including ranks that are gone."""
+        """Go on with the counts of samples of all earlier ranks, including ranks that are gone."""
         self.take(furthest.counts)
         self.marks.passed = max(self.marks.passed, int(furthest.marks))
         return int(self.counts[self.comm.rank]) // self.samples_per_step
@@ -348,7 +350,7 @@ class Counted(Progress):
             self.reports += 1
 
     def take(self, counts: np.ndarray):
-        """Go on with another rank's counts of all ranks."""
+        """Set the samples of each rank to ``counts``, which another rank has counted."""
         self.counts[:] = counts
         self.samples = int(self.counts.sum())
 
@@ -364,8 +366,9 @@ class Counted(Progress):
             self._sending.append(Tolerant(self.comm.Isend(report, rank, tags.PROGRESS_REPORT), report))
 
     def _learn(self):
-        """Background schedule without end; when it is begun anew, it goes on with the receive of the one before."""
-        others = np.arange(self.comm.size) != self.comm.rank  # only the trainer changes this rank's own count
+        """Schedule, in the background, which never ends: receive reports of progress. A new start goes on with the
+        receive that is posted already."""
+        others = np.arange(self.comm.size) != self.comm.rank  # this rank's own count is changed by the trainer alone
         while True:
             self._receiving = self._receiving or self.comm.Irecv(self._report, ANY_RANK, tags.PROGRESS_REPORT)
             yield self._receiving

@@ -1,6 +1,7 @@
 """State that a rank needs to go on: everything on which its next steps and its run file depend.
 
-A state is a tree of dicts whose leaves are arrays and values that JSON can hold. It shares no memory with the rank.
+A state is a tree of dicts whose leaves are arrays and values that JSON can hold. The state shares no memory with the
+rank.
 """
 
 from collections import Counter

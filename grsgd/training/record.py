@@ -27,7 +27,7 @@ class RankMeasurements:
     early: int
     measured: dict[str, float]
     traffic: np.ndarray
-    """Rows as from `Traffic.rows`."""
+    """Sent payload, headers and messages for each receiver, in the rows of `Traffic.rows`."""
     sent_once: int
     repaired: int
     lost: int
@@ -38,8 +38,8 @@ class RankMeasurements:
 
     @classmethod
     def of(cls, trainer: Trainer, interface: np.ndarray = NOT_COUNTED) -> "RankMeasurements":
-        """Return the record of a trainer; ``interface`` has the bytes that its host's interfaces have sent and
-        received."""
+        """Return the record of a trainer; ``interface`` has the bytes that the network interfaces of this rank's host
+        have sent and received."""
         traffic = trainer.comm.traffic
         numbers = list(trainer.snapshots.numbers)  # before the moments: the trainer may be taking a snapshot
         return cls(

@@ -10,7 +10,7 @@ from grsgd.training.curve_file import CurveFile
 
 
 def do_nothing(_):
-    """Go on from no other run."""
+    """Do nothing, for a run that does not go on from another run."""
 
 
 class Recovery:
@@ -45,11 +45,11 @@ class Recovery:
         yield from ()
 
     def started(self):
-        """Note that the algorithm has started; the first step follows."""
+        """Record that the algorithm has started; the first step follows."""
         self.go_on(self.trainer)
 
     def begun(self):
-        """Note that the algorithm has begun its activities in the background."""
+        """Record that the algorithm has begun its activities in the background."""
 
     def watch(self):
         """Look for messages of other ranks and for signals; also called while this rank waits."""
@@ -72,7 +72,7 @@ class Recovery:
         return hook
 
     def leave_steps(self):
-        """Note that this rank takes no step before `at_rest`."""
+        """Record that this rank takes no step before `at_rest`."""
 
     def at_rest(self, ended: bool):
         """Schedule, while no message of the algorithm is under way: return whether training is over.
@@ -87,14 +87,14 @@ class Recovery:
         yield from self.trainer.average()
 
     def ended(self):
-        """Note that this rank has ended its training, also after an error."""
+        """Record that this rank has ended its training, also after an error."""
 
     def model(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the parameters and buffers of this rank; after training the final ones."""
         return self.trainer.algorithm.snapshot()
 
     def go_on_from_checkpoint(self, folder: Path, samples: int, names: tuple[str, str], curve: CurveFile | None):
-        """Note the checkpoint from which the run goes on: its ``folder`` of checkpoints, the samples of all ranks in
+        """Record the checkpoint from which the run goes on: its ``folder`` of checkpoints, the samples of all ranks in
         it, and the ``names`` of its own folder and of its curve's.
 
         ``curve`` is the checkpoint's curve, if new snapshots can be appended to it.

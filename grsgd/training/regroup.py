@@ -49,15 +49,16 @@ HOW_FAR_NUMBERS = len(HowFar._fields) - 1
 
 
 class NoGradient:
-    """Stand-in for `KeptGradient` if steps send no gradients: a step that was broken off is begun anew."""
+    """Replacement of `KeptGradient` for algorithms that send no gradients: a step that a death has interrupted is
+    computed anew."""
 
     is_there = is_absent = False
 
     def keep(self):
-        """Keep nothing."""
+        """Do nothing, because there is no gradient to keep."""
 
     def settle(self, have: list[bool]):
-        """Note nothing."""
+        """Do nothing, because no rank has kept a gradient."""
 
     def put_back(self) -> bool:
         """Return False: the gradient is to be computed."""
@@ -99,7 +100,8 @@ class KeptGradient:
         self.is_absent = self.weight == 0
 
     def put_back(self) -> bool:
-        """Put the gradient back if the step under way is taken again; return whether it is."""
+        """If the present step is taken again after a death, restore the kept gradient; return whether it was
+        restored."""
         weight, self.weight = self.weight, None
         if weight is not None:
             torch.mul(self.copy.tensor, weight, out=self.gradient.tensor)
@@ -140,7 +142,7 @@ class Regrouping(Surviving):
         super().attach(trainer)
         gradient = trainer.replica.grads
         self.kept = NoGradient() if gradient is None else KeptGradient(gradient, trainer.progress)
-        """The gradient of a step that may be broken off."""
+        """Keeper of this rank's gradient, for the case that a death interrupts the step."""
 
     def take_over(self):
         self.membership.begin()
@@ -150,7 +152,7 @@ class Regrouping(Surviving):
         self.group.watch()
 
     def gradient(self, step: int):
-        if not self.kept.put_back():  # otherwise the step is taken again
+        if not self.kept.put_back():  # if put back, the gradient is applied again
             yield from super().gradient(step)
             self.kept.keep()
 

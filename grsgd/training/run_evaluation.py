@@ -1,4 +1,5 @@
-"""Evaluation of a run after its training: of the snapshots, and of the final model. Each part is a schedule."""
+"""Evaluation of a run after its training: of the snapshots, and of the final model. Each part is a schedule (a
+generator that yields each object it waits for)."""
 
 from collections.abc import Callable
 

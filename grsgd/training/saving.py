@@ -33,7 +33,7 @@ class Saved(NamedTuple):
 
 
 class ModelFiles:
-    """Files in which a run is to save its models; None for a file that is not asked for.
+    """Files in which a run is to save its models, ``final`` and ``best``; None means that this model is not saved.
 
     ``final`` is for the averaged model at the end of the run. ``best`` is for the averaged model with the best value of
     the task's metric among the snapshots and the final model, the earliest of equals. One rank saves the files, after
@@ -78,11 +78,9 @@ class ModelFiles:
             self._best, self._best_state = quality, state_of(model)
 
     def save(self, model: torch.nn.Module, reason: str) -> Saved:
-        """Write the files of the final ``model`` and the best one of a run that ended for ``reason``.
-
-        An early end replaces no file.
-
-        A file that cannot be written to its place is written to a temporary folder.
+        """Write the file of the final ``model`` and the file of the best model of a run that ended for ``reason``. If
+        the run has ended early, no existing file is replaced. A file that cannot be written to its place is written to
+        a temporary folder.
         """
         saved = Saved({}, [], [])
         weights = [name for name, _ in model.named_parameters()]
@@ -127,7 +125,7 @@ def save_state(path: Path, state: dict[str, torch.Tensor]) -> tuple[Path | None,
     Returns the file, or None if both failed; its SHA-256; and the error in one line, if there is one.
     """
     content = io.BytesIO()
-    torch.save(state, content)  # in memory first, because torch reports a full disk in many lines
+    torch.save(state, content)  # written to memory, as torch reports a full disk in many lines
     sha256 = hashlib.sha256(content.getbuffer()).hexdigest()
     try:
         write(path, content)

@@ -8,8 +8,8 @@ from contextlib import suppress
 class SnapshotFile:
     """File of bytes that is kept in memory; beyond ``memory`` bytes the whole file moves to a temporary file.
 
-    It has one descriptor throughout, through which another process can read it: ``/proc/PID/fd/NUMBER``. A process that
-    has opened it can still read it after this process has ended.
+    The file always has the same descriptor, through which another process can read the file: ``/proc/PID/fd/NUMBER``. A
+    process that has opened it can still read it after this process has ended.
     """
 
     def __init__(self, memory: int):

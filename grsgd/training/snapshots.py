@@ -67,8 +67,8 @@ class Snapshots:
         return snapshots
 
     def share(self) -> int:
-        """Keep snapshots in a file that other processes can read; call it before the first one. Returns the
-        descriptor."""
+        """Keep snapshots in a file that other processes can read; call this method before the first snapshot. Returns
+        the descriptor."""
         self._file.close()
         self._file = SnapshotFile(self._memory)
         weakref.finalize(self, self._file.close)
@@ -87,7 +87,7 @@ class Snapshots:
         self.numbers += [number] * marks
 
     def _store(self, model: Sequence[torch.Tensor]) -> bool:
-        """Store a copy after the others; return whether there was room for it."""
+        """Store a copy of the model after the earlier copies; return whether there was room for it."""
         begin = self._file.seek(0, 2)
         try:
             for tensor in model:
@@ -110,7 +110,8 @@ class Snapshots:
         return os.pread(self._file.fileno(), self.bytes, number * self.bytes)
 
     def append(self, content: bytes):
-        """Store a copy whose bytes another process has kept; its mark is in `numbers` already."""
+        """Store ``content``, a copy of the model that another process has kept; the number of the copy is in `numbers`
+        already."""
         self._file.seek(0, 2)
         self._file.write(content)
         self._file.flush()

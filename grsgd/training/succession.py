@@ -32,7 +32,8 @@ class Succession(Surviving):
         self.comm, self.driver = comm, driver
 
     def give(self):
-        """Background schedule without end: send the state of this rank to every process that requests it."""
+        """Schedule, in the background, which never ends: send the state of this rank to every process that requests the
+        state."""
         request = np.zeros(1, np.int64)
         while True:
             yield self.comm.Irecv(request, ANY_RANK, tags.STATE_REQUEST)
@@ -71,7 +72,7 @@ class Succession(Surviving):
         membership.begin()
 
     def _giver(self) -> int:
-        """Return the process to ask: a neighbour that has a model, or any process that has one."""
+        """Return the process to ask for a model: a neighbour that has a model, or else any process that has a model."""
         membership, rank = self.membership, self.membership.rank
         topology = self.trainer.algorithm.topology
         neighbours = topology.in_neighbours(rank, without=membership.vacant)

@@ -1,4 +1,4 @@
-"""Recovery of a rank whose run goes on without the processes that die, by the algorithm's traits."""
+"""Choice of the recovery of a rank whose run goes on when processes die; the algorithm's traits decide."""
 
 from grsgd.algorithms.base import Traits
 from grsgd.algorithms.context import RankContext
@@ -10,10 +10,10 @@ from grsgd.training.surviving import Surviving
 
 
 def recovery_from_deaths(traits: Traits, context: RankContext, states: Communicator, beside: Driver) -> Surviving:
-    """Return the recovery of a rank.
+    """Return the recovery of a rank for an algorithm with ``traits``.
 
-    ``states`` is a communicator of all processes, for models that are handed over. ``beside`` is the driver of
-    background schedules.
+    ``states`` is a communicator of all processes, for the models that a new process of a rank asks for. ``beside`` is
+    the driver of background schedules.
     """
     if traits.survives_deaths == "together":
         return Regrouping(context)

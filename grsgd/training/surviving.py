@@ -17,7 +17,8 @@ class Surviving(Recovery):
     """
 
     tells_all_of_its_end = False
-    """Whether a process that has ended its training tells all others, and not only the processes that ask."""
+    """Whether a process that has ended its training tells all other processes; otherwise it tells only the processes
+    that ask."""
 
     def __init__(self, membership: Membership):
         super().__init__()

@@ -1,4 +1,5 @@
-"""Training loop of one rank. It knows no algorithm by name, and nothing of MPI: it is itself a schedule."""
+"""Training loop of one rank. The loop knows no algorithm by name, and nothing of MPI: it is a schedule (a generator
+that yields each object it waits for)."""
 
 import itertools
 from collections.abc import Callable
@@ -32,7 +33,8 @@ def ignore(*_):
 
 
 class Trainer:
-    """One rank's part of a run: ``train()`` is a schedule; `grsgd.training.run_evaluation` tests the resulting models.
+    """One rank's part of a run. ``train()`` trains the model and is a schedule (a generator that yields each object it
+    waits for); `grsgd.training.run_evaluation` tests the resulting models.
 
     Parameters
     ----------
@@ -125,8 +127,8 @@ class Trainer:
         self.replica.note_buffers()
 
     def train(self):
-        """Schedule: train, drain, average. Returns the reason of the end; after an early end the replicas stay
-        unchanged."""
+        """Schedule: take all steps, receive the messages under way, and make all replicas equal to the final model.
+        Returns the reason of the end. If training ends early, the replicas are not changed after the last step."""
         self.driver.watch = self.watch
         try:
             if self.recovery.has_trained:

@@ -29,12 +29,13 @@ RANDOM_GROWTH = 1.25
 
 
 def is_own(config: Config, *keys: str) -> bool:
-    """Return whether one of the sections ``keys`` names a part of the user's own."""
+    """Return whether one of the sections ``keys`` of ``config`` names an object that the user has written."""
     return any(outside.place_of(getattr(config, key).name, OWN[key]) for key in keys)
 
 
 def check_batch(config: Config, dataset: Dataset, model: torch.nn.Module):
-    """Compute loss and score of a few training samples, if model, data or task are the user's own.
+    """Compute loss and metric of a few training samples as a test, if the user has written the model, the data set or
+    the task.
 
     Raises ConfigError for errors that would stop training or testing.
     """
@@ -125,7 +126,8 @@ def check_outputs(config: Config, dataset: Dataset, made):
 def check_sums(config: Config, once: np.ndarray, again: np.ndarray, twice: np.ndarray):
     """Raise ConfigError if loss, score or count do not double for a batch with each sample twice.
 
-    ``once`` and ``again`` are `totals` of the batch, computed twice; ``twice`` is `totals` of the doubled batch.
+    ``once`` and ``again`` are two results of `totals` for the batch; ``twice`` is the result of `totals` for the batch
+    with each sample twice.
     """
     if not np.array_equal(once, again):  # random losses: only a loss that hardly grows is certainly no sum
         once, again, twice = (found[:1] for found in (np.minimum(once, again), again, twice))

@@ -35,7 +35,8 @@ def is_under_way() -> bool:
 
 
 def unseen(hook: Callable) -> Callable:
-    """Return a hook on steps that may miss the steps of `step`, and that `torch.compile` does not trace."""
+    """Return ``hook``, a hook on optimizer steps, marked as a hook that may miss steps taken by `step`, and that
+    `torch.compile` does not trace."""
     hook = torch.compiler.disable(hook)
     hook.may_miss_steps = True
     return hook

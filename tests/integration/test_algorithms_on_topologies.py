@@ -112,7 +112,7 @@ def test_what_an_algorithm_needs_of_its_topology(tmp_path):
     path = matrix_file(tmp_path, COLUMNS)
     assert refusal("dpsgd", 4, topology=path).endswith("mixing matrix whose row 3 sums to 0.5; it must sum to 1")
     assert refusal("adpsgd", 8, topology="exponential") == (
-        "topology exponential: graph with an edge from rank 6 to rank 0 and none back"
+        "topology exponential: graph with an edge from rank 6 to rank 0 and no edge back"
     )
     path = matrix_file(tmp_path, COLUMNS.T)
     assert refusal("sgp", 4, topology=path).endswith("mixing matrix whose column 3 sums to 0.5; it must sum to 1")

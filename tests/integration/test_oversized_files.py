@@ -70,7 +70,7 @@ def test_texts_of_attributes_are_counted(tmp_path, monkeypatch):
         at = content.find(struct.pack("<I", size), at + 1)
     content[at : at + 16 * count] = content[at : at + 16] * count
     path.write_bytes(content)
-    with pytest.raises(RunFileError, match="attribute 'z' of '/' is longer than the file"):
+    with pytest.raises(RunFileError, match="attribute 'z' of '/' claims to be longer than the whole file"):
         load_run(path)
     monkeypatch.setattr(trial, "BYTES", 2**26)
     os.utime(path)

@@ -32,7 +32,7 @@ DROPPED_DESCRIPTION = "gradients of each worker that were dropped as too old; of
 
 
 class GradientOptions(CompressionOptions, Options):
-    """Places of the servers, form of the sent gradients, and their weights."""
+    """Options on which ranks are servers, on the form in which gradients are sent, and on the weights of gradients."""
 
     server: Literal["dedicated", "shared"] = Field(
         "dedicated", description="the last ranks serve and do not train, or the first ranks do both"
@@ -134,9 +134,9 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
                 )
             self.payloads = {server: each.compressor.payload() for server, each in self.feedback.items()}
         self.last_word = Word.FINISHED
-        """Last word to the servers, after which this worker takes no more steps."""
+        """Content of this worker's last message to the servers, which says that the worker takes no more steps."""
         self.has_rested = False
-        """Whether all workers have ended before, for a checkpoint or in another process."""
+        """Whether training has stopped before and now goes on, after a checkpoint or in a new process."""
 
     @classmethod
     def traits_of(cls, options):
@@ -211,7 +211,8 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         yield from self.push(self.replica.grads)
 
     def push(self, g: Flat, steps: int = 1):
-        """Schedule: push ``g``, the result of ``steps`` steps, and wait for the answers, which are the next model.
+        """Schedule: send the servers ``g``, the result of ``steps`` steps, and wait for their answers, which are the
+        next model.
 
         Raises Excluded if a server has given up this rank.
         """

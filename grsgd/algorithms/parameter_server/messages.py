@@ -10,17 +10,18 @@ class Word(IntEnum):
     """Meaning of a `Push`, and so of the message that follows it."""
 
     GOES_ON = 0
-    """The worker's gradient follows; the worker waits for the answer."""
+    """The worker's gradient follows in the next message, and the worker waits for the server's answer."""
     FINISHED = 1
-    """Nothing follows: the worker has ended its training."""
+    """The worker has ended its training and sends no further message."""
     RESTS = 2
-    """Nothing follows until a checkpoint has been made."""
+    """The worker sends no further message until a checkpoint has been made."""
 
 
 class Push(NamedTuple):
     """Message of a worker to a server.
 
-    ``steps`` is the number of steps behind the gradient or model that follows; in a last word, of steps not pushed yet.
+    ``steps`` is the number of steps behind the gradient or model that follows; in a worker's last message, the number
+    of steps that were not pushed yet.
     """
 
     word: Int32

@@ -65,7 +65,8 @@ class Server:
     Parameters
     ----------
     trained
-        The rank's replica. Its model is w if the rank is no worker; otherwise w is a copy of it.
+        The rank's replica. If the rank is no worker, the model of this replica is w itself; otherwise w is a copy of
+        the model.
     optimizer
         Optimizer of the parameters of ``trained``; from now on it belongs to the server.
     context
@@ -97,13 +98,13 @@ class Server:
         for answer in self.answers:
             answer.tensor.copy_(self.w)
         self.versions = [0] * self.n
-        """V of each worker's answer."""
+        """Version of the model (number V of updates) that each worker was last answered with."""
         self.steps = [0] * self.n
         """Number of steps in each worker's last push."""
         self.gathered: list[float] = []
         """Weights of the gradients in the sum of the next update."""
         self.applied = 0
-        """Number of gradients in w."""
+        """Number of gradients that were applied to the server's model w."""
         self.answered = [Signal(f"the answer to worker {worker}") for worker in range(self.n)]
         self.evicted: dict[int, str] = {}
         """Lost workers, each with the reason."""
@@ -153,7 +154,7 @@ class Server:
             setattr(self.strategy, name, value)
 
     def receive_pushes(self, worker: int):
-        """Background schedule: take in all pushes of ``worker``, until it has ended its training or has died."""
+        """Schedule, in the background: process all pushes of ``worker``, until it has ended its training or died."""
         try:
             yield from self.receive_until_finished(worker)
         except LostRank as error:
@@ -214,7 +215,7 @@ class Server:
         answer.copy_(self.answers[worker].tensor)
 
     def worker_finished(self, worker: int, rests: bool):
-        """Note that ``worker`` has ended its training, or ``rests`` for a checkpoint."""
+        """Record that ``worker`` has ended its training, or ``rests`` for a checkpoint."""
         with self.lock:
             self.finished.add(worker)
             if worker not in self.evicted:
@@ -222,7 +223,7 @@ class Server:
                 self.apply_decision(leaves(worker, self.driver.clock()))
 
     def watch(self, others: list[int]):
-        """Background schedule: give up workers that are silent for too long."""
+        """Schedule, in the background: give up workers that are silent for too long."""
         while not self.all_done(others):
             yield Delay(self.timeout / 10)
             for worker in sorted(self.strategy.active.intersection(others) - self.strategy.blocked):
@@ -318,7 +319,8 @@ class Server:
 
 
 def with_optimizer(trained: Replica, optimizer: torch.optim.Optimizer) -> Replica:
-    """Return a copy of a replica that takes over ``optimizer``, which has not taken a step yet."""
+    """Return a copy of the replica ``trained`` whose parameters ``optimizer`` updates from now on; ``optimizer`` must
+    not have taken a step yet."""
     model = copy.deepcopy(trained.model)
     copies = dict(zip(trained.model.parameters(), model.parameters(), strict=True))
     for group in optimizer.param_groups:

@@ -92,11 +92,12 @@ class Strategy:
         """tau of the last push: number of updates between the model of its gradient and the model at its arrival."""
         self.active = set(range(workers))
         self.resting: set[int] = set()
-        """Workers that rest, and so are not active until `go_on`."""
+        """Workers that rest for a checkpoint, and so are not active until `go_on`."""
         self.blocked: set[int] = set()
         """Active workers that have pushed and have not been answered."""
         self.buffer: dict[int, int] = {}
-        """Version v_i of each gradient that is not gathered yet, by worker."""
+        """Version v_i of the model at which each pushed gradient was computed, by worker, for gradients that wait for
+        the next update."""
         self.gathered = 0
         """Number of gradients in the sum of the next update."""
         self.dropped = [0] * workers
@@ -128,14 +129,15 @@ class Strategy:
         return self.decide(now)
 
     def lost(self, worker: int, now: float) -> Decision:
-        """Note that ``worker`` is lost: no other worker waits for it any more. Its last push is still applied."""
+        """Record that ``worker`` is lost: no other worker waits for it any more. The last push of ``worker`` is still
+        applied."""
         self.check_active(worker)
         self.active.remove(worker)
         self.blocked.discard(worker)
         return self.decide(now)
 
     def rests(self, worker: int, now: float) -> Decision:
-        """Note that ``worker`` takes no step before `go_on`, as all others will: no other worker waits for it."""
+        """Record that ``worker`` takes no step before `go_on`, as all others will: no other worker waits for it."""
         self.check_active(worker)
         self.resting.add(worker)
         return self.lost(worker, now)
@@ -191,7 +193,7 @@ class Strategy:
         return len(self.clocks)
 
     def answered(self, worker: int):
-        """Note that ``worker`` is answered."""
+        """Record that ``worker`` is answered."""
 
     def weight(self, worker: int) -> float:
         """Return the weight of a gradient in the buffer."""

@@ -107,5 +107,6 @@ class Ringmaster(Strategy):
 
     @property
     def bound_gradients(self):
-        """R: according to the paper, R updates take at most twice as long as R gradients of one model need."""
+        """Largest staleness R. According to the paper, R updates take at most twice as long as R gradients of one
+        model."""
         return self.limit

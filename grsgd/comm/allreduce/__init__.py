@@ -13,8 +13,8 @@
 
 Each element is summed at one rank, in one order, and then copied to the other ranks. So the results are bit-identical
 on all ranks and in all runs. Large messages travel in cache-sized pieces: a piece is added while it is still in the
-cache, and the next one is under way meanwhile. Two ranks exchange short arrays whole, and both add them, with the same
-bits. A mean of float16 is divided before it is summed (`in_range`).
+cache, and at the same time the next piece is under way. Two ranks exchange short arrays whole, and both add them, with
+the same bits. A mean of float16 is divided before it is summed (`in_range`).
 """
 
 from collections import deque
@@ -91,7 +91,8 @@ def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float =
         receiving = deque()
 
         def receive():
-            """Post the next receive: into scratch memory for a partial sum, into its place for a finished chunk."""
+            """Post the next receive. A partial sum is received into scratch memory, and a finished chunk is received
+            into its place in x."""
             step, chunk, k = arrivals.popleft()
             place = pieces[chunk][k]
             if step < n - 1:
@@ -143,10 +144,10 @@ def ring_plan(rank: int, n: int, size: int, longest: int) -> RingPlan:
 
 
 def exchange(comm: Communicator, x, tag: int, scale: float):
-    """Schedule of two ranks: each sends all of x to the other, and both add.
+    """Schedule, on two ranks: send all of x to the other rank, and add the x that the other rank sends.
 
-    As a + b equals b + a bit for bit, the sums equal the sums of a ring or of halving and doubling. They need one
-    message instead of two.
+    As a + b equals b + a bit for bit, the sums equal the sums of a ring or of halving and doubling. The exchange needs
+    one message instead of two.
     """
     other = 1 - comm.rank
     with comm.borrow(x, x.size) as incoming:
@@ -183,7 +184,7 @@ def halving_doubling_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, sc
             add(x, scratch)
         me = comm.rank // 2 if comm.rank < 2 * extra else comm.rank - extra
         begin, end = 0, x.size
-        halves = []  # (partner, kept part, given part), outermost first
+        halves = []  # (partner, kept part, given part), largest parts first
         distance = p // 2
         while distance:
             partner = me ^ distance

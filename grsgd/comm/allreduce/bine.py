@@ -1,10 +1,11 @@
 """Bine's all-reduce: a butterfly with negabinary distances, between p ranks if p is a power of two.
 
-Source: De Sensi et al. 2025, Bine trees: Enhancing collective operations by optimizing communication locality (SC). Its
-all-reduce for large arrays is a reduce-scatter with growing distances and an all-gather with shrinking distances. The
-distances are 1, 1, 3, 5, 11, ..., in turns to the left and to the right, as in Swing. So if n is a power of two, Bine
-and Swing send the same messages to the same ranks. This was read off the authors' library (``allreduce_bine_bdw_remap``
-of HLC-Lab/pico). The library renumbers the blocks, so that each message is one piece of the array; so does this file.
+Source: De Sensi et al. 2025, Bine trees: Enhancing collective operations by optimizing communication locality (SC).
+Bine's all-reduce for large arrays is a reduce-scatter with growing distances and an all-gather with shrinking
+distances. The distances are 1, 1, 3, 5, 11, ..., in turns to the left and to the right, as in Swing. So if n is a power
+of two, Bine and Swing send the same messages to the same ranks. These rules were read off the authors' library
+(``allreduce_bine_bdw_remap`` of HLC-Lab/pico). Like the authors' library, this module renumbers the blocks, so that
+each message is one piece of the array.
 
 Bine and Swing differ if n is no power of two. As in the library, n - p ranks remain beyond the largest power of two p.
 Each of them first sends its array to a partner and finally receives the sum, which costs these pairs one more array

@@ -2,9 +2,9 @@
 other.
 
 The number of owners per host is the number of ranks of the host with the fewest ranks. Owner j of a host sums up part j
-of its host's arrays. It then sums this part with the owners j of the other hosts, in messages, and writes the result
-where all ranks of its host read it. So the links between hosts carry as many bytes as if each host were one rank, and
-all owners send at once.
+of its host's arrays. Owner j then sums this part with the owners j of the other hosts, in messages, and writes the
+result where all ranks of the host read it. So the links between hosts carry as many bytes as if each host were one
+rank, and all owners send at once.
 """
 
 import hashlib
@@ -31,10 +31,10 @@ HOSTS = "hosts"
 class Hosts(NamedTuple):
     """The hosts of a communicator's ranks, as one rank sees them.
 
-    ``local``: the ranks of its host.
-    ``across``: one owner per host, among them this rank; None if this rank is no owner.
+    ``local``: communicator of the ranks on this rank's host.
+    ``across``: communicator of one owner per host, including this rank; None if this rank is no owner.
     ``count``: number of hosts.
-    ``owners``: number of ranks per host that sum a part.
+    ``owners``: number of ranks per host that each sum one part of the array.
     """
 
     local: Communicator
@@ -71,8 +71,8 @@ def some(comm: Communicator, ranks: list[int]) -> Communicator:
 def allreduce_by_hosts(comm: Communicator, x, tag: int, scale: float, across: Callable[..., Generator]):
     """Schedule: set x to ``scale`` times its sum over all ranks.
 
-    ``across(comm, part, tag, scale)``: a schedule that does the same with a part among owners, with the same bits on
-    all.
+    ``across(comm, part, tag, scale)``: a generator that yields each object it waits for, and that sets a part to
+    ``scale`` times its sum over the part's owners, with the same bits on all owners.
 
     Raises NoSharedMemory, on all ranks.
     """
@@ -95,7 +95,7 @@ def allreduce_by_hosts(comm: Communicator, x, tag: int, scale: float, across: Ca
         count(local, x, hosts.owners)
         yield from buffers.sum_long(x, scale, local.shared.get(VECTORS, ()), beyond)
         return
-    size = PIECE_BYTES // x.itemsize  # the same pieces as on hosts with several ranks
+    size = PIECE_BYTES // x.itemsize  # pieces as on hosts with several ranks
     for begin in range(0, x.size, size):
         yield from beyond(x[begin : begin + size])
 

@@ -41,10 +41,11 @@ class Step(NamedTuple):
 
 
 class Plan:
-    """The steps of all ranks.
+    """Steps of an all-reduce on all ranks.
 
-    ``place[rank]`` is the place of the rank's own block. Blocks that travel together lie side by side as far as
-    possible. If n is a power of two and partners form pairs, a rank sends one run per step.
+    ``place[rank]`` is the place, in the order of blocks, of the block that ``rank`` sums up. Blocks that travel
+    together lie side by side as far as possible. If n is a power of two and partners form pairs, a rank sends one
+    contiguous piece of the array per step.
 
     Raises ValueError if some rank would not receive all blocks.
     """
@@ -57,7 +58,7 @@ class Plan:
         self._held = holdings(sources, [1 << place for place in self.place])
         self._steps: dict[int, tuple[Step, ...]] = {}
         if set(self._held[0]) != {(1 << self.size) - 1}:
-            raise ValueError(f"{len(sources)} steps do not bring all {self.size} blocks to all ranks")
+            raise ValueError(f"these {len(sources)} steps do not bring all {self.size} blocks to all ranks")
 
     def steps(self, rank: int) -> tuple[Step, ...]:
         """Return the steps of a rank, in the order of the reduce-scatter."""
@@ -106,9 +107,9 @@ class Share:
 
 
 def reduce_scatter(comm: Communicator, shares: Sequence[Share], tag: int):
-    """Schedule: sum up, in every share's x, the block that this rank owns.
+    """Schedule: sum up over all ranks, in the array ``x`` of each of ``shares``, the block that this rank owns.
 
-    The shares run side by side, step by step. Partial sums overwrite the rest of each x.
+    The shares run side by side, step by step. Partial sums overwrite all other blocks of each ``x``.
     """
     with ExitStack() as borrowed:
         scratches = [borrowed.enter_context(comm.borrow(share.x, share.x.size)) for share in shares]
@@ -126,7 +127,7 @@ def reduce_scatter(comm: Communicator, shares: Sequence[Share], tag: int):
 
 
 def all_gather(comm: Communicator, shares: Sequence[Share], tag: int):
-    """Schedule: copy the block that each rank owns to all ranks, in every share's x."""
+    """Schedule: copy the block that each rank has summed up to all ranks, in the array ``x`` of each of ``shares``."""
     for steps in zip(*(share.steps[::-1] for share in shares), strict=True):
         pending = []
         for share, step in zip(shares, steps, strict=True):

@@ -21,7 +21,8 @@ def power_of_two(scale: float) -> float:
 
 
 def in_range(allreduce):
-    """Let an all-reduce of float16 multiply by most of its ``scale`` before it sums.
+    """Return ``allreduce``, changed for arrays of float16: these are multiplied by a power of two near ``scale`` before
+    the sum.
 
     The mean may be in the range of float16 although the sum is not. Other dtypes are multiplied after the sum, which
     keeps their bits and their speed. A sum of float32 overflows if the mean of n ranks is above 3.4e38 / n.
@@ -37,7 +38,8 @@ def in_range(allreduce):
 
 
 def divided_before(allreduce, comm, x, tag: int, scale: float, options: dict):
-    """Schedule: an all-reduce of x that is multiplied by the power of two in ``scale`` before it is summed."""
+    """Schedule: sum up x by ``allreduce``, and multiply the sum by ``scale``; the largest power of two in ``scale`` is
+    applied before the sum."""
     share = power_of_two(scale)
     x *= share
     yield from allreduce(comm, x, tag, scale / share, **options)

@@ -93,8 +93,8 @@ tags."""
 def parts_allreduce(comm: Communicator, x, tag: int, scale: float, owners: int, beyond=None):
     """Schedule: compute the sums of `shared_allreduce`, bit for bit, with as many bytes from rank to rank, in messages.
 
-    ``owners``: number of ranks that sum a part each. ``beyond(part)``: a schedule that changes the sum of a part before
-    other ranks receive it.
+    ``owners``: number of ranks that sum a part each. ``beyond(part)``: a generator that yields each object it waits
+    for, and that changes the sum of a part before other ranks receive this sum.
     """
     n, me = comm.size, comm.rank
     others = [rank for rank in range(n) if rank != me]

@@ -13,7 +13,7 @@ brief = njit(cache=True)
 
 @intrinsic
 def fence_of_processor(typing_context):
-    """Compile to a fence of the processor."""
+    """Compile a call of this function to a memory fence of the processor."""
 
     def generate(context, builder, signature, arguments):
         builder.fence("seq_cst")
@@ -101,7 +101,8 @@ def sum_soon(flags, rank, column, number, rows, begin, scale, x, tries):
 def replace_rows(rows, begin, end, scale, scratch):
     """Write ``scale`` times the sum of all rows from ``begin`` to ``end`` into each row.
 
-    ``scratch``: memory for the elements that are summed at a time; it stays in the cache.
+    ``scratch``: array for the sums; as many elements as it has are summed at a time, so that they stay in the
+    processor's cache.
     """
     for start in range(begin, end, scratch.size):
         stop = min(start + scratch.size, end)

@@ -12,7 +12,7 @@ from grsgd.comm.shared_memory import FIELDS, SharedMemory
 PIECE_BYTES = 1024 * 1024
 """Bytes of a buffer, through which an array is copied piece by piece; each rank has two buffers."""
 SCRATCH_BYTES = 4 * 1024
-"""Bytes of scratch memory, into which a sum is made at a time; they fit into the innermost cache."""
+"""Bytes of scratch memory for sums: this number of bytes is summed at a time, and fits into the innermost cache."""
 TRIES = 2000
 """Number of looks, in a row, of a rank with a core to itself at the progress of all others: they take some 4 us.
 
@@ -44,8 +44,9 @@ class Buffers:
     owners
         Number of ranks that sum a part each, the ranks with the lowest numbers; by default all.
 
-    An all-reduce consists of numbered phases, one per piece. A buffer is written again two phases later. This is safe:
-    by then this rank has seen all ranks enter the phase between, which they enter after reading the buffer.
+    An all-reduce consists of numbered phases, one per piece. A buffer is written again two phases later. Writing to
+    this buffer is safe: this rank has seen all ranks enter the phase between, which they enter after reading the
+    buffer.
     """
 
     def __init__(
@@ -61,7 +62,8 @@ class Buffers:
         self._scratch: dict = {}
 
     def sum_short(self, x, scale: float):
-        """Schedule: every rank sums up the whole of x."""
+        """Schedule: set ``x`` to ``scale`` times the sum over all ranks; every rank adds up all elements of ``x``
+        itself."""
         scale = x.dtype.type(scale)
         if x.dtype not in COMPILED:
             rows, begin = self._fill(x)
@@ -81,8 +83,9 @@ class Buffers:
         If x lies in one of the shared ``vectors`` on all ranks, it is summed in place. Otherwise x is copied through
         the buffers, piece by piece.
 
-        ``beyond(part)``: a schedule that changes the sum of an owner's part before all ranks have it. It is called per
-        piece of ``piece_bytes``, also if x is summed in place.
+        ``beyond(part)``: a generator that yields each object it waits for, and that changes the sum of an owner's part
+        before all ranks have this sum. ``beyond`` is called for each piece of ``piece_bytes`` bytes, also if x is
+        summed in place.
         """
         place, memory = OUTSIDE, None
         for number, vector in enumerate(vectors):

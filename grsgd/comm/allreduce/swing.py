@@ -13,8 +13,8 @@ the array for every even n. If n is no power of two, its blocks of a step do not
 several messages per step.
 
 With odd n, the last rank does not take part in the steps. Meanwhile it exchanges its blocks with all other ranks
-directly: one message of 1/n of the array to and from each rank, in both halves. It sends 2(n-1)/n of the array, as all
-other ranks do. The case of odd n is inferred: the text of the paper was not at hand.
+directly: one message of 1/n of the array to and from each rank, in both halves. The last rank sends 2(n-1)/n of the
+array, as all other ranks do. The case of odd n is inferred: the text of the paper was not at hand.
 """
 
 from contextlib import ExitStack
@@ -42,7 +42,7 @@ def swing_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float 
 
 
 def beside_the_last(comm: Communicator, share: Share, tag: int, scale: float):
-    """Schedule of all ranks but the last, for odd n: an all-reduce of all blocks but the last block.
+    """Schedule, on all ranks but the last, for odd n: sum up all blocks but the last block over all ranks.
 
     Meanwhile the rank exchanges with the last rank: the last block, and the rank's own block.
     """
@@ -63,7 +63,7 @@ def beside_the_last(comm: Communicator, share: Share, tag: int, scale: float):
 
 
 def as_the_last(comm: Communicator, x, tag: int, scale: float):
-    """Schedule of the last rank, for odd n: sum up the last block, and receive the other blocks from their owners."""
+    """Schedule, on the last rank, for odd n: sum up the last block, and receive the other blocks from their owners."""
     last = comm.size - 1
     block = x[slice(*part(last, comm.size, x.size))]
     blocks = {}

@@ -49,7 +49,7 @@ def torus_swing_plans(sizes: tuple[int, ...]) -> tuple[Plan, ...]:
 def in_turns(rings: Sequence[Sources], sizes: Sequence[int], first: int) -> Sources:
     """Return the steps of all dimensions, which take turns; the dimension ``first`` begins.
 
-    ``rings``: the steps of each dimension, on a ring of its size.
+    ``rings``: for each dimension, the steps on a ring of as many ranks as the dimension has.
     """
     dimensions = [*range(first, len(sizes)), *range(first)]
     order = [(step, dimension) for step in range(max(map(len, rings))) for dimension in dimensions]

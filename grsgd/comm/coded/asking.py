@@ -11,7 +11,7 @@ ANSWER_SECONDS = 0.25
 SILENT_SECONDS = 1.0
 """Seconds of silence, in addition to a rank's sending time in an exchange, after which other ranks are asked.
 
-This applies to a sender that has not sent all datagrams of its packet.
+`SILENT_SECONDS` applies to a sender that has not sent all datagrams of its packet.
 """
 SLOW_ROUNDS = 16
 """Number of exchanges for which a sender that was slow is asked last."""
@@ -41,8 +41,8 @@ class SlowRanks:
 class Asking:
     """The ranks that are asked for the rest of one packet, one after the other, until the packet is complete.
 
-    ``order``: the ranks in the order of asking, each once. ``patience``: seconds to wait for each rank. ``clock``:
-    returns seconds. ``has_left(rank)``: whether the rank no longer answers.
+    ``order``: the ranks in the order of asking, each once. ``patience``: seconds to wait for the answer of each rank.
+    ``clock``: function that returns the time in seconds. ``has_left(rank)`` returns whether the rank no longer answers.
     """
 
     def __init__(
@@ -64,6 +64,6 @@ class Asking:
         return self.asked[-1]
 
     def has_answered(self, rank: int):
-        """Note that ``rank`` has sent all parts that it can; if it was asked last, the next rank is asked at once."""
+        """Record that ``rank`` has sent all parts that it can; if it was asked last, the next rank is asked at once."""
         if self.asked and rank == self.asked[-1]:
             self.until = self.clock()

@@ -18,17 +18,19 @@ class ControlKind(IntEnum):
     """The meaning of a control message."""
 
     READY = 0
-    """The sender is ready to receive."""
+    """The sender of the control message is ready to receive datagrams."""
     SENT = 1
-    """All datagrams of the sender's packet have left."""
+    """All datagrams of the packet of the control message's sender have left."""
     LACKING = 2
-    """The sender lacks parts of the receiver's packet, given by one bit per part; without bits it lacks none."""
+    """The sender of the control message lacks parts of the receiver's packet, given by one bit per part; without bits
+    the sender lacks no part."""
     OTHERS_LACKING = 3
-    """The sender lacks parts of a third rank's packet, which carries a piece of a block that the receiver holds."""
+    """The sender of the control message lacks parts of a third rank's packet, which carries a piece of a block that the
+    receiver holds."""
     LEFT = 4
-    """The sender has sent and received all packets of this exchange."""
+    """The sender of the control message has sent and received all packets of this exchange."""
     END = 5
-    """The sender has closed its transport."""
+    """The sender of the control message has closed its sockets."""
 
 
 class Told(NamedTuple):

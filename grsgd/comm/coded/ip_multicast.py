@@ -2,15 +2,15 @@
 
 An exchange between ranks, each of which runs at its own pace:
 
-1. A rank tells the others by MPI when it is ready. It sends nothing before all ranks are ready, because the kernel of a
-   rank that computes would have to keep the datagrams.
-2. Its datagrams leave as fast as its share of the network's rate allows. After the last datagram of a packet it tells
+1. A rank tells the others by MPI when it is ready. A rank sends nothing before all ranks are ready, because the kernel
+of a rank that computes would have to keep the datagrams. 2. A rank's datagrams leave as fast as the rank's share of the
+network's rate allows. After the last datagram of a packet it tells
    the packet's receivers by MPI that all have left.
 3. Each receiver answers by MPI which parts of the packet it lacks, as soon as the packet is complete or no more
    datagrams arrive.
-4. The sender answers with all missing parts, in one message by MPI, which loses nothing. It keeps a packet until each
-   receiver has all parts, or has named its missing parts and has been sent these.
-5. If the sender does not answer in time, or falls silent before all datagrams have left, the receiver asks other ranks
+4. The sender answers with all missing parts, in one message by MPI, which loses nothing. The sender keeps a packet
+until each receiver has all parts, or has named its missing parts and has been sent these. 5. If the sender does not
+answer in time, or falls silent before all datagrams have left, the receiver asks other ranks
    for the rest (`grsgd.comm.coded.repairs`). A rank tells the others when it has left the exchange, so that they need
    not ask it.
 
@@ -43,7 +43,8 @@ from grsgd.units import as_rate
 SHARE = 0.95
 """Share of the network's rate at which all ranks together send datagrams; the rest is for messages by MPI."""
 UNREAD_SECONDS = 0.05
-"""Seconds for which a rank may be kept from reading; sockets need room for the datagrams that arrive meanwhile."""
+"""Seconds for which a rank may be kept from reading; sockets need room for the datagrams that arrive in these
+seconds."""
 ROOM_SHARE, LEAST_ROOM = 2, 4 * 2**20
 """Room of a socket, as a multiple of the bytes that arrive while a rank does not read, and its least bytes.
 
@@ -192,8 +193,8 @@ class IpMulticast(Unicast):
         return [incoming]
 
     def close(self):
-        """Schedule, on all ranks at once, when no packet is under way: leave the group when all messages have
-        arrived."""
+        """Schedule, on all ranks at once, when no packet is under way: wait until all control messages have arrived,
+        then leave the multicast group."""
         if self.link is None:
             return
         self.control.tell_others(ControlKind.END, self.round)
@@ -233,7 +234,7 @@ class IpMulticast(Unicast):
         self._send_on()
 
     def _take_word(self, told: Told):
-        """Take in a control message of another rank."""
+        """Process a control message of another rank."""
         if told.word is ControlKind.READY:
             self._ready[told.sender] = told.round
         elif told.word is ControlKind.SENT:

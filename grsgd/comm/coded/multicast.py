@@ -37,7 +37,8 @@ class Unicast:
         self.round = 0
 
     def open(self, packets: Mapping[Packet, int], blocks: Blocks | None = None):
-        """Prepare for ``packets``, on all ranks at once; may return a schedule that must be run.
+        """Prepare for ``packets``, on all ranks at once; may return a schedule (a generator that yields each object it
+        waits for), which the caller must run.
 
         ``packets``: bytes of each packet that this rank sends or receives. ``blocks``: the blocks from which packets
         are cut, if other ranks may ask for missing parts.
@@ -48,7 +49,7 @@ class Unicast:
         self.round += 1
 
     def end_round(self):
-        """Note that this rank has sent and received all packets of the exchange."""
+        """Record that this rank has sent and received all packets of the exchange."""
 
     def send(self, packet: Packet, content) -> list:
         """Send a packet; return pollables that are all true when ``content`` may be reused."""
@@ -71,7 +72,8 @@ class Unicast:
         return tags.CODED_PACKETS + ROUNDS * packet.number + self.round % ROUNDS
 
     def close(self):
-        """Free the resources of `open`, on all ranks at once, when no packet is under way; may return a schedule."""
+        """Free the resources of `open`, on all ranks at once, when no packet is under way; may return a schedule, which
+        the caller must run."""
 
 
 class Multicast(Unicast):

@@ -36,8 +36,8 @@ WINDOW = 16
 QUIET_SECONDS = 0.05
 """Seconds without a datagram after which no datagram of a trial is under way any more."""
 FLOOD_SECONDS = 1.0
-"""Seconds without a trial's datagram after which the trial ends although more datagrams wait: they may be
-strangers'."""
+"""A trial ends when none of its datagrams has come for this number of seconds, even if other datagrams keep
+arriving."""
 READS_AT_ONCE = 128
 """Number of datagrams that a rank reads before it does anything else: strangers may send without end."""
 

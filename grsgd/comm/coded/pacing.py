@@ -25,7 +25,7 @@ class Pace:
         return self._bytes >= 0
 
     def spend(self, nbytes: int):
-        """Count ``nbytes`` bytes that have left."""
+        """Subtract ``nbytes`` bytes, which were sent, from the bytes that may be sent now."""
         self._bytes -= nbytes
 
     def seconds(self, nbytes: int) -> float:

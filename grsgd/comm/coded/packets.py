@@ -96,7 +96,8 @@ class Incoming:
         posted."""
 
     def move(self, read_all: bool):
-        """Request missing parts when they are known; ``read_all``: whether all arrived datagrams have been read."""
+        """Request the missing parts of the packet as soon as it is known which parts are missing. ``read_all``: whether
+        all datagrams that have arrived were read."""
         if not self.parts.lacking:
             # A packet without content is complete before the sender has begun; so wait for the news that it has left.
             if not self.has_answered and (self.parts.content or self.all_sent):

@@ -12,18 +12,18 @@ from grsgd.text import ranks_in_words
 
 
 class Parting:
-    """One rank's part in the agreement, after its last step.
+    """One rank's part in the agreement on which ranks are left behind, after the rank's last step.
 
     The lowest rank that is known to have finished is a rank's arbiter. An arbiter proposes to go on without the
-    unfinished ranks. It does so when all other ranks have finished or are lost, or ``patience`` seconds after its own
-    last step. A rank agrees to one proposal at a time, and an arbiter agrees to its own. A proposal becomes the
-    decision when all remaining ranks have agreed. So no rank is in two decisions, and a rank that comes back after the
-    decision finds itself left behind.
+    unfinished ranks. The arbiter does so when all other ranks have finished or are lost, or ``patience`` seconds after
+    the arbiter's last step. A rank agrees to one proposal at a time, and an arbiter agrees to its own. A proposal
+    becomes the decision when all remaining ranks have agreed. So no rank is in two decisions, and a rank that comes
+    back after the decision finds itself left behind.
 
     There may be two arbiters, if a lower rank comes back after a higher rank has proposed to end without it. Some ranks
-    then hear of one proposal first, and some of the other, so neither proposal gets the agreement of all. So an
-    undecided arbiter that hears of a lower finished rank withdraws its proposal, for good. Ranks that had agreed to it
-    may agree again.
+    then hear of one proposal first, and some ranks of the other proposal, so neither proposal gets the agreement of all
+    ranks. So an undecided arbiter that hears of a lower finished rank withdraws its proposal, for good. Ranks that had
+    agreed to it may agree again.
     """
 
     def __init__(self, queues: Queues, streams: Streams, driver, silent: int, patience: float):
@@ -35,7 +35,7 @@ class Parting:
         self.agreed_to: int | None = None
         """The rank to whose proposal this rank has agreed."""
         self.alarm = None
-        """The background schedule that ends when silent ranks are no longer waited for."""
+        """Handle of a wait in the background, which is true as soon as this rank no longer waits for silent ranks."""
 
     def agree(self):
         """Schedule: return the ranks that are left behind, possibly including this rank. Raises SilentRanks."""
@@ -70,7 +70,7 @@ class Parting:
             )
 
     def watch_the_clock(self):
-        """Background schedule: wait for ``patience`` seconds."""
+        """Schedule, in the background: wait for ``patience`` seconds."""
         yield Delay(self.patience)
 
     def is_impatient(self) -> bool:
@@ -118,9 +118,8 @@ class Parting:
         return None
 
     def agree_or_propose(self):
-        """Agree to the proposal of the lowest rank, or propose if this rank is the arbiter.
-
-        Does nothing after an agreement to a proposal that is not withdrawn.
+        """Agree to the proposal of the lowest rank, or make a proposal if this rank is the arbiter. Does nothing if
+        this rank has agreed to a proposal that is not withdrawn.
         """
         withdrawn = self.streams.said[HeaderKind.WITHDRAWN]
         proposals = self.streams.said[HeaderKind.PROPOSAL].keys() - withdrawn.keys()

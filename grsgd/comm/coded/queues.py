@@ -1,7 +1,8 @@
-"""Messages to ranks that may be silent: queued per receiver, and sent one after the other as the receiver takes them.
+"""Messages to ranks that may be silent. They are queued per receiver, and the next message is sent when the receiver
+has taken the one before.
 
-So no rank waits for a silent rank, and the MPI library holds few messages to it. Further messages wait here, up to a
-limit.
+Thanks to the queues no rank waits for a silent rank, and the MPI library holds few messages to the silent rank. Further
+messages wait in a queue, up to a limit.
 """
 
 import threading
@@ -41,12 +42,12 @@ class Letter(NamedTuple):
 
 
 class Queues:
-    """The messages of one rank to all other ranks that the receivers have not taken yet.
+    """Messages from one rank to the other ranks, kept until their receivers have taken them.
 
     Parameters
     ----------
     comm
-        Communicator that carries headers and contents with tags of their own.
+        Communicator that carries the messages; headers have one tag, and contents have another tag.
 
     most
         Largest number of contents that may wait for a receiver. With one more, the receiver is left behind, and its

@@ -25,7 +25,7 @@ ELEMENT_BYTES = 4
 PIECE = struct.Struct("!HIQQQ")
 """Fields of a request for parts of a third rank's packet, before a bit per part.
 
-They are: sender of the packet, number of the block, begin and end in the block, number of elements of the packet.
+The fields are: sender of the packet, number of the block, begin and end in the block, number of elements of the packet.
 """
 
 
@@ -35,7 +35,7 @@ class Repairs:
     Parameters
     ----------
     comm
-        Communicator that carries answers.
+        Communicator that carries the missing parts (answers).
     control
         Control messages, which carry requests.
     link
@@ -92,7 +92,7 @@ class Repairs:
         self.control.under_way.append(self.send(asked.sender, name, parts, wanted))
 
     def send(self, rank: int, name: Name, parts: Parts, wanted: list[int]) -> tuple:
-        """Send parts of a packet by MPI; return the message and its array. ``name.part`` is this rank."""
+        """Send parts of a packet by MPI; return the message and its array. ``name.part`` is the number of this rank."""
         content = parts.cut(wanted)
         body = mask(wanted, len(parts.is_here)) + content.tobytes()
         array = np.frombuffer(self.link.seal.head(name, body) + body, np.uint8)
@@ -158,8 +158,8 @@ class LackingParts:
         return rank
 
     def take(self, rank: int, message: memoryview):
-        """Take in the answer of a rank: parts of the packet, or parts of the piece of a block that the packet
-        brings."""
+        """Copy the missing parts that a rank has sent: parts of the packet itself, or parts of the piece of a block
+        from which the packet was made."""
         count, width = len(self.parts.is_here), self.parts.mask_bytes
         parts = unmasked(message[HEAD_BYTES : HEAD_BYTES + width], count)
         nbytes = width + self.parts.bytes_of(parts)

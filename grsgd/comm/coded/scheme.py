@@ -37,7 +37,7 @@ class Scheme:
     length
         Number of elements of a block.
     fixed_point
-        The fixed-point format; its range limits the sums that are sent on.
+        The fixed-point format; its range limits the sums of gradients that ranks send on.
     empty
         Function that makes an array, ``empty(size, dtype)``; it decides whether the CPU or a GPU computes.
     """
@@ -79,13 +79,13 @@ class Scheme:
         kernels(self.total).prepare()
 
     def open(self):
-        """Make the multicast groups, on all ranks at once, before the first `add_up`. Return a schedule that must be
-        run, or None."""
+        """Make the multicast groups, on all ranks at once, before the first `add_up`. Return None, or a schedule that
+        the caller must run."""
         return self.transport.open({packet: ELEMENT_BYTES * self.size(packet) for packet in self.packets}, self)
 
     def close(self):
-        """Free the multicast groups, on all ranks at once, after the last `add_up`. Return a schedule that must be run,
-        or None."""
+        """Free the multicast groups, on all ranks at once, after the last `add_up`. Return None, or a schedule that the
+        caller must run."""
         return self.transport.close()
 
     needs_no_blocks = False

@@ -63,7 +63,7 @@ class Sockets:
         self.common = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
             here = socket.inet_aton(interface.address)
-            self.common.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # several ranks of a host bind to it
+            self.common.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # several ranks of a host use one port
             self.common.bind(self.group)
             self.common.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton(group) + here)
             self.own.bind((interface.address, 0))

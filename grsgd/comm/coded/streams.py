@@ -19,7 +19,7 @@ class HeaderKind(IntEnum):
     """The meaning of a header."""
 
     STEP = 0
-    """A content follows this header: the sender's message of a step."""
+    """The header is followed by the sender's message of a step."""
     LEFT_BEHIND = 1
     """The sender sends nothing more to the receiver, which is too many steps behind."""
     GONE = 2
@@ -41,8 +41,8 @@ class HeaderKind(IntEnum):
 FIXED = 4
 """Number of elements of a header before its values.
 
-They are: kind, step, whether the content was made from other ranks' messages, and the sender's last step with a
-message.
+These elements are: kind, step, whether the content was made from other ranks' messages, and the sender's last step with
+a message.
 """
 
 
@@ -93,7 +93,8 @@ class Streams:
         self._lock = threading.Lock()
 
     def receive(self, source: int):
-        """Background schedule: receive all messages of a rank until its last header, or until its process has died."""
+        """Schedule, in the background: receive a rank's messages until its last header, or until its process has
+        died."""
         try:
             yield from self._receive(source)
         except LostRank:
@@ -119,7 +120,7 @@ class Streams:
                     return
 
     def take(self, source: int, step: int):
-        """Note that a rank's message of a step has arrived; a message of an earlier step is dropped."""
+        """Record that a rank's message of a step has arrived; a message of an earlier step is dropped."""
         with self._lock:
             if step >= self.step:
                 self._arrived[step].append(source)

@@ -31,11 +31,11 @@ NEWS = 1 / 16
 class TolerantSum(Scheme):
     """One rank's part of steps that end as soon as the messages of any n - ``silent`` ranks have arrived.
 
-    A late rank learns from the messages of other ranks that a step is over (`is_over`), and takes it without gradients
-    of its own. It makes its own message from the others' messages and sends it to ranks that may still need it. So each
-    rank that is not silent sends a message of each step, and no step waits for a silent rank. Messages wait in `Queues`
-    until their receiver takes them, for at most ``lag`` steps. A receiver that is more than ``lag`` steps behind is
-    left behind for good (`is_left_behind`).
+    A late rank learns from the messages of other ranks that a step is over (`is_over`), and takes this step without
+    gradients of its own. The late rank makes its own message from the messages of other ranks, and sends it to ranks
+    that may still need it. So each rank that is not silent sends a message of each step, and no step waits for a silent
+    rank. Messages wait in `Queues` until their receiver takes them, for at most ``lag`` steps. A receiver that is more
+    than ``lag`` steps behind is left behind for good (`is_left_behind`).
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class TolerantSum(Scheme):
             self._sending = self.driver.start(self._send_queued())
 
     def _send_queued(self):
-        """Background schedule: send the messages that wait for other ranks."""
+        """Schedule, in the background: send the messages that wait for other ranks."""
         yield Until(lambda: self.queues.move() and self._is_closed, "messages to other ranks")
 
     def row(self, source: int, step: int):
@@ -210,7 +210,7 @@ class TolerantSum(Scheme):
     def _compare(self, source: int, step: int, numbers: np.ndarray):
         """Compare the fingerprints of a rank's blocks with fingerprints from other ranks; raise UnequalBlocks if one
         differs."""
-        if not numbers[2]:  # else the sender made the message from other ranks' messages, without blocks of its own
+        if not numbers[2]:  # else a late sender made its message from other ranks' messages, not from blocks
             prints = numbers[FIXED : FIXED + self.r].tolist()
             self.fingerprints.compare(step, source, dict(zip(self.code.placement.blocks(source), prints, strict=True)))
 
@@ -255,7 +255,7 @@ class TolerantSum(Scheme):
 
 
 def watch_the_clock(seconds: float):
-    """Background schedule: wait for ``seconds``."""
+    """Schedule: wait for ``seconds`` seconds, in the background."""
     yield Delay(seconds)
 
 

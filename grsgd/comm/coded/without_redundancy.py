@@ -35,8 +35,8 @@ class PerBlock(Scheme):
 
 
 class LocalSum(PerBlock):
-    """Plain synchronous SGD: blocks are dealt out as in `PerBlock`, and each rank sends the sum of its blocks to all
-    others."""
+    """Plain synchronous SGD: ranks get blocks of samples as in `PerBlock`, and each rank sends the sum of its blocks'
+    gradients to all other ranks."""
 
     sends_sums = True
 

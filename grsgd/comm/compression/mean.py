@@ -29,7 +29,7 @@ class CompressedMean:
 
     @property
     def e(self) -> torch.Tensor:
-        """Return the errors of this rank's compression that are not sent yet."""
+        """Return the compression errors of this rank that later messages must still correct (error feedback)."""
         return self.feedback.e
 
     def average(self, x: torch.Tensor, number: int):

@@ -1,8 +1,9 @@
 """The group of ranks that train together until the process of one of them dies, or another process joins them.
 
-If a step needs all ranks, no rank can go on alone after a death. So the remaining ranks meet. Each rank tells all
-others its progress and the processes that it knows, until all ranks know the same. Then the ranks get new numbers, 0 to
-n-1 in the order of their ranks. Their messages get new tags, so that no late message is mistaken for a new one.
+If a step needs all ranks, no rank can go on alone after a death. So the remaining ranks meet. Each rank tells all other
+ranks its progress and the processes that it knows to be alive, until all ranks know of the same processes. Then the
+ranks get new numbers, 0 to n-1 in the order of their ranks. The ranks' messages get new tags, so that no late message
+is mistaken for a new message.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class KnownProcesses(NamedTuple):
 
 
 class Group:
-    """One process's view of the ranks that train together.
+    """Ranks that train together and survive deaths of processes, as one process knows them.
 
     Parameters
     ----------
@@ -61,7 +62,7 @@ class Group:
     comm, uncounted_comm
         Communicators of all ranks (`MembersBackend`), as in a `RankContext`; they also carry the group's messages.
     numbers
-        Number of values that each rank tells the others about itself when they meet.
+        Number of values that each rank sends to the other ranks when all ranks meet after a death.
     """
 
     def __init__(self, membership: Membership, comm: Communicator, uncounted_comm: Communicator, numbers: int):
@@ -176,9 +177,10 @@ class Group:
 
 
 class GroupBackend:
-    """Messages between the processes of a group in one epoch: a `grsgd.comm.backend.Backend`.
+    """`grsgd.comm.backend.Backend` that carries messages between the training processes until another process dies or
+    joins.
 
-    A message to or from a dead process raises LostRank when it is tested, and tells the membership.
+    ``Test()`` of a message to or from a dead process raises LostRank, and tells the membership of the death.
 
     Parameters
     ----------
@@ -234,9 +236,9 @@ class GroupBackend:
         """Do nothing: the backend of all processes is still used."""
 
     def close(self):
-        """Schedule: end all receives, also of messages that never arrive.
+        """Schedule: cancel all receives, also of messages that never arrive.
 
-        Sent messages that no rank receives any more keep their memory, because the MPI library may still read it.
+        The buffers of sent messages that no rank will receive are kept, because the MPI library may still read them.
         """
         receiving = [request for request in self._receiving if not is_over(request)]
         for request in receiving:
@@ -254,7 +256,7 @@ class GroupBackend:
 MANY = 64
 """Number of kept messages above which completed messages are removed."""
 UNRECEIVED: list[WithMember] = []
-"""Messages of former groups that no rank has received."""
+"""Messages that no rank has received before its group was replaced; their buffers must stay allocated."""
 
 
 def is_over(request: WithMember) -> bool:

@@ -32,9 +32,9 @@ class Meeting:
     """Meetings of all ranks; any rank may `ask` for one at any moment.
 
     Ranks that run freely meet before their next step. Ranks in lockstep meet before the first step that no rank has
-    begun. To find this step, a rank that hears of a request tells all ranks its number of steps. It then takes at most
-    one more step until it knows all numbers. So no rank has begun the step after the largest number. All ranks can
-    reach this step, because they need no message from a rank that waits before it.
+    begun. To find this step, a rank that hears of a request tells all ranks its number of steps. The rank then takes at
+    most one more step until it knows the numbers of all ranks. So no rank has begun the step after the largest number.
+    All ranks can reach this step, because they need no message from a rank that waits before it.
 
     ``comm``: a communicator on which no other messages have these tags.
     """
@@ -66,8 +66,8 @@ class Meeting:
         self._asked = self._asked or reason
 
     def watch(self, steps: int):
-        """Look for a request to meet; called before each step and while this rank waits. ``steps``: steps of this rank
-        so far."""
+        """Look for another rank's request to meet. Called before each step and while this rank waits. ``steps``: steps
+        of this rank so far."""
         if self.reason is not None or self.is_held:
             return
         reason, self._asked = self._asked, None
@@ -130,7 +130,7 @@ class Meeting:
             self._exchange = self.driver.start(self._exchange_steps())
 
     def _exchange_steps(self):
-        """Background schedule: learn the number of steps of each rank, and whether any rank has a reason to end."""
+        """Schedule, in the background: learn each rank's number of steps, and whether any rank has a reason to end."""
         self._said = np.zeros(self.comm.size + 1)
         self._said[self.comm.rank], self._said[-1] = self._taken, bool(self.reason)
         yield from halving_doubling_allreduce(self.comm, self._said, tags.MEETING_STEPS)

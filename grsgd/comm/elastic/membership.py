@@ -103,11 +103,11 @@ class Membership:
         return {process: rank for process, rank in joined.items() if process not in self.dead}
 
     def attend(self):
-        """Background schedule without end: learn of deaths and takeovers."""
+        """Schedule, in the background, which never ends: receive messages on deaths and takeovers."""
         yield Until(self._look_now_and_then, "deaths of other processes")
 
     def look(self):
-        """Learn of deaths and takeovers now."""
+        """Receive at once all messages on deaths and takeovers that have arrived."""
         with self._noting:
             self._look()
 
@@ -122,7 +122,7 @@ class Membership:
             self.note_death(process)
 
     def note_death(self, process: int):
-        """Note that ``process`` has died."""
+        """Record that ``process`` has died."""
         with self._noting:
             if process in self.dead:
                 return
@@ -196,7 +196,7 @@ class Membership:
         return False
 
     def _hold(self, rank: int, process: int):
-        """Note that ``process`` has taken ``rank``.
+        """Record that ``process`` has taken ``rank``.
 
         Spares take ranks in ascending order. So if two processes have taken the same rank, the lower process has died.
         """
@@ -290,10 +290,10 @@ class FromMembers:
 class MembersBackend:
     """Messages between ranks, by the process that holds each rank: a `grsgd.comm.backend.Backend`.
 
-    A message to or from a rank whose process has died raises LostRank when it is tested. The next message goes to the
-    process that then holds the rank.
+    A message to or from a rank whose process has died raises LostRank when it is tested. Later messages to the rank go
+    to the process that holds the rank at the time of sending.
 
-    ``processes``: a backend of all processes, with messages of its own.
+    ``processes``: a backend of all processes that carries no messages but the messages between ranks.
     """
 
     survives_deaths = True

@@ -40,8 +40,8 @@ class Memory:
     def _pin(self, nbytes: int) -> np.ndarray:
         """Return new pinned memory of ``nbytes`` bytes, allocated by the system and then registered with CUDA.
 
-        It uses huge pages if the system has them. MPI libraries copy between processes of a host a tenth faster from
-        this memory than from memory that CUDA allocates.
+        The memory has huge pages if the system offers them. MPI libraries copy between processes of a host a tenth
+        faster from this memory than from memory that CUDA allocates.
         """
         pages = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):

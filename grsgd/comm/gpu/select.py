@@ -66,7 +66,7 @@ def select_transport(
         A name of `transports`, or ``auto`` for the fastest transport of a message of ``nbytes`` bytes. Every transport
         must first deliver test messages between all neighbours.
     timeout
-        Seconds for each message.
+        Seconds that each test message may take.
 
     Raises
     ------

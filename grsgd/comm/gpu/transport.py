@@ -26,7 +26,7 @@ class Chunk:
         Function that is called when MPI has finished the chunk; returns an event of the GPU or None.
 
     request
-        The request, if MPI has the chunk already; then there is no ``post``.
+        The MPI request, if the chunk was handed to MPI already; in this case ``post`` is None.
     """
 
     __slots__ = ("ready", "post", "on_received", "request")
@@ -55,7 +55,8 @@ class Transfer:
         transport.under_way.append(self)
 
     def add(self, chunk: Chunk):
-        """Add a chunk; MPI gets it when it is ready, and after all earlier chunks of this transport."""
+        """Add a chunk, which is handed to MPI when its content is ready and all earlier chunks of this transport were
+        handed over."""
         self.chunks.append(chunk)
         if chunk.request is None:
             self.transport.waiting.append(chunk)

@@ -80,8 +80,8 @@ def simple_base_graph(n: int, base: int) -> list[np.ndarray]:
 def trade(count: int, size: int, others: int) -> np.ndarray:
     """Return the matrix of an exchange between ``count`` subsets of ``size`` ranks and the ``others`` ranks after them.
 
-    If all ranks of the subsets have one model, the mean of each subset becomes the mean of all ranks. So does the mean
-    of the other ranks.
+    If all ranks of the subsets have one model, the mean of each subset becomes the mean of all ranks. The mean of the
+    other ranks becomes the mean of all ranks, too.
     """
     n = count * size + others
     weight, W = size / n, np.eye(n)

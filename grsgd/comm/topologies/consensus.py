@@ -33,7 +33,7 @@ def steps_to_consensus(topology: Topology, left: float = EXACT) -> int | None:
             return None
         turns.append(turns[-1] @ turns[-1])
     steps = 0
-    for power in range(len(turns) - 2, -1, -1):  # the largest number of whole turns that do not suffice
+    for power in range(len(turns) - 2, -1, -1):  # find the most whole turns that do not suffice
         if np.linalg.norm(more := turns[power] @ rest, 2) > left:
             rest, steps = more, steps + 2**power * len(topology.matrices)
     while np.linalg.norm(rest, 2) > left:

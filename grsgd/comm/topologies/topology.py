@@ -77,8 +77,8 @@ class Topology:
     def out_neighbours(self, rank: int, step: int | None = None, without: Sequence[int] = ()) -> list[int]:
         """Return the ranks other than ``rank`` to which it sends in ``step``, by default in any step, ascending.
 
-        ``without``: ranks that have no process. Their neighbours take their place, so that, for example, a ring closes
-        again.
+        ``without``: ranks that have no process. Neighbours of these ranks take their place, so that, for example, a
+        ring closes again.
         """
         if without:
             return bypassing(self.edges(step).T, rank, without)
@@ -117,15 +117,15 @@ class Topology:
                 raise self.refusal(f"mixing matrix in which rank {rank} keeps nothing of its own model")
 
     def require_symmetric(self):
-        """Raise TopologyError unless every edge leads both ways in every step."""
+        """Raise TopologyError unless in every step each edge from rank i to rank j has an edge from j to i."""
         for W in self.matrices:
             for i, j in np.argwhere((W > 0) & (W.T == 0)):
-                raise self.refusal(f"graph with an edge from rank {j} to rank {i} and none back")
+                raise self.refusal(f"graph with an edge from rank {j} to rank {i} and no edge back")
 
     def require_fixed_symmetric_weights(self):
         """Raise TopologyError unless every step uses the same symmetric matrix, whose rows sum to 1."""
         if len(self.matrices) > 1:
-            raise self.refusal("graphs that take turns; the graph must be the same in every step")
+            raise self.refusal("graph that changes from step to step; the graph must be the same in every step")
         self.require_stochastic("row")
         W = self.matrices[0]
         for i, j in np.argwhere(np.abs(W - W.T) > 1e-9):
@@ -253,7 +253,8 @@ def full(n: int) -> np.ndarray:
 
 @named("hypercube")
 def hypercube(n: int) -> np.ndarray:
-    """Return the matrix in which each rank mixes with the ranks whose number differs in one binary digit."""
+    """Return the matrix in which each rank mixes with the ranks whose numbers differ from its own number in exactly one
+    binary digit."""
     if n & (n - 1):
         raise TopologyError(f"a hypercube of {n} ranks; their number must be a power of two")
     return equal_weights(n, lambda i: (i ^ hop for hop in powers_of_two(n)))
@@ -275,7 +276,7 @@ def torus(n: int) -> np.ndarray:
 def erdos_renyi(n: int) -> np.ndarray:
     """Return a random graph, in which two ranks are neighbours with probability 2 ln(n)/n.
 
-    The graph is drawn again until it is connected. It is the same for a given n in every run. Its weights are the
+    The graph is drawn again until it is connected. For a given n the graph is the same in every run. The graph has the
     weights of Metropolis and Hastings, because ranks have different numbers of neighbours.
     """
     random = generator(Purpose.RANDOM_GRAPH, 0, n)

@@ -37,7 +37,7 @@ def load_cifar(directory: Path, seed: int) -> Dataset:
 
 
 def binary_files(directory: Path) -> list[Path]:
-    """Return the paths of the binary version; MissingData if it is not there."""
+    """Return the paths of the binary version; raises MissingData if the folder does not have this version."""
     return find_files([directory / BINARY], FILES, endings=(".bin",))
 
 
@@ -93,7 +93,8 @@ def read_pickle(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _Dtype:
-    """Stand-in for a numpy dtype: its name. numpy's own class would take a state from the file, and believe it."""
+    """Class that takes the place of ``numpy.dtype`` and keeps only the name. ``numpy.dtype`` itself would accept any
+    state that the file has."""
 
     def __init__(self, name, *flags):
         self.name = name
@@ -103,7 +104,8 @@ class _Dtype:
 
 
 class _Pixels:
-    """Stand-in for a numpy array: uint8 of the bytes in the file, in C order."""
+    """Class that takes the place of ``numpy.ndarray`` when a file of pickled pixels is read. The class accepts only
+    uint8 in C order."""
 
     def __init__(self, *arguments):
         self.array = np.empty(0, np.uint8)
@@ -125,7 +127,7 @@ class _Limited:
 
     def read(self, count: int) -> bytes:
         if count > self.left:
-            raise pickle.UnpicklingError(f"{count} bytes are to follow, and {self.left} do")
+            raise pickle.UnpicklingError(f"the next {count} bytes are to be read, but only {self.left} bytes are left")
         self.left -= count
         return self.file.read(count)
 
@@ -138,8 +140,8 @@ class _Limited:
 class _ArrayUnpickler(pickle._Unpickler):
     """Unpickler that can rebuild only an array of pixels: a pickle can name any function to be called on loading.
 
-    The version in C would allocate as much memory for its list of objects as a few bytes of a file ask for. Raises
-    UnpicklingError if text or bytes are longer than the file.
+    The base class is pickle's unpickler in Python, because a few bytes of a damaged file can make the unpickler in C
+    allocate gigabytes. Raises UnpicklingError if text or bytes are longer than the file.
     """
 
     dispatch = pickle._Unpickler.dispatch | {pickle.BYTEARRAY8[0]: pickle._Unpickler.load_binbytes8}

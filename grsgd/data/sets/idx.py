@@ -21,13 +21,14 @@ MAX_BYTES = 2**26
 
 
 def mnist_files(directory: Path) -> list[Path]:
-    """Return the paths of ``FILES`` in this package's layout or torchvision's; MissingData if neither is there."""
+    """Return the paths of ``FILES`` in this package's layout or torchvision's; raises MissingData if the files are in
+    neither layout."""
     return find_files([directory / "mnist", directory / "MNIST" / "raw"], FILES, ENDINGS)
 
 
 def fashion_files(directory: Path) -> list[Path]:
-    """Return the paths of ``FILES`` in this package's layout, torchvision's or Debian's; MissingData if none is
-    there."""
+    """Return the paths of ``FILES`` in this package's layout, torchvision's or Debian's; raises MissingData if the
+    files are in no such layout."""
     installed = Path("/usr/share/datasets/fashion-mnist")
     return find_files([directory / "fashion-mnist", directory / "FashionMNIST" / "raw", installed], FILES, ENDINGS)
 

@@ -122,8 +122,8 @@ def _is_hidden(entry: os.DirEntry) -> bool:
 
 
 class _Decoder:
-    """Batches as items: item (position, sample numbers) is a whole batch, so that random numbers depend on its
-    place."""
+    """Data set for a `DataLoader` in which each item is a whole batch. The index of an item is (position of the batch,
+    sample numbers), so that random numbers depend on the position."""
 
     def __init__(self, folder: Path, files: np.ndarray, size: int, seed):
         self.folder, self.files, self.size, self.seed = folder, files, size, seed
@@ -206,8 +206,8 @@ def decode(path: Path, size: int, rng: np.random.Generator | None) -> np.ndarray
 def in_8_bits(image: PIL.Image.Image) -> PIL.Image.Image:
     """Return an image with the upper 8 of 16 bits per pixel; an image of 8 bits is returned unchanged.
 
-    Pillow reads colour images of 16 bits in the same way. Raises ValueError for 32 bits and floats: no file says which
-    values are black and white, and Pillow makes all of them white, or black.
+    Pillow reads colour images of 16 bits in the same way. Raises ValueError for pixels of 32 bits and floats: such a
+    file does not say which values are black and white, and Pillow would make nearly all pixels white, or black.
     """
     from PIL import Image
 

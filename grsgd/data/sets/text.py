@@ -9,7 +9,7 @@ MOBY_DICK = "moby-dick.txt"
 
 
 def moby_dick_file(directory: Path) -> list[Path]:
-    """Return the path of the novel; MissingData if it is not there."""
+    """Return the path of the novel; raises MissingData if the file does not exist."""
     return find_files([directory / "moby-dick"], [MOBY_DICK])
 
 

@@ -19,8 +19,9 @@ class Cable(NamedTuple):
 class Cabling:
     """Places that are joined by cables; all cables have one bandwidth and latency unless a subclass overrides `cable`.
 
-    bandwidth: bytes/s. latency: s. ``places``: the greatest number of ranks.
-    A route is computed when it is first needed, because few of all pairs of ranks ever send to each other.
+    ``bandwidth``: bandwidth of a cable in bytes/s. ``latency``: latency of a cable in s. ``places``: number of ranks
+    for which the network has room. A route is computed when it is first needed, because few of all pairs of ranks ever
+    send to each other.
     """
 
     places: int

@@ -43,7 +43,7 @@ from grsgd.simulate.calibration.spread import Spread
 LARGE_BYTES = 4 * 1024 * 1024
 """Size in bytes of the messages that measure the bandwidth."""
 MAX_ROUNDS, MIN_ROUNDS = {8: 1000, LARGE_BYTES: 30}, 5
-"""Greatest number of round trips by bytes of the message; and the least number, even if they exceed `SECONDS`."""
+"""Most round trips, by bytes of the message; least round trips, even if they take longer than `SECONDS` seconds."""
 SECONDS = 0.5
 LEAST_QUEUE_BYTES, MOST_QUEUE_BYTES, QUEUE_ROUNDS = 256 * 1024, 1024 * 1024, 9
 """Bounds in bytes of the messages that measure a sender's queue, and the number of rounds, which send three messages.
@@ -205,7 +205,7 @@ def measure_processor(
     if comm.rank in others:
         told = driver.start(ended(comm.Irecv(np.zeros(1, np.uint8), here, tags.CALIBRATION_SIGNAL)))
         while not told.Test() and time.monotonic() < deadline:
-            driver.run(computing_of(step))  # so that shared cores are as busy as in a training
+            driver.run(computing_of(step))  # keeps shared cores as busy as a training
     else:
         found = MessageMeter(driver, comm, here, there, step, let_others_wait).measure(float(slowest.max()), exchanges)
     all_there = driver.start(barrier(comm))  # in the background: in the foreground the wait might exceed the timeout
@@ -225,7 +225,7 @@ def measure_pairs(comm, hosts: list[str]):
     """Schedule: measure the pairs (i, i+1) one after the other; returns a list with this rank's pair (rank, rank + 1).
 
     hosts: the host of each rank. Within a host the bandwidth is measured with messages in both directions at once:
-    there the limits are processors and memory, which copy the messages of both directions, and not a wire.
+    within a host not a wire is the limit but processors and memory, which copy the messages of both directions.
 
     A rank begins with its pair when the pair before has ended, so no other message is under way. The first byte of each
     message says whether another round trip follows: rank i decides by the clock.

@@ -12,7 +12,7 @@ from grsgd.simulate.calibration.messages import EXCHANGES, SMALL
 BATCHES_BESIDE, EXCHANGES_BESIDE = 15, 20
 """Number of batches, and number of short messages per batch, that each rank sends to the next rank.
 
-They are sent one after the other while all ranks compute, and only if a thread moves messages.
+The messages are sent one after the other while all ranks compute, and only if a thread moves messages.
 """
 
 

@@ -12,7 +12,7 @@ POLL_EVERY = 100
 def work_of(seconds: float, poll: Callable[[], None]) -> Callable[[], None]:
     """Return a function that takes about ``seconds`` of a core, with the same work at each call.
 
-    It calls ``poll()`` every `POLL_EVERY` products, as a backward pass does.
+    The returned function calls ``poll()`` every `POLL_EVERY` products, as a backward pass does.
     """
 
     def work(times: int):

@@ -43,7 +43,7 @@ PINGS, PINGS_BESIDE = 2, 8
 A computing rank notices a message late by any time up to the length of a gradient, so it is asked more often.
 """
 SILENCE = 20e-3
-"""Seconds of silence after which a waiting rank sleeps."""
+"""Seconds without a message after which a waiting rank sleeps between two looks for messages."""
 QUESTION_BYTES = 64 * 1024
 """Bytes of a question that measures how soon a rank notices a message."""
 EXCHANGES, WAITS, WAIT_SECONDS = 25, 9, 0.1
@@ -52,9 +52,11 @@ EXCHANGES, WAITS, WAIT_SECONDS = 25, 9, 0.1
 Two ranks that do nothing else exchange messages, and then wait, to measure how much of a quota each of the two takes.
 """
 EAGER_BYTES = [2**power for power in range(10, 23)]
-"""Bytes of the messages that are tested for leaving before their receive is posted."""
+"""Sizes in bytes of the messages with which eager sending is tested, in which a message leaves before its receive is
+posted."""
 PATIENCE = 0.05
-"""Seconds without leaving after which a message counts as not eager; three times its seconds on the wire are added."""
+"""A message that has not left after this number of seconds, plus three times its seconds on the wire, counts as not
+eager."""
 
 
 class ProcessorTimes(NamedTuple):
@@ -183,10 +185,11 @@ class MessageMeter:
         return [share * seconds / count for share, count in zip(trusted(shares), counts, strict=True)]
 
     def rounds(self, shares: list[np.ndarray]) -> Iterator[None]:
-        """Iterate over rounds, on both ranks, until rank ``here`` knows the mean of ``shares`` by the clock.
+        """Iterate over rounds of measurement, on both ranks, until rank ``here`` knows the mean of ``shares`` precisely
+        enough.
 
-        Each round appends to ``shares``. The rounds also end when `COST_SECONDS` are over, because rounds take longer
-        than planned if other programs run.
+        The caller appends one element to ``shares`` in each round. The rounds also end when `COST_SECONDS` seconds are
+        over, because rounds take longer than planned if other programs run.
         """
         begin = time.perf_counter()
         for _ in range(self.most_rounds):
@@ -198,7 +201,7 @@ class MessageMeter:
     def polling(self) -> Spread | None:
         """Return by which share a computation of rank ``here`` takes longer while a background schedule waits.
 
-        The schedule waits for a message. Returns None on the other rank.
+        The background schedule waits for a message. Returns None on the rank that is not ``here``.
         """
         shares = []
         for _ in self.rounds(shares):
@@ -238,8 +241,8 @@ class MessageMeter:
     def send_all(self, nbytes: int, pause: float, stop: list[bool], begin: Sequence[bool] = (True,)):
         """Schedule: send a message after each ``pause`` in seconds; return the number of messages.
 
-        The first message leaves when ``begin[0]`` is true. The message after ``stop[0]`` has become true is the last
-        one.
+        The first message leaves when ``begin[0]`` is true. The first message after ``stop[0]`` has become true is the
+        last message.
         """
         message = np.zeros(nbytes, np.uint8)
         yield Until(lambda: begin[0], "the first message")
@@ -286,7 +289,8 @@ class MessageMeter:
     def answers(self, computes: bool = False, warns: bool = False) -> np.ndarray:
         """Return the seconds of each answer of rank ``here``, on both ranks.
 
-        computes: whether ``here`` computes meanwhile. warns: whether a short message arrives just before each question.
+        computes: whether rank ``here`` computes while it waits for questions. warns: whether a short message arrives at
+        rank ``here`` just before each question.
         """
         seconds = np.zeros((PINGS_BESIDE if computes else PINGS) * self.most_rounds)
         if not self.is_here:
@@ -339,9 +343,10 @@ class MessageMeter:
         return seconds
 
     def look_seconds(self) -> list[float]:
-        """Return the seconds of the processor that one look for messages takes on rank ``here``, for each wait.
+        """Return, for each of several waits, the processor seconds that one look for messages takes on rank ``here``.
 
-        A rank that has waited for long looks after each `SLEEP_SECONDS`. On the other rank the numbers mean nothing.
+        A rank that has waited for long looks after each `SLEEP_SECONDS`. The numbers that the other rank returns mean
+        nothing.
         """
 
         def late_message():
@@ -360,7 +365,7 @@ class MessageMeter:
     def eager_bytes(self, seconds_per_byte: float) -> int:
         """Return the bytes of the longest tested message that leaves rank ``here`` before its receive is posted.
 
-        Returns 0 if no tested message does, and 0 on the other rank.
+        Returns 0 if no tested message leaves before its receive is posted, and 0 on the rank that is not ``here``.
         """
         longest = 0
         for nbytes in EAGER_BYTES:

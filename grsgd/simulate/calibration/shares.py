@@ -21,7 +21,7 @@ PRECISION = 5e-3
 def seconds_now() -> np.ndarray:
     """Return seconds by the clock, of this process, and of the thread that moves messages: float64 of shape [3].
 
-    The last two are processor time; the second one includes the third.
+    The second and the third number are processor times; the second number includes the third.
     """
     return np.array([time.perf_counter(), time.process_time(), ENGINE.thread_cpu_seconds])
 

@@ -34,7 +34,8 @@ CALLS = ("Isend", "Issend", "Irecv", "Ibcast", "Iallreduce", "Iprobe")
 
 
 class WorkMeter:
-    """Processor time, in seconds, of the thread that makes this meter, in excess of ``alone`` seconds per step."""
+    """Meter of the processor time, in seconds, of the thread that makes the meter. For each step ``alone`` seconds are
+    subtracted, the time of a step on one rank without other ranks."""
 
     def __init__(self, alone: float):
         self.alone, self.seconds = alone, 0.0
@@ -77,7 +78,7 @@ class WorkMeter:
 
 
 class MeteredBackend(MpiBackend):
-    """An `MpiBackend` that knows the `WorkMeter` of its communicators."""
+    """An `MpiBackend` with the `WorkMeter` that must not count the calls of its communicators."""
 
     def __init__(self, mpi, timeout: float, meter: WorkMeter):
         super().__init__(mpi, timeout)

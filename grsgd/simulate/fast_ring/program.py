@@ -1,4 +1,5 @@
-"""The messages and waits of a schedule's ranks, recorded without a clock, if they do not depend on times."""
+"""Record of the messages and waits of a communication pattern on all ranks, made without a clock; possible if neither
+depends on times."""
 
 from collections import defaultdict
 from typing import NamedTuple
@@ -37,7 +38,7 @@ class ProgramBackend:
         self.rank, self.size, self.between = rank, size, between
         self.steps: list[tuple[int, list[int]]] = []
         self.sent: dict[int, list[int]] = defaultdict(lambda: [0, 0])
-        """Number of messages and their total bytes, by receiver."""
+        """Number of messages with a payload, and their total bytes, for each receiver."""
 
     def Isend(self, array, dest, tag):
         count = self.sent[dest]
@@ -64,7 +65,7 @@ class Program(NamedTuple):
     nbytes: np.ndarray
     """Bytes of each message."""
     connection: np.ndarray
-    """Number of the connection of each message."""
+    """Number of each message's connection, which is the connection's row in `ends`."""
     ends: np.ndarray
     """Sender and receiver of each connection, two columns."""
     sent: list[dict[int, list[int]]]

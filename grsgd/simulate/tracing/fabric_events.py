@@ -19,19 +19,19 @@ class FabricObserver(Protocol):
     """
 
     def sent(self, sending):
-        """Note that a message has been posted."""
+        """Record that a message has been posted."""
 
     def posted(self, receiving):
-        """Note that a receive has been posted; its message may not be known yet."""
+        """Record that a receive has been posted; its message may not be known yet."""
 
     def left(self, sending):
-        """Note that the last byte has left; the sender does not know it yet."""
+        """Record that the last byte has left; the sender does not know it yet."""
 
     def received(self, sending):
-        """Note that a message has arrived and been received; the receiver does not know it yet."""
+        """Record that a message has arrived and been received; the receiver does not know it yet."""
 
     def completed(self, waitable):
-        """Note that a sending or a receiving is complete; the schedule that waits for it does not know it yet."""
+        """Record that a sending or a receiving is complete; the schedule that waits for it does not know it yet."""
 
 
 class ObservedSending(Sending):
@@ -99,7 +99,8 @@ class CopySent:
 
 
 class CopiesLeft(Waitable):
-    """The waitable of the root of a broadcast; ``ops``: the operations that a trace keeps of all copies."""
+    """Event that the root of a broadcast waits for: all copies have left. ``ops``: operations in the trace that stand
+    for the copies."""
 
     __slots__ = ("ops",)
 

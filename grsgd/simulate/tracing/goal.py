@@ -175,9 +175,9 @@ class GoalReader:
 
     def open(self, rank: int):
         if self.ranks is None or self.rank is not None:
-            raise self.complaint(f"rank {rank}: must come after num_ranks and after the }} of another rank")
+            raise self.complaint(f"rank {rank}: must come after num_ranks, and after the }} that ends another rank")
         if rank >= len(self.ranks) or rank in self.filled:
-            raise self.complaint(f"rank {rank}: allowed: 0 to {len(self.ranks) - 1}, each once")
+            raise self.complaint(f"rank {rank}: allowed are ranks 0 to {len(self.ranks) - 1}, each once")
         self.rank, self.labels = rank, {}
         self.filled.add(rank)
 

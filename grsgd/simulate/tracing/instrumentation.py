@@ -37,7 +37,7 @@ class Instrumentation:
         self.traced: Trace | None = None
 
     def check(self, out: Path, can_die: bool, spec: NetworkSpec, sends_early: bool = False):
-        """Check before training that the files can be written.
+        """Check before training that the files of the timeline and of the trace can be written.
 
         ``can_die``: whether processes may die. ``sends_early``: whether ranks send parts of a gradient while they
         compute the rest. Raises ConfigError and RunFileError.
@@ -100,14 +100,14 @@ class Instrumentation:
         return observed(schedule, self.timelines[process]) if self.timelines else schedule
 
     def begin(self, now: float):
-        """Note that training begins at the moment ``now``."""
+        """Record that training begins at the moment ``now``."""
         for timeline in self.timelines:
             timeline.begin(now)
         if self.traced is not None:
             self.traced.begin()
 
     def end(self):
-        """Note that training has ended."""
+        """Record that training has ended."""
         if self.traced is not None:
             self.traced.is_on = False
 

@@ -177,7 +177,7 @@ class GoalReplay:
         self.release(self.after_end.pop(place, ()))
 
     def release(self, places):
-        """Note for each of ``places`` that one of the events for which it waits has happened."""
+        """Record for each of ``places`` that one of the events for which it waits has happened."""
         for place in places:
             self.missing[place] -= 1
             if not self.missing[place]:

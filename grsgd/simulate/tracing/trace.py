@@ -2,9 +2,9 @@
 
 Each schedule of a rank has a *course*: its last operation, and the events for which it has waited since. The next
 operation begins when these events have ended and the last operation has begun. A schedule that starts another schedule
-hands its course on. A schedule that waits for the end of another takes over the other's course. Flags that several
-schedules of a rank share (`Signal`, `Until`) do not tell which schedule has set them. A schedule that waits for a flag
-therefore takes over the courses of all schedules of its rank.
+hands its course on to the new schedule. A schedule that waits for the end of another takes over the other's course.
+Flags that several schedules of a rank share (`Signal`, `Until`) do not tell which schedule has set them. A schedule
+that waits for a flag therefore takes over the courses of all schedules of its rank.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class TracedDriver(SimulatedDriver):
 class Trace:
     """A record of all operations of the ranks of a simulated run after `begin`.
 
-    It is an observer of the fabrics (`grsgd.simulate.tracing.fabric_events.FabricObserver`).
+    A trace is an observer of the fabrics (`grsgd.simulate.tracing.fabric_events.FabricObserver`).
     """
 
     def __init__(self, env, ranks: int):
@@ -193,7 +193,7 @@ class Trace:
         return None
 
     def has_waited(self, course: Dependencies, pollable, event: TracedOperation | None, alone: bool):
-        """Note that a schedule has waited for ``pollable``; ``alone``: whether it waited for nothing else meanwhile."""
+        """Record a schedule's wait for ``pollable``; ``alone``: whether the schedule waited for nothing else."""
         if not self.is_on:
             return
         if event is not None:

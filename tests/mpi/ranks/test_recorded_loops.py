@@ -230,7 +230,7 @@ def test_what_cannot_be_recorded_is_refused_on_all_ranks(folder):
     optimizer = distributed(model)
     wrong = [
         ({"batch_size": 0}, "batch_size = 0: must be a whole number above 0"),
-        ({"seed": "one"}, "seed = 'one': must be int"),
+        ({"seed": "one"}, "seed = 'one': must be of type int"),
     ]
     for options, words in wrong:
         with pytest.raises(ValueError, match=words), grsgd.recording(folder / "mine.h5", optimizer, **options):

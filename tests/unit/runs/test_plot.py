@@ -202,7 +202,7 @@ def test_panels_labels_title_and_size_are_chosen(save, tmp_path):
     for panels in (["nothing"], ["accuracy/speed"], ["sent/time"]):
         with pytest.raises(UsageError, match=r"no panel .*; they have accuracy, train_loss, samples, step, sent, "):
             plot(paths, panels=panels)
-    with pytest.raises(UsageError, match=r"^--labels: 1 for 2 curves, which are: gossip, 4 ranks; sync, 4 ranks$"):
+    with pytest.raises(UsageError, match=r"^--labels: 1 given for 2 curves, which are: gossip, 4 ranks; sync, 4 rank"):
         plot(paths, labels=["ours"])
 
 

@@ -196,7 +196,7 @@ def test_import_is_light():
         (lambda run: run.attributes.pop("algorithm"), "attribute 'algorithm' is missing"),
         (lambda run: run.attributes.update(seed=None), "attribute 'seed' is missing"),
         (lambda run: run.attributes.update(ranks="4"), "attribute 'ranks' must be int, not str"),
-        (lambda run: run.attributes["hosts"].pop(), "attribute 'hosts' must name a host per rank: 3 for 4"),
+        (lambda run: run.attributes["hosts"].pop(), "attribute 'hosts' has 3 names for 4 ranks"),
         (lambda run: run.curve.pop("time"), "dataset 'curve/time' is missing"),
         (lambda run: run.traffic.pop("headers"), "dataset 'traffic/headers' is missing"),
         (

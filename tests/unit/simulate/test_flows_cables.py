@@ -263,7 +263,7 @@ def test_a_run_file_of_a_switch_has_no_cables(tmp_path, capsys):
 def test_check_knows_the_topology(tmp_path, capsys):
     assert simulated(tmp_path, "--check", "--topology", "torus:2x4")[0] == 0
     assert simulated(tmp_path, "--check", "--topology", "torus:2x3")[0] == 2
-    assert "--topology: torus:2x3 has places for 6 ranks, and there are 8 ranks" in capsys.readouterr().err
+    assert "--topology: torus:2x3 has places for 6 ranks, and the run has 8 ranks" in capsys.readouterr().err
 
 
 # ---- max-min fairness on routes

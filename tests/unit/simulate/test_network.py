@@ -123,7 +123,7 @@ def test_file(file):
     assert spec.compute.slowdown == {1: 2.0}
     spec.check_ranks(3)
     for ranks, named in ((2, "link from 1 to 2"), (1, "link from 0 to 1")):
-        with pytest.raises(ConfigError, match=f"{named}: there are {ranks} ranks; allowed: 0 to {ranks - 1}"):
+        with pytest.raises(ConfigError, match=f"{named}: the run has {ranks} ranks; allowed numbers: 0 to {ranks - 1}"):
             spec.check_ranks(ranks)
 
 

@@ -332,7 +332,7 @@ def test_refusals(ranks, options, reason):
 
 def test_links_of_ranks_that_are_not_there():
     spec = network_of(link=[{"from": 0, "to": 7}], name="net.toml")
-    with pytest.raises(ConfigError, match="net.toml: link from 0 to 7: there are 3 ranks; allowed: 0 to 2"):
+    with pytest.raises(ConfigError, match="net.toml: link from 0 to 7: the run has 3 ranks; allowed numbers: 0 to 2"):
         Simulation(config("grsgd"), 3, spec, CONSTANT)
 
 

@@ -199,7 +199,7 @@ def test_text_is_cut_into_windows_that_follow_one_another():
     assert x.tolist() == [list(range(7)), list(range(77, 84))]
     assert y.tolist() == [list(range(1, 8)), list(range(78, 85))]
     assert (len(dataset.train), len(dataset.test), dataset.shape, dataset.classes) == (12, 1, (7,), 256)
-    with pytest.raises(DataError, match="too few such windows"):
+    with pytest.raises(DataError, match="too short for windows of this length"):
         dataset_of_text("mine", bytes(range(100)), 10, "here")
 
 
@@ -211,7 +211,7 @@ def test_text_is_cut_into_windows_that_follow_one_another():
         ("task={name='classification'}", "is for classes, and the targets of text are tokens: name another"),
         ("task={name='regression'}", "task.name = 'regression': is for numbers, and the targets of text are tokens"),
         ("data.file=3", "no "),
-        ("data.file=short.txt", "block is 16: a text of 3 bytes has too few such windows"),
+        ("data.file=short.txt", "block is 16: a text of 3 bytes is too short for windows of this length"),
     ],
 )
 def test_what_text_is_not_for(setting, words, tmp_path, capsys):

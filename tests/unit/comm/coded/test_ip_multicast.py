@@ -557,7 +557,7 @@ def test_options_of_ip_multicast_need_it():
     assert CSSGDOptions(transport="auto", rate="1gbit", mtu=1500).settings(3) == Settings(125e6, None, 1500, seed=3)
     assert SSGDOptions(transport="ip-multicast", loss=0.2, burst=4.0).settings(0).burst == 4.0
     for wrong, message in (
-        ({"rate": "1gbit"}, "rate with transport = 'multicast': only 'ip-multicast' and 'auto' have it"),
+        ({"rate": "1gbit"}, "rate with transport = 'multicast': needs transport = 'ip-multicast' or 'auto'"),
         ({"transport": "unicast", "loss": 0.1}, "loss with transport = 'unicast'"),
         ({"transport": "auto", "rate": "fast"}, "rate 'fast': not a number with a unit"),
         ({"transport": "auto", "burst": 2.0}, "burst = 2 without loss"),

@@ -123,7 +123,7 @@ def test_symmetric(name, n):
     if name not in directed or n < 3:
         build(name, n).require_symmetric()
     elif (name, n) != ("exponential", 3):  # where all are neighbours
-        assert "and none back" in refusal(build(name, n).require_symmetric)
+        assert "and no edge back" in refusal(build(name, n).require_symmetric)
 
 
 @pytest.mark.parametrize(

@@ -318,7 +318,7 @@ def test_every_rank_needs_a_place():
     spec = network("torus:2x2")
     spec.check_ranks(3, 1)
     for ranks, spares, there in ((5, 0, "5 ranks"), (3, 2, "3 ranks and 2 spares")):
-        with pytest.raises(ConfigError, match=f"--network: torus:2x2 has places for 4 ranks, and there are {there}"):
+        with pytest.raises(ConfigError, match=f"--network: torus:2x2 has places for 4 ranks, and the run has {there}"):
             spec.check_ranks(ranks, spares)
     own = network_of(medium="cables", cable=[{"from": "s", "to": [0, 1, 3]}])
     own.check_ranks(2)
