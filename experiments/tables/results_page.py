@@ -21,6 +21,8 @@ SHOWN = (DESK, SMOKE)
 """The scales of the page, the scale with the most evidence first."""
 MOST_BYTES = 10_000
 """Greatest size of the page, in bytes; undecided and untried claims without room are only on the papers' pages."""
+FEW_TARGETS = 10
+"""Number of targets with runs from which on a scale's targets are not named on the page."""
 FOREST, STRIP, CASES = "forest.svg", "break-even.svg", "cases.csv"
 """Files next to the papers' pages: the pictures of the page, and the table of all cases."""
 
@@ -68,6 +70,7 @@ def fitting(
     """Return the page, with as many lines in each list as there is room for. Raises ValueError if there is no room."""
     values = {
         "scales": scales,
+        "few": FEW_TARGETS,
         "papers": papers,
         "counted": counted(papers),
         "tried": tried,

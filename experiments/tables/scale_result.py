@@ -34,9 +34,9 @@ class ScaleResult:
         return SCALES[self.name].description
 
     @property
-    def has_runs(self) -> bool:
-        """Return whether any outcome has runs, and not just counts and formulas."""
-        return any(outcome.runs for outcome in self.outcomes.values())
+    def with_runs(self) -> list[str]:
+        """Return the targets whose outcomes have runs, and not just counts and formulas."""
+        return sorted(target for target, outcome in self.outcomes.items() if outcome.runs)
 
     def told(self, key: str) -> str:
         """Return the different values of a key in the provenance of the outcomes."""

@@ -93,7 +93,7 @@ def error_note(errors: Iterable[tuple], which: str, what: str = "times") -> str:
     """
     ordered = sorted(errors, key=lambda error: error[1])
     if not ordered:
-        return "not held against the clock here"
+        return "not compared with the clock here"
     words = [f"{name} {share:+.0%}" for name, share, *_ in ordered]
     if len(words) > MOST_ERRORS:
         middle = median(error[1] for error in ordered)

@@ -115,7 +115,9 @@ def test_evidence_of_all_scales_is_one_answer(paper):
 def test_a_scale_without_runs_is_said_to_have_none(paper):
     make(paper, "smoke", "fast-time", "faster")
     make(paper, "desk", "fast-traffic", "traffic", runs=[], findings=[])
-    assert "No run of `desk` is recorded today" in built(paper) and "No run of `smoke`" not in built(paper)
+    page = built(paper)
+    assert "Of `desk` no target has runs today." in page
+    assert "Of `smoke` only these targets have runs today: `fast-time`." in page
 
 
 def test_one_rank_alone_is_compared_with_in_words(paper, monkeypatch):

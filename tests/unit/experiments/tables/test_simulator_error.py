@@ -55,7 +55,7 @@ def test_errors_under_the_condition_of_a_case_count_before_those_of_others():
     of_others = case_with_error(CASE, [], [OURS, THEIRS])
     assert of_others.kind == EVIDENCE and "of other trainings" in of_others.simulator_error
     unknown = case_with_error(CASE, [], [])
-    assert unknown.kind == EVIDENCE and unknown.simulator_error == "not held against the clock here"
+    assert unknown.kind == EVIDENCE and unknown.simulator_error == "not compared with the clock here"
 
 
 def of_calibrations(*savings: float) -> Sample:
