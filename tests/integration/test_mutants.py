@@ -70,7 +70,7 @@ from tests.mutants import trial
 from tests.mutants.changes import Mutant
 from tests.mutants.trial import in_children, killer, reached
 
-trial.SECONDS_FOR_A_TEST = 1
+trial.SECONDS_FOR_A_TEST = 4
 path, tests, texts = json.load(sys.stdin)
 works = [("lines", partial(reached, tests[0].partition("::")[0], [path]))]
 for name, text in texts.items():
