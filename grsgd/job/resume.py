@@ -1,4 +1,4 @@
-"""Run that goes on from a checkpoint: the choice of the checkpoint, and the state that each rank takes from it."""
+"""Run that goes on from a checkpoint, on the same or another number of ranks: which checkpoint, and each rank's state."""
 
 import math
 import sys
