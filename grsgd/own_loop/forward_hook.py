@@ -1,4 +1,4 @@
-"""Hook that notices forward passes in training, in a user's own loop, also passes that torch compiles or transforms."""
+"""Hook that notices forward passes in training, in a user's own loop, also if torch compiles or transforms them."""
 
 from collections.abc import Callable, Mapping
 
