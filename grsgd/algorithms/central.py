@@ -47,12 +47,12 @@ class CentralAlgorithm(Algorithm, name=None):
 
     def serve(self) -> Generator:
         """Schedule, called repeatedly on a rank that does not train: return whether all workers have ended."""
-        raise NotImplementedError(f"{self.name} has ranks that do not train and no serve()")
+        raise NotImplementedError(f"{self.name}: algorithms with ranks that do not train must define serve()")
 
     def broadcast_model(self, comm) -> Generator:
         """Schedule, on all ranks of ``comm`` at once: turn the content of snapshots into the model that is
         evaluated."""
-        raise NotImplementedError(f"{self.name} has a central model and no broadcast_model()")
+        raise NotImplementedError(f"{self.name}: algorithms with a central model must define broadcast_model()")
 
 
 def workers_of(algorithm: type[Algorithm], options, ranks: int) -> int:

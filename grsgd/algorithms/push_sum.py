@@ -83,11 +83,11 @@ class PushSum(OnTopology, name=None):
 
     def due(self) -> bool:
         """Return whether to push after this step."""
-        raise NotImplementedError(f"{self.name} has no due()")
+        raise NotImplementedError(f"{self.name}: algorithms with push-sum must define due()")
 
     def choose(self, neighbours: list[int]) -> int:
         """Return the rank among ``neighbours`` to push to."""
-        raise NotImplementedError(f"{self.name} has no choose()")
+        raise NotImplementedError(f"{self.name}: algorithms with push-sum must define choose()")
 
     def receive_from(self, sources: Collection[int]):
         """Start to receive in the background, separately from each of the ranks ``sources`` (or `ANY_RANK`)."""

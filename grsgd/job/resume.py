@@ -1,4 +1,4 @@
-"""Run that goes on from a checkpoint, on the same or another number of ranks: which checkpoint, and each rank's state."""
+"""Run that goes on from a checkpoint, on any number of ranks: the choice of the checkpoint, and each rank's state."""
 
 import math
 import sys

@@ -81,7 +81,7 @@ def test_a_time_limit_ends_the_process_after_a_line(monkeypatch):
     monkeypatch.setattr(watchdog.os, "_exit", lambda code: (said.append(code), ended.set()))
     with watchdog.within(0.0, "making a communicator"):
         assert ended.wait(30)
-    line = "\ngrsgd: rank 3: making a communicator: not done after 0 s: another rank has not called it, has stopped "
+    line = "\ngrsgd: rank 3: making a communicator: not done after 0 s: another rank has not joined, has stopped "
     assert said == [pytest.approx(0.15), f"{line}or has died\n", watchdog.PASSING_ON_SECONDS, 1]
     monkeypatch.setattr(watchdog, "rank", lambda: None)
     watchdog.say("no rank")

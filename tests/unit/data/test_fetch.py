@@ -250,7 +250,7 @@ def test_fashion_fails(fashion, tmp_path, tools):
 def test_sets_that_need_no_fetching(tmp_path):
     said = []
     assert fetch.fetch("digits", tmp_path, said.append).name == "digits.csv.gz"
-    assert "extra `data`" in said[0]
+    assert "grsgd[data]" in said[0]
     assert "train/<class>/*" in refused("imagefolder", tmp_path)
     assert "generated" in refused("synthetic", tmp_path)
     assert "unknown data set mnst" in refused("mnst", tmp_path)

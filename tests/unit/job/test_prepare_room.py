@@ -38,7 +38,7 @@ def test_snapshots_that_do_not_fit_are_refused_before_training(monkeypatch, tmp_
     chosen = parsed(tmp_path, name="dpsgd", snapshots=10**6)
     model = simulated(tmp_path, name="dpsgd").trainers[0].replica.model
     monkeypatch.setattr(prepare.shutil, "disk_usage", lambda folder: SimpleNamespace(free=2**30))
-    with pytest.raises(ConfigError, match=r"train.snapshots = 1000000: .* GiB a rank do not fit into "):
+    with pytest.raises(ConfigError, match=r"train.snapshots = 1000000: .* GiB per rank do not fit into "):
         prepare.check_room(chosen, model)
     monkeypatch.setattr(prepare.shutil, "disk_usage", lambda folder: SimpleNamespace(free=2**50))
     prepare.check_room(chosen, model)

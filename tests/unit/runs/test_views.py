@@ -49,7 +49,7 @@ def test_frames():
     assert ranks["wait_seconds"].tolist() == [0, 1, 2] and ranks.index.name == "rank"
     sent = traffic.set_index(["sender", "receiver"])["sent"]
     assert len(traffic) == 9 and sent[1, 1] == 0 and sent[2, 0] == 1024**2
-    with pytest.raises(ValueError, match=r"to_pandas\('time'\): allowed: 'curve', 'ranks', 'traffic'"):
+    with pytest.raises(ValueError, match=r"to_pandas\('time'\): the allowed tables are 'curve', 'ranks', 'traffic'"):
         run.to_pandas("time")
 
 

@@ -29,9 +29,17 @@ def test_a_killed_process_costs_what_was_being_made_in_it(tmp_path):
 class Circle:
     """An object that only the garbage collector frees, as the trainers of a simulation are."""
 
+    alive = 0
+
     def __init__(self, freed):
-        self.itself, self.data = self, b"1" * LARGE
-        weakref.finalize(self, freed.touch)
+        self.itself = self
+        Circle.alive += 1
+        weakref.finalize(self, note_end, freed)
+
+
+def note_end(freed):
+    Circle.alive -= 1
+    freed.touch()
 
 
 def make_circle(item, folder):
@@ -43,5 +51,12 @@ def make_circle(item, folder):
 
 def test_no_run_keeps_much_memory_when_it_is_over(tmp_path, monkeypatch):
     monkeypatch.setattr(parallel, "MOST_LEFT", LARGE // 2)
+    monkeypatch.setattr(parallel, "memory", lambda: LARGE * Circle.alive)
     assert list(make_in_parallel(make_circle, range(4), tmp_path, 1)) == [0, 1, 2, 3]
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"freed {item}" for item in range(4)]
+
+
+def test_the_memory_of_a_process_is_read():
+    before = parallel.memory()
+    held = b"1" * LARGE
+    assert parallel.memory() >= before + LARGE // 2 and len(held) == LARGE
