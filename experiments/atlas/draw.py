@@ -61,7 +61,8 @@ def draw(results: Results, out: Path):
 
     Solid lines are simulated, markers measured, and dashed grey lines the formula for all-reduce, one per period.
     """
-    columns = [("gpt", 1), *(("cnn", slower) for slower in SLOWER)]  # of other combinations, only single points exist
+    # other pairs of task and straggler have single points only, which make no curve
+    columns = [("gpt", 1), *(("cnn", slower) for slower in SLOWER)]
     figure = Figure(figsize=(11, 7), layout="constrained")
     panels = figure.subplots(2, len(columns), sharex=True, squeeze=False)
     rates = [rate(name) * 8 / 1e6 for name in RATES]

@@ -49,7 +49,7 @@ class Neighbour:
         yield self.comm.Irecv(self.change.array, self.source, TAG), self.comm.Isend(self.own.array, self.dest, TAG)
 
     def reading(self, read):
-        """Schedule: call ``read()`` while the other rank does not change its model."""
+        """Schedule that calls ``read()`` while the other rank does not change its model."""
         empty = [np.empty(1, np.uint8) for _ in range(4)]
         answer = self.comm.Irecv(empty[0], self.dest, ANSWER)
         announced = self.comm.Isend(empty[1], self.dest, TAG)

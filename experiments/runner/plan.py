@@ -61,7 +61,8 @@ class Plan:
         """Return the runs of each target whose learning rates are known, once each."""
         wanted: dict[str, list[RunSpec]] = {}
         for target in self.needs:
-            with suppress(MissingRun):  # reported when the target is shown
+            # a target with an unknown learning rate is left out here; the missing run is reported when it is shown
+            with suppress(MissingRun):
                 wanted[target] = self.needed(target, rate_of)
         is_wanted = {spec for specs in wanted.values() for spec in specs}
 

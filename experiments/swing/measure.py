@@ -75,7 +75,7 @@ def measure(point: AllreduceRun) -> AllreduceNumbers:
 
 
 def side_by_side(schedules: Sequence[Callable], comm, driver, nbytes: int):
-    """Schedule: all-reduce an array of ``nbytes`` bytes, one part of it with each of the schedules."""
+    """Schedule that all-reduces an array of ``nbytes`` bytes, one part of it with each of the schedules."""
     parts = chunks(ShapeOnlyArray(nbytes // 4, np.float32), len(schedules))
     running = [schedule(comm, part, tag) for tag, (schedule, part) in enumerate(zip(schedules, parts, strict=True))]
     if len(running) == 1:  # in the foreground, so that its times may be calculated

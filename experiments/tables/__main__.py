@@ -107,9 +107,9 @@ def only_one(folder: Path):
 def make_plans(options: argparse.Namespace, folder: Path) -> list[Plan]:
     """Return the plans of the chosen targets.
 
-    The first plan makes runs. If recorded runs count, there is one plan for each other code, with the targets all of
-    whose runs that code has made. If recorded runs are shown or packed, the last plan is for the code of the oldest
-    runs.
+    The first plan makes runs with the present code. If recorded runs count, each other version of the code that has
+    made runs gets a plan. Such a plan has the targets for which this version has made all runs. If recorded runs are
+    shown or packed, the last plan is for the version that has made the oldest runs.
     """
     scale = SCALES[options.scale]
     is_joined = scale.is_joined or options.recorded

@@ -18,11 +18,11 @@ from experiments.tables.trust import Trust
 from grsgd.files import atomic_write
 
 SHOWN = (DESK, SMOKE)
-"""The scales of the page, the scale with the most evidence first."""
+"""The scales that the page shows; the scale with the most evidence comes first."""
 MOST_BYTES = 10_000
 """Greatest size of the page, in bytes; undecided and untried claims without room are only on the papers' pages."""
 FEW_TARGETS = 10
-"""Number of targets with runs from which on a scale's targets are not named on the page."""
+"""A scale's targets are named on the page only if fewer than this number of them have runs."""
 FOREST, STRIP, CASES = "forest.svg", "break-even.svg", "cases.csv"
 """Files next to the papers' pages: the pictures of the page, and the table of all cases."""
 

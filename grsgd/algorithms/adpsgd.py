@@ -26,7 +26,9 @@ class ADPSGDOptions(Options):
     topology: str = Field("ring", **topology.OPTION)
     period: int = Field(1, ge=1, description="fewest local steps between two exchanges that an active rank begins")
     merge: Literal["average", "delta"] = Field(
-        "average", description="x = (x + y)/2, as in the paper, or x + (y - s)/2, where s was sent: keeps the mean"
+        "average",
+        description="average: x = (x + y)/2, as in the paper; delta: x + (y - s)/2 with the sent model s, which keeps "
+        "the mean",
     )
 
 
@@ -123,8 +125,8 @@ class ADPSGD(OnTopology, name="adpsgd"):
         return self.comm.Isend(finished, j, tags.ADPSGD_CALL, header=UNWEIGHTED_HEADER)
 
     def passive_gossip(self):
-        """Schedule: answer the models that active neighbours send, until all of them have ended their training. This
-        rank may have ended its own training before."""
+        """Schedule that answers the models that active neighbours send, until all of them have ended their training.
+        This rank may have ended its own training before."""
         while self.comm.survives_deaths or not self.all_have_finished():
             yield self.comm.Irecv(self.theirs.buffer, ANY_RANK, tags.ADPSGD_CALL)
             caller = self.theirs.sender

@@ -24,8 +24,8 @@ AGAIN_SECONDS, MOST_ROUNDS = 0.25, 101
 
 
 def choose_variant(comm: Communicator, driver, like: Flat):
-    """Schedule, on all ranks at once: return the name of the variant that is fastest for vectors such as ``like``, and
-    a line with the times of all variants.
+    """Schedule, called on all ranks at once, that returns the name of the fastest variant for vectors such as ``like``,
+    and a line with all variants' times.
 
     A time is the median over several all-reduces of the slowest rank's time, so all ranks return the same name. The
     variants that come close to the fastest are then tried again, in turns, because a machine may be slower for a while.
@@ -76,9 +76,9 @@ def rounds_again(seconds: float) -> int:
 
 
 def time_in_turns(actions: dict, rounds: int, comm: Communicator, driver):
-    """Schedule, on all ranks at once: return the median seconds of each action in ``actions`` over ``rounds`` rounds.
-    Each action runs twice per round, and only the second run counts: all ranks begin the second run in the state in
-    which the first run leaves them."""
+    """Schedule, called on all ranks at once, that returns the median seconds of each action in ``actions`` over
+    ``rounds`` rounds. Each action runs twice per round, and only the second run counts: all ranks begin the second run
+    in the state in which the first run leaves them."""
     taken = {name: [] for name in actions}
     for _ in range(rounds):
         for name, action in actions.items():

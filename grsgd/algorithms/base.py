@@ -175,7 +175,8 @@ class Algorithm:
 
     @classmethod
     def choose_options(cls, options: Options, trial: Trial) -> Generator:
-        """Schedule, on all ranks at once, before a run: decide the options that are still open, such as ``"auto"``.
+        """Schedule, called on all ranks at once before a run, that decides the options that are still open, such as
+        ``"auto"``.
 
         Returns the changed options by name, and the reasons by attribute of the run file.
         """
@@ -203,11 +204,11 @@ class Algorithm:
         self.update()
 
     def drain(self):
-        """Schedule, after the last step or before a checkpoint: take in every message under way and end all
-        activities."""
+        """Schedule, called after the last step or before a checkpoint, that takes in every message under way and ends
+        all activities."""
 
     def average(self) -> Generator:
-        """Schedule, after `drain`: make all replicas equal to the final model."""
+        """Schedule, called after `drain`, that makes all replicas equal to the final model."""
         return average_models(self.uncounted_comm, self.replica)
 
     def snapshot(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -266,7 +267,7 @@ class GradientAlgorithm(Algorithm, name=None):
         """
 
     def reduce(self) -> Generator:
-        """Schedule: replace ``replica.grads``, and the values behind the gradients, by their combination over all
+        """Schedule that replaces ``replica.grads``, and the values behind the gradients, by their combination over all
         ranks."""
         raise NotImplementedError(f"{self.name}: the traits have sends_gradients = True, so reduce() must be defined")
 

@@ -82,7 +82,7 @@ class BucketedMean:
             self.complete += 1
 
     def average_buckets(self):
-        """Schedule, in the background: average the gradients over all ranks, one bucket after the other."""
+        """Schedule, run in the background, that averages the gradients over all ranks, one bucket after the other."""
         for k, place in enumerate(self.places):
             yield Until(partial(self.is_complete, k), f"the gradients of bucket {k}")
             yield from self.allreduce(self.replica.grads.array[place])
@@ -91,7 +91,7 @@ class BucketedMean:
         return bucket < self.complete
 
     def finish(self):
-        """Schedule: finish the means of all buckets, after all gradients are complete."""
+        """Schedule that finishes the means of all buckets, after all gradients are complete."""
         self.complete = len(self.places)
         if self.averaging is None:  # no gradient was noted
             yield from self.average_buckets()

@@ -41,10 +41,10 @@ class ByAllreduce(Algorithm, name=None):
         return f'variant = "{options.variant}"', ", ".join(variant for variant in ALLREDUCE if variant not in refused)
 
     def in_place(self, flat: Flat):
-        """Schedule, on all ranks at once, in `start`: return ``flat``, moved to memory where all-reduces copy it
-        least."""
+        """Schedule, called on all ranks at once in `start`, that returns ``flat``, moved to memory where all-reduces
+        copy it least."""
         return in_place(self.comm, flat, self.options.variant)
 
     def allreduce(self, array):
-        """Schedule: replace ``array`` by its mean over all ranks, in place."""
+        """Schedule that replaces ``array`` by its mean over all ranks, in place."""
         return ALLREDUCE[self.options.variant](self.comm, array, scale=1 / self.comm.size)

@@ -42,15 +42,15 @@ class CentralAlgorithm(Algorithm, name=None):
         return None
 
     def rest(self):
-        """Schedule: take the place of `drain` before a checkpoint after which the run goes on with `begin`."""
+        """Schedule that takes the place of `drain` before a checkpoint after which the run goes on with `begin`."""
         return self.drain()
 
     def serve(self) -> Generator:
-        """Schedule, called repeatedly on a rank that does not train: return whether all workers have ended."""
+        """Schedule, called repeatedly on a rank that does not train, that returns whether all workers have ended."""
         raise NotImplementedError(f"{self.name}: algorithms with ranks that do not train must define serve()")
 
     def broadcast_model(self, comm) -> Generator:
-        """Schedule, on all ranks of ``comm`` at once: turn the content of snapshots into the model that is
+        """Schedule, called on all ranks of ``comm`` at once, that turns the content of snapshots into the model that is
         evaluated."""
         raise NotImplementedError(f"{self.name}: algorithms with a central model must define broadcast_model()")
 

@@ -143,8 +143,8 @@ class CSSGD(Summing, name="cssgd"):
         return chosen, reasons
 
     def choose_redundancy(self, load: Load):
-        """Schedule, on all ranks at once: return the redundancy r with the shortest predicted step, and the reason.
-        Call this method of an object with r = 1."""
+        """Schedule, called on all ranks at once, that returns the redundancy r with the shortest predicted step, and
+        the reason. Call this method of an object with r = 1."""
         scheme, n, length = self.options.scheme, self.comm.size, self.x.array.size
         allowed = allowed_redundancies(scheme, n, load.batch)
         empty = partial(empty_like, self.x.array)

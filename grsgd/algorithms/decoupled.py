@@ -141,7 +141,8 @@ class OuterServer(Server):
             self.closing.Test()
 
     def end_window(self, seconds: float, version: int):
-        """Schedule, in the background: after ``seconds`` seconds, end the grace window of model version ``version``."""
+        """Schedule, run in the background, that ends the grace window of model version ``version`` after ``seconds``
+        seconds."""
         yield Delay(seconds)
         with self.lock:
             if self.strategy.version == version:

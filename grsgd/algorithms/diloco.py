@@ -140,7 +140,7 @@ class DiLoCo(ByAllreduce, name="diloco"):
                 self.outer_step()
 
     def average_with_all(self):
-        """Schedule: average this step's fragment, and with the first fragment also the buffers."""
+        """Schedule that averages this step's fragment, and with the first fragment also the buffers."""
         if self.compressed:
             mean, x_prev = self.mean.tensor[self.part], self.x_prev[self.part]
             change = mean - x_prev

@@ -83,7 +83,7 @@ class DPSGD(OnTopology, name="dpsgd"):
 
 
 def neighbour_exchange(comm, x, receivers: Iterable[int], incoming: dict):
-    """Schedule: send x to ``receivers``, and receive an array from each key ``source`` into ``incoming[source]``.
+    """Schedule that sends x to ``receivers``, and receives an array from each key ``source`` into ``incoming[source]``.
 
     The array x may be read but not written until the schedule has ended.
     """

@@ -116,7 +116,7 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
             self.exchanges += 1
 
     def exchange_with_all(self):
-        """Schedule, on all ranks at once: the exchange through an all-reduce."""
+        """Schedule, called on all ranks at once, that makes the exchange through an all-reduce."""
         d = self.d
         self.elastic(self.x.tensor, self.c.tensor, d.tensor)
         self.x.tensor.sub_(d.tensor)
@@ -134,7 +134,7 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
                 c.add_(d)
 
     def exchange_with_server(self, mask: np.ndarray):
-        """Schedule: send the model to the server, and subtract the server's answer from the model."""
+        """Schedule that sends the model to the server, and subtracts the server's answer from the model."""
         request, d = self.request(self.k, mask=mask), self.d
         self.slices.pack(mask, self.x.tensor, d.tensor)
         message = d.array[: self.slices.size(mask)]
@@ -144,7 +144,8 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
             self.x.tensor[part].sub_(d.tensor[packed])
 
     def serve(self, worker: int):
-        """Schedule, in the background of the server: answer ``worker`` until this worker has ended its training."""
+        """Schedule, run in the background of the server, that answers ``worker`` until this worker has ended its
+        training."""
         request = self.request(0)
         d = self.x.like()
         while True:

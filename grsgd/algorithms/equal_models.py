@@ -55,7 +55,7 @@ class EqualModels:
         return self.is_looked_at and steps % EVERY == 0
 
     def look(self, steps: int):
-        """Schedule, on all ranks after ``steps`` steps: compare a sample of the parameters."""
+        """Schedule, called on all ranks after ``steps`` steps, that compares a sample of the parameters."""
         if not self.is_looked_at:
             return
         x = self.replica.params.tensor
@@ -69,8 +69,8 @@ class EqualModels:
         yield from self._compare(numbers, np.searchsorted(begins, places, "right") - 1, f"after {steps} steps")
 
     def at_end(self):
-        """Schedule, on all ranks after training: compare all parameters, and replace them by the mean if they
-        differ."""
+        """Schedule, called on all ranks after training, that compares all parameters, and replaces them by the mean if
+        they differ."""
         if not self.is_looked_at:
             return
         numbers = digests(p.data for p in self.replica.trained)
@@ -78,7 +78,8 @@ class EqualModels:
             yield from exact_average(self.comm, self.replica.params)
 
     def _compare(self, numbers: np.ndarray, parameters: np.ndarray, when: str):
-        """Schedule: return whether any number differs on some rank; ``parameters`` is the parameter of each number."""
+        """Schedule that returns whether any number differs on some rank; ``parameters`` is the parameter of each
+        number."""
         counts, mine = yield from differing(self.comm, numbers)
         if not counts.any():
             return False

@@ -18,8 +18,8 @@ LONGEST = 2**28
 
 
 def broadcast_tensor(comm, tensor: torch.Tensor):
-    """Schedule: copy a dense tensor from rank 0. The tensor may have any dtype and device, but must have the same shape
-    on all ranks."""
+    """Schedule that copies a dense tensor from rank 0. The tensor may have any dtype and device, but must have the same
+    shape on all ranks."""
     if tensor.numel() == 0:
         return
     host = tensor.detach().cpu().contiguous()
@@ -30,7 +30,7 @@ def broadcast_tensor(comm, tensor: torch.Tensor):
 
 
 def differing(comm, numbers: np.ndarray):
-    """Schedule: compare int64 ``numbers`` with the numbers of rank 0.
+    """Schedule that compares int64 ``numbers`` with the numbers of rank 0.
 
     Returns the count of ranks on which each number differs, float64, and the numbers that differ here, bool.
     """
@@ -43,7 +43,7 @@ def differing(comm, numbers: np.ndarray):
 
 
 def make_equal(comm, tensors: list[torch.Tensor]):
-    """Schedule: make dense tensors equal on all ranks, in place.
+    """Schedule that makes dense tensors equal on all ranks, in place.
 
     A tensor that differs becomes the mean over all ranks, or rank 0's tensor if its dtype is neither real nor complex.
     A tensor whose size differs between ranks stays unchanged.
@@ -62,7 +62,8 @@ def make_equal(comm, tensors: list[torch.Tensor]):
 
 
 def average_tensor(comm, tensor: torch.Tensor):
-    """Schedule: replace a dense tensor of real or complex numbers by its mean over all ranks, in place, via float64."""
+    """Schedule that replaces a dense tensor of real or complex numbers by its mean over all ranks, in place, via
+    float64."""
     tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     mean = Flat.zeros(tensor.numel(), torch.float64, torch.device("cpu"))
     mean.tensor.copy_(tensor.flatten())

@@ -134,7 +134,7 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
             yield from self.ask(j, mask)
 
     def ask(self, j: int, mask: np.ndarray):
-        """Schedule: exchange the slices of the model in ``mask`` with rank ``j``, by pair or pull."""
+        """Schedule that exchanges the slices of the model in ``mask`` with rank ``j``, by pair or pull."""
         served = self.served  # before the test: the exchange may end right after it
         if self.serving:
             # Half of s has been given away already: two more averages would leave less than half of it here.
@@ -180,7 +180,7 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
             return self.x.tensor.clone(), self.replica.buffers.tensor.clone()
 
     def drain(self):
-        """Schedule: answer requests after this rank's own training, until its neighbours have ended theirs."""
+        """Schedule that answers requests after this rank's own training, until its neighbours have ended theirs."""
         if self.comm.size > 1:
             yield from until_over(self.offering)
             yield from self.pushing.until_delivered()
@@ -206,8 +206,8 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
     # ---- the background
 
     def serve(self):
-        """Schedule, in the background: answer requests and take in offers until all ranks that may ask have ended their
-        training."""
+        """Schedule, run in the background, that answers requests and takes in offers until all ranks that may ask have
+        ended their training."""
         request = self.request(0, 0)
         s, offer = self.new_message(), self.new_message()
         while self.comm.survives_deaths or not self.all_have_finished():

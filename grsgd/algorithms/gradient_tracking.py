@@ -46,7 +46,7 @@ class GradientTracking(DPSGD, name="gradient_tracking"):
         self.exchange = self.driver.start(self.exchange_with_neighbours())
 
     def exchange_with_neighbours(self):
-        """Schedule, in the background: exchange first the model, then the tracker, in both directions."""
+        """Schedule, run in the background, that exchanges first the model, then the tracker, in both directions."""
         i, k = self.comm.rank, self.k
         receiving = [
             self.comm.Irecv(received[j].array, j)

@@ -8,7 +8,7 @@ from grsgd.errors import ConfigError
 
 
 def schedule_of(hook: Callable):
-    """Schedule: call a hook; if the hook returns a generator, run the generator. Returns the value of the hook or of
+    """Schedule that calls a hook, and runs the generator that the hook may return. Returns the value of the hook or of
     the generator.
 
     Raises ConfigError if the hook returned an object that it should have yielded.

@@ -151,8 +151,8 @@ class LASGD(ByAllreduce, name="lasgd"):
     # ---- the communicator
 
     def communicate(self):
-        """Schedule, in the background: average in rounds until all ranks have ended their training. A rank that has
-        ended still joins the rounds of the other ranks."""
+        """Schedule, run in the background, that averages in rounds until all ranks have ended their training. A rank
+        that has ended still joins the rounds of the other ranks."""
         while True:
             yield Until(self.is_due, "local steps to average")
             if (yield from self.all_ended()):
@@ -175,7 +175,7 @@ class LASGD(ByAllreduce, name="lasgd"):
         return 1 if self.rounds < self.options.warmup else self.options.Hmin
 
     def all_ended(self):
-        """Schedule: return whether every rank has ended its training, the same on all ranks."""
+        """Schedule that returns whether every rank has ended its training, the same on all ranks."""
         ended = np.array([float(self.ended)])
         yield from halving_doubling_allreduce(self.uncounted_comm, ended, tags.LASGD_ROUND)
         return ended[0] == self.comm.size

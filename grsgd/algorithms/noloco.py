@@ -72,7 +72,7 @@ class NoLoCo(Algorithm, name="noloco"):
         return order[other] if other < len(order) else self.comm.rank
 
     def outer_step(self, j: int):
-        """Schedule: take the outer step, with the change by rank ``j``."""
+        """Schedule that takes the outer step, with the change by rank ``j``."""
         options, x_prev, mean = self.options, self.x_prev, self.mine.tensor
         # The mean of this sum over the pair is outer_lr d + pull (mean of x_prev):
         mean.copy_(self.x.tensor).mul_(options.outer_lr).add_(x_prev, alpha=options.pull - options.outer_lr)

@@ -46,7 +46,7 @@ class PacketTrial:
         self._short = empty(n * self.burst, "int32")
 
     def measure(self):
-        """Schedule, on all ranks at once: return the `PacketSeconds`."""
+        """Schedule, called on all ranks at once, that returns the `PacketSeconds`."""
         n = self.comm.size
         if n == 1:
             return NOTHING_SENT
@@ -68,7 +68,8 @@ class PacketTrial:
         return PacketSeconds(*(Toll.of(*pair, n) for pair in zip(*tolls, strict=True)), is_shared, sends_copies)
 
     def long_packet(self, receivers: int):
-        """Schedule, on all ranks at once: return the length of a long packet in elements, and the seconds it takes."""
+        """Schedule, called on all ranks at once, that returns the length of a long packet in elements, and the seconds
+        it takes."""
         size, packets = min(FIRST_ELEMENTS, self.longest), self.packets(receivers)
         while size < self.longest:
             action = partial(self.exchange, packets, size)
@@ -90,11 +91,12 @@ class PacketTrial:
         return sorted(found, key=lambda packet: packet.order)
 
     def time(self, packets: list[Packet], size: int):
-        """Schedule, on all ranks at once: return the seconds of an exchange of packets of ``size`` elements."""
+        """Schedule, called on all ranks at once, that returns the seconds of an exchange of packets of ``size``
+        elements."""
         return (yield from time(partial(self.exchange, packets, size), self.comm, self.driver, *self.how_often))
 
     def exchange(self, packets: list[Packet], size: int):
-        """Schedule, on all ranks at once: send and receive packets of ``size`` elements."""
+        """Schedule, called on all ranks at once, that sends and receives packets of ``size`` elements."""
         self.transport.next_round()
         buffer = self._short if size == 1 else self._buffers
         messages = []

@@ -66,7 +66,7 @@ class PowerSGD:
         self.Qs = shaped(self.second.tensor, of_Q)
 
     def average(self, g: torch.Tensor, allreduce):
-        """Schedule: replace ``g`` by an approximate mean over all ranks; ``allreduce(array)`` is a generator that
+        """Schedule that replaces ``g`` by an approximate mean over all ranks; ``allreduce(array)`` is a generator that
         yields each object it waits for, and that replaces an array by its exact mean.
 
         If one rank's gradient is not finite, ``g`` becomes NaN on all ranks, and ``e`` keeps its content.

@@ -43,7 +43,7 @@ def allowed_redundancies(scheme: str, n: int, batch: int) -> list[int]:
 
 
 def measure(scheme: str, allowed: list[int], transport: Unicast, driver, load: Load, length: int, empty: Callable):
-    """Schedule, on all ranks at once: return the `Measured` times, the same on all ranks.
+    """Schedule, called on all ranks at once, that returns the `Measured` times, the same on all ranks.
 
     ``transport`` is of the run's kind and has opened nothing; ``length`` is the number of elements of a gradient;
     ``empty`` makes an array.
@@ -58,7 +58,7 @@ def measure(scheme: str, allowed: list[int], transport: Unicast, driver, load: L
 
 
 def measure_computing(comm, driver, load: Load):
-    """Schedule, on all ranks at once: return the computing times of the ranks without redundancy.
+    """Schedule, called on all ranks at once, that returns the computing times of the ranks without redundancy.
 
     In simulated time a block takes no longer than its samples do.
     """
@@ -77,7 +77,7 @@ def measure_computing(comm, driver, load: Load):
 
 
 def slowest_codec(comm, mine: CodecSeconds):
-    """Schedule, on all ranks at once: return each coding time of the slowest rank."""
+    """Schedule, called on all ranks at once, that returns each coding time of the slowest rank."""
     table = np.zeros((comm.size, len(mine)))
     table[comm.rank] = mine
     found = yield from from_each_rank(comm, table.reshape(-1))
@@ -85,8 +85,8 @@ def slowest_codec(comm, mine: CodecSeconds):
 
 
 def decided_by_one(comm, r: int):
-    """Schedule, on all ranks at once: return the redundancy that rank 0 has chosen. The other ranks have chosen the
-    same redundancy, unless their processors round differently."""
+    """Schedule, called on all ranks at once, that returns the redundancy that rank 0 has chosen. The other ranks have
+    chosen the same redundancy, unless their processors round differently."""
     chosen = np.array([float(r)])
     if comm.size > 1:
         yield from broadcast(comm, chosen)

@@ -124,7 +124,7 @@ class SGP(OnTopology, name="sgp"):
         return self.driver.start(schedule()) if self.options.tau else transfer
 
     def merge(self):
-        """Schedule: wait for the oldest message, and add it to x and w."""
+        """Schedule that waits for the oldest message, and adds it to x and w."""
         _, received, message = self.receiving.popleft()
         yield received
         self.x.tensor.add_(message.x.tensor)
@@ -133,7 +133,7 @@ class SGP(OnTopology, name="sgp"):
         self.spare.append(message)
 
     def sent(self):
-        """Schedule: wait until the oldest message has been sent."""
+        """Schedule that waits until the oldest message has been sent."""
         _, left, message = self.sending.popleft()
         yield left
         self.spare.append(message)

@@ -17,7 +17,7 @@ BY_MPI = {"transport": MULTICAST} | UNUSED
 
 
 def choose_transport(comm: Communicator, wanted: str, settings: Settings, on_gpu: bool):
-    """Schedule, on all ranks at once: return the options that change, by name, and the reason.
+    """Schedule, called on all ranks at once, that returns the options that change, by name, and the reason.
 
     ``wanted`` is ip-multicast, or auto, which takes MPI's broadcasts if IP multicast does not get through. ``on_gpu``
     says whether the arrays to send lie in GPU memory. Raises NoMulticast, on all ranks, if ``wanted`` is ip-multicast
@@ -39,7 +39,8 @@ def choose_transport(comm: Communicator, wanted: str, settings: Settings, on_gpu
 
 
 def measured(comm: Communicator, settings: Settings, on_gpu: bool):
-    """Schedule, on all ranks at once: return the bytes per second that the network takes; raises NoMulticast."""
+    """Schedule, called on all ranks at once, that returns the bytes per second that the network takes; raises
+    NoMulticast."""
     if comm.size == 1:
         raise NoMulticast("one rank sends nothing")
     if on_gpu:

@@ -16,9 +16,9 @@ VIRTUAL = "virtual"
 
 
 def times(action: Callable, comm: Communicator, driver, warm_up: int = WARM_UP, repeats: int = REPEATS):
-    """Schedule, on all ranks at once: return the seconds that each rank takes for ``action()`` in each repeat: float64
-    of shape [repeats, ranks], the same on all ranks. ``action()`` makes a generator that yields each object it waits
-    for. At least `LEAST` repeats are made.
+    """Schedule, called on all ranks at once, that returns the seconds that each rank takes for ``action()`` in each
+    repeat: float64 of shape [repeats, ranks], the same on all ranks. ``action()`` makes a generator that yields each
+    object it waits for. At least `LEAST` repeats are made.
     """
     seconds = []
     for _ in range(warm_up + repeats):
@@ -29,17 +29,19 @@ def times(action: Callable, comm: Communicator, driver, warm_up: int = WARM_UP, 
 
 
 def time(action: Callable, comm: Communicator, driver, warm_up: int = WARM_UP, repeats: int = REPEATS):
-    """Schedule, on all ranks at once: return the median of the seconds until the last rank has done ``action``."""
+    """Schedule, called on all ranks at once, that returns the median of the seconds until the last rank has done
+    ``action``."""
     return statistics.median((yield from times(action, comm, driver, warm_up, repeats)).max(1).tolist())
 
 
 def time_once(action: Callable, comm: Communicator, driver):
-    """Schedule, on all ranks at once: return the seconds until the last rank has done ``action``."""
+    """Schedule, called on all ranks at once, that returns the seconds until the last rank has done ``action``."""
     return (yield from each_rank_once(action, comm, driver)).max()
 
 
 def each_rank_once(action: Callable, comm: Communicator, driver):
-    """Schedule, on all ranks at once: return the seconds of each rank for ``action``, float64 of shape [ranks]."""
+    """Schedule, called on all ranks at once, that returns the seconds of each rank for ``action``, float64 of shape
+    [ranks]."""
     if comm.size > 1:
         yield from halving_doubling_allreduce(comm, np.zeros(1))  # a barrier
     begin = driver.clock()
@@ -50,7 +52,8 @@ def each_rank_once(action: Callable, comm: Communicator, driver):
 
 
 def from_each_rank(comm: Communicator, mine: np.ndarray):
-    """Schedule, on all ranks at once: sum ``mine``, in which each rank fills its own place and the rest is 0."""
+    """Schedule, called on all ranks at once, that sums ``mine``, in which each rank fills its own place and the rest is
+    0."""
     if comm.size > 1:
         yield from halving_doubling_allreduce(comm, mine)
     return mine

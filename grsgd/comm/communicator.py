@@ -67,7 +67,7 @@ def receive_if_come(comm, tag: int, size: int, dtype=np.uint8) -> np.ndarray | N
 
 
 def until_over(messages: Iterable[Message]):
-    """Schedule: wait until each message is complete, or the process of its other rank has died."""
+    """Schedule that waits until each message is complete, or the process of its other rank has died."""
     for message in messages:
         try:
             yield message

@@ -106,7 +106,7 @@ class SendBuffers:
         self._sending[receiver] = delivered, message
 
     def until_delivered(self):
-        """Schedule: wait until all messages are delivered."""
+        """Schedule that waits until all messages are delivered."""
         for receiver, (delivered, _) in list(self._sending.items()):
             try:
                 yield delivered
@@ -215,8 +215,8 @@ class Mailbox(SendBuffers):
         return message
 
     def receive_loop(self, source: int):
-        """Schedule, in the background: receive messages from ``source`` (or `ANY_RANK`) until the streams have
-        ended."""
+        """Schedule, run in the background, that receives messages from ``source`` (or `ANY_RANK`) until the streams
+        have ended."""
         sender = "any rank" if source == ANY_RANK else f"rank {source}"
         room = Until(
             lambda: not self.backpressure or len(self._waiting[source]) < self.capacity,
@@ -260,7 +260,7 @@ class Mailbox(SendBuffers):
                 self._put_back(message)
 
     def close(self):
-        """Schedule: wait until all messages are delivered, then end the stream to every receiver."""
+        """Schedule that waits until all messages are delivered, then ends the stream to every receiver."""
         self.backpressure = False  # two ranks that close must not wait for each other's inboxes
         yield from self.until_delivered()
         self._closed = True

@@ -99,7 +99,7 @@ def round_up(nbytes: int, multiple: int) -> int:
 
 
 def allocate(comm: Communicator, nbytes: int, tag: int):
-    """Schedule, on all ranks: return `SharedMemory` with ``nbytes`` bytes per rank, all zeros.
+    """Schedule, called on all ranks, that returns `SharedMemory` with ``nbytes`` bytes per rank, all zeros.
 
     The traffic does not count its messages. Raises NoSharedMemory on all ranks if any rank has no shared memory.
     """
@@ -117,7 +117,8 @@ def allocate(comm: Communicator, nbytes: int, tag: int):
 
 
 def create(comm: Communicator, nbytes: int, tag: int):
-    """Schedule, on rank 0: make the file, wait until all ranks have mapped it, and return the `SharedMemory`."""
+    """Schedule, called on rank 0, that makes the file, waits until all ranks have mapped it, and returns the
+    `SharedMemory`."""
     others = range(1, comm.size)
     path, told = None, {"path": None, "host": host(), "problem": ""}
     memory, problem = None, ""

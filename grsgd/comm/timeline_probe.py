@@ -21,7 +21,7 @@ MOST_NAMED = 3
 
 
 def observed(schedule: Schedule, timeline: Timeline):
-    """Schedule: run ``schedule``, and record its computations and waits on ``timeline``.
+    """Schedule that runs ``schedule``, and records its computations and waits on ``timeline``.
 
     The time between them, in which the schedule merges models, is recorded, too; in simulated time it is zero.
     """

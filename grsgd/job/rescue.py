@@ -33,7 +33,8 @@ SIGNAL_SECONDS = 0.1
 STOP_SECONDS = 0.04
 """Seconds that ranks wait for their own last snapshot when the job is about to be killed."""
 FAILURE_SECONDS = 5.0
-"""Seconds that ranks wait after a rank has failed: the others learn of it after their present step."""
+"""Seconds that ranks wait for each other's measurements after a failure, which other ranks notice only after their
+present step."""
 
 
 _unfinished: list = []

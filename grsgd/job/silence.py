@@ -56,8 +56,8 @@ class Silence:
         self._sending: list[Tolerant] = []
 
     def attend(self):
-        """Schedule, for the background, which never ends: tell the other processes that this process is alive, and kill
-        silent processes."""
+        """Schedule, run in the background without end, that tells the other processes that this process is alive, and
+        kills silent processes."""
         yield Until(self.look, "silent processes")
 
     def look(self) -> bool:

@@ -210,7 +210,7 @@ def srun_starts() -> bool:
 
 
 def run(job: JobCommand, gently: bool) -> int:
-    """Run a job; return its exit code, 128 plus the signal that has killed it, or 130 if it was ended.
+    """Run a job; return its exit code, 128 plus the signal that killed it, or 130 if this process was told to end it.
 
     With ``gently`` the job trains, and is to save its measurements after a signal, including Ctrl-C. The terminal's
     signals then do not reach its launcher, and it cannot read from the terminal. Otherwise the job behaves as if this

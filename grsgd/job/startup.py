@@ -65,7 +65,8 @@ def importing():
     garbage again and again, which takes a fifth of the import. So Python searches nothing before the end of the block,
     and objects of the block never. Python does not search for garbage at the end of the process either, which would
     search all of a run's objects."""
-    if "torch" in sys.modules:  # imported before, so that other objects than modules exist
+    # if torch was imported earlier, other objects than modules may exist, so garbage collection stays on
+    if "torch" in sys.modules:
         yield
         return
     gc.disable()

@@ -18,9 +18,11 @@ def survives(config: Config, keeping: Keeping) -> bool:
 def check_spares(config: Config, keeping: Keeping, spares: int, processes: int):
     """Raise ConfigError if spares could not take the place of a rank, or if no process could die as planned."""
     if config.faults.cut:
-        raise ConfigError("faults.cut: only in simulated time; by the clock links can be cut on the testbed's hosts")
+        raise ConfigError(
+            "faults.cut works in simulated time only; to cut links in real time, use the hosts of grsgd testbed"
+        )
     if config.faults.are_deadly and not survives(config, keeping):
-        raise ConfigError(f"faults: by the clock only {WHERE_SURVIVED}")
+        raise ConfigError(f"faults: in real time only {WHERE_SURVIVED}")
     if config.comm.silent_seconds is not None and not survives(config, keeping):
         raise ConfigError(
             f"comm.silent_seconds = {config.comm.silent_seconds:g}: only if the run goes on without a process: "

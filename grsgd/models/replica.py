@@ -75,7 +75,7 @@ class Replica:
         self.buffers_at_start = torch.where(buffers.isfinite(), buffers, 0)
 
     def average_buffers(self, allreduce, buffers: Flat | None = None):
-        """Schedule: replace the buffers, or a copy of them, by the mean over all ranks, in place.
+        """Schedule that replaces the buffers, or a copy of them, by the mean over all ranks, in place.
 
         ``allreduce(array)`` is a generator that yields each object it waits for, and that replaces an array by its mean
         over all ranks. The array to average is the change of the buffers by training. So buffers that training does not

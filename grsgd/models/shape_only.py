@@ -67,7 +67,10 @@ class ShapeOnlyArray:
         return copy
 
     def receive(self, message):
-        """Take over the real bytes of ``message``, a shape-only array or a NumPy array."""
+        """Copy the first ``PREFIX_BYTES`` bytes of ``message`` into this array; only these bytes are real memory.
+
+        ``message`` is a shape-only array or a NumPy array.
+        """
         prefix = message.prefix if isinstance(message, ShapeOnlyArray) else message.reshape(-1).view(np.uint8)
         if self.prefix is not None and prefix is not None:
             length = min(len(self.prefix), len(prefix))

@@ -9,8 +9,8 @@ from grsgd.own_loop.checks import InPlace
 
 
 def average_into(model: torch.nn.Module, algorithm: Algorithm, in_place: InPlace):
-    """Schedule, on all ranks at once: write the average of all ranks' parameters and buffers into ``model``, weighted
-    by the algorithm. ``model`` is a copy of the replica's model.
+    """Schedule, called on all ranks at once, that writes the average of all ranks' parameters and buffers into
+    ``model``, weighted by the algorithm. ``model`` is a copy of the replica's model.
 
     ``in_place`` knows the places of the buffers in the replica.
     """

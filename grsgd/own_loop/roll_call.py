@@ -209,7 +209,7 @@ class Answers:
         return not self.missing
 
     def come(self):
-        """Schedule: wait until all ranks are in the call."""
+        """Schedule that waits until all ranks are in the call."""
         yield self
 
     def __str__(self):

@@ -51,7 +51,7 @@ class Life:
         self.trainer = simulation.trainers[process] if process < simulation.ranks else None
 
     def live(self):
-        """Schedule: train, or wait as a spare; return why training has ended, or None if it never began."""
+        """Schedule that trains, or waits as a spare, and returns why training has ended, or None if it never began."""
         membership, simulation = self.membership, self.simulation
         self.driver.polls_messages = True
         self.driver.start_beside(membership.attend())
@@ -71,7 +71,7 @@ class Life:
         return reason if self.trainer.recovery.has_trained else None
 
     def come_back(self, seconds: float):
-        """Schedule, in the background: rejoin the job after ``seconds``."""
+        """Schedule, run in the background, that rejoins the job after ``seconds``."""
         yield Delay(seconds)
         self.membership.is_there = True
 

@@ -55,8 +55,10 @@ class Task(ABC):
     # ---- for the evaluation of models
 
     def totals(self, outputs, targets, items: int) -> np.ndarray:
-        """Return the sums of `total_score` for a batch, and its number of items, float64 [k + 1]; raises
-        ConfigError."""
+        """Return the k sums of `total_score` and the number of items of a batch as float64 [k + 1].
+
+        Raises ConfigError for unusable sums.
+        """
         found = self.total_score(outputs, targets)
         if isinstance(found, torch.Tensor):
             found = found.detach().cpu().numpy()

@@ -19,8 +19,8 @@ DELAYED_STEPS = 500
 
 
 def choose_options(config: Config, dataset: Dataset, model: torch.nn.Module, context: RankContext):
-    """Schedule, on all ranks at once: return ``config`` with every option decided, and the reasons, by attribute of the
-    run file.
+    """Schedule, called on all ranks at once, that returns ``config`` with every option decided, and the reasons, by
+    attribute of the run file.
 
     ``model`` is not changed; ``context.comm`` carries nothing else. Raises ConfigError, such as NoMulticast.
     """

@@ -105,7 +105,7 @@ class Checkpoints(Recovery):
         """The reason why the last checkpoint could not be written; empty if it was."""
         self._thread: threading.Thread | None = None
         self._at = 0
-        """Samples of all ranks at the last checkpoint that was begun."""
+        """Number of samples that all ranks together had processed when the last checkpoint began."""
         self._step, self._time = 0, time.monotonic()
         """This rank's step at the last checkpoint, and its time."""
         self._meets = False
@@ -148,7 +148,8 @@ class Checkpoints(Recovery):
         return not self.in_lockstep and step >= self._step + self.every.steps
 
     def before_step(self, step: int):
-        """Schedule, before each step: take a checkpoint if it is due, or return that all ranks are to rest first.
+        """Schedule, called before each step, that takes a checkpoint if it is due, or returns that all ranks are to
+        rest first.
 
         Raises Stopped, on all ranks, after a checkpoint that a signal has asked for.
         """
@@ -163,13 +164,15 @@ class Checkpoints(Recovery):
         return False
 
     def leave_steps(self):
-        """Record that this rank takes no step before `at_rest`, where all ranks meet. In lockstep other ranks may still
-        ask for a step that no rank takes."""
+        """Record that this rank takes no further step before `at_rest`, where all ranks meet.
+
+        In lockstep this rank still looks for requests to meet: another rank may ask for a step that no rank takes.
+        """
         self.meeting.is_held = not self.in_lockstep
 
     def at_rest(self, ended: bool):
-        """Schedule, on all ranks at once, while no message is under way: take a checkpoint; return True if the run is
-        over.
+        """Schedule, called on all ranks at once while no message is under way, that takes a checkpoint, and returns
+        True if the run is over.
 
         The run is over, and no checkpoint is taken, if a rank has reached its end.
 
@@ -188,8 +191,8 @@ class Checkpoints(Recovery):
         return False
 
     def _take(self, reason: str):
-        """Schedule, on all ranks at once: copy the state, and begin to write it; raises Stopped if a reason is
-        given."""
+        """Schedule, called on all ranks at once, that copies the state, and begins to write it; raises Stopped if a
+        reason is given."""
         yield from self.written()
         trainer = self.trainer
         id = 0 if self.comm.rank else secrets.randbits(ID_BITS)
@@ -210,7 +213,8 @@ class Checkpoints(Recovery):
             raise Stopped(reason)
 
     def written(self):
-        """Schedule, on all ranks at once: wait until all have written the last checkpoint; remove older checkpoints."""
+        """Schedule, called on all ranks at once, that waits until all have written the last checkpoint, and removes
+        older checkpoints."""
         if self._thread is None:
             return
         thread, self._thread = self._thread, None

@@ -65,7 +65,7 @@ class GradientComputing:
             self.replica.on_gradient(algorithm.gradient_ready)
 
     def gradient(self, step: int):
-        """Schedule: compute the gradient of a step, and wait for this rank's delay.
+        """Schedule that computes the gradient of a step, and waits for this rank's delay.
 
         Raises Stopped, on all ranks, if the loss is not finite.
         """
@@ -80,7 +80,7 @@ class GradientComputing:
         self.loss = self._mean(gradient.value, step)
 
     def skip(self):
-        """Schedule: pass over the batch of a step whose gradient the algorithm does not need."""
+        """Schedule that passes over the batch of a step whose gradient the algorithm does not need."""
         yield Compute(self.gradients.skip, 0)
 
     def _mean(self, losses: dict[int, float] | None, step: int) -> float | None:

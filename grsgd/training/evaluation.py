@@ -91,8 +91,8 @@ def in_double(values):
 def quality(
     comm, replica: Replica, split: Split, task: Task, replicas: bool = True, weight: float = 1.0, known: bool = True
 ):
-    """Schedule, on all ranks at once: return the `Quality` of the present replicas. Leaves the average of the replicas
-    in the replica of each rank.
+    """Schedule, called on all ranks at once, that returns the `Quality` of the present replicas. Leaves the average of
+    the replicas in the replica of each rank.
 
     ``replicas`` says whether to evaluate single replicas, each on all of ``split``; all ranks together evaluate the
     average. ``weight`` is the weight of this rank's parameters in the average, relative to the weights of the other

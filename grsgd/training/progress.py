@@ -186,8 +186,8 @@ class Progress:
         return self.samples / self.end if self.end is not None else self.elapsed() / self.seconds
 
     def decide(self):
-        """Schedule, before each step: return (whether the run has ended, the number of marks passed since the last
-        call)."""
+        """Schedule, called before each step, that returns (whether the run has ended, the number of marks passed since
+        the last call)."""
         if self.end is not None:
             return self.samples >= self.end, self.marks.due(self.samples)
         elapsed = self.elapsed()
@@ -195,7 +195,7 @@ class Progress:
         yield  # never reached, but makes this method a generator, like `decide` of ranks that exchange messages
 
     def finish(self):
-        """Schedule, after the last step or before a rest: make ``samples`` exact."""
+        """Schedule, called after the last step or before a rest, that makes ``samples`` exact."""
         yield from ()
 
 
@@ -283,7 +283,7 @@ class FreeRunning(Progress):
             yield self.activity
 
     def _report(self):
-        """Schedule, in the background of every rank except rank 0: report this rank's samples to rank 0."""
+        """Schedule, run in the background of every rank except rank 0, that reports this rank's samples to rank 0."""
         total = np.zeros(1, np.int64)
         while True:
             yield self.news
@@ -297,8 +297,8 @@ class FreeRunning(Progress):
                 return
 
     def _add_up(self):
-        """Schedule, in the background of rank 0: add up the reports, and answer with the sum. The last answer to each
-        rank waits for all ranks, so that this answer is exact."""
+        """Schedule, run in the background of rank 0, that adds up the reports, and answers with the sum. The last
+        answer to each rank waits for all ranks, so that this answer is exact."""
         report = np.zeros(3, np.int64)
         training = self.comm.size - 1
         answers = []
@@ -366,7 +366,7 @@ class Counted(Progress):
             self._sending.append(Tolerant(self.comm.Isend(report, rank, tags.PROGRESS_REPORT), report))
 
     def _learn(self):
-        """Schedule, in the background, which never ends: receive reports of progress. A new start goes on with the
+        """Schedule, run in the background without end, that receives reports of progress. A new start goes on with the
         receive that is posted already."""
         others = np.arange(self.comm.size) != self.comm.rank  # this rank's own count is changed by the trainer alone
         while True:

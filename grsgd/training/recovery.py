@@ -41,7 +41,8 @@ class Recovery:
         self.trainer = trainer
 
     def take_over(self):
-        """Schedule, on a process that has just taken over a rank: get the state of the rank from other ranks."""
+        """Schedule, called on a process that has just taken over a rank, that gets the state of the rank from other
+        ranks."""
         yield from ()
 
     def started(self):
@@ -55,16 +56,17 @@ class Recovery:
         """Look for messages of other ranks and for signals; also called while this rank waits."""
 
     def train(self):
-        """Schedule: take all steps of this rank."""
+        """Schedule that takes all steps of this rank."""
         yield from self.trainer.to_the_end()
 
     def before_step(self, step: int):
-        """Schedule, before step number ``step``: return whether all ranks are to rest in place of the step."""
+        """Schedule, called before step number ``step``, that returns whether all ranks are to rest in place of the
+        step."""
         yield from ()
         return False
 
     def gradient(self, step: int):
-        """Schedule: leave the gradient of a step in the replica."""
+        """Schedule that leaves the gradient of a step in the replica."""
         yield from self.trainer.computing.gradient(step)
 
     def guarded(self, hook: Callable) -> Callable:
@@ -75,7 +77,7 @@ class Recovery:
         """Record that this rank takes no step before `at_rest`."""
 
     def at_rest(self, ended: bool):
-        """Schedule, while no message of the algorithm is under way: return whether training is over.
+        """Schedule, called while no message of the algorithm is under way, that returns whether training is over.
 
         ``ended`` says whether this rank has ended its training.
         """
@@ -83,7 +85,7 @@ class Recovery:
         return True
 
     def average(self):
-        """Schedule, after the last step: make all replicas equal to the final model."""
+        """Schedule, called after the last step, that makes all replicas equal to the final model."""
         yield from self.trainer.average()
 
     def ended(self):

@@ -157,8 +157,8 @@ class Regrouping(Surviving):
             self.kept.keep()
 
     def train(self):
-        """Schedule: take all steps with the remaining ranks; after a death, or when a process has joined, the ranks
-        regroup."""
+        """Schedule that takes all steps with the remaining ranks; after a death, or when a process has joined, the
+        ranks regroup."""
         group = self.group
         while True:
             try:
@@ -173,8 +173,8 @@ class Regrouping(Surviving):
                     raise
 
     def regroup(self):
-        """Schedule: begin again from the average of all models; return False if another rank has ended its training, so
-        that this rank may end, too.
+        """Schedule that begins again from the average of all models, and returns False if another rank has ended its
+        training, so that this rank may end, too.
 
         Processes that have joined have no model yet. If an algorithm keeps all models equal, models that are a step
         behind do not count either, so that the average equals the other models bit for bit. Momenta are averaged, too.
@@ -211,7 +211,7 @@ class Regrouping(Surviving):
         return HowFar(has_trained, progress.steps, self.kept.is_there, samples, marks, seconds, progress.counts)
 
     def _average_models(self, context: RankContext, counts: list[bool]):
-        """Schedule: give all ranks the average of the models, buffers and momenta of the ranks in ``counts``."""
+        """Schedule that gives all ranks the average of the models, buffers and momenta of the ranks in ``counts``."""
         replica = self.trainer.replica
         weight, averages = float(counts[context.comm.rank]), []
         flats = replica.params, replica.buffers, momenta(self.trainer)
@@ -225,8 +225,8 @@ class Regrouping(Surviving):
         set_momenta(self.trainer, averages[-1].tensor)
 
     def _go_on(self, context: RankContext, furthest: HowFar):
-        """Schedule, on all ranks of the group at once: make the algorithm anew for the group, and go on from the step
-        of the ``furthest`` rank."""
+        """Schedule, called on all ranks of the group at once, that makes the algorithm anew for the group, and goes on
+        from the step of the ``furthest`` rank."""
         trainer = self.trainer
         before, progress = trainer.algorithm, trainer.progress
         trainer.lifecycle = trainer.make_lifecycle(context)

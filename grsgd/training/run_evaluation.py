@@ -17,7 +17,8 @@ def evaluate(
     on_each: Callable[[int], None] = ignore,
     evaluated: Callable[[torch.nn.Module, Quality], None] = ignore,
 ):
-    """Schedule, on all ranks at once: return the `Quality` of the snapshots at ``marks``, then of the final model.
+    """Schedule, called on all ranks at once, that returns the `Quality` of the snapshots at ``marks``, then of the
+    final model.
 
     ``comm`` is used for nothing else, because after an early end messages may be left on other communicators.
     ``on_each`` is called after each snapshot with the number of evaluated snapshots. ``evaluated`` is called with each
@@ -33,7 +34,8 @@ def evaluate(
 
 
 def evaluate_snapshots(trainer: Trainer, comm: Communicator, marks: list[int], on_each=ignore, evaluated=ignore):
-    """Schedule: `evaluate` without the final model; the last averaged model is left in the replica."""
+    """Schedule that evaluates as `evaluate` does, without the final model; the last averaged model is left in the
+    replica."""
     qualities: list[Quality] = []
     for mark in marks:
         known = trainer.snapshots.restore(mark)
@@ -44,7 +46,7 @@ def evaluate_snapshots(trainer: Trainer, comm: Communicator, marks: list[int], o
 
 
 def quality_of_replicas(trainer: Trainer, comm: Communicator, weight: float, known: bool = True):
-    """Schedule, on all ranks at once: return the `Quality` of the models in the replicas."""
+    """Schedule, called on all ranks at once, that returns the `Quality` of the models in the replicas."""
     if trainer.is_central:
         yield from trainer.algorithm.broadcast_model(comm)
     replicas = trainer.config.train.evaluate_replicas

@@ -32,8 +32,8 @@ class Succession(Surviving):
         self.comm, self.driver = comm, driver
 
     def give(self):
-        """Schedule, in the background, which never ends: send the state of this rank to every process that requests the
-        state."""
+        """Schedule, run in the background without end, that sends the state of this rank to every process that requests
+        the state."""
         request = np.zeros(1, np.int64)
         while True:
             yield self.comm.Irecv(request, ANY_RANK, tags.STATE_REQUEST)
@@ -43,7 +43,7 @@ class Succession(Surviving):
             yield from until_over([self.comm.Isend(array, process, tags.STATE) for array in state])
 
     def take_over(self):
-        """Schedule, on a process that has just taken its rank: begin with the state of a neighbour.
+        """Schedule, called on a process that has just taken its rank, that begins with the state of a neighbour.
 
         Raises LostRank if no remaining process has a model.
         """

@@ -45,7 +45,7 @@ class Surviving(Recovery):
         return schedule
 
     def average(self):
-        """Schedule: average nothing, because processes may die meanwhile; `grsgd.job.survivors` averages."""
+        """Schedule that does nothing: processes may die while ranks average, so `grsgd.job.survivors` averages."""
         yield from ()
 
     def ended(self):
@@ -57,7 +57,7 @@ class Surviving(Recovery):
 
 
 def locked(hook: Callable, lock: threading.Lock):
-    """Schedule: run a hook, holding ``lock`` while the hook works, and not while it waits."""
+    """Schedule that runs a hook, holding ``lock`` while the hook works, and not while it waits."""
     with lock:
         schedule = hook()
     error = None

@@ -52,7 +52,7 @@ class TimedOptimizer:
 
 
 def timed(hook: Callable, totals: RankTotals, driver: Driver, optimizer: TimedOptimizer):
-    """Schedule: run a hook of an algorithm, and add its time to ``totals``.
+    """Schedule that runs a hook of an algorithm, and adds its time to ``totals``.
 
     The driver counts waiting time. Updates, including those by a server on this rank, count as computing. The rest is
     communication.

@@ -82,8 +82,9 @@ class Trainer:
         )
         if self.replica.left_in_place:
             raise ConfigError(
-                f"the model's buffer {self.replica.left_in_place[0]!r} lies in memory that another object in it shares "
-                "(a larger tensor, an array of NumPy): register a copy (.clone()), or the larger tensor as a buffer"
+                f"the model's buffer {self.replica.left_in_place[0]!r} shares its memory with another object of the "
+                "model, such as a larger tensor or a NumPy array: register a copy of the buffer (.clone()), or the "
+                "larger tensor as a buffer"
             )
         self.totals = RankTotals()
         self.computing = GradientComputing(config, dataset, self.replica, context, self.totals)
@@ -121,14 +122,15 @@ class Trainer:
         return self.computing.gradients
 
     def broadcast_initial_model(self):
-        """Schedule: give all ranks the model of rank 0."""
+        """Schedule that gives all ranks the model of rank 0."""
         for array in (self.replica.params.array, self.replica.buffers.array):
             yield from broadcast(self.context.uncounted_comm, array)
         self.replica.note_buffers()
 
     def train(self):
-        """Schedule: take all steps, receive the messages under way, and make all replicas equal to the final model.
-        Returns the reason of the end. If training ends early, the replicas are not changed after the last step."""
+        """Schedule that takes all steps, receives the messages under way, and makes all replicas equal to the final
+        model. Returns the reason of the end. If training ends early, the replicas are not changed after the last
+        step."""
         self.driver.watch = self.watch
         try:
             if self.recovery.has_trained:
@@ -155,12 +157,12 @@ class Trainer:
         return next(key for key in STOP_CRITERIA if getattr(self.config.train, key) is not None)
 
     def average(self):
-        """Schedule: make all replicas equal to the final model."""
+        """Schedule that makes all replicas equal to the final model."""
         yield from self.lifecycle.average()
         yield from self.equal_models.at_end()
 
     def to_the_end(self):
-        """Schedule: take all steps, and rest between them."""
+        """Schedule that takes all steps, and rests between them."""
         is_over = False
         while not is_over:
             yield from self.begin()
@@ -174,7 +176,7 @@ class Trainer:
             is_over = yield from self.recovery.at_rest(ended)
 
     def begin(self):
-        """Schedule: begin background activities."""
+        """Schedule that begins background activities."""
         yield from self.lifecycle.begin()
         self.recovery.begun()
         self.progress.begin()
@@ -185,7 +187,8 @@ class Trainer:
         self.recovery.watch()
 
     def steps(self):
-        """Schedule: take steps until the run ends, or until all ranks are to rest; return whether the run has ended."""
+        """Schedule that takes steps until the run ends, or until all ranks are to rest, and returns whether the run has
+        ended."""
         batch = self.config.data.batch_size
         for step in itertools.count(self.totals.steps):
             if (yield from self.check_progress()):
@@ -208,22 +211,22 @@ class Trainer:
             self.totals.compute_seconds += max(rest, 0.0)  # rounding, in simulated time
 
     def serve(self):
-        """Schedule, on a rank that does not train: take snapshots until the others have ended, or rest. Return whether
-        the run has ended, as far as this rank knows."""
+        """Schedule, called on a rank that does not train, that takes snapshots until the others have ended, or rest.
+        Returns whether the run has ended, as far as this rank knows."""
         while not (yield from self.algorithm.serve()):
             yield from self.check_progress()
             self.watch()
         return self.recovery.knows_the_end
 
     def check_progress(self):
-        """Schedule: take the snapshots that are due; return whether the run has ended."""
+        """Schedule that takes the snapshots that are due, and returns whether the run has ended."""
         ended, marks = yield from self.progress.decide()
         if marks:
             self.take_snapshot(marks)
         return ended
 
     def step(self, step: int):
-        """Schedule: take one step, with its time split into computing, communicating and waiting."""
+        """Schedule that takes one step, with its time split into computing, communicating and waiting."""
         self.driver.poll()
         yield from self.timed(self.algorithm.before_backward)
         if self.computing.shares_batches and self.algorithm.needs_no_gradient:
@@ -234,7 +237,7 @@ class Trainer:
         self.on_step(self.progress, self.computing.loss)
 
     def timed(self, hook):
-        """Schedule: run a hook of the algorithm, and time it."""
+        """Schedule that runs a hook of the algorithm, and times it."""
         yield from timed(self.recovery.guarded(hook), self.totals, self.driver, self.optimizer)
 
     def take_snapshot(self, marks: int = 1):

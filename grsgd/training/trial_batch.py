@@ -138,5 +138,5 @@ def check_sums(config: Config, once: np.ndarray, again: np.ndarray, twice: np.nd
         what = "total_loss()" if number == 0 else "count()" if number == len(once) - 1 else "total_score()"
         raise ConfigError(
             f"task.name = {config.task.name!r}: {what} of a batch is {once[number]:.6g}, of the batch with each sample "
-            f'twice {twice[number]:.6g}: it must double, as a sum over the samples does (reduction="sum") and no mean'
+            f'twice {twice[number]:.6g}: it must double. Return a sum over the samples (reduction="sum"), not a mean'
         )

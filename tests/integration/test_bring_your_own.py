@@ -210,7 +210,7 @@ def test_a_buffer_that_is_a_row_of_a_table_is_refused(folder, capsys):
     text = (folder / "mine.py").read_text()
     (folder / "mine.py").write_text(text.replace(before, f"{before}; self.table = torch.zeros(2, 3); {row}", 1))
     assert simulate("train.steps=2") == 2
-    assert "error: the model's buffer 'row' lies in memory that another object in it shares" in capsys.readouterr().err
+    assert "error: the model's buffer 'row' shares its memory with another object" in capsys.readouterr().err
 
 
 def test_data_of_the_wrong_kind_are_one_line(folder, capsys):

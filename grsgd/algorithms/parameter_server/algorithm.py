@@ -184,7 +184,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         self.has_rested = True
 
     def pull(self):
-        """Schedule, on all ranks at once: send all workers the present model."""
+        """Schedule, called on all ranks at once, that sends all workers the present model."""
         if self.server is not None:
             begin, end = self.shards[self.comm.rank]
             self.x.tensor[begin:end].copy_(self.server.w)
@@ -211,8 +211,8 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         yield from self.push(self.replica.grads)
 
     def push(self, g: Flat, steps: int = 1):
-        """Schedule: send the servers ``g``, the result of ``steps`` steps, and wait for their answers, which are the
-        next model.
+        """Schedule that sends the servers ``g``, the result of ``steps`` steps, and waits for their answers, which are
+        the next model.
 
         Raises Excluded if a server has given up this rank.
         """
@@ -276,7 +276,8 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         return self.comm.Isend(message, server, tags.SERVER_PUSH, header=message.nbytes)
 
     def exclude_lost_workers(self):
-        """Schedule, after training: learn from the server which workers are lost, and go on without them."""
+        """Schedule, called after training, that learns from the server which workers are lost, and goes on without
+        them."""
         ((rank, _),) = self.shards.items()
         if self.server is not None:
             yield from self.server.tell_lost_ranks()

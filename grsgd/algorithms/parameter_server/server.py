@@ -154,14 +154,15 @@ class Server:
             setattr(self.strategy, name, value)
 
     def receive_pushes(self, worker: int):
-        """Schedule, in the background: process all pushes of ``worker``, until it has ended its training or died."""
+        """Schedule, run in the background, that processes all pushes of ``worker``, until it has ended its training or
+        died."""
         try:
             yield from self.receive_until_finished(worker)
         except LostRank as error:
             self.worker_lost(worker, str(error))
 
     def receive_until_finished(self, worker: int):
-        """Schedule: take in all pushes of ``worker``, until it has ended its training."""
+        """Schedule that takes in all pushes of ``worker``, until it has ended its training."""
         message = records.empty(Push)
         while True:
             yield self.comm.Irecv(message, worker, tags.SERVER_PUSH)
@@ -184,11 +185,12 @@ class Server:
             )
 
     def receive_rest(self, worker: int, steps: int):
-        """Schedule: take in the content that follows a worker's last message, of ``steps`` steps."""
+        """Schedule that takes in the content that follows a worker's last message, of ``steps`` steps."""
         yield from ()
 
     def push(self, worker: int, steps: int = 1):
-        """Schedule: process ``g[worker]``, of ``steps`` steps; it ends when the worker may have its answer."""
+        """Schedule that processes ``g[worker]``, of ``steps`` steps; the schedule ends when the worker may have its
+        answer."""
         with self.lock:
             if worker in self.evicted:
                 return
@@ -208,7 +210,7 @@ class Server:
         """Begin background activities after a push has been processed; called without the lock."""
 
     def push_own(self, g: torch.Tensor, answer: torch.Tensor):
-        """Schedule: `push` the gradient ``g`` of the worker on this rank; ``answer`` becomes its next model."""
+        """Schedule that pushes the gradient ``g`` of the worker on this rank; ``answer`` becomes its next model."""
         worker = self.comm.rank
         self.g[worker].tensor.copy_(g)
         yield from self.push(worker)
@@ -223,7 +225,7 @@ class Server:
                 self.apply_decision(leaves(worker, self.driver.clock()))
 
     def watch(self, others: list[int]):
-        """Schedule, in the background: give up workers that are silent for too long."""
+        """Schedule, run in the background, that gives up workers that are silent for too long."""
         while not self.all_done(others):
             yield Delay(self.timeout / 10)
             for worker in sorted(self.strategy.active.intersection(others) - self.strategy.blocked):
@@ -244,7 +246,8 @@ class Server:
             self.apply_decision(self.strategy.lost(worker, self.driver.clock()))
 
     def tell_lost_ranks(self):
-        """Schedule, when all workers have ended or are lost: tell the ended workers which workers are lost."""
+        """Schedule, called when all workers have ended or are lost, that tells the ended workers which workers are
+        lost."""
         lost = self.evicted.keys() - self.finished
         self.lost_ranks = np.zeros(self.comm.size, np.int64)
         self.lost_ranks[list(lost)] = 1

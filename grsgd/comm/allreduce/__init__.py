@@ -50,7 +50,8 @@ def calculable(schedule):
 
 
 def calculated(calculate, schedule, comm: Communicator, x, tag: int, scale: float, options: dict):
-    """Schedule: wait for the calculated end of ``schedule``; run ``schedule`` if its end cannot be calculated."""
+    """Schedule that waits for the calculated end of ``schedule``, and runs ``schedule`` if its end cannot be
+    calculated."""
     end = calculate(schedule, comm, x, options)
     if end is None:
         yield from schedule(comm, x, tag, scale, **options)
@@ -144,7 +145,7 @@ def ring_plan(rank: int, n: int, size: int, longest: int) -> RingPlan:
 
 
 def exchange(comm: Communicator, x, tag: int, scale: float):
-    """Schedule, on two ranks: send all of x to the other rank, and add the x that the other rank sends.
+    """Schedule, called on two ranks, that sends all of x to the other rank, and adds the x that the other rank sends.
 
     As a + b equals b + a bit for bit, the sums equal the sums of a ring or of halving and doubling. The exchange needs
     one message instead of two.
@@ -223,7 +224,7 @@ def tree_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float =
 
 
 def broadcast(comm: Communicator, x, tag: int = tags.ARRAYS, root: int = 0):
-    """Schedule: copy the x of rank ``root`` to all ranks along a binomial tree."""
+    """Schedule that copies the x of rank ``root`` to all ranks along a binomial tree."""
     n = comm.size
     parent, children = binomial_tree((comm.rank - root) % n, n)
     if parent is not None:
@@ -251,7 +252,7 @@ def hierarchical_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale:
 
 
 def across_hosts(comm: Communicator, x, tag: int, scale: float):
-    """Schedule: set x to ``scale`` times its sum over one rank per host."""
+    """Schedule that sets x to ``scale`` times its sum over one rank per host."""
     allreduce = halving_doubling_allreduce if x.nbytes <= SHORT_BYTES else ring_allreduce
     yield from allreduce(comm, x, tag, scale)
 
@@ -263,7 +264,8 @@ def get_ready(comm: Communicator, variant: str, x):
 
 
 def in_place(comm: Communicator, flat: Flat, variant: str):
-    """Schedule, on all ranks at once: return ``flat``, moved to the memory in which ``variant`` copies it least."""
+    """Schedule, called on all ranks at once, that returns ``flat``, moved to the memory in which ``variant`` copies it
+    least."""
     if variant in ON_ONE_HOST:
         flat = yield from in_shared_memory(comm, flat)
     elif variant in THROUGH_MEMORY:

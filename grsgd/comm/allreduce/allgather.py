@@ -7,7 +7,7 @@ from grsgd.comm.communicator import Communicator
 
 
 def ring_allgather(comm: Communicator, parts: Sequence, tag: int = tags.ARRAYS):
-    """Schedule: copy ``parts[i]`` of each rank i to all ranks; all parts have the same length on all ranks.
+    """Schedule that copies ``parts[i]`` of each rank i to all ranks; all parts have the same length on all ranks.
 
     In step s rank i sends part i - s, which came from the left in the step before, to the right. Each rank sends n - 1
     parts.

@@ -44,8 +44,8 @@ class Hosts(NamedTuple):
 
 
 def hosts_of(comm: Communicator, tag: int):
-    """Schedule, on all ranks: return the `Hosts`, which ranks determine once. The traffic does not count its
-    messages."""
+    """Schedule, called on all ranks, that returns the `Hosts`, which ranks determine once. The traffic does not count
+    its messages."""
     if HOSTS in comm.shared:
         return comm.shared[HOSTS]
     hosts = comm.backend.hosts
@@ -69,7 +69,7 @@ def some(comm: Communicator, ranks: list[int]) -> Communicator:
 
 
 def allreduce_by_hosts(comm: Communicator, x, tag: int, scale: float, across: Callable[..., Generator]):
-    """Schedule: set x to ``scale`` times its sum over all ranks.
+    """Schedule that sets x to ``scale`` times its sum over all ranks.
 
     ``across(comm, part, tag, scale)``: a generator that yields each object it waits for, and that sets a part to
     ``scale`` times its sum over the part's owners, with the same bits on all owners.
@@ -101,7 +101,7 @@ def allreduce_by_hosts(comm: Communicator, x, tag: int, scale: float, across: Ca
 
 
 def buffers_of(comm: Communicator, hosts: Hosts, tag: int):
-    """Schedule, on all ranks: return the `Buffers` of this host; None if the host has one rank."""
+    """Schedule, called on all ranks, that returns the `Buffers` of this host; None if the host has one rank."""
     if (HOSTS, tag) in comm.shared:
         return comm.shared[HOSTS, tag]
     buffers, problems = None, [text_array("") for _ in range(comm.size)]

@@ -107,7 +107,7 @@ class Share:
 
 
 def reduce_scatter(comm: Communicator, shares: Sequence[Share], tag: int):
-    """Schedule: sum up over all ranks, in the array ``x`` of each of ``shares``, the block that this rank owns.
+    """Schedule that sums up over all ranks, in the array ``x`` of each of ``shares``, the block that this rank owns.
 
     The shares run side by side, step by step. Partial sums overwrite all other blocks of each ``x``.
     """
@@ -127,7 +127,8 @@ def reduce_scatter(comm: Communicator, shares: Sequence[Share], tag: int):
 
 
 def all_gather(comm: Communicator, shares: Sequence[Share], tag: int):
-    """Schedule: copy the block that each rank has summed up to all ranks, in the array ``x`` of each of ``shares``."""
+    """Schedule that copies the block that each rank has summed up to all ranks, in the array ``x`` of each of
+    ``shares``."""
     for steps in zip(*(share.steps[::-1] for share in shares), strict=True):
         pending = []
         for share, step in zip(shares, steps, strict=True):
@@ -138,7 +139,7 @@ def all_gather(comm: Communicator, shares: Sequence[Share], tag: int):
 
 
 def allreduce(comm: Communicator, shares: Sequence[Share], tag: int, scale: float):
-    """Schedule: set the x of each share to ``scale`` times its sum over all ranks."""
+    """Schedule that sets the x of each share to ``scale`` times its sum over all ranks."""
     yield from reduce_scatter(comm, shares, tag)
     for share in shares:
         share.scale(scale)

@@ -38,8 +38,8 @@ def in_range(allreduce):
 
 
 def divided_before(allreduce, comm, x, tag: int, scale: float, options: dict):
-    """Schedule: sum up x by ``allreduce``, and multiply the sum by ``scale``; the largest power of two in ``scale`` is
-    applied before the sum."""
+    """Schedule that sums up x by ``allreduce``, and multiplies the sum by ``scale``; the largest power of two in
+    ``scale`` is applied before the sum."""
     share = power_of_two(scale)
     x *= share
     yield from allreduce(comm, x, tag, scale / share, **options)

@@ -65,7 +65,8 @@ def check_host_memory(x):
 
 
 def in_shared_memory(comm: Communicator, flat: Flat):
-    """Schedule, on all ranks at once: return ``flat``, moved to memory in which `shared_allreduce` copies nothing.
+    """Schedule, called on all ranks at once, that returns ``flat``, moved to memory in which `shared_allreduce` copies
+    nothing.
 
     Returns ``flat`` itself if there is no shared memory or not enough, and if `shared_allreduce` would not use it. The
     memory is freed when ``comm`` and all arrays in the memory are gone.
@@ -91,7 +92,8 @@ tags."""
 
 
 def parts_allreduce(comm: Communicator, x, tag: int, scale: float, owners: int, beyond=None):
-    """Schedule: compute the sums of `shared_allreduce`, bit for bit, with as many bytes from rank to rank, in messages.
+    """Schedule that computes the sums of `shared_allreduce`, bit for bit, with as many bytes from rank to rank, in
+    messages.
 
     ``owners``: number of ranks that sum a part each. ``beyond(part)``: a generator that yields each object it waits
     for, and that changes the sum of a part before other ranks receive this sum.

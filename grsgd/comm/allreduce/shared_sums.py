@@ -62,7 +62,7 @@ class Buffers:
         self._scratch: dict = {}
 
     def sum_short(self, x, scale: float):
-        """Schedule: set ``x`` to ``scale`` times the sum over all ranks; every rank adds up all elements of ``x``
+        """Schedule that sets ``x`` to ``scale`` times the sum over all ranks; every rank adds up all elements of ``x``
         itself."""
         scale = x.dtype.type(scale)
         if x.dtype not in COMPILED:
@@ -78,7 +78,7 @@ class Buffers:
             add(rows, begin, begin + x.size, scale, x)
 
     def sum_long(self, x, scale: float, vectors: Sequence[SharedMemory], beyond=None):
-        """Schedule: set x to ``scale`` times its sum; every owner sums up its part.
+        """Schedule that sets x to ``scale`` times its sum; every owner sums up its part.
 
         If x lies in one of the shared ``vectors`` on all ranks, it is summed in place. Otherwise x is copied through
         the buffers, piece by piece.
@@ -147,7 +147,7 @@ class Buffers:
             raise RuntimeError(f"an all-reduce of arrays that lie in different places of shared memory: {places}")
 
     def _replace_part(self, rows: np.ndarray, begin: int, size: int, scale: float, beyond):
-        """Schedule: replace this rank's part of a piece by its sum, in the rows of all ranks."""
+        """Schedule that replaces this rank's part of a piece by its sum, in the rows of all ranks."""
         if self.rank >= self.owners:
             return
         first, last = (begin + end for end in part(self.rank, self.owners, size))
@@ -176,7 +176,8 @@ class Reached:
         return self.buffers.loops.reached(self.buffers.memory.flags, self.column, self.phase)
 
     def wait(self):
-        """Schedule: wait for all ranks; if no other rank needs this core, look `TRIES` times before the first pause."""
+        """Schedule that waits for all ranks; if no other rank needs this core, it looks `TRIES` times before the first
+        pause."""
         buffers = self.buffers
         if not buffers.loops.reached_soon(buffers.memory.flags, self.column, self.phase, buffers.tries):
             yield self

@@ -42,7 +42,7 @@ def swing_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float 
 
 
 def beside_the_last(comm: Communicator, share: Share, tag: int, scale: float):
-    """Schedule, on all ranks but the last, for odd n: sum up all blocks but the last block over all ranks.
+    """Schedule, called for odd n on all ranks but the last, that sums up all blocks but the last block over all ranks.
 
     Meanwhile the rank exchanges with the last rank: the last block, and the rank's own block.
     """
@@ -63,7 +63,8 @@ def beside_the_last(comm: Communicator, share: Share, tag: int, scale: float):
 
 
 def as_the_last(comm: Communicator, x, tag: int, scale: float):
-    """Schedule, on the last rank, for odd n: sum up the last block, and receive the other blocks from their owners."""
+    """Schedule, called for odd n on the last rank, that sums up the last block, and receives the other blocks from
+    their owners."""
     last = comm.size - 1
     block = x[slice(*part(last, comm.size, x.size))]
     blocks = {}

@@ -101,7 +101,7 @@ class IpMulticast(Unicast):
         self._buffer = memoryview(bytearray(LARGEST))
 
     def open(self, packets: Mapping[Packet, int], blocks: Blocks | None = None):
-        """Schedule, on all ranks at once: connect to the other ranks, and prepare for ``packets``. Raises
+        """Schedule, called on all ranks at once, that connects to the other ranks, and prepares for ``packets``. Raises
         NoMulticast."""
         if self.comm.size == 1:
             return
@@ -123,8 +123,8 @@ class IpMulticast(Unicast):
         self.repairs = Repairs(self.comm, self.control, self.link, self.pace, blocks, largest)
 
     def _coming(self, packets: Mapping[Packet, int]):
-        """Schedule, on all ranks at once: return the bytes that arrive at a socket in an exchange, the largest of all
-        sockets.
+        """Schedule, called on all ranks at once, that returns the bytes that arrive at a socket in an exchange, the
+        largest of all sockets.
 
         All datagrams to the group arrive at every rank, including its own datagrams and datagrams for other ranks.
         """
@@ -193,8 +193,8 @@ class IpMulticast(Unicast):
         return [incoming]
 
     def close(self):
-        """Schedule, on all ranks at once, when no packet is under way: wait until all control messages have arrived,
-        then leave the multicast group."""
+        """Schedule, called on all ranks at once when no packet is under way, that waits until all control messages have
+        arrived, then leaves the multicast group."""
         if self.link is None:
             return
         self.control.tell_others(ControlKind.END, self.round)

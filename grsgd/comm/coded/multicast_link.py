@@ -88,7 +88,8 @@ class Link(NamedTuple):
 
 
 def connect(comm: Communicator, settings: Settings):
-    """Schedule, on all ranks at once: return the `Link` of this rank. The traffic does not count its messages.
+    """Schedule, called on all ranks at once, that returns the `Link` of this rank. The traffic does not count its
+    messages.
 
     Raises NoMulticast, on all ranks.
     """
@@ -136,7 +137,8 @@ def check_mtu(mtu: int | None, interface: Interface):
 
 
 def tell(comm: Communicator, what: dict):
-    """Schedule, on all ranks at once: exchange one dictionary per rank; return the dictionaries of all ranks.
+    """Schedule, called on all ranks at once, that exchanges one dictionary per rank, and returns the dictionaries of
+    all ranks.
 
     A text that is too long is cut.
     """
@@ -248,8 +250,8 @@ def seconds_between(stamps: np.ndarray) -> float:
 
 
 def try_out(comm: Communicator, link: Link, clock: Callable[[], float]):
-    """Schedule, on all ranks at once: return the rate in bytes per second that the network carries from one rank at a
-    time.
+    """Schedule, called on all ranks at once, that returns the rate in bytes per second that the network carries from
+    one rank at a time.
 
     One rank after the other sends to all others as fast as its interface allows. The slowest rate counts, of any link
     or any reading rank. Raises NoMulticast, on all ranks, if no datagram arrives on some link.

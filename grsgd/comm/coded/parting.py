@@ -14,11 +14,11 @@ from grsgd.text import ranks_in_words
 class Parting:
     """One rank's part in the agreement on which ranks are left behind, after the rank's last step.
 
-    The lowest rank that is known to have finished is a rank's arbiter. An arbiter proposes to go on without the
-    unfinished ranks. The arbiter does so when all other ranks have finished or are lost, or ``patience`` seconds after
-    the arbiter's last step. A rank agrees to one proposal at a time, and an arbiter agrees to its own. A proposal
-    becomes the decision when all remaining ranks have agreed. So no rank is in two decisions, and a rank that comes
-    back after the decision finds itself left behind.
+    Each rank's arbiter is the lowest rank that, to this rank's knowledge, has finished. An arbiter proposes to go on
+    without the unfinished ranks. The arbiter does so when all other ranks have finished or are lost, or ``patience``
+    seconds after the arbiter's last step. A rank agrees to one proposal at a time, and an arbiter agrees to its own. A
+    proposal becomes the decision when all remaining ranks have agreed. So no rank is in two decisions, and a rank that
+    comes back after the decision finds itself left behind.
 
     There may be two arbiters, if a lower rank comes back after a higher rank has proposed to end without it. Some ranks
     then hear of one proposal first, and some ranks of the other proposal, so neither proposal gets the agreement of all
@@ -38,7 +38,7 @@ class Parting:
         """Handle of a wait in the background, which is true as soon as this rank no longer waits for silent ranks."""
 
     def agree(self):
-        """Schedule: return the ranks that are left behind, possibly including this rank. Raises SilentRanks."""
+        """Schedule that returns the ranks that are left behind, possibly including this rank. Raises SilentRanks."""
         began = self.driver.clock()
         if self.patience < math.inf:
             self.alarm = self.driver.start(self.watch_the_clock())
@@ -59,8 +59,8 @@ class Parting:
                 raise SilentRanks(f"rank {self.rank} waited {waited:.3g} s for {self.awaited}")
 
     def give_up(self):
-        """Schedule, on a rank that is left behind: tell the other ranks, and wait until they have ended, however long
-        it takes."""
+        """Schedule, called on a rank that is left behind, that tells the other ranks, and waits until they have ended,
+        however long it takes."""
         self.tell(HeaderKind.GONE, self.ranks)
         while not self.streams.said[HeaderKind.DECISION]:
             later = self.driver.clock() + self.driver.timeout / 2
@@ -70,7 +70,7 @@ class Parting:
             )
 
     def watch_the_clock(self):
-        """Schedule, in the background: wait for ``patience`` seconds."""
+        """Schedule, run in the background, that waits for ``patience`` seconds."""
         yield Delay(self.patience)
 
     def is_impatient(self) -> bool:

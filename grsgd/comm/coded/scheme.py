@@ -95,7 +95,7 @@ class Scheme:
     """Whether the other ranks go on without this rank, which was silent for too long."""
 
     def look(self) -> Iterable:
-        """Schedule, before a step: determine whether this rank `needs_no_blocks`."""
+        """Schedule, called before a step, that determines whether this rank `needs_no_blocks`."""
         return ()
 
     sends_sums = False
@@ -170,7 +170,8 @@ class Scheme:
         packet."""
 
     def add_up(self):
-        """Schedule, on all ranks at once: set `total` to the sum of all ranks' blocks, each counted once."""
+        """Schedule, called on all ranks at once, that sets `total` to the sum of all ranks' blocks, each counted
+        once."""
         self.add_own()
         yield from self.exchange(self.packets)
 
@@ -181,7 +182,8 @@ class Scheme:
             accumulate(self.total, self.block_buffer(k))
 
     def exchange(self, packets: Iterable[Packet]):
-        """Schedule: send and receive packets in an order that is the same on all ranks, several packets at a time.
+        """Schedule that sends and receives packets in an order that is the same on all ranks, several packets at a
+        time.
 
         The first packet that has not arrived everywhere is always under way at all its members, so no rank waits for
         ever.

@@ -93,8 +93,8 @@ class Streams:
         self._lock = threading.Lock()
 
     def receive(self, source: int):
-        """Schedule, in the background: receive a rank's messages until its last header, or until its process has
-        died."""
+        """Schedule, run in the background, that receives a rank's messages until its last header, or until its process
+        has died."""
         try:
             yield from self._receive(source)
         except LostRank:

@@ -106,7 +106,7 @@ class TolerantSum(Scheme):
             self._sending = self.driver.start(self._send_queued())
 
     def _send_queued(self):
-        """Schedule, in the background: send the messages that wait for other ranks."""
+        """Schedule, run in the background, that sends the messages that wait for other ranks."""
         yield Until(lambda: self.queues.move() and self._is_closed, "messages to other ranks")
 
     def row(self, source: int, step: int):
@@ -126,8 +126,8 @@ class TolerantSum(Scheme):
         return self.streams.count() >= self.code.needed
 
     def look(self):
-        """Schedule, at the beginning of a step: if enough other ranks have messages of the step, wait for these
-        messages.
+        """Schedule, called at the beginning of a step, that waits for the messages of the step if enough other ranks
+        have them.
 
         The wait is at most as long as this rank's blocks take, because some of the other ranks may have fallen silent.
         """
@@ -144,13 +144,13 @@ class TolerantSum(Scheme):
         return self.streams.announced() >= self.code.needed
 
     def _wait(self, is_true: Callable[[], bool], seconds: float):
-        """Schedule: wait until ``is_true()`` is true, or ``seconds`` are over."""
+        """Schedule that waits until ``is_true()`` is true, or ``seconds`` are over."""
         if seconds and not is_true():
             alarm = self.driver.start(watch_the_clock(seconds))
             yield Until(lambda: is_true() or alarm.Test(), "messages to or from ranks that may be silent")
 
     def add_up(self):
-        """Schedule: set `total` to the sum of all ranks' blocks, unless this rank `is_left_behind`."""
+        """Schedule that sets `total` to the sum of all ranks' blocks, unless this rank `is_left_behind`."""
         step = self.streams.step
         if not self.needs_no_blocks:
             self.own_seconds = self.driver.clock() - self._began
@@ -235,8 +235,8 @@ class TolerantSum(Scheme):
     # ---- the end
 
     def close(self):
-        """Schedule, after the last step: agree with the other ranks on the `lost` ranks, and receive the messages under
-        way."""
+        """Schedule, called after the last step, that agrees with the other ranks on the `lost` ranks, and receives the
+        messages under way."""
         parting = Parting(self.queues, self.streams, self.driver, self.silent, self.patience)
         if self.is_left_behind:
             yield from parting.give_up()
@@ -255,7 +255,7 @@ class TolerantSum(Scheme):
 
 
 def watch_the_clock(seconds: float):
-    """Schedule: wait for ``seconds`` seconds, in the background."""
+    """Schedule that waits for ``seconds`` seconds, in the background."""
     yield Delay(seconds)
 
 

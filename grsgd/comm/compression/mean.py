@@ -33,7 +33,8 @@ class CompressedMean:
         return self.feedback.e
 
     def average(self, x: torch.Tensor, number: int):
-        """Schedule, on all ranks at once: set ``x`` to the mean; ``number`` is the number of the vector ``x``."""
+        """Schedule, called on all ranks at once, that sets ``x`` to the mean; ``number`` is the number of the vector
+        ``x``."""
         self.feedback.encode(x, self.payloads[self.comm.rank].tensor, number)
         yield from ring_allgather(self.comm, [payload.array for payload in self.payloads])
         x.zero_()

@@ -24,7 +24,7 @@ TAGS = 8
 
 
 class Changed(Exception):
-    """A process has died, or a process has joined: the ranks must meet before they go on."""
+    """Error that says that a process has died or joined, so that the ranks must meet before they go on."""
 
 
 class KnownProcesses(NamedTuple):
@@ -102,7 +102,8 @@ class Group:
             raise Changed
 
     def meet(self, numbers: Sequence[float]):
-        """Schedule: wait until all training processes know of each other; return the ``numbers`` of each process.
+        """Schedule that waits until all training processes know of each other, and returns the ``numbers`` of each
+        process.
 
         Return None if a process has ended its training, because then all processes may end.
         """
@@ -128,7 +129,7 @@ class Group:
         return self._communicator(self.comm), self._communicator(self.uncounted_comm)
 
     def close(self):
-        """Schedule: end all messages of the group; from then on no message is written into an array."""
+        """Schedule that ends all messages of the group; from then on no message is written into an array."""
         for backend in self._backends:
             yield from backend.close()
         self._backends.clear()
@@ -236,7 +237,7 @@ class GroupBackend:
         """Do nothing: the backend of all processes is still used."""
 
     def close(self):
-        """Schedule: cancel all receives, also of messages that never arrive.
+        """Schedule that cancels all receives, also of messages that never arrive.
 
         The buffers of sent messages that no rank will receive are kept, because the MPI library may still read them.
         """

@@ -79,7 +79,7 @@ class Meeting:
             self._arrange(reason, steps)
 
     def before_step(self, step: int):
-        """Schedule, before each step: return whether the ranks meet now."""
+        """Schedule, called before each step, that returns whether the ranks meet now."""
         self.watch(step)
         if self.reason is None or not self.in_lockstep:
             return self.reason is not None
@@ -88,8 +88,8 @@ class Meeting:
         return self._exchange.Test() and step > self._said[:-1].max()
 
     def arranged(self):
-        """Schedule, on a rank that others meet: wait until the exchange of step numbers has ended, if it is
-        under way."""
+        """Schedule, called on a rank that others meet, that waits until the exchange of step numbers has ended, if it
+        is under way."""
         if self._exchange is not None:
             yield self._exchange
 
@@ -105,7 +105,8 @@ class Meeting:
         return (known or ASKED) if reasons else GO_ON
 
     def end(self):
-        """Schedule, after the last step: wait until all ranks are here, and no message of a meeting is under way.
+        """Schedule, called after the last step, that waits until all ranks are here, and no message of a meeting is
+        under way.
 
         Until then other ranks may ask to meet at a step that no rank takes any more. MPI libraries use the numbers of
         freed communicators again. So a message that is left in a freed communicator could be received in a later one.
@@ -130,7 +131,8 @@ class Meeting:
             self._exchange = self.driver.start(self._exchange_steps())
 
     def _exchange_steps(self):
-        """Schedule, in the background: learn each rank's number of steps, and whether any rank has a reason to end."""
+        """Schedule, run in the background, that learns each rank's number of steps, and whether any rank has a reason
+        to end."""
         self._said = np.zeros(self.comm.size + 1)
         self._said[self.comm.rank], self._said[-1] = self._taken, bool(self.reason)
         yield from halving_doubling_allreduce(self.comm, self._said, tags.MEETING_STEPS)

@@ -103,7 +103,7 @@ class Membership:
         return {process: rank for process, rank in joined.items() if process not in self.dead}
 
     def attend(self):
-        """Schedule, in the background, which never ends: receive messages on deaths and takeovers."""
+        """Schedule, run in the background without end, that receives messages on deaths and takeovers."""
         yield Until(self._look_now_and_then, "deaths of other processes")
 
     def look(self):
@@ -148,8 +148,8 @@ class Membership:
         return True
 
     def stand_by(self):
-        """Schedule, on a spare: wait until it has taken a rank or all others have ended; return whether it has taken a
-        rank."""
+        """Schedule, called on a spare, that waits until it has taken a rank or all others have ended, and returns
+        whether it has taken a rank."""
         yield Until(self.is_called, "a rank without a process")
         return self.rank is not None
 

@@ -48,7 +48,7 @@ class Choice(NamedTuple):
     nbytes: int = 0
 
     def __str__(self):
-        """Return the results in one line, for the run file."""
+        """Return, in one line for the run file, the measured time of each transport, or why it cannot be used."""
         times = (f"{name} {x if isinstance(x, str) else f'{1e3 * x:.3g} ms'}" for name, x in self.results.items())
         return "; ".join(times) + (f" ({self.nbytes} bytes)" if self.nbytes else "")
 
@@ -163,7 +163,8 @@ def first_error(mpi, error: str | None) -> str | None:
 
 
 def self_test(comm: Communicator, device: torch.device):
-    """Schedule: send messages of several sizes in every way; raise RuntimeError if one does not arrive as it was sent.
+    """Schedule that sends messages of several sizes in every way, and raises RuntimeError if one does not arrive as it
+    was sent.
 
     The messages are sent while the GPU still computes them.
     """

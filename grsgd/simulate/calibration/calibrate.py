@@ -217,12 +217,12 @@ def measure_processor(
 
 
 def waiting_for(pollable, end: float):
-    """Schedule: wait until ``pollable`` is complete, but at most until the time ``end`` of `time.perf_counter`."""
+    """Schedule that waits until ``pollable`` is complete, but at most until the time ``end`` of `time.perf_counter`."""
     yield Until(lambda: pollable.Test() or time.perf_counter() > end, "ranks that measure")
 
 
 def measure_pairs(comm, hosts: list[str]):
-    """Schedule: measure the pairs (i, i+1) one after the other; returns a list with this rank's pair (rank, rank + 1).
+    """Schedule that measures the pairs (i, i+1) in turn; returns a list with this rank's pair (rank, rank + 1).
 
     hosts: the host of each rank. Within a host the bandwidth is measured with messages in both directions at once:
     within a host not a wire is the limit but processors and memory, which copy the messages of both directions.
@@ -250,7 +250,7 @@ def at_once(nbytes: int, one_host: bool) -> bool:
 
 
 def measure_pair(comm, other: int, one_host: bool):
-    """Schedule: return the `Pair` of this rank and ``other``, which runs `answer`; both add up their messages."""
+    """Schedule that returns the `Pair` of this rank and ``other``, which runs `answer`; both add up their messages."""
     one_way = {}
     for nbytes, most in MAX_ROUNDS.items():
         outgoing, incoming = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
@@ -274,7 +274,7 @@ def measure_pair(comm, other: int, one_host: bool):
 
 
 def answer(comm, other: int, nbytes: int, at_once: bool):
-    """Schedule: answer each message of ``nbytes`` bytes from ``other`` with one of the same size, until the last.
+    """Schedule that answers each message of ``nbytes`` bytes from ``other`` with one of the same size, until the last.
     at_once: whether the answer leaves at once, and not after the message from ``other`` has been received."""
     incoming, outgoing = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
     total = np.zeros(nbytes // 4, np.float32)
@@ -291,7 +291,7 @@ def answer(comm, other: int, nbytes: int, at_once: bool):
 
 
 def measure_queue(comm, sender: int, early: int, late: int, nbytes: int):
-    """Schedule: measure how many bytes of a message wait in the queue of rank ``sender``.
+    """Schedule that measures how many bytes of a message wait in the queue of rank ``sender``.
 
     The measure is by how much later a message to rank ``early`` ends if a message to rank ``late`` begins when half of
     the first one has arrived. Returns the median in bytes on ``sender``, and None on the other ranks.
@@ -315,7 +315,7 @@ def measure_queue(comm, sender: int, early: int, late: int, nbytes: int):
 
 
 def seconds_of_first(comm, early: int, late: int | None, buffers, wait: float):
-    """Schedule: return the seconds until ``early`` has a message, if another to ``late`` begins ``wait`` s after it."""
+    """Schedule that returns the seconds until ``early`` has a message; a message to ``late`` begins ``wait`` s later."""
     answers = np.zeros(1), np.zeros(1)
     begin = time.perf_counter()
     first = comm.Irecv(answers[0], early, tags.CALIBRATION)
@@ -330,7 +330,7 @@ def seconds_of_first(comm, early: int, late: int | None, buffers, wait: float):
 
 
 def take_part(comm, sender: int, message, signal):
-    """Schedule: receive one message of ``sender``'s measurement, and answer it."""
+    """Schedule that receives one message of ``sender``'s measurement, and answers it."""
     yield comm.Irecv(message, sender, tags.CALIBRATION)
     yield comm.Isend(signal, sender, tags.CALIBRATION)
 

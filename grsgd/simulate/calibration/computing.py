@@ -111,10 +111,10 @@ def step_times(seconds: list[list[list[float]]]) -> list[StepTimes]:
 
 
 def computing_of(work: Callable[[], None]):
-    """Schedule: let the driver run ``work()``, which computes a gradient or a whole step."""
+    """Schedule that lets the driver run ``work()``, which computes a gradient or a whole step."""
     yield Compute(work)
 
 
 def barrier(comm):
-    """Schedule: wait until all ranks are at this barrier."""
+    """Schedule that waits until all ranks are at this barrier."""
     yield from ring_allreduce(comm, np.zeros(comm.size))

@@ -218,15 +218,15 @@ class MessageMeter:
         return Spread.of(trusted(shares)) if self.is_here else None
 
     def tell(self):
-        """Schedule: send a signal of one byte to the other rank."""
+        """Schedule that sends a signal of one byte to the other rank."""
         yield self.comm.Isend(np.zeros(1, np.uint8), self.other, tags.CALIBRATION_SIGNAL)
 
     def told(self):
-        """Schedule: wait for the signal that the other rank sends with `tell`."""
+        """Schedule that waits for the signal that the other rank sends with `tell`."""
         yield self.comm.Irecv(np.zeros(1, np.uint8), self.other, tags.CALIBRATION_SIGNAL)
 
     def send_until_told(self, nbytes: int, pause: float):
-        """Schedule: send messages from the first signal of the other rank until its second signal."""
+        """Schedule that sends messages from the first signal of the other rank until its second signal."""
         yield from self.told()
         stop = [False]
 
@@ -239,7 +239,7 @@ class MessageMeter:
         yield listening
 
     def send_all(self, nbytes: int, pause: float, stop: list[bool], begin: Sequence[bool] = (True,)):
-        """Schedule: send a message after each ``pause`` in seconds; return the number of messages.
+        """Schedule that sends a message after each ``pause`` in seconds, and returns the number of messages.
 
         The first message leaves when ``begin[0]`` is true. The first message after ``stop[0]`` has become true is the
         last message.
@@ -254,7 +254,8 @@ class MessageMeter:
             yield Delay(pause)
 
     def receive_all(self, nbytes: int):
-        """Schedule: receive until the last message, adding each up as all-reduces do; return the number of messages."""
+        """Schedule that receives until the last message, adding each up as all-reduces do, and returns the number of
+        messages."""
         incoming, total = np.zeros(nbytes, np.uint8), np.zeros(nbytes // 4, np.float32)
         for count in itertools.count(1):
             yield self.comm.Irecv(incoming, self.other, tags.CALIBRATION)
@@ -305,7 +306,7 @@ class MessageMeter:
         return seconds
 
     def ask(self, seconds: np.ndarray, warns: bool):
-        """Schedule: ask ``len(seconds)`` questions, and note the seconds of each answer in ``seconds``."""
+        """Schedule that asks ``len(seconds)`` questions, and notes the seconds of each answer in ``seconds``."""
         question, reply = np.zeros(QUESTION_BYTES, np.uint8), np.zeros(1, np.uint8)
         for k in range(len(seconds)):
             yield Delay(SILENCE * (1 + 0.618 * k % 1))  # so that questions arrive at any moment of a computation
@@ -318,7 +319,7 @@ class MessageMeter:
             seconds[k] = time.perf_counter() - begin
 
     def answer(self, warns: bool):
-        """Schedule: answer all questions, the last one included."""
+        """Schedule that answers all questions, the last one included."""
         question = np.zeros(QUESTION_BYTES, np.uint8)
         while not question[0]:
             if warns:
@@ -384,10 +385,10 @@ class MessageMeter:
 
 
 def ended(pollable):
-    """Schedule: wait until ``pollable`` is complete."""
+    """Schedule that waits until ``pollable`` is complete."""
     yield pollable
 
 
 def passed(message, deadline: float):
-    """Schedule: wait until ``message`` is complete, at most until ``deadline`` by `time.perf_counter`."""
+    """Schedule that waits until ``message`` is complete, at most until ``deadline`` by `time.perf_counter`."""
     yield Until(lambda: message.Test() or time.perf_counter() > deadline, "a message that may leave at once")

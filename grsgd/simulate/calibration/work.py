@@ -53,7 +53,7 @@ class WorkMeter:
             self.seconds -= time.thread_time() - begin
 
     def metered(self, schedule: engine.Schedule) -> engine.Schedule:
-        """Schedule: run ``schedule``, and count its gradients and the time of its code between two waits."""
+        """Schedule that runs ``schedule``, and counts its gradients and the time of its code between two waits."""
         resume = partial(next, schedule)
         while True:
             begin, self._counts = time.thread_time(), True

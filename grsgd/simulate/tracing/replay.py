@@ -114,7 +114,7 @@ class GoalReplay:
         self._beginning = False
 
     def play(self):
-        """Schedule: run all operations."""
+        """Schedule that runs all operations."""
         self.begin_ready()
         if self.left:
             yield OperationsDone(self)
@@ -158,7 +158,7 @@ class GoalReplay:
         return (comm.Issend if tag & SYNCHRONOUS else comm.Isend)(content, operation.peer, tag)
 
     def until_ended(self, place: int, pollable: Pollable):
-        """Schedule: wait for the end of an operation, then begin operations that waited for it."""
+        """Schedule that waits for the end of an operation, then begins operations that waited for it."""
         yield pollable
         self.end(place)
         self.begin_ready()

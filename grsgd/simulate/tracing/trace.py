@@ -384,7 +384,10 @@ def kept_only(after: dict[TracedOperation, bool]) -> dict[TracedOperation, bool]
 
 
 def receive_of(send: TracedOperation, tag: int, operations: list[goal.Operation]) -> goal.Operation:
-    """Return a receive for a message that was not received; it begins after all other receives of its kind."""
+    """Return a receive operation for ``send``, whose message was not received.
+
+    The operation begins after all other receives of messages from the same sender with the same ``tag``.
+    """
     kind = goal.RECV, send.rank, tag
     same = (place for place, other in enumerate(operations) if (other.kind, other.peer, other.tag) == kind)
     last = list(same)[-1:]

@@ -169,7 +169,7 @@ def test_at_the_end_of_a_gradient_it_notices_all_that_has_come():
 
 
 def gradients(number: int):
-    """Schedule: compute so often, without a wait in between."""
+    """Schedule that computes so often, without a wait in between."""
     for _ in range(number):
         yield Compute(lambda: None)
 

@@ -172,7 +172,7 @@ def refusal(tmp_path, monkeypatch, capsys):
         ('data={name="mine.py:odd", how="text"}', "the target of sample 0 is 'a', expected numbers"),
         ('data={name="mine.py:odd", how="raises"}', "mine.py:odd: cannot read it"),
         ('data={name="mine.py:odd", how="stops"}', "sample 20: the data set raises StopIteration"),
-        ("task.name=mine.py:Mean", "it must double, as a sum over the samples does (reduction=\"sum\") and no mean"),
+        ("task.name=mine.py:Mean", "it must double. Return a sum over the samples (reduction=\"sum\"), not a mean"),
         ("task.name=mine.py:Each", "total_loss() returns a tensor of shape [8], expected a tensor of one number"),
         ("task.name=mine.py:Number", "total_loss() returns float, expected a tensor of one number with a gradient"),
         ("task.name=mine.py:Detached", "total_loss() returns a tensor without a gradient, expected"),

@@ -44,7 +44,8 @@ class Job:
         """When each rank was through with each step."""
 
     def train(self, rank, seconds=0.0, falls_silent=None, blocks=None):
-        """Schedule: add up the blocks of all steps; returns who was left behind. ``falls_silent``: in this step."""
+        """Schedule that adds up the blocks of all steps; returns who was left behind. ``falls_silent``: in this
+        step."""
         scheme, driver = self.schemes[rank], self.ranks.drivers[rank]
         scheme.open()
         for step, parts in enumerate(self.blocks if blocks is None else blocks):

@@ -28,8 +28,8 @@ def no_message_is_left(ranks: Ranks) -> bool:
 
 
 def in_lockstep(meeting: Meeting, asks: dict[int, str], seconds: float, met: list):
-    """Schedule: take steps that need all ranks, ask for meetings before the steps in ``asks``, and note meetings in
-    ``met``."""
+    """Schedule that takes steps that need all ranks, asks for meetings before the steps in ``asks``, and notes meetings
+    in ``met``."""
     comm, step = meeting.comm, 0
     meeting.driver.watch = lambda: meeting.watch(step)
     for step in range(STEPS):
@@ -92,7 +92,7 @@ def test_a_reason_counts_whenever_it_is_given():
 
 
 def freely(meeting: Meeting, asks: dict[int, str], seconds: float, met: list):
-    """Schedule: take steps without other ranks; meet whenever a rank has asked."""
+    """Schedule that takes steps without other ranks, and meets whenever a rank has asked."""
     step = 0
     while True:
         if step in asks:
