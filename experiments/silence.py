@@ -1,7 +1,7 @@
 """Steps that end without silent ranks: the milliseconds they save over all-reduce, and the least possible time.
 
     python -m experiments.silence                      # in simulated time, 8 ranks
-    python -m experiments.silence --clock --ranks 4    # by the clock, where a step is a pause
+    python -m experiments.silence --clock --ranks 4    # in real time, where a step is a pause
 
 There are three kinds of stragglers: ranks whose steps vary; ranks that sometimes take a second longer; one slow rank.
 The least possible time is `coding.time_model.mean_step_seconds` of the ranks' own times, without messages. A step of n
@@ -72,7 +72,7 @@ def simulated(r: int, s: int, ranks: int, steps: int, sigma: float, stragglers: 
 
 
 def measured(r: int, s: int, ranks: int, steps: int, sigma: float, stragglers: dict) -> tuple[float, float]:
-    """Return the seconds of a step, and the seconds of waiting, by the clock; each rank pauses r times as long."""
+    """Return the seconds of a step, and the seconds of waiting, in real time; each rank pauses r times as long."""
     pause = {str(rank): {"every": 1, "seconds": r * STEP} for rank in range(ranks)}
     config = content(r, s, ranks, steps, {"pause": pause} | stragglers)
     with tempfile.TemporaryDirectory() as folder:

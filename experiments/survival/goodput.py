@@ -1,13 +1,13 @@
 """Goodput under fire: the share of an undisturbed run's steps that the final model has if processes keep dying.
 
-    python -m experiments.survival.goodput --kills 250 --out FOLDER      # by the clock, 8 ranks
+    python -m experiments.survival.goodput --kills 250 --out FOLDER      # in real time, 8 ranks
     python -m experiments.survival.goodput --simulated --ranks 1000 --out FOLDER
 
 The process of a rank gets SIGKILL every 5.5 or 1.2 steps on average, at random moments, on a random rank, whatever the
 process does; spares take over the ranks. Goodput is (steps in the final model) / (steps in the final model of an
 equally long run without deaths), counted by `experiments.survival.counted`; for all-reduce, gradients are counted.
 
-The reference, by the clock, is all-reduce on a ring: its job ends with each death, and is restarted from its last
+The reference, in real time, is all-reduce on a ring: its job ends with each death, and is restarted from its last
 checkpoint. The steps of the last checkpoint count.
 """
 
@@ -140,7 +140,7 @@ def samples_in(folder: Path) -> int:
 
 
 def reference(folder: Path, ranks: int, per_kill: float, kills: int) -> str:
-    """Return the table row of all-reduce on a ring with restarts, by the clock."""
+    """Return the table row of all-reduce on a ring with restarts, in real time."""
     every = per_kill * STEP_SECONDS
     seconds = kills * every
     calm = run(folder, "ring-calm", config_of("ring_allreduce", {}, ranks, seconds, None, 0), ranks, 0, False)

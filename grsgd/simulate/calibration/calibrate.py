@@ -315,7 +315,7 @@ def measure_queue(comm, sender: int, early: int, late: int, nbytes: int):
 
 
 def seconds_of_first(comm, early: int, late: int | None, buffers, wait: float):
-    """Schedule that returns the seconds until ``early`` has a message; a message to ``late`` begins ``wait`` s later."""
+    """Schedule that returns the seconds until ``early`` has a message; another to ``late`` begins ``wait`` s later."""
     answers = np.zeros(1), np.zeros(1)
     begin = time.perf_counter()
     first = comm.Irecv(answers[0], early, tags.CALIBRATION)
