@@ -128,7 +128,7 @@ def test_one_more_silent_rank_ends_the_job_with_a_line_that_names_them(job):
     assert code != 0 and "Traceback" not in output, output
     assert len(reasons(output)) == 1, output
     assert re.search(
-        r"waited 4 s for step \d+ to end without ranks 1, 3: 1 may be silent \(algorithm.silent\)", output
+        r"waited 4 s for step \d+ to end without ranks 1, 3: at most 1 may be silent \(algorithm.silent\)", output
     ), output
     assert "to end without ranks 1, 3" in load_run(training.out).attributes["reason"]
 
