@@ -33,7 +33,7 @@ from coding.partition import sizes
 from coding.placement import GroupedPlacement, number_of_groups
 
 BYTES_PER_ELEMENT = 4
-"""Bytes of an int32 and of a float32."""
+"""Number of bytes of an int32 and of a float32."""
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=8, help="(default: %(default)s)")
     parser.add_argument("--steps", type=int, default=200, help="number of steps per run (default: %(default)s)")
-    parser.add_argument("--clock", action="store_true", help="measure by the clock, not in simulated time")
+    parser.add_argument("--clock", action="store_true", help="measure in real time, not in simulated time")
     options = parser.parse_args()
     rows = []
     for kind, (sigma, stragglers_of) in KINDS.items():

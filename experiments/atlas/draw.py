@@ -22,7 +22,7 @@ from grsgd.units import rate
 LITERATURE = (1.08, 1.92)
 """Least and greatest ratio of a step's seconds to the formula that one independent project has found."""
 MEGABYTE = 1e6
-"""Bytes of a megabyte."""
+"""Number of bytes in a megabyte."""
 NO_INTERFACES = np.full((1, 2), math.nan)
 """Bytes counted by the interfaces of simulated hosts: unknown."""
 

@@ -113,7 +113,8 @@ class TimeToTarget:
 
 
 class SamplesToTarget(TimeToTarget):
-    """Samples of all ranks to the target accuracy, by seed, of the trainings of a `TimeToTarget`; a ``Sample``."""
+    """Number of samples of all ranks to the target accuracy, by seed, of the trainings of a `TimeToTarget`; a
+    ``Sample``."""
 
     def result(self, conditions: Conditions, rate_of: RateOf, runs_of: RunsOf) -> Sample:
         return to_target(self._parts(conditions)[0].result(conditions, rate_of, runs_of), "samples")

@@ -30,7 +30,8 @@ from grsgd.training.description import commit
 CALIBRATION_SECONDS, WORK_SECONDS = 300, 300
 """Greatest numbers of seconds for a calibration, and for a measurement of the work."""
 WORK_STEPS, REDUNDANT_STEPS = 14, 6
-"""Steps that an algorithm trains for in a measurement of its work, and steps for an algorithm with redundancy.
+"""Number of steps that an algorithm trains for in a measurement of its work, and number of steps for an algorithm with
+redundancy.
 
 The first number is four uncounted steps, the longest period between exchanges of models, and two steps. With
 redundancy, ranks compute the gradients of up to n batches per step, so there are fewer steps.

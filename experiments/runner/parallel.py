@@ -15,7 +15,7 @@ from grsgd.job.ending import ENDING, with_parent
 from grsgd.runs.ending import FINISHED, how_ended
 
 MOST_LEFT = 2**29
-"""Bytes that runs may leave in a process before the process collects garbage."""
+"""Number of bytes that runs may leave in a process before the process collects garbage."""
 
 
 class Unfinished(RuntimeError):
@@ -88,7 +88,7 @@ def _make(make: Callable, item, folder: Path):
 
 
 _memory: int | None = None
-"""Bytes of this process after the last collection; None before the first one."""
+"""Number of bytes of this process after the last collection; None before the first one."""
 
 
 def memory() -> int:

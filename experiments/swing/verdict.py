@@ -31,7 +31,7 @@ TIMES_AS_FAST, LESS_TRAFFIC = 3.0, 0.33
 """The greatest effects that the papers claim: a factor of speed, and a share of traffic."""
 REPRODUCED, PARTLY, NOT = "reproduced", "partly reproduced", "not reproduced"
 TRAFFIC_BYTES = SIZES[-1]
-"""Bytes of the arrays whose traffic is compared; traffic is proportional to the bytes."""
+"""Number of bytes of the arrays whose traffic is compared; traffic is proportional to the bytes."""
 JOBS = (64, 256)
 """Numbers of ranks for which traffic is counted over groups of all sizes."""
 

@@ -248,9 +248,9 @@ class Decoupled(ParameterServer, name="decoupled"):
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
         self.local_steps = 0
-        """Steps of this worker that are not in w yet."""
+        """Number of steps of this worker that are not in w yet."""
         self.known = 0
-        """Steps of all workers that this worker knows of or assumes."""
+        """Number of steps of all workers that this worker knows of or assumes."""
 
     @property
     def bound_gradients(self):

@@ -35,7 +35,7 @@ TRIAL_STEPS = 400
 MOST_TRIED = 64
 """Largest number of ranks of the simulation that counts bytes: with more ranks it takes too long."""
 FAST = "100gbit,1us", "constant:0.01"
-"""Network and computing time of the simulation that counts bytes, for a run by the clock: no message waits for
+"""Network and computing time of the simulation that counts bytes, for a run in real time: no message waits for
 another."""
 
 

@@ -17,10 +17,10 @@ from grsgd.models.flat import Flat
 torch = LazyModule("torch")
 
 HEADER = 8
-"""Bytes of bookkeeping in a model message: the sender, and its step, from which the receiver computes the
+"""Number of bytes of bookkeeping in a model message: the sender, and its step, from which the receiver computes the
 model's age."""
 UNWEIGHTED_HEADER = 16
-"""Bytes of bookkeeping in a model message whose weight is not used: the whole message except the model."""
+"""Number of bytes of bookkeeping in a model message whose weight is not used: the whole message except the model."""
 
 
 class ModelMessage:

@@ -22,7 +22,7 @@ from grsgd.runs.numbers import human_bytes
 
 PAGE = 4096
 LINE_BYTES = 64
-"""Bytes of a line of the processor's cache; numbers that different ranks write lie in different lines."""
+"""Number of bytes of a line of the processor's cache; numbers that different ranks write lie in different lines."""
 FIELDS = LINE_BYTES // 8
 BETWEEN_ROWS_BYTES = PAGE + 9 * LINE_BYTES
 """Bytes between two rows; rows that began at multiples of a power of two would push each other out of a cache."""

@@ -8,7 +8,7 @@ from grsgd.comm import tags
 from grsgd.comm.communicator import Communicator, LostRank, receive_if_come
 
 MESSAGE_BYTES = 512
-"""Bytes of a message: its kind, then the reason as text, cut off or padded with spaces."""
+"""Number of bytes of a message, which has its kind, then the reason as text, cut off or padded with spaces."""
 STOP, FAILURE = b"-", b"!"
 """Kinds of messages."""
 

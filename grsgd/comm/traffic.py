@@ -19,8 +19,8 @@ class Traffic:
         """Payload in bytes; a multicast counts once, not once per receiver. Without multicast this is the sum of
         `sent`."""
         self.repaired = 0
-        """Bytes that were sent again by MPI because datagrams of IP multicast were lost; they are no part of the
-        payload."""
+        """Number of bytes that were sent again by MPI because datagrams of IP multicast were lost; they are no part of
+        the payload."""
         self.lost = 0
         """Number of datagrams of IP multicast that did not arrive and were requested again."""
         self._counters: dict[int, list[int]] = {}

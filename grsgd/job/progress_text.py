@@ -17,17 +17,17 @@ class Status(NamedTuple):
     share: float | None
     """Completed share of the run, from 0 to 1."""
     step: int
-    """Steps of this rank."""
+    """Number of steps that this rank has taken."""
     samples: int
-    """Samples of all ranks."""
+    """Number of samples that all ranks together have processed."""
     epoch: float
     loss: float | None
     samples_per_second: float
-    """Samples of all ranks per second since training began; in simulated time, per simulated second."""
+    """Number of samples of all ranks per second since training began; in simulated time, per simulated second."""
     waiting: float
     """Share of this rank's time in which it has waited."""
     left: float | None
-    """Remaining seconds by the clock."""
+    """Remaining seconds of real time."""
     seconds: float
     """Seconds since training began; in simulated time, simulated seconds."""
     is_simulated: bool = False

@@ -12,7 +12,7 @@ from grsgd.comm.watchdog import within
 
 
 class StartUp:
-    """Seconds of each phase of the start-up, by the clock and of the processor; ``shown`` says whether `tell` prints.
+    """Real time and processor time of each phase of the start-up, in seconds; ``shown``: whether `tell` prints.
 
     Phases follow one another without a gap. The first phase begins with the process.
     """
@@ -20,7 +20,7 @@ class StartUp:
     def __init__(self, shown: bool = False):
         self.shown = shown
         self.phases: dict[str, tuple[float, float]] = {}
-        """Seconds by the clock, and seconds of processor time, of each phase."""
+        """Seconds of real time, and seconds of processor time, of each phase."""
         self._last = time.perf_counter() - age(), 0.0
 
     def passed(self, phase: str):

@@ -12,7 +12,7 @@ from grsgd.lazy import LazyModule
 torch = LazyModule("torch")
 
 BLOCK = 2**16
-"""Bytes that are summed, as whole numbers of 8 bytes, before the CRC, which takes ten times as long."""
+"""Number of bytes that are summed, as whole numbers of 8 bytes, before the CRC, which takes ten times as long."""
 
 
 def digests(tensors: Iterable[torch.Tensor]) -> np.ndarray:

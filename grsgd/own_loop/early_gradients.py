@@ -12,7 +12,7 @@ from grsgd.models.replica import Replica
 from grsgd.own_loop.gradients import NOTICING_STEPS, GradientPlace, Gradients, remove
 
 MOST_IN_VAIN = 3
-"""Steps in a row with gradients sent too early, after which a rank sends no more gradients early."""
+"""Number of steps in a row with gradients sent too early, after which a rank sends no more gradients early."""
 TOO_EARLY = (
     "gradients were changed after buckets of them had been sent, so all are sent again in step(): put all but the last "
     "backward pass of a step into `with optimizer.no_sync():`, and call optimizer.synchronize() before clipping"
@@ -70,7 +70,7 @@ class EarlyGradients(Gradients):
         self._sent: list[Sent | None] = [None] * len(replica.trained)
         """Per parameter, the gradient that was sent in this step."""
         self._early_steps = 0
-        """Steps in which gradients were sent early."""
+        """Number of steps in which gradients were sent early."""
         self._changes_unseen = False
         """Whether the script was found to change gradients in a way that torch does not count."""
         self._is_in_vain = False

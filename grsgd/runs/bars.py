@@ -53,7 +53,7 @@ def draw_bars(every: Sequence[Axes], series: list[Series], drawn: Sequence[Bars]
 
 
 def panels(series: list[Series]) -> list[Bars]:
-    """Return the panels that have something to show. Times by the clock and simulated times have separate panels,
+    """Return the panels that have something to show. Real times and simulated times have separate panels,
     because simulated seconds are not real seconds."""
     runs = [run for one in series for run in one.runs]
     found = []

@@ -70,14 +70,14 @@ class Axis(NamedTuple):
 
 
 def time_axes(series: list[Series]) -> list[Axis]:
-    """Return an axis of time for runs by the clock, and another axis for simulated runs, whose seconds are not real
+    """Return an axis of time for runs in real time, and another axis for simulated runs, whose seconds are not real
     seconds; an axis without runs is left out."""
     time = lambda run: run.curve["time"]  # noqa: E731
     return [Axis("time", time_label(alike), time, seconds, alike) for alike in by_clock(series)]
 
 
 def by_clock(series: list[Series]) -> list[list[Series]]:
-    """Return the series of runs by the clock, and the series of simulated runs, without empty lists."""
+    """Return the series of runs in real time, and the series of simulated runs, without empty lists."""
     both = [[one for one in series if is_virtual(one.runs[0]) is virtual] for virtual in (False, True)]
     return [alike for alike in both if alike]
 

@@ -70,7 +70,7 @@ def plot(
     """Draw runs, and write the figure to the file ``out``, if it is given, whose suffix is one of ``SUFFIXES``.
 
     Runs that differ only in the seed share one curve and one bar (their median), and one entry of the legend. Simulated
-    times and times by the clock have separate panels.
+    times and real times have separate panels.
 
     Parameters
     ----------

@@ -106,7 +106,7 @@ def _name(run: Run, with_ranks: bool, with_clock: bool) -> str:
 
 
 def _clock(run: Run) -> str:
-    """Return a text on the run's clock; empty for a run by the clock."""
+    """Return a text on the run's clock; empty for a run in real time."""
     is_timed_alone = run.attributes.get("timing_only")
     return "simulated" + ", times alone" * bool(is_timed_alone) if is_virtual(run) else ""
 

@@ -29,7 +29,7 @@ SECONDS = 10.0
 BYTES_PER_SECOND = 8 * 2**20
 MOST_SECONDS = 300.0
 BYTES = 2**30
-"""Bytes of memory that reading an empty file may take, in addition to the memory of Python itself."""
+"""Number of bytes of memory that reading an empty file may take, in addition to the memory of Python itself."""
 PATIENCE = 600.0
 """Seconds to wait for a process that gets no processor time, or reads from a folder that does not answer."""
 

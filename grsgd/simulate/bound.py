@@ -9,7 +9,7 @@ from grsgd.simulate.simulation import Simulation
 from grsgd.training.stragglers import DelayModel
 
 STEPS = 100
-"""Steps of each worker over which its time per step is averaged, because step times may vary at random."""
+"""Number of steps of each worker over which its time per step is averaged, because step times may vary at random."""
 
 
 def bound(

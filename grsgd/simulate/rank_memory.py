@@ -5,7 +5,8 @@ from grsgd.memory import available
 from grsgd.runs.numbers import human_bytes
 
 RANK_BYTES = 400_000
-"""Bytes of a rank without its model: its objects. The counters of traffic to every other rank need further bytes."""
+"""Number of bytes that a simulated rank takes without its model: its objects. The counters of traffic to every other
+rank need further bytes."""
 
 
 def check_memory(ranks: int, model_bytes: int, said: str = ""):

@@ -16,7 +16,7 @@ MAX_HOSTS = 200
 """Greatest number of hosts of a testbed."""
 Medium = Literal["switched", "shared"]
 MTU = 9000
-"""Bytes of the largest packet: jumbo frames, as on most clusters.
+"""Number of bytes of the largest packet: jumbo frames, as on most clusters.
 
 Headers then take 1 % of the wire, and the emulating machine has fewer packets to move.
 """

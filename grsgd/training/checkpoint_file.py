@@ -23,7 +23,7 @@ KIND = "checkpoint of grsgd"
 BLOCK = 512
 """Length in bytes of the line at the beginning of a file, including spaces."""
 CHUNK = 2**20
-"""Bytes that are read at once to compute the digest."""
+"""Number of bytes that are read at once to compute the digest."""
 PLACE = "an array of this file"
 """Placeholder for an array in the JSON text."""
 

@@ -21,7 +21,7 @@ from grsgd.config import Config
 RESOLUTION = 1000
 """About the number of reports of a rank in a run of known length."""
 EARLY_MARKS = 6
-"""Number of marks in a run by the clock before the first of the evenly spread marks."""
+"""Number of marks in a run in real time before the first of the evenly spread marks."""
 MOST_MARKS = 10**6
 """Largest number of marks of a run from which another run goes on."""
 
@@ -125,7 +125,8 @@ class Progress:
         self.samples_per_step = samples_per_step
         self.samples = 0
         self.ahead = 0
-        """Samples in ``samples`` that are only assumed: other ranks are expected to have processed them by now."""
+        """Number of samples in ``samples`` that are only assumed: other ranks are expected to have processed them by
+        now."""
         self.own = 0
         self.began = 0.0
         self.elapsed_before = 0.0
@@ -156,7 +157,7 @@ class Progress:
     steps = 0
     """Number of steps of all ranks, if they all take the same number."""
     counts = np.zeros(0, np.int64)
-    """Samples of each rank, if ranks are counted separately."""
+    """Number of samples of each rank, if ranks are counted separately."""
 
     def go_on(self, comm, furthest) -> int:
         """Go on with the ranks of ``comm``, at the progress of the ``furthest`` of them
@@ -170,7 +171,7 @@ class Progress:
 
     @property
     def trained(self) -> int:
-        """Samples that have certainly been trained on; this number goes into the run file."""
+        """Number of samples that have certainly been trained on; this number goes into the run file."""
         return self.samples - self.ahead
 
     def note_steps(self, steps: int, ahead: int = 0):

@@ -17,7 +17,7 @@ from grsgd.models.replica import Replica
 from grsgd.training.snapshot_file import SnapshotFile
 
 MEMORY = 256 * 2**20
-"""Bytes of snapshots that a process keeps in memory; further snapshots go to a temporary file."""
+"""Number of bytes of snapshots that a process keeps in memory; further snapshots go to a temporary file."""
 
 NOT_KEPT, NOT_THERE = -1, -2
 """Numbers of missing copies: there was no room (NOT_KEPT), or the process did not hold the rank (NOT_THERE)."""

@@ -1,4 +1,4 @@
-"""Faults drawn at random, on all algorithms by the clock: ``python -m tests.faults.campaign --faults 200 --seed 0``.
+"""Faults drawn at random, on all algorithms in real time: ``python -m tests.faults.campaign --faults 200 --seed 0``.
 
 Every job must end within its time and as docs/how-to/failures.md says. It must leave whole files only, and no process.
 In the end a table has the outcomes by kind of fault. Exit code 0 if all were as documented.

@@ -15,7 +15,7 @@ from experiments.tables.targets import Found
 from grsgd.runs.measures import seconds_per_step
 
 TIMED_STEPS = 3
-"""Steps per rank for the time or the bytes of a step; more would need too many coded packets."""
+"""Number of steps per rank for the time or the bytes of a step; more would need too many coded packets."""
 FEWER_NODES = 4
 """Number of nodes whose times of steps are found at every scale, besides the numbers with trainings."""
 CASE_NODES = 4, 8, 10

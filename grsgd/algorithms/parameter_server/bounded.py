@@ -84,7 +84,7 @@ class Dssp(Ssp):
     def __init__(self, workers: int, **options):
         super().__init__(workers, **options)
         self.credit = [0] * workers
-        """Steps that each worker may still take, whatever its lead."""
+        """Number of steps that each worker may still take, whatever its lead."""
         self.pushed_at = [(start, start) for start in self.pulled_at]
         """Times of the last two pushes of each worker, in seconds."""
 

@@ -23,7 +23,7 @@ from grsgd.comm.shared_memory import NoSharedMemory, allocate, host, text_array,
 from grsgd.comm.some_ranks import SomeRanks
 
 PIECE_BYTES = 4 * 1024 * 1024
-"""Bytes of a piece: a piece is summed within hosts and then among hosts before the next piece."""
+"""Number of bytes of a piece: a piece is summed within hosts and then among hosts before the next piece."""
 HOSTS = "hosts"
 """Key of a communicator's `Hosts` in its memory ``shared``."""
 

@@ -10,9 +10,10 @@ from grsgd.comm.driver import available_cores
 from grsgd.comm.shared_memory import FIELDS, SharedMemory
 
 PIECE_BYTES = 1024 * 1024
-"""Bytes of a buffer, through which an array is copied piece by piece; each rank has two buffers."""
+"""Number of bytes of a buffer, through which an array is copied piece by piece; each rank has two buffers."""
 SCRATCH_BYTES = 4 * 1024
-"""Bytes of scratch memory for sums: this number of bytes is summed at a time, and fits into the innermost cache."""
+"""Number of bytes of scratch memory for sums: this number of bytes is summed at a time, and fits into the innermost
+cache."""
 TRIES = 2000
 """Number of looks, in a row, of a rank with a core to itself at the progress of all others: they take some 4 us.
 

@@ -17,9 +17,9 @@ HEADER = struct.Struct("!4s8sIHII")
 MAGIC = b"GRM1"
 RUN_BYTES, KEY_BYTES, DIGEST_BYTES = 8, 32, 16
 HEAD_BYTES = HEADER.size + DIGEST_BYTES
-"""Bytes of header and digest of a datagram."""
+"""Number of bytes of header and digest of a datagram."""
 IP_BYTES = 28
-"""Bytes of the headers of IPv4 and UDP."""
+"""Number of bytes of the headers of IPv4 and UDP."""
 
 
 class Name(NamedTuple):

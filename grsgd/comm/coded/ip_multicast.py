@@ -73,7 +73,7 @@ class IpMulticast(Unicast):
         self.rejected = 0
         """Number of datagrams with a wrong digest or length: damaged, or not from this run's ranks."""
         self._packets: dict[tuple[int, int], int] = {}
-        """Bytes of each packet that this rank receives, by sender and number."""
+        """Number of bytes of each packet that this rank receives, by sender and number."""
         self._lost: dict[tuple[int, int], np.ndarray] = {}
         """Per packet of the exchange, the parts that are lost on purpose."""
         self._incoming: dict[tuple[int, int], Incoming] = {}

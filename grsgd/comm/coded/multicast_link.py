@@ -23,8 +23,8 @@ from grsgd.comm.communicator import Communicator
 from grsgd.comm.shared_memory import TELLING_BYTES, host, text_array, text_of, uncounted
 
 ROOM_BYTES = 64 * 2**20
-"""Bytes of room for datagrams that is requested at each socket; the kernel takes memory only for datagrams that wait
-there."""
+"""Number of bytes of room for datagrams that is requested at each socket; the kernel takes memory only for datagrams
+that wait there."""
 TRIAL_ROUND = 2**32 - 1
 """The number of the exchange in the names of a trial's datagrams."""
 TRIAL_DATAGRAMS, TRIAL_SECONDS = 256, 0.1

@@ -21,7 +21,7 @@ from grsgd.comm.coded.pacing import Pace
 from grsgd.comm.communicator import Communicator
 
 ELEMENT_BYTES = 4
-"""Bytes of an int32."""
+"""Number of bytes of an int32."""
 PIECE = struct.Struct("!HIQQQ")
 """Fields of a request for parts of a third rank's packet, before a bit per part.
 

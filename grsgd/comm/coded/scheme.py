@@ -15,7 +15,7 @@ from coding.plan import Packet
 from grsgd.comm.coded.multicast import Unicast
 
 ELEMENT_BYTES = 4
-"""Bytes of an int32."""
+"""Number of bytes of an int32."""
 MAX_PACKETS_IN_FLIGHT = 64
 """Largest number of packets of one rank that are under way at once."""
 MAX_BYTES_IN_FLIGHT = 256 * 2**20

@@ -17,7 +17,8 @@ SO_RCVBUFFORCE = 33
 SO_TIMESTAMPNS = 35
 LOOPBACK = "127.0.0.1"
 MAX_MTU = 9000
-"""Bytes of the longest datagrams, headers of IP included: jumbo frames. A host's loopback interface would take more."""
+"""Number of bytes of the longest datagrams, headers of IP included: jumbo frames. A host's loopback interface would
+take more."""
 LARGEST = 65536
 
 

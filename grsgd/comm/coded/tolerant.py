@@ -21,8 +21,8 @@ from grsgd.comm.pollables import Delay, Until
 from grsgd.text import ranks_in_words
 
 LAG_BYTES = 256 * 2**20
-"""Bytes of messages that a rank keeps by default for ranks that are behind; at least `LEAST_LAG` steps, at most
-`MOST_LAG`."""
+"""Number of bytes of messages that a rank keeps by default for ranks that are behind; at least `LEAST_LAG` steps, at
+most `MOST_LAG`."""
 LEAST_LAG, MOST_LAG = 8, 1000
 NEWS = 1 / 16
 """Wait of a rank that catches up for news from other ranks, as a share of the time that its blocks take."""

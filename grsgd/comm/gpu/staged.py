@@ -9,14 +9,14 @@ from grsgd.comm.backend import MpiBackend
 from grsgd.comm.gpu.transport import Chunk, GpuTransport, Transfer
 
 CHUNK_BYTES = 4 * 2**20
-"""Bytes that are copied and sent at a time.
+"""Number of bytes that are copied and sent at a time.
 
 A chunk is large enough for full speed. A chunk is also so small that the first and the last copy, during which no chunk
 travels, take little time.
 """
 
 HEADER_BYTES = 128
-"""Bytes of the header before the first chunk of a message between two ranks.
+"""Number of bytes of the header before the first chunk of a message between two ranks.
 
 The header's int64 fields are the message's length in bytes, the message's number, its sender, and fields of
 `grsgd.comm.gpu.ipc`. So a receiver need not know the length or the sender in advance.

@@ -39,7 +39,7 @@ class MeasuringRank(NamedTuple):
     gradient: Callable[[], None]
     update: Callable[[], None]
     nbytes: int
-    """Bytes of the model."""
+    """Number of bytes of the model."""
 
     def step(self):
         """Compute a gradient, and update the model with it."""

@@ -24,7 +24,7 @@ from grsgd.simulate.calibration.spread import Spread, mean_and_quartiles
 from grsgd.simulate.network import AFTER_WAIT_SECONDS
 
 SMALL, LARGE = 8, 256 * 1024
-"""Bytes of a message that measures the time per message, and of a message that measures the time per byte."""
+"""Number of bytes of a message that measures the time per message, and of a message that measures the time per byte."""
 MOST_ROUNDS = 24
 """Greatest number of rounds; a round computes once with messages and once without.
 
@@ -45,7 +45,7 @@ A computing rank notices a message late by any time up to the length of a gradie
 SILENCE = 20e-3
 """Seconds without a message after which a waiting rank sleeps between two looks for messages."""
 QUESTION_BYTES = 64 * 1024
-"""Bytes of a question that measures how soon a rank notices a message."""
+"""Number of bytes of a question that measures how soon a rank notices a message."""
 EXCHANGES, WAITS, WAIT_SECONDS = 25, 9, 0.1
 """Number of exchanges of short messages per measurement, number of measurements, and seconds of a wait.
 

@@ -63,7 +63,7 @@ class Program(NamedTuple):
     messages: np.ndarray
     """Number of the message of each step."""
     nbytes: np.ndarray
-    """Bytes of each message."""
+    """Number of bytes of each message."""
     connection: np.ndarray
     """Number of each message's connection, which is the connection's row in `ends`."""
     ends: np.ndarray
