@@ -118,7 +118,8 @@ def _combine(first, own, starts, lengths, sign, out):
             a, b = own[starts[k] + begin : starts[k] + end], own[starts[k + 1] + begin : starts[k + 1] + end]
             for i in range(piece.size):
                 piece[i] += sign * (a[i] + b[i])
-    for i in range(common, out.size):  # one element at most, because the lengths of slices differ by at most one
+    # at most one element remains, because the lengths of slices differ by at most one
+    for i in range(common, out.size):
         total = np.int64(first[i]) if i < first.size else 0
         for k in range(starts.size):
             if i < lengths[k]:
@@ -143,8 +144,9 @@ def combine(own, starts, lengths, coefficients, out):
             if stop > begin:
                 source, factor = own[starts[k] + begin : starts[k] + stop], coefficients[k]
                 for i in range(source.size):
-                    term = factor * np.int64(source[i])  # less than 2^62
-                    sums[i] += 5 * (term >> 32) + (term & 0xFFFFFFFF)  # congruent to term modulo P; < 2^34
+                    term = factor * np.int64(source[i])  # the term is less than 2^62
+                    # the increment is congruent to term modulo P, and less than 2^34
+                    sums[i] += 5 * (term >> 32) + (term & 0xFFFFFFFF)
         for i in range(end - begin):
             value = sums[i] % prime
             out[begin + i] = value - prime if value > prime // 2 else value

@@ -38,7 +38,7 @@ def variants(base: Path, algorithm: str) -> list[tuple[str, ...]]:
             override = f"algorithm.{name}={json.dumps(value)}"
             try:
                 found.setdefault(_identity(config.load(base, [named, override])), (override,))
-            except ConfigError:  # allowed only with other options
+            except ConfigError:  # this value is allowed only with other options
                 continue
     return list(found.values())
 

@@ -51,7 +51,7 @@ def places_instead(target: Path) -> Iterator[Path]:
             if key not in _folders_instead:
                 _folders_instead[key] = Path(tempfile.mkdtemp(prefix="grsgd-", dir=base))
             yield _folders_instead[key] / target.name
-            _folders_instead[key].rmdir()  # fails, as it should, if the folder holds the file
+            _folders_instead[key].rmdir()  # rmdir() fails, as it should, if the folder holds the file
             del _folders_instead[key]
 
 

@@ -40,6 +40,6 @@ def of_group(folder: Path) -> int | None:
             left = int((folder / limit).read_text()) - int((folder / usage).read_text())
             numbers = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
             return max(left, 0) + int(numbers.get(cached, 0))
-        except (OSError, ValueError):  # no such file, or "max"
+        except (OSError, ValueError):  # the file does not exist, or says "max" (no limit)
             continue
     return None

@@ -144,7 +144,7 @@ def speaker() -> Callable[[str], None]:
         return lambda line: print(f"\ngrsgd: {line}", file=sys.stderr, flush=True)
 
     def say(line: str):
-        with suppress(OSError):  # a pipe without a reader is full
+        with suppress(OSError):  # the pipe may be full, and have no reader
             os.write(stderr, f"\ngrsgd: {line}\n".encode())
 
     return say

@@ -52,7 +52,7 @@ def main():
     with tempfile.TemporaryDirectory() as mine:
         folder = Path(mpi.bcast(mine))
         run(mpi, parse(content), folder / "run.h5", keeping=Keeping(folder / "kept", Every(steps=every)))
-        mpi.Barrier()  # after it no rank uses the folder any more
+        mpi.Barrier()  # after this barrier no rank uses the folder any more
     steps = slowest(mpi, {"steps": list(np.diff(Timed.ends))})["steps"]
     # The checkpoint after step k is taken before step k + 1, which is number k of these differences.
     taken = [every * number - 1 for number in range(1, CHECKPOINTS + 1)]

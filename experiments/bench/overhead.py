@@ -41,7 +41,7 @@ def main():
         for algorithm in sorted(ALGORITHMS):
             try:
                 contenders[algorithm] = complete(our_loop(mpi, algorithm, model, shape, batches, on), on)
-            except ValueError:  # an algorithm that needs options, or more ranks
+            except ValueError:  # the algorithm needs options, or more ranks
                 announce(mpi, f"overhead: {algorithm} does not run on one rank with default options")
         once = sum(sum(taken) for taken in take_turns(mpi, contenders, 2).values()) / 2
         seconds = take_turns(mpi, contenders, 2 if quick else max(15, int(SECONDS / once)))

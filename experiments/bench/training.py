@@ -169,10 +169,10 @@ def compare(mpi, size, groups, widths, quick):
         announce(mpi, f"training: {size}, {rounds} rounds of {steps} steps, {last}")
         try:
             contenders = {name: make(mpi, mlp(widths)) for name, make in makers.items()}
-        except ValueError as error:  # an algorithm that needs options, or other numbers of ranks
+        except ValueError as error:  # the algorithm needs options, or other numbers of ranks
             notes.append(f"{last}: not run: {str(error).splitlines()[0]}")
             continue
-        take_steps(contenders.values(), batches, steps)  # the first steps are slower
+        take_steps(contenders.values(), batches, steps)  # the first steps are slower, and are not timed
         seconds = timed(mpi, contenders, batches, steps, rounds)
         for name, contender in contenders.items():
             if name in losses:

@@ -33,7 +33,8 @@ def main():
         announce(mpi, f"transfers: {size} MiB")
         nbytes = size * MIB
         mine = Flat.zeros(nbytes, torch.uint8, on).array
-        host = np.full(nbytes, 1, np.uint8)  # written, because pages of untouched zeros share one page of memory
+        # ones are written, because pages of untouched zeros share one page of memory
+        host = np.full(nbytes, 1, np.uint8)
         pinned = memory.borrow(nbytes)
         contenders = {
             "copy to pinned memory": lambda mine=mine, pinned=pinned: copy_out(mpi, memory, mine, pinned),

@@ -155,7 +155,7 @@ class Costs:
     def learn(self, spec: RunSpec, run: Run):
         """Take the duration of a run into account."""
         took = run.attributes["wall_seconds"]
-        if spec.source == MEASURED:  # its wall_seconds cover only the training
+        if spec.source == MEASURED:  # the wall_seconds of a measured run cover only the training
             took += self.expect(spec, self.cpu).other
         self._took[kind(spec)].append(took)
         self._factors[_alike(spec)].append(took / sum(self.expect(spec, self.cpu)))

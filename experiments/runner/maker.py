@@ -73,7 +73,7 @@ class Maker:
 
     def _simulate(self, specs: list[RunSpec], progress: Progress):
         begun = []
-        with suppress(BrokenProcessPool):  # reported below
+        with suppress(BrokenProcessPool):  # a broken pool is reported below
             in_time = progress.begin(self._in_time(specs, begun))
             spread = make_on_nodes if self.store.hosts.nodes > 1 else make_in_parallel
             for spec in spread(simulate, in_time, self.store, self.workers):

@@ -95,5 +95,5 @@ def memory() -> int:
     """Return the bytes of memory of this process."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:  # not Linux: the greatest amount so far
+    except OSError:  # this system is not Linux, and only knows the greatest amount so far
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -48,7 +48,8 @@ def unpack(recorded: Path, folder: Path):
     for file in _calibrations(recorded / "networks"):
         there = folder / NETWORKS / file.relative_to(recorded / "networks")
         if there.exists() and there.read_bytes() != file.read_bytes():
-            for old in there.parent.glob("*.toml"):  # including the networks that were made from it
+            # the files include the networks that were made from the calibration
+            for old in there.parent.glob("*.toml"):
                 old.unlink()
             return unpack(recorded, folder)
         there.parent.mkdir(exist_ok=True)

@@ -89,7 +89,7 @@ class RunSpec(NamedTuple):
         return "-".join(filter(None, parts))
 
 
-@functools.cache  # because targets load a configuration repeatedly
+@functools.cache  # targets load a configuration repeatedly
 def load_config(name: str, overrides: tuple[str, ...]) -> Config:
     return config.load(papers.toml(name), list(overrides))
 

@@ -91,7 +91,8 @@ def numbers_of(run: Run) -> ScalingNumbers:
     models_sent = run.traffic["sent"].sum() / run.attributes["model_bytes"]
     return ScalingNumbers(
         seconds_per_step=seconds_per_step(run),
-        drain_seconds=max(0.0, round(float(run.curve["time"][-1] - seconds.max()), 9)),  # without errors of rounding
+        # rounding removes the last digits' errors
+        drain_seconds=max(0.0, round(float(run.curve["time"][-1] - seconds.max()), 9)),
         models_sent_per_step=float(models_sent / run.ranks["steps"].sum()),
     )
 

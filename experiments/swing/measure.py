@@ -78,7 +78,7 @@ def side_by_side(schedules: Sequence[Callable], comm, driver, nbytes: int):
     """Schedule that all-reduces an array of ``nbytes`` bytes, one part of it with each of the schedules."""
     parts = chunks(ShapeOnlyArray(nbytes // 4, np.float32), len(schedules))
     running = [schedule(comm, part, tag) for tag, (schedule, part) in enumerate(zip(schedules, parts, strict=True))]
-    if len(running) == 1:  # in the foreground, so that its times may be calculated
+    if len(running) == 1:  # it runs in the foreground, so that its times may be calculated
         yield from running[0]
     else:
         yield [driver.start(schedule) for schedule in running]

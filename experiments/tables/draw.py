@@ -21,7 +21,7 @@ from experiments.runner.outcome import Case
 from experiments.runner.sample import Sample
 from grsgd.runs.series import style
 
-matplotlib.rcParams["svg.hashsalt"] = "grsgd"  # so that equal figures have equal files
+matplotlib.rcParams["svg.hashsalt"] = "grsgd"  # equal figures then have equal files
 HATCHES = ("", "////", "\\\\\\\\", "xxxx", "----", "++++", "||||", "||--")
 LEVEL_LINES = ((0, (6, 3)), (0, (2, 2)), (0, (6, 2, 1, 2)), (0, (1, 3)))
 FONTS = ["DejaVu Sans", "Verdana", "sans-serif"]

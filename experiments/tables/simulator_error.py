@@ -121,7 +121,7 @@ def case_with_error(case: Case, own: Sequence[Error], of_paper: Sequence[Error])
         return case
     of_sides = [errors_of(algorithm, case.condition, own, of_paper) for algorithm in (case.ours, case.theirs)]
     errors = list(dict.fromkeys(error for side in of_sides for error in side))
-    if not errors:  # nothing was measured for its algorithms
+    if not errors:  # no run was measured for its algorithms
         return replace(case, simulator_error=error_note(own or of_paper, "the same" if own else "other"))
     which = "the same" if set(errors) <= set(own) else "other"
     case = replace(with_correction(case, *of_sides), simulator_error=error_note(errors, which))

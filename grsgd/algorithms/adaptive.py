@@ -235,7 +235,7 @@ class AdaptiveTrigger:
             return abs(float(torch.linalg.vector_norm(x)) - r_norm) / max(r_norm, MIN_NORM)
         if metric == "cosine":
             cosine = float(x @ r) / max(float(torch.linalg.vector_norm(x)) * r_norm, MIN_NORM)
-            return max(1 - cosine, 0.0)  # rounding
+            return max(1 - cosine, 0.0)  # rounding may make the difference negative
         return float(torch.dist(x, r)) / max(r_norm, MIN_NORM)
 
 

@@ -172,7 +172,8 @@ class ADPSGD(OnTopology, name="adpsgd"):
     def drain(self):
         self.ended = True
         if self.comm.size > 1:
-            goes_on = self.comm.survives_deaths and not self.is_active  # to answer a process that takes a rank late
+            # the rank goes on to answer a process that takes a rank late
+            goes_on = self.comm.survives_deaths and not self.is_active
             yield Until(self.all_have_finished, "active partners that still train") if goes_on else self.gossip
             with self.lock:
                 self.is_closed = True

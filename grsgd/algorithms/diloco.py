@@ -18,7 +18,7 @@ torch = LazyModule("torch")
 def outer_update(x_prev, u, mean, lr: float, momentum: float):
     """Take an outer step from ``x_prev`` towards ``mean``, in place; ``u`` is its momentum."""
     if (lr, momentum) == (1, 0):
-        x_prev.copy_(mean)  # without rounding
+        x_prev.copy_(mean)  # a copy does not round
     else:
         change = x_prev - mean
         u.mul_(momentum).add_(change)
@@ -170,7 +170,7 @@ class DiLoCo(ByAllreduce, name="diloco"):
         if self.options.delay:
             add_difference_of_buffers(buffers, self.buffers.tensor, self.buffers_sent)
         else:
-            buffers.copy_(self.buffers.tensor)  # without rounding
+            buffers.copy_(self.buffers.tensor)  # a copy does not round
 
     def drain(self):
         if self.exchange is not None:

@@ -60,7 +60,8 @@ class EqualModels:
             return
         x = self.replica.params.tensor
         stride = -(-x.numel() // SAMPLE)
-        first = 7919 * self._looks % stride  # a prime: each look reads other elements, and in the end all
+        # 7919 is a prime, so each look reads other elements, and all looks together read all
+        first = 7919 * self._looks % stride
         self._looks += 1
         sample = x[first::stride].cpu().contiguous()
         numbers = sample.view(getattr(torch, f"int{8 * sample.element_size()}")).numpy().astype(np.int64)

@@ -135,7 +135,7 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
 
     def ask(self, j: int, mask: np.ndarray):
         """Schedule that exchanges the slices of the model in ``mask`` with rank ``j``, by pair or pull."""
-        served = self.served  # before the test: the exchange may end right after it
+        served = self.served  # read before the test, because the exchange may end right after it
         if self.serving:
             # Half of s has been given away already: two more averages would leave less than half of it here.
             what = "the end of an exchange that another rank has begun"

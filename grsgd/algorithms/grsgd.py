@@ -118,7 +118,7 @@ class GRSGD(PushSum, name="grsgd"):
 
     def choose(self, neighbours):
         i, n = self.comm.rank, self.comm.size
-        upwards = sorted(neighbours, key=lambda j: (j - i) % n)  # on a ring: the successor, the predecessor
+        upwards = sorted(neighbours, key=lambda j: (j - i) % n)  # on a ring these are the successor and the predecessor
         if self.options.policy == "random":
             return upwards[self.rng.integers(len(upwards))]
         return upwards[self.pushes % len(upwards) if self.options.policy == "alternate" else 0]

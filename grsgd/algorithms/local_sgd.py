@@ -71,7 +71,7 @@ class LocalSGD(ByAllreduce, name="local_sgd"):
     def outer_step(self):
         xbar, x_prev, u = self.xbar.tensor, self.x_prev, self.u
         eta = self.optimizer.param_groups[0]["lr"]
-        if eta == 0:  # the first step of a warm-up: no rank has moved
+        if eta == 0:  # in the first step of a warm-up no rank has moved
             return
         u.mul_(self.options.beta).add_(x_prev - xbar, alpha=1 / eta)
         x_prev.sub_(u, alpha=self.options.alpha * eta)

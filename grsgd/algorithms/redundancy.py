@@ -72,7 +72,8 @@ def measure_computing(comm, driver, load: Load):
     if driver.progress_mode != VIRTUAL and small < share:
         smaller = yield from times(partial(compute, load.gradient(small), small), comm, driver)
         whole, part = np.median(gradients, axis=0), np.median(smaller, axis=0)
-        per_block = np.clip((part * share - whole * small) / (share - small), 0, whole)  # as by a straight line
+        # the two measurements lie on a straight line
+        per_block = np.clip((part * share - whole * small) / (share - small), 0, whole)
     return Computing(gradients, per_block, load.slowdown, load.delays)
 
 

@@ -43,7 +43,7 @@ def each_rank_once(action: Callable, comm: Communicator, driver):
     """Schedule, called on all ranks at once, that returns the seconds of each rank for ``action``, float64 of shape
     [ranks]."""
     if comm.size > 1:
-        yield from halving_doubling_allreduce(comm, np.zeros(1))  # a barrier
+        yield from halving_doubling_allreduce(comm, np.zeros(1))  # this all-reduce is a barrier
     begin = driver.clock()
     yield from action()
     each = np.zeros(comm.size)

@@ -55,7 +55,7 @@ def receive_if_come(comm, tag: int, size: int, dtype=np.uint8) -> np.ndarray | N
                 continue
             array = np.zeros(size, dtype)
             receiving = comm.Irecv(array, sender, tag)
-            while not receiving.Test():  # ends soon: the probe has found the message
+            while not receiving.Test():  # this loop ends soon, because the probe has found the message
                 pass
             return array
         except LostRank:

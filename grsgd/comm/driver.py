@@ -186,7 +186,8 @@ class MpiDriver:
                         if not pollable.Test():
                             self._wait(pollable)
                 except Exception as error:
-                    pending = schedule.throw(error)  # raised at the schedule's yield, so that it can clean up
+                    # the error is raised at the schedule's yield, so that the schedule can clean up
+                    pending = schedule.throw(error)
                 else:
                     pending = next(schedule)
         except StopIteration as end:
@@ -235,7 +236,8 @@ class MpiDriver:
                 ENGINE.poll()
                 ENGINE.check()
                 now = time.perf_counter()
-                if now - seen > STOOD_STILL_SECONDS:  # this process was stopped: messages may have arrived meanwhile
+                # if it has not polled for a while, this process was stopped, and messages may have arrived
+                if now - seen > STOOD_STILL_SECONDS:
                     stopped += now - seen
                 seen = now
                 if ENGINE.worked_seconds != worked:

@@ -58,7 +58,7 @@ class Handle:
     def Test(self) -> bool:
         if not self.ended:
             self._engine.poll()
-        ended = self.ended  # read before the error, because a thread sets the error first
+        ended = self.ended  # `ended` is read before the error, because a thread sets the error first
         if self.error is not None:
             self.error_seen = True
             raise self.error
@@ -75,7 +75,7 @@ class Handle:
                             return moved
                         self._pending.pop()
                 except Exception as error:
-                    self._pending = as_list(self._schedule.throw(error))  # raised at the schedule's yield
+                    self._pending = as_list(self._schedule.throw(error))  # the error is raised at the schedule's yield
                 else:
                     moved = True
                     self._pending = as_list(next(self._schedule))
@@ -134,7 +134,7 @@ class Engine:
     def start(self, schedule: Schedule, driver) -> Handle:
         """Move ``schedule`` in the background of ``driver``; return its handle."""
         handle = Handle(schedule, driver, self)
-        handle.advance()  # post the first messages at once
+        handle.advance()  # the first messages are posted at once
         if handle.ended:
             self._note_failure(handle)
             return handle
@@ -198,7 +198,7 @@ class Engine:
             abandoned = [handle for handle in self.handles if handle.driver is driver]
             self.handles = [handle for handle in self.handles if handle.driver is not driver]
             self._update_mode()
-        with self._advancing:  # wait until the thread has finished its present move
+        with self._advancing:  # the lock is free when the thread has finished its present move
             self.failed = [handle for handle in self.failed if handle.driver is not driver]
         return abandoned
 

@@ -152,7 +152,7 @@ def map_row(comm: Communicator, nbytes: int, told: dict) -> tuple[SharedMemory |
     begin, end = row_of(comm.rank, comm.size, nbytes)
     try:
         with open(told["path"], "r+b") as file:
-            if hasattr(os, "posix_fallocate"):  # reserve the memory, to avoid a bus error later
+            if hasattr(os, "posix_fallocate"):  # memory is reserved here, to avoid a bus error later
                 os.posix_fallocate(file.fileno(), begin if comm.rank else 0, end - (begin if comm.rank else 0))
             mapped = mmap.mmap(file.fileno(), total_bytes(comm.size, nbytes))
     except OSError as error:

@@ -38,7 +38,7 @@ def observed(schedule: Schedule, timeline: Timeline):
         timeline.add(MERGE, inside if inside != TRAINERS_OWN else before, resumed, begin)
         try:
             yield waiting
-        except Exception as caught:  # raised at the schedule's yield, so that it can clean up
+        except Exception as caught:  # the error is raised at the schedule's yield, so that the schedule can clean up
             error = caught
         resumed = clock()
         note(timeline, waiting, begin, resumed)
@@ -79,7 +79,8 @@ class TimelineRequest:
     ):
         self.backend, self.track, self.name = backend, track, name
         self.peer, self.nbytes, self.tag, self.message = peer, nbytes, tag, message
-        self.begin = backend.timeline.clock()  # before `post`: the message may arrive before `post` returns
+        # the time is taken before `post`, as the message may arrive before `post` returns
+        self.begin = backend.timeline.clock()
         self.request = post()
         self._is_over = False
 

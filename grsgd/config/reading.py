@@ -28,7 +28,7 @@ def read(path: Path, derived: tuple[str, ...] = ()) -> dict:
         content = tomllib.loads(path.read_text("utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-    except (ValueError, RecursionError) as error:  # not only TOMLDecodeError: a number may have too many digits
+    except (ValueError, RecursionError) as error:  # a number may have too many digits, which is not a TOMLDecodeError
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
     find_beside(path, content)
     if "base" not in content:

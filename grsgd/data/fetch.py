@@ -80,7 +80,7 @@ def fetch(name: str, directory: str | Path, progress: Progress = print) -> Path:
 
 
 def _nothing_to_fetch(name: str, directory: Path, progress: Progress) -> Path:
-    if REGISTER[name].samples is None:  # data set of the user, or a generated one
+    if REGISTER[name].samples is None:  # the data set is the user's, or generated
         raise DataError(f"{name}: nothing to fetch: {REGISTER[name].hint}")
     source = load(name, directory).source
     progress(f"{name}: nothing to fetch: {REGISTER[name].hint}; present in {source}")

@@ -53,7 +53,7 @@ def evaluate(
     if remaining.rank == 0:
         try:
             save(out, assemble(records, attributes))
-        except RunFileError as error:  # it is written again below
+        except RunFileError as error:  # the run file is written again below
             print(f"\ngrsgd: {error}", file=sys.stderr, flush=True)
     marks = marks_of(records, attributes["reason"])
     if attributes["reason"] == TERMINATED and "OMPI_COMM_WORLD_RANK" in os.environ:

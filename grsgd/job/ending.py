@@ -31,7 +31,8 @@ def with_parent() -> Callable[[], None]:
     started it has ended, for any reason, without support by the child's program. SIGTERM is lost in a starting
     mpiexec."""
     parent = os.getpid()
-    return partial(end_with, parent, ctypes.CDLL(None).prctl)  # looked up before the fork: less can go wrong after it
+    # prctl is looked up before the fork, as less can go wrong after it
+    return partial(end_with, parent, ctypes.CDLL(None).prctl)
 
 
 def end_with_launcher():

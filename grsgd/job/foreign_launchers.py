@@ -30,7 +30,7 @@ def check_launcher(ranks: int, library: str):
     for variable, (launcher, number) in FOREIGN_LAUNCHERS.items():
         text = os.environ.get(variable) or "1"
         count = int(text) if text.isdecimal() else 1
-        if count <= ranks or (variable == "SLURM_NTASKS" and ranks > 1):  # this variable is of the whole allocation
+        if count <= ranks or (variable == "SLURM_NTASKS" and ranks > 1):  # SLURM_NTASKS is of the whole allocation
             continue
         if variable == "SLURM_NTASKS":
             instead = (

@@ -53,7 +53,7 @@ class Handover:
     """
 
     def __init__(self, snapshots: int, task: HandoverTask):
-        self._task = pickle.dumps(task)  # now, because there is no time after a signal
+        self._task = pickle.dumps(task)  # the task is pickled now, because there is no time after a signal
         self._notes = os.memfd_create("grsgd-notes") if hasattr(os, "memfd_create") else -1
         self._files, self._processes = [Files(snapshots, self._notes)], []
 

@@ -158,7 +158,7 @@ def abort_on_error(mpi):
         if issubclass(kind, SystemExit):
             return
         alone = mpi.size == 1 and thread is None and not explained(value)
-        if os.getpid() != process or alone:  # ends this process, but not the job
+        if os.getpid() != process or alone:  # the error ends this process, but not the job
             traceback.print_exception(kind, value, trace)
             return
         if kind is KeyboardInterrupt and mpi.size == 1 and is_alone():  # this process ends by its signal, too
@@ -337,7 +337,7 @@ def processes(mpi) -> list[tuple[str, int]]:
     try:
         place = f"{MPI.Get_processor_name()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
-        place = f"rank {mpi.rank}"  # unknown
+        place = f"rank {mpi.rank}"  # the process's place is unknown
     return mpi.allgather((place, os.getpid()))
 
 
@@ -377,7 +377,7 @@ def exit_job(mpi, code: int, complete: bool = True):
         mpi.Barrier()
     if not complete:
         if mpi.rank == 0:
-            time.sleep(0.3)  # until the launcher has passed on the output
+            time.sleep(0.3)  # the launcher passes on the output meanwhile
             mpi.Abort(code)
-        time.sleep(3)  # until the launcher ends this process too, unless it is fault-tolerant
+        time.sleep(3)  # meanwhile a launcher that is not fault-tolerant ends this process, too
     os._exit(code)

@@ -167,7 +167,7 @@ def load(mpi, request: RunRequest, place: ComputePlace) -> Inputs:
         check_fits(config, dataset, mpi.size, place.local_ranks, place.device)
         start_up.passed("data")
     alike.check_data(mpi, config, dataset)
-    with launch.collective_setup(mpi, timeout):  # only now, after all ranks have looked at the free memory
+    with launch.collective_setup(mpi, timeout):  # this waits until all ranks have looked at the free memory
         model = build_model(config, dataset, place.device)
         check_batch(config, dataset, model)
         early_marks = check_room(config, model)
@@ -262,7 +262,7 @@ def describe_job(
         machines = {"hosts": launch.hosts(mpi), "processors": mpi.allgather(gpu.processor())}
         machines["gpus"] = mpi.allgather(gpu.name(place.device))
         attributes |= {name: each[:ranks] for name, each in machines.items()}
-        of_run = ("commit", "started")  # alike on all ranks
+        of_run = ("commit", "started")  # these attributes are alike on all ranks
         return attributes | dict(zip(of_run, mpi.bcast([attributes.get(name) for name in of_run]), strict=True))
 
 

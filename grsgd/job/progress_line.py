@@ -127,7 +127,7 @@ class ProgressLine:
     def update(self, progress, loss: float | None):
         """Show the progress of the run; ``loss`` is this rank's loss in its last step."""
         if not self.is_shown or self.trainer.stop_signal.request is not None:  # a signal has asked for the end
-            return  # its line is there already
+            return  # the line on the end is there already
         if loss is not None:
             self._loss.add(loss)
             self._row_loss.add(loss)

@@ -112,18 +112,19 @@ class Rescue:
             self.stop_signal.request = reason  # the trainer stops and leaves the core to this thread
         is_lowest = not set(range(self.mpi.rank)) - set(lost)
         if self.handover is not None:
-            self.trainer.on_step = ignore  # show no more progress
+            self.trainer.on_step = ignore  # no more progress is shown
             if is_lowest and watchdog.rank() is not None and self.handover.is_possible(self.mpi.rank, lost):
                 lives_on = reason in (INTERRUPTED, ASKED_TO_END)  # the starter then prints the reason at the end
                 why = "" if lives_on else f"stopped early: {reason}; "
-                self._speaker(f"{self.early_out}: {why}accuracies follow")  # before anything else
+                self._speaker(f"{self.early_out}: {why}accuracies follow")  # this line is printed before anything else
                 self._has_said = True
             self.hand_over(reason, self._has_said, lost)
             deadline = time.perf_counter() + STOP_SECONDS
-            while not self.trainer.has_ended and time.perf_counter() < deadline:  # it takes a last snapshot
+            # the trainer takes a last snapshot meanwhile
+            while not self.trainer.has_ended and time.perf_counter() < deadline:
                 time.sleep(1e-3)
             self.hand_over(reason, False)
-            if self.timeline is not None:  # takes longer, and the job may be killed meanwhile
+            if self.timeline is not None:  # writing it takes longer, and the job may be killed meanwhile
                 self.hand_over(reason, False, with_timeline=True)
         self._save(reason, SIGNAL_SECONDS, tags.RESCUE_AFTER_SIGNAL, set(lost) | self._gone())
 

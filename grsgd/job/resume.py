@@ -226,7 +226,8 @@ def average(folder: Path, ranks: int) -> tuple[np.ndarray, np.ndarray]:
     unweighted mean of their buffers."""
     weights, parameters, buffers, alike = 0.0, 0.0, 0.0, set()
     for rank in range(ranks):
-        _, state, _ = read(folder / file_of(rank))  # not all at once: states of optimizers are large
+        # one state is read at a time, because states of optimizers are large
+        _, state, _ = read(folder / file_of(rank))
         weight, model = float(state["weight"]), state["model"] | state["result"]
         weights += weight
         parameters = parameters + weight * model["parameters"].astype(np.float64)

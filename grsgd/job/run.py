@@ -73,7 +73,7 @@ def run(
         problem = evaluate(job, records, attributes, remaining, evaluation, models)
         job.driver.close()
         job.rescue.handover.close()
-        if reason in STOP_CRITERIA and not lost:  # otherwise messages may still be under way
+        if reason in STOP_CRITERIA and not lost:  # without such a reason messages may still be under way
             comms.free()
     end = RunEnd(reason, remaining, job.trainer.recovery.last)
     if problem:

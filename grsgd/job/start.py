@@ -216,7 +216,8 @@ def run(job: JobCommand, gently: bool) -> int:
     signals then do not reach its launcher, and it cannot read from the terminal. Otherwise the job behaves as if this
     process were not in between.
     """
-    ending = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]  # as under nohup
+    # under nohup SIGHUP is ignored
+    ending = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
     watched = {*ending, signal.SIGCHLD, *((signal.SIGTSTP, signal.SIGCONT) if gently else ())}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     die_with_parent = with_parent()

@@ -65,7 +65,7 @@ def stand_by(job: Prepared) -> Trainer | None:
     membership, config = survival.membership, survival.config
     began, number = time.monotonic(), membership.process - membership.size
     away = comes_back(config.faults, membership.size, config.seed, number)
-    while not membership.is_called():  # no schedule: its driver would take too much of a core on which others train
+    while not membership.is_called():  # a schedule's driver would take too much of a core on which others train
         membership.is_there = time.monotonic() - began >= away
         if survival.silence:
             survival.silence.look()

@@ -50,7 +50,7 @@ class Terminal:
             except OSError:
                 return False
             process, group, foreground = int(stat[1]), int(stat[2]), int(stat[5])
-        return foreground in (group, -1)  # -1: there is no job control
+        return foreground in (group, -1)  # -1 means that there is no job control
 
     def stops_background(self) -> bool:
         """Return whether the terminal stops a process in the background that writes (``stty tostop``)."""

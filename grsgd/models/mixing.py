@@ -40,7 +40,7 @@ def add_difference_of_buffers(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor)
 
 
 def _blocks(*tensors):
-    if not tensors[0].is_cpu:  # without content, in simulated time
+    if not tensors[0].is_cpu:  # in simulated time tensors have no content
         return [tensors]
     return zip(*(tensor.split(BLOCK) for tensor in tensors), strict=True)
 

@@ -204,7 +204,7 @@ def following_buffers(
     wanted = {id(buffer) for buffer in buffers.values()}
     followed: dict[int, list[Follower]] = {}
     left = {id(buffer) for buffer in buffers.values() if buffer.device.type == "cpu" and buffer.is_shared()}
-    by_size = sorted(shared(places), key=lambda pair: pair[0].begin - pair[0].end)  # the largest first
+    by_size = sorted(shared(places), key=lambda pair: pair[0].begin - pair[0].end)  # the largest comes first
     for place, others in by_size:
         if id(place.found) not in wanted or id(place.found) in left:
             continue

@@ -70,7 +70,7 @@ class Replica:
     def note_buffers(self):
         """Record the buffers at the start of training, when they are the same on all ranks."""
         buffers = self.buffers.tensor
-        if buffers.is_meta:  # without content
+        if buffers.is_meta:  # buffers on the device meta have no content
             return
         self.buffers_at_start = torch.where(buffers.isfinite(), buffers, 0)
 

@@ -81,7 +81,7 @@ def load(name: str, kind: str, is_plugin: bool = False):
         raise ConfigError(f"{name!r}: {place} is of Python's standard library, which no configuration may name")
     try:
         source = _file(os.path.realpath(place)) if is_file else _source_of_module(place)
-    except Exception as error:  # the file does not exist, or is no Python
+    except Exception as error:  # the file does not exist, or is not Python code
         raise ConfigError(f"{name!r}: {_reason(error, place)}") from error
     origin().check_source(name, KINDS[kind].record, source)
     try:

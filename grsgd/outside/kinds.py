@@ -89,7 +89,7 @@ def names_of(classes: Iterable) -> set[str]:
 def function_of(thing) -> FunctionType | None:
     """Return the Python function in which a call of an object ends; None if it ends in C, or nowhere."""
     for _ in range(100):  # a chain of wrappers may be circular
-        wrapped = inspect.getattr_static(thing, "__wrapped__", None)  # runs no code of the object
+        wrapped = inspect.getattr_static(thing, "__wrapped__", None)  # getattr_static runs no code of the object
         if wrapped is not None:
             thing = wrapped
         elif isinstance(thing, FunctionType):

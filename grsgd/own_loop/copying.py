@@ -31,7 +31,7 @@ def copy_of(model: torch.nn.Module, call: str) -> torch.nn.Module:
     with WithoutGraphs():
         try:
             copied = copy.deepcopy(model)
-        except Exception:  # of any class: objects of users raise their own
+        except Exception:  # objects of users may raise errors of any class
             try:
                 copied = copy.deepcopy(model, shared_in_copy(model, call))
             except Exception as error:

@@ -138,7 +138,7 @@ class DistributedOptimizer(WrappingOptimizer):
     def _apply(self):
         """Update the model, and send everything of this step that was not sent before."""
         if self._gradients is None:
-            self._begin_step()  # for models whose forward was not called through the module
+            self._begin_step()  # the model's forward may not have been called through the module
             self._run(self.algorithm.step)
         else:
             self._reduce()

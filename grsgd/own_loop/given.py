@@ -78,7 +78,8 @@ class Logged:
             self._names.add(name)
         try:
             value = float(value.item() if hasattr(value, "item") else value)
-        except (TypeError, ValueError, RuntimeError, OverflowError):  # RuntimeError: a tensor with several elements
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            # a tensor with several elements raises RuntimeError
             raise TypeError(f"log(): {name} must be one number, not {type(value).__name__}") from None
         if self._metric.unit == "%" and name in self._fractions and (value < 0 or value > 1):
             raise ValueError(f"log(): {name} = {value:g}: must be a fraction from 0 to 1")

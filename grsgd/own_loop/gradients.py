@@ -178,7 +178,7 @@ class Gradients:
 
     def _notice_again(self):
         if not self._noticed and self._steps > NOTICING_STEPS and self._steps % NOTICING_EVERY == 0:
-            self._notice()  # in the next step
+            self._notice()  # the hooks note gradients in the next step
 
     def _check_dense(self, p: torch.nn.Parameter):
         if p.grad.layout is not torch.strided:

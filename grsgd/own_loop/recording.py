@@ -47,7 +47,7 @@ ROWS_IN_A_HURRY = 1000
 def recording(
     path: str | os.PathLike,
     optimizer: DistributedOptimizer,
-    /,  # names that the configuration may have, too
+    /,  # the configuration may have options of these names, too
     *,
     batch_size: int | None = None,
     loggers: Sequence[Logger] = (),
@@ -246,7 +246,7 @@ class LoopRun:
     def broken_off(self, error: BaseException):
         """Save the measurements. Does not return on a rank that has learnt of another rank's error."""
         self.optimizer.broken_off()
-        if isinstance(error, Stopped):  # perhaps of another recording, around this one or in it
+        if isinstance(error, Stopped):  # it may be of another recording, around this one or in it
             with suppress(Stopped):
                 self._stop_signal.watch()
         if isinstance(error, Stopped) and not self._stop_signal.failed:

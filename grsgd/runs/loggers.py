@@ -48,7 +48,7 @@ class CsvLogger:
             self._target = target_of(self.path)
             if self._target.exists():
                 open(self._target, "r+b").close()
-            with temporary_beside(self._target) as temporary:  # in the folder where the file is written anew
+            with temporary_beside(self._target) as temporary:  # the temporary file is in the folder of the target
                 open(temporary, "x").close()
 
     def go_on(self, step: int):

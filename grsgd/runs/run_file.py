@@ -148,7 +148,7 @@ def check_writable(path: str | os.PathLike, size: int = 0) -> None:
             open(target, "r+b").close()
             check_replaceable(target)
             with suppress(OSError, ValueError):
-                try_reading(target)  # now, because the end of the run asks how the old run has ended
+                try_reading(target)  # tried now, because the end of the run asks how the old run has ended
         with temporary_beside(target) as temporary:
             with open(temporary, "xb") as file:
                 os.posix_fallocate(file.fileno(), 0, min(max(size, 1), MAX_TRIED_BYTES))

@@ -76,7 +76,7 @@ class SimulatedBackend:
         """Begin an all-reduce over a ring, which stands for any algorithm that a real MPI library would choose."""
         if self._for_allreduce is None:
             self._for_allreduce = Communicator(self.dup())
-        tag = next(self._allreduces) % 100  # keeps all-reduces apart that are under way at the same time
+        tag = next(self._allreduces) % 100  # tags keep all-reduces apart that are under way at the same time
         return self.fabric.drivers[self.fabric_rank].start(ring_allreduce(self._for_allreduce, array, tag))
 
     def calculate(self, schedule, comm: Communicator, x, options: dict):

@@ -89,7 +89,7 @@ class AfterWaits:
         waited = self.waited()
         share = min((waited - self.before) / AFTER_WAIT_SECONDS, 1.0)
         self.before = waited
-        usual, after = self.compute(rank, step), self.compute.after_wait(rank, step)  # both from one random number
+        usual, after = self.compute(rank, step), self.compute.after_wait(rank, step)  # both come from one random number
         return usual * (after / usual) ** share
 
 

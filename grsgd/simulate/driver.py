@@ -53,7 +53,8 @@ class Activity(Waitable):
                     pollable = self.pending[-1]
                     try:
                         ready = pollable.Test()
-                    except Exception as caught:  # raised where the schedule waits, so that the schedule can clean up
+                    except Exception as caught:
+                        # the error is raised where the schedule waits, so that the schedule can clean up
                         error = caught
                         break
                     if not ready:
@@ -65,7 +66,7 @@ class Activity(Waitable):
                         self.pending.pop()
                 pending = next(self.schedule) if error is None else self.schedule.throw(error)
                 error = None
-                if type(pending) is Message:  # the usual case
+                if type(pending) is Message:  # this is the usual case
                     self.pending = [pending]
                 else:
                     self.pending = [driver.begin(pollable) for pollable in as_list(pending)]
@@ -86,7 +87,7 @@ class Activity(Waitable):
         waitable = pollable.request if type(pollable) is Message else pollable
         if isinstance(waitable, Waitable) and waitable.waiter is None:
             waitable.waiter = self
-        else:  # a flag of this rank, which changes only when something happens on this rank
+        else:  # a flag of this rank changes only when something happens on this rank
             self.driver.polled.append(self)
 
     def __str__(self):
@@ -198,7 +199,7 @@ class SimulatedDriver:
 
     def _begin(self, activity: Activity) -> Activity:
         if self._running:
-            activity.resume()  # posts the first messages at once
+            activity.resume()  # resume() posts the first messages at once
         else:
             self.notify(activity)
         return activity
@@ -218,7 +219,7 @@ class SimulatedDriver:
 
     def begin(self, pollable):
         """Return the pollable that a schedule has yielded, or in its place a timer if it takes a known time."""
-        if type(pollable) is Message:  # the usual case
+        if type(pollable) is Message:  # this is the usual case
             return pollable
         if isinstance(pollable, Delay):
             return self._timer(pollable, pollable.seconds)

@@ -40,7 +40,7 @@ class Port:
 
     def __init__(self, bandwidth: float):
         self.bandwidth = bandwidth
-        self.flows: dict[Flow, None] = {}  # an ordered set, so that runs are repeatable
+        self.flows: dict[Flow, None] = {}  # a dict is an ordered set, so that runs are repeatable
 
 
 class Connection:

@@ -241,7 +241,7 @@ class NetworkSpec(NetworkSection):
                     raise ValueError(f"link: from {source} to {dest} is given twice")
                 links[source, dest] = link
         self.__dict__["_cabling"] = self._make_cabling()
-        self.__dict__["_links"] = links  # a private table of a frozen model, not part of its content
+        self.__dict__["_links"] = links  # this private table of a frozen model is not part of its content
         self.__dict__["_ports"] = {port.rank: port.bandwidth for port in self.port}
 
     @property

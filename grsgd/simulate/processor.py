@@ -66,7 +66,7 @@ class Processor:
             seconds *= 1 + self.spec.polling
         if self.quota is not None:
             seconds = self.quota.compute(seconds, self.network.env.now)
-        self.taken += max(self.free_at - self.network.env.now, 0.0)  # rest of the messages posted just before
+        self.taken += max(self.free_at - self.network.env.now, 0.0)  # messages posted just before still take this time
         self.network.after(seconds, lambda _: self._end(call))
 
     def send(self, nbytes: int, call: Callable[[], None]):

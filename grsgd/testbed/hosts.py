@@ -114,7 +114,7 @@ class Testbed:
             self.name = free_name()
             self.folder = STATE / self.name
             self.folder.mkdir()
-            self._lock = exclusive_lock(self.folder / "lock")  # closed by __exit__
+            self._lock = exclusive_lock(self.folder / "lock")  # __exit__ closes the lock file
         self._keeper = keeper()
         self._handlers = exit_on_signals()
         self.hosts = [f"{self.name}-{index}" for index in range(self.count)]
@@ -183,8 +183,8 @@ class Testbed:
         """
         options = [
             *("--prtemca", "plm", "ssh", "--prtemca", "plm_ssh_agent", ENTER, "--prtemca", "plm_ssh_no_tree_spawn", 1),
-            *("--prtemca", "prte_tmpdir_base", self.folder),  # the folder for files that killed daemons leave
-            *("--mca", "pml", "ob1", "--mca", "btl", "tcp,self"),  # only the network, no shared memory
+            *("--prtemca", "prte_tmpdir_base", self.folder),  # killed daemons leave files in this folder
+            *("--mca", "pml", "ob1", "--mca", "btl", "tcp,self"),  # ranks use only the network, and not shared memory
             *(argument for key in EAGER for argument in ("--mca", key, EAGER_BYTES)),
             *("--host", ",".join(self.hosts), "--map-by", "node:OVERSUBSCRIBE", "--bind-to", "none"),
         ]

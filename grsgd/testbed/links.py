@@ -32,7 +32,7 @@ QUEUE_SECONDS = 0.1
 """Length of a full queue in seconds of its rate; packets that arrive at a full queue are dropped."""
 SETTINGS = {
     "net.ipv4.tcp_congestion_control": "reno",  # allowed on every machine; BBR leaves part of a limited link unused
-    "net.ipv4.tcp_limit_output_bytes": "65536",  # see FRAMES_AT_ONCE
+    "net.ipv4.tcp_limit_output_bytes": "65536",  # FRAMES_AT_ONCE says why
     "net.ipv4.tcp_slow_start_after_idle": "0",  # keep the rate while ranks compute between two messages
 }
 """Kernel settings in the namespace of each host."""
@@ -43,7 +43,7 @@ COMMAND_SECONDS = 30
 class TestbedError(RuntimeError):
     """An error: this machine cannot have the testbed; one line says why."""
 
-    __test__ = False  # for pytest
+    __test__ = False  # pytest must not collect this class
 
 
 def command(*arguments: object) -> str:

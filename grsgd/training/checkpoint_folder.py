@@ -57,7 +57,8 @@ def take(folder: Path) -> IO:
         folder.mkdir(parents=True, exist_ok=True)
         lock = exclusive_lock(folder / LOCK, LOCK_SECONDS)
         if not any(map(SAMPLES.fullmatch, _names(folder))):
-            (folder / COMPLETE).unlink(missing_ok=True)  # left by a run whose checkpoints were removed by hand
+            # a run whose checkpoints were removed by hand has left this file
+            (folder / COMPLETE).unlink(missing_ok=True)
         return lock
     except TimeoutError:
         raise ConfigError(
@@ -131,7 +132,7 @@ def remove(place: Path, rank: int, ranks: int):
         if rank == 0:
             for path in place.glob(".grsgd-*.tmp"):
                 path.unlink()
-        place.rmdir()  # fails while other ranks still have files there
+        place.rmdir()  # rmdir() fails while other ranks still have files there
 
 
 def curve_in(place: Path, rank: int) -> Path:

@@ -203,7 +203,7 @@ class Checkpoints(Recovery):
             header = Header(f"{int(told[1]):013x}", self._at, self.comm.size, self.comm.rank)
             try:
                 state = state_of(trainer)
-            except Exception as error:  # from a user's optimizer or model: training goes on
+            except Exception as error:  # training goes on after any error of a user's optimizer or model
                 self._has_failed(error)
                 state = None
             self._thread = threading.Thread(target=self._write, args=(state, trainer.snapshots, header), daemon=True)
@@ -252,7 +252,7 @@ class Checkpoints(Recovery):
             with atomic_write(path) as temporary:
                 checkpoint_file.write(temporary, header, state, self.config)
             self.problem = ""
-        except Exception as error:  # an error of the disk, or an optimizer's state that fits into no file
+        except Exception as error:  # the disk may fail, or an optimizer's state may fit into no file
             self._has_failed(error)
 
     def _has_failed(self, error: Exception):

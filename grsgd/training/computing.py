@@ -85,7 +85,7 @@ class GradientComputing:
 
     def _mean(self, losses: dict[int, float] | None, step: int) -> float | None:
         """Keep the losses of the blocks for the next snapshot; return their mean, or None if there are no losses."""
-        if not losses:  # None if only times are simulated; empty on a rank without a block
+        if not losses:  # losses are None if only times are simulated, and empty on a rank without a block
             return None
         weights = self.gradients.weights
         loss = sum(losses[number] * weight for number, weight in weights.items()) / self.gradients.samples

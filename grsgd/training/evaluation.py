@@ -58,7 +58,7 @@ def samples_at_once(model: torch.nn.Module, split: Split, indices: np.ndarray, d
 def score(model: torch.nn.Module, split: Split, task: Task, indices: np.ndarray, device) -> np.ndarray:
     """Return the sums of the task's score over the samples ``indices``, and the number of items, float64 [k + 1], in
     evaluation mode."""
-    if not len(indices):  # zeros, as many as the sums of other ranks
+    if not len(indices):  # a rank without samples has as many zeros as other ranks have sums
         return np.zeros_like(score(model, split, task, np.zeros(1, np.int64), device))
     return sum(task.totals(*batch) for batch in outputs(model, split, task, indices, device))
 

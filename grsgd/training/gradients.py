@@ -78,7 +78,7 @@ class OwnBatches:
         """Leave the gradient of the next batch in the replica; return its mean loss, by number of the block."""
         (block,), replica = self.blocks, self.replica
         x, y = next(block.batches)
-        count = self.task.count(y)  # before y is copied to a GPU, where counting would wait
+        count = self.task.count(y)  # y is counted before it is copied to a GPU, where counting would wait
         x, y = to_device(x, y, replica.device, replica.dtype)
         replica.zero_gradients()
         loss = self.task.total_loss(replica.model(x), y) / count

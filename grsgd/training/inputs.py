@@ -116,6 +116,6 @@ def build_model(config: Config, images: Dataset | Images, device: torch.device) 
             model = zoo.build(config.model.name, images.shape, images.classes, **config.model.options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"model.name = {config.model.name!r}: {error}") from None
-    except RuntimeError as error:  # from torch, for sizes beyond any memory
+    except RuntimeError as error:  # torch raises it for sizes beyond any memory
         raise ConfigError(f"model.name = {config.model.name!r}: {printable(str(error), 200)}") from error
     return model.to(device)

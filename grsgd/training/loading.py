@@ -168,7 +168,8 @@ def source_of(path, config, best: bool, settings: Config, run: Run | None) -> Mo
 def read_file(path) -> bytes:
     with naming(path):
         target = target_of(path)
-        if (size := target.stat().st_size) > (free := available()):  # also for a sparse file, which takes no disk
+        # this counts a sparse file, too, which takes no disk
+        if (size := target.stat().st_size) > (free := available()):
             raise ValueError(f"holds {human_bytes(size)}, and {human_bytes(free)} of memory are free")
         return target.read_bytes()
 
@@ -245,7 +246,7 @@ def filled(images: Dataset | Images, source: ModelSource) -> torch.nn.Module:
     check_fit(model, state, source)
     try:
         model.load_state_dict(state)
-    except (RuntimeError, TypeError) as error:  # for tensors of unusual kinds
+    except (RuntimeError, TypeError) as error:  # tensors of unusual kinds raise these errors
         raise does_not_fit(source, printable(str(error), 200)) from None
     return model
 

@@ -193,7 +193,8 @@ class Progress:
             return self.samples >= self.end, self.marks.due(self.samples)
         elapsed = self.elapsed()
         return elapsed >= self.seconds, self.marks.due(elapsed)
-        yield  # never reached, but makes this method a generator, like `decide` of ranks that exchange messages
+        # the next line is never reached, but makes this method a generator, as `decide` is if ranks exchange messages
+        yield
 
     def finish(self):
         """Schedule, called after the last step or before a rest, that makes ``samples`` exact."""

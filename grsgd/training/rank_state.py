@@ -75,7 +75,7 @@ def restore(trainer: Trainer, state: dict, samples: int, seconds: float):
     marks = state["curve"]["marks"]
     curve.early = trainer.progress.marks.go_on(marks, samples, seconds, state["curve"]["early"])
     trainer.computing.go_on_from(trainer.totals.steps, trainer.algorithm)
-    restore_streams(trainer, state["streams"])  # last, because making the batches has drawn from the streams
+    restore_streams(trainer, state["streams"])  # streams come last, because making the batches has drawn from them
 
 
 # ---- parts

@@ -41,7 +41,8 @@ class RankMeasurements:
         """Return the record of a trainer; ``interface`` has the bytes that the network interfaces of this rank's host
         have sent and received."""
         traffic = trainer.comm.traffic
-        numbers = list(trainer.snapshots.numbers)  # before the moments: the trainer may be taking a snapshot
+        # numbers are read before moments, as the trainer may be taking a snapshot
+        numbers = list(trainer.snapshots.numbers)
         return cls(
             list(trainer.snapshots.moments),
             numbers,

@@ -125,7 +125,7 @@ def save_state(path: Path, state: dict[str, torch.Tensor]) -> tuple[Path | None,
     Returns the file, or None if both failed; its SHA-256; and the error in one line, if there is one.
     """
     content = io.BytesIO()
-    torch.save(state, content)  # written to memory, as torch reports a full disk in many lines
+    torch.save(state, content)  # this writes to memory, as torch reports a full disk in many lines
     sha256 = hashlib.sha256(content.getbuffer()).hexdigest()
     try:
         write(path, content)

@@ -70,5 +70,5 @@ def locked(hook: Callable, lock: threading.Lock):
         error = None
         try:
             yield pending
-        except Exception as caught:  # raised again where the hook waits, so that it can clean up
+        except Exception as caught:  # the error is raised again where the hook waits, so that the hook can clean up
             error = caught

@@ -60,7 +60,7 @@ def timed(hook: Callable, totals: RankTotals, driver: Driver, optimizer: TimedOp
     begin, waited, updated = driver.clock(), driver.wait_seconds, optimizer.seconds
     yield from schedule_of(hook)
     waited = driver.wait_seconds - waited
-    busy = max(driver.clock() - begin - waited, 0.0)  # rounding, in simulated time
+    busy = max(driver.clock() - begin - waited, 0.0)  # in simulated time rounding may make it negative
     updated = min(optimizer.seconds - updated, busy)
     totals.wait_seconds += waited
     totals.compute_seconds += updated

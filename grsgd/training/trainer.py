@@ -208,7 +208,7 @@ class Trainer:
                 yield from self.equal_models.look(self.totals.steps)
             self.watch()
             rest = self.driver.clock() - begin - (self.totals.seconds - counted)
-            self.totals.compute_seconds += max(rest, 0.0)  # rounding, in simulated time
+            self.totals.compute_seconds += max(rest, 0.0)  # in simulated time rounding may make it negative
 
     def serve(self):
         """Schedule, called on a rank that does not train, that takes snapshots until the others have ended, or rest.

@@ -129,7 +129,7 @@ def check_sums(config: Config, once: np.ndarray, again: np.ndarray, twice: np.nd
     ``once`` and ``again`` are two results of `totals` for the batch; ``twice`` is the result of `totals` for the batch
     with each sample twice.
     """
-    if not np.array_equal(once, again):  # random losses: only a loss that hardly grows is certainly no sum
+    if not np.array_equal(once, again):  # among random losses only a loss that hardly grows is certainly not a sum
         once, again, twice = (found[:1] for found in (np.minimum(once, again), again, twice))
         wrong = twice < RANDOM_GROWTH * once
     else:

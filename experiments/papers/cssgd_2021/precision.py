@@ -50,7 +50,7 @@ def show(found: Found, section: Section):
     )
     section.finding("cssgd-precision", accounting, cases)
     error = largest_error() / FIXED.step
-    within = error <= 0.500001  # a millionth for the rounding of float64
+    within = error <= 0.500001  # the last millionth allows for the rounding of float64
     exact = decide.fact(within, "a million numbers", kind=BY_CONSTRUCTION, estimate=error, unit="steps away at most")
     section.finding("cssgd-fixed-point", "numbers of the whole range, encoded and decoded", [exact])
     section.note(

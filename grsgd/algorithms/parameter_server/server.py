@@ -170,7 +170,8 @@ class Server:
             if word != Word.GOES_ON:
                 yield from self.receive_rest(worker, steps)
                 self.worker_finished(worker, word == Word.RESTS)
-                if self.lost_ranks is not None:  # too late
+                # a worker that was taken for lost has not been told of the lost ranks, so it is told now
+                if self.lost_ranks is not None:
                     yield self.send_lost_ranks(worker)
                 return
             yield self.comm.Irecv(self.payloads[worker].array, worker, tags.SERVER_GRADIENT)

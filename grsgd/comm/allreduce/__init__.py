@@ -101,7 +101,7 @@ def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float =
                 incoming = scratch[0][: place.size]
             else:
                 incoming = place
-                yield sending.pop((chunk, k))  # wait until the partial sum has left this place
+                yield sending.pop((chunk, k))  # the partial sum must have left this place
             receiving.append((step, chunk, k, incoming, comm.Irecv(incoming, left, tag)))
 
         while arrivals or receiving:
@@ -229,7 +229,7 @@ def broadcast(comm: Communicator, x, tag: int = tags.ARRAYS, root: int = 0):
     parent, children = binomial_tree((comm.rank - root) % n, n)
     if parent is not None:
         yield comm.Irecv(x, (parent + root) % n, tag)
-    for child in children:  # one after the other: sharing the link would delay the copy of the largest subtree
+    for child in children:  # children follow one another, as sharing the link would delay the largest subtree's copy
         yield comm.Isend(x, (child + root) % n, tag)
 
 

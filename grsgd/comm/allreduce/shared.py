@@ -115,7 +115,7 @@ def parts_allreduce(comm: Communicator, x, tag: int, scale: float, owners: int, 
             total += row
         if scale != 1:
             total *= scale
-        yield leaving  # before anything is received into the places that are sent
+        yield leaving  # the message must leave before its places receive another one
     if beyond is not None:
         yield from beyond(mine)
     arriving = [comm.Irecv(parts[rank], rank, tag) for rank in others if parts[rank].size]

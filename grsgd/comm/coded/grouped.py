@@ -83,7 +83,7 @@ class GroupedReduceScatter(Scheme):
             accumulate(self.total[:begin], self.block_buffers[:begin])
             accumulate(self.total[end:], self.block_buffers[end:])
             return
-        finished = self.block_buffers[begin:end]  # replaces this rank's own contribution
+        finished = self.block_buffers[begin:end]  # the sum replaces this rank's own contribution
         self.wrap(self.total[begin:end], finished)
-        self.total[begin:end] = finished  # the values that all other ranks receive
+        self.total[begin:end] = finished  # these are the values that all other ranks receive
         yield from self.exchange([packet for packet in self.packets if len(packet.blocks) > 1])

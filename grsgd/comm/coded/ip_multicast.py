@@ -238,7 +238,7 @@ class IpMulticast(Unicast):
         if told.word is ControlKind.READY:
             self._ready[told.sender] = told.round
         elif told.word is ControlKind.SENT:
-            if told.round != self.round:  # of a packet of an earlier exchange, which this rank has from other ranks
+            if told.round != self.round:  # this rank has the packet, of an earlier exchange, from other ranks
                 return
             key, now = (told.sender, told.number), self.clock()
             self.heard[told.sender] = self._sent[key] = now

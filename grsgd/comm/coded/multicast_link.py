@@ -261,7 +261,7 @@ def try_out(comm: Communicator, link: Link, clock: Callable[[], float]):
     """Rates per receiver and sender."""
     flags = np.zeros(comm.size, np.uint8)
     for sender in range(comm.size):
-        yield from tell(comm, {})  # waits until all ranks are here
+        yield from tell(comm, {})  # this call waits until all ranks are here
         if comm.rank == sender:
             yield Leaving(link, sender, clock)
             yield [quiet.Isend(flags[:1], rank, tags.CODED_CONTROL) for rank in range(comm.size) if rank != sender]

@@ -44,7 +44,8 @@ class Parting:
             self.alarm = self.driver.start(self.watch_the_clock())
         self.tell(HeaderKind.FINISHED, self.ranks)
         while True:
-            heard, was_patient = self.streams.heard, not self.is_impatient()  # before the look at other ranks' headers
+            # both are read before the look at other ranks' headers
+            heard, was_patient = self.streams.heard, not self.is_impatient()
             if (decision := self.decision()) is not None:
                 return decision
             later = self.driver.clock() + self.driver.timeout / 2  # a wait must be shorter than comm.timeout

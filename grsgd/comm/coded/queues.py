@@ -127,7 +127,7 @@ class Queues:
             header = letter.header.copy()
             header[3] = self.latest
             messages = [Tolerant(self.comm.Isend(header, receiver, tags.SUM_HEADER, header=header.nbytes), header)]
-            if letter.content is not None:  # synchronous: else a library might store any number of short messages
+            if letter.content is not None:  # a plain send might let a library store any number of short messages
                 messages.append(Tolerant(self.comm.Issend(letter.content.buffer, receiver, tags.SUM_CONTENT)))
             self._under_way[receiver] = letter, messages
 

@@ -69,7 +69,7 @@ class Sockets:
             self.common.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton(group) + here)
             self.own.bind((interface.address, 0))
             self.own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, here)
-            self.own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)  # for receivers on this host
+            self.own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)  # receivers on this host need this
             self.own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 1)
             self.make_room(room)
             for each in (self.own, self.common):
@@ -102,7 +102,7 @@ class Sockets:
 
     def receive(self, buffer: memoryview) -> memoryview | None:
         """Return the beginning of ``buffer`` with the next datagram in it; None if no datagram has arrived."""
-        for _ in range(2):  # in turn: datagrams of strangers at one socket do not delay datagrams at the other one
+        for _ in range(2):  # sockets take turns, so strangers' datagrams at one socket do not delay the other
             self._turn = 1 - self._turn
             with suppress(BlockingIOError):
                 return buffer[: (self.own, self.common)[self._turn].recv_into(buffer)]
@@ -170,7 +170,7 @@ def towards(place: tuple[str, int]) -> str | None:
     The name of a host is looked up.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one, suppress(OSError):
-        one.connect(place)  # finds a route, without sending anything
+        one.connect(place)  # connect() finds a route, and sends nothing
         address = one.getsockname()[0]
         return None if address.startswith("127.") else address
     return None

@@ -51,7 +51,7 @@ class LocalSum(PerBlock):
         self.add_own()
         self.local = self.block_buffer(0) if self.blocks else self.empty(self.length, "int32")
         self.wrap(self.total, self.local)
-        self.total[:] = self.local  # the values that all other ranks receive
+        self.total[:] = self.local  # these are the values that all other ranks receive
         yield from self.exchange(self.packets)
 
     def source(self, packet):

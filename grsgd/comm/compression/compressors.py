@@ -294,7 +294,7 @@ def make_compressor(options: CompressionOptions, x: torch.Tensor) -> Compressor:
     """Return the compressor that ``options`` choose, for vectors like ``x``."""
     cls = COMPRESSORS[options.compression or "none"]
     ratio = {"ratio": options.ratio or RATIO} if cls in (TopK, RandomK) else {}
-    if loops(x):  # compile the loops now, and not in the first step
+    if loops(x):  # the loops are compiled now, and not in the first step
         warm_up(cls(2, x.dtype, x.device, **ratio))
     return cls(x.numel(), x.dtype, x.device, **ratio)
 
@@ -337,7 +337,8 @@ def shifted(h: torch.Tensor, by: int) -> torch.Tensor:
 
 def is_finite(x: torch.Tensor) -> bool:
     """Return whether all values of ``x`` are finite; also True for an empty tensor and on the meta device."""
-    return x.is_meta or not x.numel() or all(math.isfinite(end) for end in torch.aminmax(x))  # NaN: both ends
+    # with a NaN both ends are NaN
+    return x.is_meta or not x.numel() or all(math.isfinite(end) for end in torch.aminmax(x))
 
 
 class ErrorFeedback:

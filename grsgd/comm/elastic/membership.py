@@ -99,7 +99,7 @@ class Membership:
     @property
     def training(self) -> dict[int, int]:
         """Return the rank of each process that lives and has a model."""
-        joined = dict(self.joined)  # a copy: another thread may add to it
+        joined = dict(self.joined)  # a copy is read, because another thread may add to the original
         return {process: rank for process, rank in joined.items() if process not in self.dead}
 
     def attend(self):

@@ -27,5 +27,5 @@ class Direct(Staged):
         return self._whole(array, partial(self.backend.Ibcast, array, root))
 
     def _whole(self, array, post: Callable) -> Transfer:
-        countable(array)  # raises an error here, not later when MPI gets the array
+        countable(array)  # an error is raised here, not later when MPI gets the array
         return self.begin(array, [Chunk(self.memory.record_event(), post)])

@@ -45,7 +45,7 @@ class Memory:
         """
         pages = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
-            with suppress(OSError):  # a kernel without huge pages
+            with suppress(OSError):  # the kernel may have no huge pages
                 pages.madvise(mmap.MADV_HUGEPAGE)
         host = np.frombuffer(pages, np.uint8)
         self.runtime.hostRegister(host.ctypes.data, host.nbytes, 0)

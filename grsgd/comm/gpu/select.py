@@ -121,7 +121,7 @@ def transport_error(name: str, backend: GpuBackend, device: torch.device, timeou
     if error is None:
         try:
             MpiDriver(mpi.rank, timeout, "inline").run(self_test(Communicator(backend.dup()), device))
-        except Exception as raised:  # any error of a library: then another transport is taken
+        except Exception as raised:  # after any error of a library another transport is taken
             error = f"{type(raised).__name__}: {raised}"
         error = first_error(mpi, error)
     return error
@@ -143,7 +143,7 @@ def ipc_error(backend: GpuBackend, device: torch.device) -> str | None:
     memory = backend.transport.memory
     try:
         handle, _ = memory.handle(Flat.zeros(1, torch.float32, device).array)
-    except Exception as error:  # any error of the driver
+    except Exception as error:  # the driver may raise any error
         handle = str(error)
     handles = backend.mpi.allgather(handle)
     for rank in backend.transport.same_host_ranks:
@@ -235,7 +235,7 @@ def send_to_oneself(kind: str):
     xp = importlib.import_module(kind)
     for size in (100, 2**21):
         mine, got = xp.arange(size, dtype="float32"), xp.zeros(size, "float32")
-        float(mine[-1])  # waits until the array has been computed
+        float(mine[-1])  # float() waits until the array has been computed
         requests = [MPI.COMM_SELF.Irecv(got, 0), MPI.COMM_SELF.Isend(mine, 0)]
         MPI.Request.Waitall(requests)
         if not bool((mine == got).all()):

@@ -44,7 +44,7 @@ class Transfer:
 
     def __init__(self, transport: "GpuTransport", array):
         self.transport = transport
-        self.array = array  # keeps the array's memory until the message is complete
+        self.array = array  # the reference keeps the array's memory until the message is complete
         self.chunks: deque[Chunk] = deque()
         self.last_copy = None
         """The event after which all received chunks lie in GPU memory, because the GPU copies in order."""

@@ -94,7 +94,7 @@ def _images(folder: Path, name: str) -> list[str]:
     names begin with a dot (``.ipynb_checkpoints``, ``._1.jpg``), are left out.
     """
     real = os.path.realpath(folder)
-    seen = {real, *map(str, Path(real).parents)}  # folders that contain the class itself
+    seen = {real, *map(str, Path(real).parents)}  # these folders contain the class itself
     found = sorted(os.path.relpath(path, folder) for path in _below(str(folder / name), seen))
     if not found:
         raise DamagedData(f"{folder / name}: no images, expected at least one ending in {', '.join(ENDINGS)}")
@@ -147,7 +147,7 @@ def _loader(decoder: _Decoder, items: Iterable, workers: int) -> torch.utils.dat
         # Not "fork": a copy of a process that has initialised MPI may crash. Not "spawn": torch's threads abort some
         # workers when they exit. Without the time-out, a dead worker would be waited for for ever.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch"])  # imported once, not once per worker
+        context.set_forkserver_preload(["torch"])  # torch is then imported once, not once per worker
         options |= dict(num_workers=workers, multiprocessing_context=context, timeout=TIMEOUT)
         options |= dict(worker_init_fn=_end_with_parent)
     return torch.utils.data.DataLoader(decoder, **options)
@@ -189,7 +189,7 @@ def decode(path: Path, size: int, rng: np.random.Generator | None) -> np.ndarray
 
     Raises DataError if the image cannot be read.
     """
-    from PIL import Image, ImageOps  # here, because the other data sets need no Pillow
+    from PIL import Image, ImageOps  # the import is here because the other data sets need no Pillow
 
     try:
         with Image.open(path) as file:

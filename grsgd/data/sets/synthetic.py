@@ -48,7 +48,7 @@ def _draw(count: int, centres: np.ndarray, rng: np.random.Generator) -> MemorySp
     """Draw the classes equally often, in random order."""
     labels = rng.permutation(np.arange(count) % len(centres))
     images = np.empty((count, *centres.shape[1:]), np.uint8)
-    for begin in range(0, count, AT_ONCE):  # not all at once: floats would take four times the memory
+    for begin in range(0, count, AT_ONCE):  # all floats at once would take four times the memory
         some = labels[begin : begin + AT_ONCE]
         noisy = centres[some] + rng.standard_normal((len(some), *images.shape[1:]), dtype=np.float32)
         images[begin : begin + AT_ONCE] = np.clip(np.rint(CENTRE + SIGMA * noisy), 0, 255)

@@ -125,7 +125,7 @@ def calibrate(
         three = [hosts.index(host) for host in dict.fromkeys(hosts)][:3]
         nbytes = min(max(rank.nbytes, LEAST_QUEUE_BYTES), MOST_QUEUE_BYTES)
         queue_bytes = driver.run(measure_queue(comm, *three, nbytes)) if len(three) == 3 else None
-        driver.run(barrier(comm))  # has a timeout and frees the core while it waits, unlike MPI's own barrier
+        driver.run(barrier(comm))  # this barrier has a timeout and frees the core while it waits, unlike MPI's own
     driver.close()
     pairs = [pair for of_rank in mpi.allgather(pairs) for pair in of_rank]
     crowded = any(mpi.allgather(sharing > available_cores()))
@@ -205,10 +205,10 @@ def measure_processor(
     if comm.rank in others:
         told = driver.start(ended(comm.Irecv(np.zeros(1, np.uint8), here, tags.CALIBRATION_SIGNAL)))
         while not told.Test() and time.monotonic() < deadline:
-            driver.run(computing_of(step))  # keeps shared cores as busy as a training
+            driver.run(computing_of(step))  # this step keeps shared cores as busy as a training
     else:
         found = MessageMeter(driver, comm, here, there, step, let_others_wait).measure(float(slowest.max()), exchanges)
-    all_there = driver.start(barrier(comm))  # in the background: in the foreground the wait might exceed the timeout
+    all_there = driver.start(barrier(comm))  # in the foreground the wait might exceed the timeout
     while not all_there.Test():
         if time.monotonic() > deadline:
             raise SetupError(f"calibrate: ranks {here} and {there} have not measured within {MEASURING_SECONDS:g} s")
@@ -305,7 +305,7 @@ def measure_queue(comm, sender: int, early: int, late: int, nbytes: int):
         if comm.rank == sender:
             alone = yield from seconds_of_first(comm, early, None, (message, other), 0.0)
             first = yield from seconds_of_first(comm, early, late, (message, other), alone / 2)
-            waiting.append(0.5 - (first / alone - 1))  # share of the message that left before `late`'s
+            waiting.append(0.5 - (first / alone - 1))  # this is the share of the message that left before `late`'s
         elif comm.rank == early:
             for _ in range(2):
                 yield from take_part(comm, sender, message, signal)

@@ -69,7 +69,7 @@ def prepare(mpi, config: Config) -> MeasuringRank:
         dataset = load_data(config)
         device = gpu.pick_device(config.device, local_rank)
         check_fits(config, dataset, mpi.size, local_ranks, device)
-    with launch.collective_setup(mpi):  # only after all ranks have checked the free memory
+    with launch.collective_setup(mpi):  # this waits until all ranks have checked the free memory
         gpu.use(device)
         poll = driver.poll if driver.progress_mode == "inline" else None
         model = build_model(config, dataset, device)

@@ -177,7 +177,7 @@ class MessageMeter:
             if not sends:
                 self.driver.run(self.tell())
             self.driver.run(ended(counted))
-            timed = self.steps / (self.untimed + self.steps)  # the share of the messages during timed steps
+            timed = self.steps / (self.untimed + self.steps)  # this is the share of the messages during timed steps
             counts.append(max(counted.value * timed, 1))
             alone.append(without[0])
             shares.append(prolonged(without, beside, self.by_thread))
@@ -309,7 +309,7 @@ class MessageMeter:
         """Schedule that asks ``len(seconds)`` questions, and notes the seconds of each answer in ``seconds``."""
         question, reply = np.zeros(QUESTION_BYTES, np.uint8), np.zeros(1, np.uint8)
         for k in range(len(seconds)):
-            yield Delay(SILENCE * (1 + 0.618 * k % 1))  # so that questions arrive at any moment of a computation
+            yield Delay(SILENCE * (1 + 0.618 * k % 1))  # questions then arrive at any moment of a computation
             question[0] = k == len(seconds) - 1
             if warns:
                 yield from self.tell()

@@ -68,7 +68,8 @@ class WorkMeter:
             moved = engine.ENGINE.worked_seconds
             try:
                 yield pending
-            except Exception as error:  # fails where the schedule waits, so that it can clean up
+            except Exception as error:
+                # the error is raised where the schedule waits, so that the schedule can clean up
                 resume = partial(schedule.throw, error)
             else:
                 resume = partial(next, schedule)

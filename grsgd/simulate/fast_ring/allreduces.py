@@ -119,6 +119,6 @@ class AllreduceTimes:
         for connection, moment in zip(connections, free_at, strict=True):
             connection.free_at = float(moment)
         for rank, (_, allreduce) in begun.items():
-            allreduce.waited, allreduce.begun = float(waited[rank]), ranks  # drops a reference cycle, too
+            allreduce.waited, allreduce.begun = float(waited[rank]), ranks  # this also drops a reference cycle
             finish = partial(allreduce.finish, fabric.drivers[rank])
             network.at(float(ends[rank]), lambda _, finish=finish: finish())

@@ -32,7 +32,7 @@ def end_times(starts, waited, first, kinds, messages, nbytes, connection, ends, 
     found = np.full(ranks, NOT_YET)
     waited, free_at = waited.copy(), free_at.copy()
     waits_since = np.full(ranks, NOT_YET)
-    now_at = first[:-1].copy()  # the next step of each rank
+    now_at = first[:-1].copy()  # now_at has the next step of each rank
     posted, receive_posted = np.full(count, NOT_YET), np.full(count, NOT_YET)
     sent, received, arrived = np.zeros(count, np.bool_), np.zeros(count, np.bool_), np.zeros(count, np.bool_)
     sender_waits, receiver_waits = np.zeros(count, np.bool_), np.zeros(count, np.bool_)

@@ -128,7 +128,7 @@ class ObservedMulticast(SimulatedMulticast):
         return super().send(array)
 
     def receive(self, rank: int, array):
-        if rank in self.arrived:  # a short message, which completes at once
+        if rank in self.arrived:  # a short message completes at once
             receiving = super().receive(rank, array)
             self._received(rank)
             return receiving
