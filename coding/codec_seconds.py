@@ -69,6 +69,6 @@ def seconds_of(action: Callable[[], None], changed) -> float:
     for _ in range(WARM_UP + REPEATS):
         begin = time.perf_counter()
         action()
-        int(changed[0])  # waits for a GPU that still computes
+        int(changed[0])  # int() waits for a GPU that still computes
         taken.append(time.perf_counter() - begin)
     return statistics.median(taken[WARM_UP:])

@@ -83,7 +83,7 @@ def parse_arguments() -> argparse.Namespace:
     if options.simulated:
         options.points = [point for point in options.points if not point.measured]
     try:
-        for task in {point.task for point in options.points}:  # fails if data are missing
+        for task in {point.task for point in options.points}:  # model_bytes() fails if data are missing
             analytic.model_bytes(task)
     except UsageError as error:
         parser.error(str(error))

@@ -34,7 +34,7 @@ def make_on_nodes(make: Callable, specs: Iterable[RunSpec], store: Store, worker
         error.unlink(missing_ok=True)
     nodes = str(store.hosts.nodes)
     content = pickle.dumps((make, left, store, workers))
-    descriptor, list_file = tempfile.mkstemp(".pickle", "on-nodes-", store.folder)  # a folder that all nodes see
+    descriptor, list_file = tempfile.mkstemp(".pickle", "on-nodes-", store.folder)  # all nodes see this folder
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
     digest = hashlib.sha256(content).hexdigest()

@@ -194,7 +194,8 @@ def simulator_errors(plan: Plan, target: str, what: str = "times") -> list[Error
         if (middle := result.median()) is not None:
             alike = replace(need, setting=need.setting.but(source=SIMULATED))
             specs = alike.specs(plan.conditions, plan.rates.rate)
-            first = tuple(spec for spec in specs if "seed=0" in spec.overrides)  # one of steps, one of trajectories
+            # one run measures steps, and one run measures trajectories
+            first = tuple(spec for spec in specs if "seed=0" in spec.overrides)
             if need.setting.source == MEASURED:
                 measured[type(need), first] = middle, need.setting
             else:

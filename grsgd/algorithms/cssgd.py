@@ -109,7 +109,7 @@ class CSSGD(Summing, name="cssgd"):
         if options.enumeration == "paper" and options.scheme != "coded":
             raise ValueError(f"enumeration = 'paper' with scheme = {options.scheme!r}; allowed with 'coded' only")
         if options.scheme == "coded" and options.r != "auto":
-            packet_plan(ranks, options.r, options.enumeration)  # refuses too large a plan
+            packet_plan(ranks, options.r, options.enumeration)  # packet_plan refuses too large a plan
         elif options.scheme == "uncoded" and options.r != "auto":
             subset_placement(ranks, options.r).holders  # noqa: B018  likewise
 

@@ -52,7 +52,7 @@ def stopped_within(seconds: float, what: str):
     child = os.fork()
     if child == 0:
         os.close(writing)
-        if not select.select([reading], [], [], seconds)[0]:  # else the parent is done or dead
+        if not select.select([reading], [], [], seconds)[0]:  # if the pipe ends in time, the parent is done or dead
             say(what)
             if not select.select([reading], [], [], 2 * EXIT_SECONDS)[0]:
                 os.kill(parent, signal.SIGKILL)

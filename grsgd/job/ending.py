@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PR_SET_PDEATHSIG = 1  # linux/prctl.h defines this number
 
 
 def exit_on_signals() -> dict:

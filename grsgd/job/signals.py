@@ -47,7 +47,7 @@ class Interruption:
         os.close(self._read)
 
     def _listen(self):
-        while number := os.read(self._read, 1):  # empty: closed by __exit__
+        while number := os.read(self._read, 1):  # the read is empty after __exit__ has closed the pipe
             if number[0] in REASONS and not self.happened:
                 self.happened = True
                 self.on_signal(REASONS[number[0]])

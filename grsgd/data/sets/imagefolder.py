@@ -142,7 +142,8 @@ class _Decoder:
 
 
 def _loader(decoder: _Decoder, items: Iterable, workers: int) -> torch.utils.data.DataLoader:
-    options = dict(sampler=items, batch_size=None, generator=torch.Generator())  # else it draws from the global one
+    # without a generator of its own the loader draws from the global one
+    options = dict(sampler=items, batch_size=None, generator=torch.Generator())
     if workers:
         # Not "fork": a copy of a process that has initialised MPI may crash. Not "spawn": torch's threads abort some
         # workers when they exit. Without the time-out, a dead worker would be waited for for ever.

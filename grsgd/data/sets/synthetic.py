@@ -14,7 +14,7 @@ from grsgd.memory import available
 from grsgd.seeding import Purpose, generator
 
 SEPARATION = 6  # expected distance of two class centres, in standard deviations of a class
-CENTRE, SIGMA = 128, 32  # grey levels
+CENTRE, SIGMA = 128, 32  # both are grey levels
 AT_ONCE = 100
 """Number of images that are drawn at once."""
 
