@@ -11,7 +11,7 @@ import re
 import tokenize
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -123,19 +123,26 @@ def read_files(paths: list[Path] | None = None) -> list[Path]:
 
 
 def folder(file: Path) -> str:
-    """Return the name under which a file is counted: two folders deep in the packages, and docs as a whole."""
+    """Return the name under which a file is counted: two folders deep in the packages, and docs as a whole.
+
+    A file outside of the project is counted under its own path.
+    """
+    if ROOT not in file.resolve().parents:
+        return str(file)
     parts = file.resolve().relative_to(ROOT).parts
     is_whole = len(parts) == 1 or parts[0] in ("docs", "coding", "slurm")
     return parts[0] if is_whole else "/".join(parts[: min(2, len(parts) - 1)])
 
 
-def count(files: list[Path]) -> dict[str, Counter]:
-    """Return, per folder, how many sentences show each habit."""
+def count(files: list[Path], show: Callable[[str], None] = lambda line: None) -> dict[str, Counter]:
+    """Return, per folder, how many sentences show each habit; ``show`` gets a line for each of these sentences."""
     counts: dict[str, Counter] = {}
     for file in files:
-        counts.setdefault(folder(file), Counter()).update(
-            habit for sentence in sentences(file) for habit in habits_of(sentence)
-        )
+        of_folder = counts.setdefault(folder(file), Counter())
+        for sentence in sentences(file):
+            if habits := habits_of(sentence):
+                show(f"{sentence.file}:{sentence.line}: {', '.join(habits)}: {sentence.text}")
+                of_folder.update(habits)
     return counts
 
 
@@ -162,11 +169,7 @@ def main(arguments: list[str] | None = None):
     options = parser.parse_args(arguments)
     if options.write:
         return write(count(read_files()))
-    files = read_files(options.paths or None)
-    for sentence in (sentence for file in files for sentence in sentences(file)):
-        if habits := habits_of(sentence):
-            print(f"{sentence.file}:{sentence.line}: {', '.join(habits)}: {sentence.text}")
-    for name, found in count(files).items():
+    for name, found in count(read_files(options.paths or None), print).items():
         print(f"{name}: " + ", ".join(f"{habit} {found[habit]}" for habit in HABITS))
 
 

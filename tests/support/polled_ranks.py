@@ -1,6 +1,7 @@
 """Ranks in one thread whose schedules are polled in turn; messages and datagrams are kept in memory."""
 
 from collections import defaultdict, deque
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -26,6 +27,16 @@ class Post:
 
     def communicators(self) -> list[Communicator]:
         return [Communicator(PostBackend(self, rank)) for rank in range(self.ranks)]
+
+    def communicators_on_hosts(self, hosts: Sequence[str] | None = None) -> list[Communicator]:
+        """Return communicators of ranks that share memory; rank r acts as if it ran on host ``hosts[r]``.
+
+        If ``hosts`` is None, the ranks have to ask each other for their hosts.
+        """
+        comms = self.communicators()
+        for comm in comms:
+            comm.backend.shares_memory, comm.backend.hosts = True, hosts and list(hosts)
+        return comms
 
     def finish(self, schedules, polls: int = 200_000, seconds: float = 1e-4, late: int | None = None):
         """Drive one schedule per rank to its end, except the schedule of rank ``late``.

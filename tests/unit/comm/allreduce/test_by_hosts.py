@@ -108,15 +108,9 @@ def test_some_ranks_see_the_hosts_and_messages_of_these_ranks():
 
 
 def on_hosts(hosts: str | None, ranks: int = 3) -> tuple[Post, list]:
-    """Return ranks that all share this host's memory, but act as if rank ``r`` ran on host ``hosts[r]``.
-
-    If ``hosts`` is None, the ranks ask each other.
-    """
+    """Return the post and the communicators of one rank per letter of ``hosts``, or of ``ranks`` ranks."""
     post = Post(len(hosts or range(ranks)))
-    comms = post.communicators()
-    for comm in comms:
-        comm.backend.shares_memory, comm.backend.hosts = True, hosts and list(hosts)
-    return post, comms
+    return post, post.communicators_on_hosts(hosts)
 
 
 def in_two_stages(xs, hosts: str, scale):

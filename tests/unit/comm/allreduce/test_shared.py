@@ -80,14 +80,6 @@ def test_who_has_no_memory_is_called_as_in_the_job(tmp_path):
 # ---- ranks in one thread, with real shared memory
 
 
-def ranks_in_one_thread(n: int) -> tuple[Post, list]:
-    post = Post(n)
-    comms = post.communicators()
-    for comm in comms:
-        comm.backend.shares_memory = True
-    return post, comms
-
-
 def noting(schedule, x, sums: list):
     """Keep a copy of ``x`` at the moment in which a rank's schedule ends: the other ranks may still be at work."""
     yield from schedule
@@ -99,7 +91,8 @@ def noting(schedule, x, sums: list):
 @pytest.mark.parametrize("n", [2, 3])
 def test_ranks_of_a_host_sum_through_memory(n, nbytes, dtype):
     """Twice, whichever rank comes last: no rank ends before its sum is whole, and none overtakes another one."""
-    post, comms = ranks_in_one_thread(n)
+    post = Post(n)
+    comms = post.communicators_on_hosts()
     random, size = np.random.default_rng(n), nbytes // np.dtype(dtype).itemsize
     for last_comes_first in (False, True, False):
         xs = random.standard_normal((n, size)).astype(dtype)
@@ -113,7 +106,8 @@ def test_ranks_of_a_host_sum_through_memory(n, nbytes, dtype):
 
 @pytest.mark.parametrize("n", [2, 3])
 def test_arrays_in_shared_memory_are_summed_in_place(n):
-    post, comms = ranks_in_one_thread(n)
+    post = Post(n)
+    comms = post.communicators_on_hosts()
     xs = np.random.default_rng(n).standard_normal((n, 2**18)).astype(np.float32)
     moved = [None] * n
 
@@ -138,7 +132,8 @@ def test_every_rank_sums_whole_arrays_up_to_a_size(ranks, is_short):
 
 
 def test_a_rank_waits_until_the_last_one_has_entered():
-    post, comms = ranks_in_one_thread(3)
+    post = Post(3)
+    comms = post.communicators_on_hosts()
     warm = [np.ones(4, np.float32) for _ in comms]
     post.finish([shared.shared_allreduce(comm, x) for comm, x in zip(comms, warm, strict=True)])
     for late in range(3):
