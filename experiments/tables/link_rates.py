@@ -29,8 +29,8 @@ class LinkRates:
     The break-even is the ratio of communication to computation from which on the algorithm saves time.
 
     claim: the claim that it decides. configs: by name; the first is the algorithm. allreduce: name of the ring
-    all-reduce in ``configs``. alone: the configuration of ranks that never communicate. rates: rates of the links, in
-    addition to those of the scale.
+    all-reduce in ``configs``. alone: the configuration of ranks that never communicate. rates: rates of further
+    links, besides the links of the scale.
     """
 
     claim: str

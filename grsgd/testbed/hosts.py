@@ -96,7 +96,7 @@ class Testbed:
         if wrong := [host for host in slow if not 0 <= host < hosts]:
             raise TestbedError(f"slow host {wrong[0]}; allowed: 0 to {hosts - 1}")
         if wrong := [host for host in slow_links if not 0 <= host < hosts or medium == "shared"]:
-            allowed = "none on a shared medium" if medium == "shared" else f"those of 0 to {hosts - 1}"
+            allowed = "no slow links on a shared medium" if medium == "shared" else f"hosts 0 to {hosts - 1}"
             raise TestbedError(f"slow link of host {wrong[0]}; allowed: {allowed}")
         if wrong := [factor for factor in slow.values() if not factor >= 1]:
             raise TestbedError(f"slow by {wrong[0]}; allowed: 1 or more")

@@ -65,7 +65,7 @@ PAGES = {
     ),
 }
 BENCH = {"bench-training-2.csv": "Steps", "bench-wire-4.csv": "Between hosts"}
-"""The section of docs/findings/benchmarks.md whose medians with ranges are those of a file."""
+"""The section of docs/findings/benchmarks.md whose medians with ranges a CSV file records."""
 WITH_RANGE = re.compile(r"\d+\.\d+ \(\d+\.\d+-\d+\.\d+\)")
 
 
