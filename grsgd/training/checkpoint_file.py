@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import stat
+import threading
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -24,6 +25,8 @@ BLOCK = 512
 """Length in bytes of the line at the beginning of a file, including spaces."""
 CHUNK = 2**20
 """Number of bytes that are read at once to compute the digest."""
+ONE_READER = threading.Lock()
+"""Lock of a thread that reads arrays: numpy parses their headers with `ast`, which fails in threads of Python 3.11."""
 PLACE = "an array of this file"
 """Placeholder for an array in the JSON text."""
 
@@ -62,7 +65,7 @@ def read(path: Path) -> tuple[Header, dict, str]:
     this."""
     header = read_header(path)
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb") as file, ONE_READER:
             if file.read(BLOCK) != _line(header, _digest(header, file)):
                 raise RunFileError(f"{path}: damaged: its digest differs")
             file.seek(BLOCK)
