@@ -9,10 +9,10 @@ from grsgd.own_loop.checks import InPlace
 
 
 def average_into(model: torch.nn.Module, algorithm: Algorithm, in_place: InPlace):
-    """Schedule, called on all ranks at once, that writes the average of all ranks' parameters and buffers into
-    ``model``, weighted by the algorithm. ``model`` is a copy of the replica's model.
-
-    ``in_place`` knows the places of the buffers in the replica.
+    """Write the average of all ranks' parameters and buffers into ``model``, a copy of the replica's model. Each rank's
+    values have the weight that the algorithm gives to the rank. ``in_place`` knows the places of the buffers in the
+    replica. This function is a schedule (a generator that yields the objects it waits for), to be run on all ranks at
+    once.
     """
     replica, comm = algorithm.replica, algorithm.uncounted_comm
     params, buffers = replica.params.like(), replica.buffers.like()

@@ -13,7 +13,7 @@ from grsgd.models.replica import Replica
 from grsgd.outside import attributes_of
 
 WRAPPED_ALREADY = ("DistributedDataParallel", "FullyShardedDataParallel")
-"""Classes that themselves train a module together with other processes."""
+"""Names of classes of torch that train a module on several processes, so that `distribute` cannot train it, too."""
 
 
 def check_arguments(model, optimizer, algorithm):
@@ -28,7 +28,7 @@ def check_arguments(model, optimizer, algorithm):
         raise ValueError(f"the optimizer is a class: give an object, {optimizer.__name__}(model.parameters(), ...)")
     if not hasattr(optimizer, "param_groups") or not callable(getattr(optimizer, "step", None)):
         several = isinstance(optimizer, tuple | list | dict)
-        hint = "; of several give one, leave the others as they are, and step them after it" if several else ""
+        hint = "; of several optimizers give one, and step the others after it" if several else ""
         raise ValueError(f"the optimizer is {kind_of(optimizer)}: must be a torch.optim.Optimizer{hint}")
     if not isinstance(algorithm, str):
         raise ValueError(f"the algorithm is {kind_of(algorithm)}: must be a name that `grsgd algorithms` lists")
@@ -40,7 +40,7 @@ def check_arguments(model, optimizer, algorithm):
 
 
 def kind_of(thing) -> str:
-    """Return the kind of ``thing``, for a message."""
+    """Return a text for an error message that says of which type ``thing`` is."""
     if thing is None:
         return "None"
     return f"the class {thing.__name__}" if isinstance(thing, type) else f"of type {type(thing).__name__}"
@@ -69,13 +69,13 @@ def check_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, se
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("LBFGS calls its closure several times per step; distribute() takes optimizers that need none")
     if isinstance(optimizer, torch.optim.SparseAdam) and sends_gradients:
-        raise ValueError("SparseAdam needs sparse gradients; this algorithm sends gradients, and dense ones only")
+        raise ValueError("SparseAdam needs sparse gradients; this algorithm sends gradients, and only dense gradients")
     if hasattr(optimizer, "first_step") and hasattr(optimizer, "second_step"):
         inside = next(
             (key for key, value in vars(optimizer).items() if hasattr(value, "param_groups")), "base_optimizer"
         )
         raise ValueError(
-            f"{name} takes two gradients per step, and other ranks learn only of the second: distribute its inner "
+            f"{name} takes two gradients per step, and other ranks get only the second: distribute its inner "
             f"optimizer, optimizer.{inside} = grsgd.distribute(model, optimizer.{inside}, ...), and step {name}"
         )
     if needs_closure(optimizer):
@@ -84,7 +84,7 @@ def check_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, se
 
 
 def needs_closure(optimizer) -> bool:
-    """Return whether ``step()`` cannot be called without an argument."""
+    """Return whether ``step()`` of the optimizer needs an argument, its closure."""
     try:
         inspect.signature(type(optimizer).step).bind(optimizer)  # a scheduler replaces step() of the object
     except TypeError:
@@ -101,13 +101,13 @@ def check_groups(model: torch.nn.Module, groups: list[dict], name: str):
     if others:
         raise ValueError(
             f"{len(others)} of the parameters of {name} are not the model's (the first has shape {others[0]}): "
-            "give distribute() one module that holds all that is trained"
+            "give distribute() one module that holds all parameters of the optimizer"
         )
 
 
 class InPlace:
     """Check that no module, parameter or buffer of ``replica``'s model was replaced since training began. Ranks
-    exchange the replica's flat arrays, so a new parameter would not be exchanged.
+    exchange only the replica's flat arrays, and a tensor that replaced a parameter lies outside of these arrays.
 
     The check reads the modules' own tables, which takes 0.1 to 0.2 microseconds per parameter.
     """
@@ -132,10 +132,11 @@ class InPlace:
         self._reshaped: set[str] = set()
 
     def check(self):
-        """Put back buffers that were replaced, as some modules replace their statistics.
+        """Copy each buffer that was replaced back into its old place. Some modules replace the buffers of their
+        statistics.
 
         Raises RuntimeError if trained parameters have new memory, if other parameters than before require a gradient,
-        or if the model has other modules or more parameters.
+        or if modules or parameters were added, removed or replaced.
         """
         try:
             moved = [table[key].data_ptr() for _, table, key in self._trained] != self._addresses
@@ -159,7 +160,7 @@ class InPlace:
             elif name not in self._reshaped:
                 self._reshaped.add(name)
                 warnings.warn(
-                    f"buffer {name!r} has another shape than at distribute(): it is averaged no more", stacklevel=7
+                    f"buffer {name!r} has another shape than at distribute(): it is no longer averaged", stacklevel=7
                 )
 
     def buffers_in(self, flat: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
@@ -191,7 +192,8 @@ class InPlace:
 
 
 def entries(tables) -> list[tuple[str, dict, str]]:
-    """Return (full name, table, key) of everything in the tables of modules that is not None."""
+    """Return (full name, table, key) of every tensor in the modules' tables of parameters or buffers; None entries are
+    left out."""
     return [
         (f"{prefix}.{key}".lstrip("."), table, key)
         for prefix, table in tables

@@ -1,4 +1,4 @@
-"""Copy of a model, even if copy.deepcopy fails: with tensors that have a graph, and objects that cannot be copied."""
+"""Copy of a model in which copy.deepcopy fails, because of tensors with an autograd graph or objects such as locks."""
 
 import copy
 import warnings
@@ -7,11 +7,12 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 OF_MODULES = {"_parameters", "_buffers", "_modules"}
-"""Tables of a module that are copied entry by entry."""
+"""Attributes of a module that `shared_in_copy` skips: it visits submodules singly, and tensors can be copied."""
 
 
 class WithoutGraphs(TorchFunctionMode):
-    """Mode in which copy.deepcopy copies tensors without their graphs, such as a loss that a module keeps."""
+    """Mode in which copy.deepcopy copies a tensor without its autograd graph; a module may keep such a tensor, as its
+    last loss."""
 
     def __torch_function__(self, function, types, arguments=(), named=None):
         if function is torch.Tensor.__deepcopy__ and not arguments[0].is_leaf:
@@ -45,7 +46,7 @@ def copy_of(model: torch.nn.Module, call: str) -> torch.nn.Module:
 def shared_in_copy(model: torch.nn.Module, call: str) -> dict:
     """Return a memo for copy.deepcopy by which the copy shares those attributes of ``model`` that cannot be copied."""
     shared: dict = {}
-    modules = {id(module): module for module in model.modules()}  # these are not copied here
+    modules = {id(module): module for module in model.modules()}  # copy.deepcopy does not copy objects in its memo
     for name, module in model.named_modules():
         for key, value in vars(module).items():
             if key in OF_MODULES:
@@ -62,8 +63,8 @@ def shared_in_copy(model: torch.nn.Module, call: str) -> dict:
 
 
 def parts_of(key: str, value) -> list[tuple[str, object]]:
-    """Return the parts of an attribute that are copied singly, each with its place: entries of a dictionary or a
-    list."""
+    """Return the parts into which an attribute is split to be copied singly, each with the name of its place. The parts
+    are the entries of a dictionary or list; any other attribute is one part."""
     if type(value) is dict:
         return [(f"{key}[{each!r}]", part) for each, part in value.items()]
     if type(value) is list:

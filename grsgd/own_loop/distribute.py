@@ -46,12 +46,13 @@ def distribute(
 ) -> DistributedOptimizer:
     """Train ``model`` together on all ranks of ``comm`` (an mpi4py communicator; None means MPI_COMM_WORLD).
 
-    ``algorithm`` and ``options`` are names that ``grsgd algorithms`` lists, or ``FILE.py:CLASS``. All ranks must call
-    this function, with models of one architecture, each on a GPU or all on the CPU. All ranks start from rank 0's
-    parameters. ``timeout`` is in seconds; ``transfer`` is the way of arrays in GPU memory (`grsgd.comm.gpu.select`).
-    After the call an uncaught exception on one rank ends the job. Until ``finish()`` the model must keep its
-    parameters, their memory, and the set of trained parameters. Call ``finish()`` after the last step; the model may
-    then be distributed again.
+    ``algorithm`` is a name that ``grsgd algorithms`` lists, or ``FILE.py:CLASS`` for an own algorithm; ``options`` are
+    this algorithm's options. All ranks must call this function, with models of one architecture, each on a GPU or all
+    on the CPU. All ranks start from rank 0's parameters. ``timeout`` limits, in seconds, how long a rank waits for
+    other ranks. ``transfer`` says how arrays in GPU memory travel between ranks (`grsgd.comm.gpu.select`). After the
+    call an uncaught exception on one rank ends the job. Until ``finish()`` the model must keep its parameters, their
+    memory, and the set of trained parameters. Call ``finish()`` after the last step; the model may then be distributed
+    again.
 
     Raises ConfigError, a ValueError, on all ranks: for an unknown algorithm, and for options that it does not take; for
     parameters of the optimizer that are not the model's; for LBFGS, and for SparseAdam with an algorithm that sends
@@ -93,7 +94,8 @@ def distribute(
 
 
 def check_algorithm(model, optimizer, name: str, options: dict, ranks: int) -> tuple[type[Algorithm], Options]:
-    """Return the algorithm called ``name`` and its options; raises ValueError if it cannot train ``model``."""
+    """Return the algorithm called ``name`` and its checked options; raises ValueError if the algorithm cannot train
+    ``model`` with ``optimizer``."""
     check_arguments(model, optimizer, name)
     cls = algorithm_of(name)
     chosen = options_of(cls, options)
@@ -105,7 +107,8 @@ def check_algorithm(model, optimizer, name: str, options: dict, ranks: int) -> t
 def decided(
     algorithm: type[Algorithm], options: Options, context: RankContext, replica: Replica
 ) -> tuple[Options, dict[str, str]]:
-    """Return the options after a trial has decided the open ones, and the reasons; ``context`` is the trial's."""
+    """Return the options, and the reasons by name. Options that were left open (``"auto"``) are decided by a trial,
+    which measures in ``context``."""
     chosen, reasons = context.driver.run(
         algorithm.choose_options(options, Trial(context, replica.model, replica.dtype))
     )
@@ -114,7 +117,7 @@ def decided(
 
 @contextmanager
 def as_config_error():
-    """Turn a ValueError of the checks into a ConfigError, which is printed in one line."""
+    """Turn a ValueError that the block raises into a ConfigError, which is printed as one line without a traceback."""
     try:
         yield
     except UsageError:
@@ -124,17 +127,18 @@ def as_config_error():
 
 
 def check_not_distributed(model: torch.nn.Module):
-    """Raise ConfigError if ``model`` shares a parameter with a model that is distributed."""
+    """Raise ConfigError if ``model`` shares a parameter with a model that `distribute` trains already."""
     taken = {id(p) for other in unfinished for p in other.replica.model.parameters()}
     if any(id(p) in taken for p in model.parameters()):
         raise ConfigError(
-            "the model, or a part of it, is distributed already: call finish() of that optimizer; of two optimizers "
-            "for one model give distribute() the first, leave the other as it is, and step it after the first"
+            "the model, or a part of it, is distributed already: call finish() of its optimizer; if two optimizers "
+            "train one model, give distribute() the first only, and step the second after the first"
         )
 
 
 def make_gradients(replica: Replica, traits: Traits) -> Gradients | None:
-    """Return the gradients that an algorithm sends, which become ``replica``'s gradients; None if it sends none."""
+    """Return an object that holds ``replica``'s gradients for an algorithm that sends gradients; None for other
+    algorithms."""
     if not traits.sends_gradients:
         return None
     gradients = EarlyGradients(replica) if traits.sends_early else Gradients(replica)

@@ -48,37 +48,37 @@ class DistributedOptimizer(WrappingOptimizer):
     """
 
     def __init__(self, optimizer, replica, gradients, algorithm, context, transport, roll_call: RollCall):
-        """Wrap ``optimizer``, a `TimedOptimizer`. ``gradients`` are sent by ``algorithm``, or None. ``transport`` is
-        the way of arrays between ranks (`grsgd.comm.gpu.select.Choice`)."""
+        """Wrap ``optimizer``, a `TimedOptimizer`. ``gradients`` are the gradients that ``algorithm`` sends, or None if
+        it sends models. ``transport`` says how arrays travel between ranks (`grsgd.comm.gpu.select.Choice`)."""
         driver, uncounted = context.driver, context.uncounted_comm
         self.optimizer, self.model = optimizer.optimizer, replica.model
         self.replica, self.algorithm, self.driver = replica, algorithm, driver
         self._lifecycle = Lifecycle(algorithm)
         self.seed, self.transport = context.seed, transport
         self.reasons: dict[str, str] = {}
-        """Reasons for values of options that were left open (``variant = "auto"``), by attribute of a record."""
+        """Reasons for the choice of options that were left open (``variant = "auto"``), by attribute of a run file."""
         self.finished = False
         self.times = LoopTimes(driver, optimizer)
         self.moment = driver.clock()
-        """Time at which the last step, or `finish`, has ended."""
+        """Time of the driver's clock, in seconds, at which the last step or `finish` ended."""
         self.stops = Stops(driver.clock)
         self.end_is_told = False
-        """Whether a recording has printed why the ranks end without `finish`."""
+        """Whether a recording has already printed the reason why the ranks end without `finish`."""
         self.recorded = SavedRecord()
         self._gradients, self._uncounted_comm = gradients, uncounted
         self._in_place = InPlace(replica)
         self._roll_call, self._of_this = roll_call, roll_call.of_new_optimizer()
         self._step_under_way = False
         self._is_broken = False
-        """Whether a hook of the algorithm was broken off: some of its messages may be under way."""
+        """Whether an error broke off a hook of the algorithm: some of the hook's messages may be under way."""
         self._saved = SavedAlgorithm(self._lifecycle)
         self.equal_models = EqualModels(algorithm)
         prepare = type(algorithm).before_backward
         self._prepares = prepare is not Algorithm.before_backward or algorithm.traits.in_background
-        """Whether the algorithm may have work before a gradient is computed."""
+        """Whether the algorithm may have work to do before a backward pass begins."""
         self._warned = False
         self._process = os.getpid()
-        # The attributes in which torch's register_step_pre_hook() and register_step_post_hook() keep hooks.
+        # torch's register_step_pre_hook() and register_step_post_hook() keep their hooks in these two attributes.
         self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
         before_forward = BeforeForward(self._before_forward)
         self._hooks = [replica.model.register_forward_pre_hook(before_forward, with_kwargs=True)]
@@ -93,10 +93,10 @@ class DistributedOptimizer(WrappingOptimizer):
 
     @untraced
     def step(self, closure=None):
-        """Update the model with its gradient and the other ranks' models. A closure is called once, before that.
+        """Update the model, and exchange models or gradients with other ranks. Calls a closure once, first.
 
         Raises RuntimeError after `finish`; if trained parameters of the model were given new memory, frozen or
-        unfrozen; and if a rank waits for a rank that has finished with fewer steps (synchronous algorithms).
+        unfrozen; and if this rank waits for a rank that has called `finish` after fewer steps (synchronous algorithms).
         """
         arguments, named = (self,) if closure is None else (self, closure), {}
         for hook in list(self._optimizer_step_pre_hooks.values()):
@@ -130,15 +130,15 @@ class DistributedOptimizer(WrappingOptimizer):
         self._step_under_way = False
         self.times.step_ended()
         self.moment = self.driver.clock()
-        if not self.algorithm.traits.synchronous:  # synchronous algorithms look while they wait
+        if not self.algorithm.traits.synchronous:  # synchronous algorithms look in `_watch`
             self._roll_call.look(self.steps, self.moment)
         self.stops.watch()
         return loss
 
     def _apply(self):
-        """Update the model, and send everything of this step that was not sent before."""
+        """Update the model, and send the messages of this step that were not sent before ``step()``."""
         if self._gradients is None:
-            self._begin_step()  # the model's forward may not have been called through the module
+            self._begin_step()  # no hook has begun the step if the script did not call the module
             self._run(self.algorithm.step)
         else:
             self._reduce()
@@ -150,7 +150,7 @@ class DistributedOptimizer(WrappingOptimizer):
         """Replace the gradients by the means over all ranks, which `step` will apply; to be called on all ranks.
 
         Call this method before code that reads or changes gradients between ``backward()`` and ``step()``: clipping, or
-        ``GradScaler.unscale_``. The next ``step()`` then sends nothing. Does nothing for algorithms that send models.
+        ``GradScaler.unscale_``. The next ``step()`` then sends none. Has no effect with algorithms that send models.
         """
         self._check()
         if self._gradients is not None:
@@ -159,8 +159,8 @@ class DistributedOptimizer(WrappingOptimizer):
 
     @contextmanager
     def no_sync(self):
-        """Accumulate gradients, as DDP's ``no_sync``: other backward passes of the step follow the passes in the block.
-        Without buckets nothing is sent before ``step()`` anyway."""
+        """Accumulate gradients without sending them, as DDP's ``no_sync``: for all backward passes of a step but the
+        last. Without buckets nothing is sent before ``step()`` in any case."""
         with self._gradients.held_back() if self._gradients is not None else nullcontext():
             yield
 
@@ -172,7 +172,7 @@ class DistributedOptimizer(WrappingOptimizer):
 
     @untraced
     def finish(self):
-        """Take in all messages under way and make all models equal, after the last step and on all ranks.
+        """Receive all messages under way and make all models equal, after the last step; to be called on all ranks.
 
         Raises RuntimeError if trained parameters of the model were given new memory, frozen or unfrozen, and
         UnevenCalls if other ranks are in another call.
@@ -183,7 +183,7 @@ class DistributedOptimizer(WrappingOptimizer):
         all_finish = self._roll_call.call(FINISH + self._of_this, self.steps)
         self._let_go()
         self._drain()
-        self.driver.run(all_finish.come())  # an average's messages must not meet messages of another call
+        self.driver.run(all_finish.come())  # the average's messages must not meet messages of another call
         self.driver.run(self._lifecycle.average())
         self.driver.run(self.equal_models.at_end())
         self.driver.run(make_equal(self._uncounted_comm, self.replica.outside()))
@@ -192,10 +192,10 @@ class DistributedOptimizer(WrappingOptimizer):
 
     @untraced
     def close(self):
-        """Give up the training, on all ranks, in place of `finish`: the model keeps this rank's weights.
+        """Give up the training instead of calling `finish`, on all ranks; the model keeps this rank's weights.
 
-        Frees everything that `distribute` has allocated, so that a search over hyperparameters can drop a trial in
-        which all ranks have raised an exception. If a step was broken off on some rank, its messages stay under way
+        Frees everything that `distribute` has allocated. So a search over hyperparameters can drop a trial in which all
+        ranks have raised an exception. If an error broke off a step on some rank, messages of that step stay under way
         and keep their memory.
         """
         if self.finished:
@@ -217,7 +217,7 @@ class DistributedOptimizer(WrappingOptimizer):
             self._gradients.close()
 
     def _drain(self):
-        """Take in all messages of the algorithm that are under way, together with the other ranks."""
+        """Receive all messages of the algorithm that are under way, together with the other ranks."""
         self._is_broken = True
         self.driver.run(self._lifecycle.begin())
         if isinstance(self._gradients, EarlyGradients):
@@ -226,7 +226,7 @@ class DistributedOptimizer(WrappingOptimizer):
         self._is_broken = False
 
     def _end(self, frees: bool = True):
-        """Record that this training has ended; ``frees`` says that no message is under way on its communicators."""
+        """End this training and, if ``frees``, free its communicators; then no message may be under way on them."""
         self.driver.close()
         self.replica.leave()
         with within(self.driver.timeout, "freeing communicators"):
@@ -242,14 +242,14 @@ class DistributedOptimizer(WrappingOptimizer):
     def averaged_model(self) -> torch.nn.Module:
         """Return a copy of the model with the average of all ranks' parameters and buffers; to be called on all ranks.
 
-        The average is the algorithm's present model: the ranks' models at the time of each rank's call, weighted by the
-        algorithm (push-sum), or the centre of ``easgd``. Models in messages under way are missing, so the average of an
-        asynchronous algorithm may test better than the final model; call `rest` first to include them. Training goes on
-        afterwards as if this method had not been called. After `finish`, any single rank may call this method, which
-        then returns a copy of the final model. Tensors that modules keep with a graph are copied without it. Objects
+        The average takes each rank's model at the time of that rank's call, with the weights of push-sum; with
+        ``easgd`` it is the centre. Models in messages under way are missing, so the average of an asynchronous
+        algorithm may test better than the final model; call `rest` first to include them. Training goes on afterwards
+        as if this method had not been called. After `finish`, any single rank may call this method, which then returns
+        a copy of the final model. Tensors of modules that have an autograd graph are copied without the graph. Objects
         that cannot be copied, such as a lock, are shared with the model, with a warning.
 
-        Raises the errors of `step`, and RuntimeError if the model's class makes no copy.
+        Raises the errors of `step`, and RuntimeError if ``copy.deepcopy`` of the model makes no copy.
         """
         result = copy_of(self.replica.model, "averaged_model()")
         if self.finished:
@@ -264,7 +264,7 @@ class DistributedOptimizer(WrappingOptimizer):
         return result
 
     def broken_off(self):
-        """Record that an error has ended a recording; some ranks have not made the last collective calls."""
+        """Record that an error has ended a recording, so that some ranks did not make its last collective calls."""
         self.end_is_told = True
         self._roll_call.begin_anew()
 
@@ -276,15 +276,15 @@ class DistributedOptimizer(WrappingOptimizer):
 
     @property
     def steps(self) -> int:
-        """The number of steps that this rank has taken."""
+        """Number of steps that this rank has taken."""
         return self.times.totals.steps
 
     @untraced
     def rest(self):
-        """Take in all messages under way, between two steps and on all ranks, so that `state_dict` is complete.
+        """Receive all messages under way, so that `state_dict` is complete; to be called between steps, on all ranks.
 
-        Needed with asynchronous algorithms, ``sgp`` with ``tau``, and ``diloco`` with ``delay``; does nothing with
-        others. Training goes on with the next step.
+        Asynchronous algorithms, ``sgp`` with ``tau``, and ``diloco`` with ``delay`` need this call; with other
+        algorithms it does nothing. Training goes on with the next step.
         """
         self._check()
         if not self._is_at_rest:
@@ -296,18 +296,18 @@ class DistributedOptimizer(WrappingOptimizer):
     def state_dict(self):
         """Return the wrapped optimizer's state_dict, with this rank's state of the algorithm under the key "grsgd".
 
-        While messages are under way, or if the class of the algorithm has no `remembers`, there is no such state.
-        Without this state one warning names the remedy, and `load_state_dict` refuses the saved dictionary. The key is
-        missing before the first step, and after `finish` with algorithms that need `rest`.
+        There is no such state while messages are under way, or if the class of the algorithm has no `remembers`. Then
+        one warning names the remedy, and `load_state_dict` will refuse the dictionary. The key is missing before the
+        first step, and after `finish` with algorithms that need `rest`.
         """
         saved = self._saved.state(self._is_at_rest, self.finished)
         return self.optimizer.state_dict() | self.recorded.state() | saved
 
     @untraced
     def load_state_dict(self, state_dict):
-        """Load a `state_dict` of the same rank; load the model separately, at any time after `distribute`.
+        """Load a `state_dict` that this rank has saved; load the model separately, at any time after `distribute`.
 
-        Raises ConfigError for a state of another algorithm or rank, or without the algorithm's state. Raises
+        Raises ConfigError if ``state_dict`` is of another algorithm or rank, or lacks the algorithm's state. Raises
         RuntimeError if messages are under way here: call `rest` first. The next step raises ConfigError if the model
         differs from the model at the time of saving.
         """
@@ -322,11 +322,11 @@ class DistributedOptimizer(WrappingOptimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Whether `GradScaler.step` leaves steps with overflow to the optimizer: no, it looks at gradients itself."""
+        """False: `GradScaler.step` itself looks for overflow. Raises RuntimeError if gradients are not averaged yet."""
         if self._gradients is not None and not self._gradients.reduced:
             raise RuntimeError(
                 "GradScaler.step() with gradients of this rank alone: call optimizer.synchronize() after backward(), "
-                "or a rank whose gradients overflow skips a step in which the others wait for it"
+                "or a rank whose gradients overflow skips a step in which the other ranks wait for it"
             )
         return False
 
@@ -346,7 +346,7 @@ class DistributedOptimizer(WrappingOptimizer):
             self._gradients.take()
 
     def _gradients_are_own(self) -> bool:
-        """Return whether gradients have been computed that `step` will average."""
+        """Return whether the present gradients are of this rank alone, so that `step` will average them."""
         return self._gradients is not None and self._step_under_way and not self._gradients.reduced
 
     def _run(self, hook):
@@ -356,11 +356,11 @@ class DistributedOptimizer(WrappingOptimizer):
         self._is_broken = False
 
     def _end_what_was_sent(self):
-        """End, on all ranks, the sums that a backward pass on any rank has begun and that no step followed."""
+        """End, on all ranks, the sums that a backward pass on any rank has begun, if no step followed that pass."""
         begun = np.array([float(self._gradients.has_sent)])
         self.driver.run(halving_doubling_allreduce(self._uncounted_comm, begun))
         if begun[0]:
-            self._gradients.begin()  # use the buffer that does not have the last step's gradients
+            self._gradients.begin()  # send from the buffer that does not hold the last step's gradients
             self.driver.run(schedule_of(self.algorithm.reduce))
 
     def _begin_step(self):
@@ -380,7 +380,7 @@ class DistributedOptimizer(WrappingOptimizer):
         self.times.forward(samples)
 
     def _watch(self):
-        """Raise an error that makes further waiting useless; called regularly while this rank waits."""
+        """Raise an error if further waiting is useless; the driver calls this method while this rank waits."""
         in_step = self._step_under_way and self.algorithm.traits.synchronous
         self._roll_call.watch(self.steps + 1 if in_step else 0, self.algorithm.name)
         self.stops.watch_in_step()
@@ -391,7 +391,7 @@ class DistributedOptimizer(WrappingOptimizer):
         return self.algorithm.traits.rests_between_steps or not self._lifecycle.has_begun
 
     def _check_finished(self):
-        """End the job if this rank leaves without `finish`: the others would wait for ever. Does nothing in a fork."""
+        """End the job if this rank ends without `finish`: other ranks would wait for ever. No effect in a fork."""
         mpi = self._uncounted_comm.backend.mpi
         if mpi.size > 1 and os.getpid() == self._process:
             if not self.end_is_told:

@@ -28,33 +28,35 @@ class Sent(NamedTuple):
     norm: float | None
 
     def was_replaced_or_changed(self, found: torch.Tensor | None) -> bool:
-        """Return whether ``found`` is another gradient, or torch has counted a change of it."""
+        """Return whether ``found`` is another tensor than the gradient that was sent, or torch has counted a change of
+        it since."""
         return found is not self.gradient or found._version != self.version
 
     def has_other_norm(self) -> bool:
-        """Return whether the gradient changed in a way that torch does not count: ``p.grad.data``, NumPy,
-        GradScaler."""
+        """Return whether the gradient's norm has changed: torch does not count changes through ``p.grad.data``, NumPy
+        and GradScaler."""
         return self.norm is not None and norm_of(self.gradient) != self.norm
 
 
 def norm_of(gradient: torch.Tensor) -> float:
-    """Return the norm; -1 in place of NaN, so that it compares as equal."""
+    """Return the gradient's norm, or -1 in place of NaN, because two NaN do not compare as equal."""
     wide = torch.float32 if gradient.dtype is torch.float16 else None
     norm = torch.linalg.vector_norm(gradient.detach(), dtype=wide).item()
     return norm if norm == norm else -1.0
 
 
 class EarlyGradients(Gradients):
-    """Gradients that backward copies to ``flat`` one by one, calling ``ready(i)`` for each; `step` copies the rest.
+    """Gradients that the backward pass copies to ``flat`` one by one, calling ``ready(i)`` for parameter number i.
+    `collect` copies the gradients that are still missing.
 
     A later change by the script (another backward pass, clipping, ``zero_grad``) does not reach a gradient that was
-    sent. So one more number, after the flags, says whether a gradient was changed. The sum of this number over all
-    ranks tells each rank whether some gradient was changed; if so, all ranks send all gradients again. So `step`
+    sent. So ``flat`` ends with one more number, which is 1 if this rank has changed a gradient after sending it. Each
+    rank gets the sum of this number over all ranks; unless the sum is 0, all ranks send all gradients again. So `step`
     applies the same gradients with and without buckets, whatever a script does. Changes that torch does not count are
     looked for only in the first steps; a rank that finds such a change sends nothing early any more.
 
-    The gradients of the last step may still belong to the model while the gradients of the next step are sent: two
-    places take turns.
+    The model may still use the gradients of the last step while gradients of the next step are sent. So gradients are
+    sent from two buffers in turn, ``place`` and ``_other``.
     """
 
     more = 1
@@ -64,11 +66,12 @@ class EarlyGradients(Gradients):
         self.ready: Callable[[int], None] = lambda i: None
         self._other = GradientPlace.of(self.flat.like(), replica)
         self._is_given = False
-        """Whether the model's gradients may lie in ``place``."""
+        """Whether ``place`` may hold the gradients that the model has now."""
         self._is_open = self._is_held_back = False
-        """Whether finished gradients are sent, and whether this backward pass holds them back."""
+        """Whether gradients are sent before `collect` in this step, and whether the present backward pass holds them
+        back."""
         self._sent: list[Sent | None] = [None] * len(replica.trained)
-        """Per parameter, the gradient that was sent in this step."""
+        """The gradient of each parameter that was sent in this step, or None."""
         self._early_steps = 0
         """Number of steps in which gradients were sent early."""
         self._changes_unseen = False
@@ -95,18 +98,19 @@ class EarlyGradients(Gradients):
             self._is_held_back = False
 
     def _leave(self):
-        """Send from the other place from now on, if the model may own the gradients in this place."""
+        """Send gradients from the other buffer from now on, if the model may still use the gradients in ``place``."""
         if self._is_given:
             self.place, self._other = self._other, self.place
             self.replica.grads = self.flat
             self._is_given = False
 
     def _finished(self, i: int, p: torch.nn.Parameter):
-        """Copy and report a gradient that backward has finished."""
+        """Copy the gradient of parameter ``p``, number ``i``, into ``place`` and report it as ready, after the backward
+        pass has finished it."""
         is_wanted = self._is_open and not self._is_held_back and self._sent[i] is None
         if not is_wanted or p.grad.layout is not torch.strided:  # `collect` checks sparse gradients
             return
-        with torch.no_grad():  # with create_graph gradients have a graph of their own
+        with torch.no_grad():  # gradients made with create_graph=True have an autograd graph
             self.place.views[i].copy_(p.grad)
         self._sent[i] = Sent(
             p.grad, p.grad._version, norm_of(p.grad) if self._early_steps < NOTICING_STEPS else None

@@ -8,22 +8,24 @@ from grsgd.own_loop.forward_hook import BeforeForward
 from grsgd.own_loop.times import LoopTimes
 
 MAX_LOOKS = 5
-"""Largest number of steps in which the parts of a model are hooked."""
+"""Largest number of steps in which all parts of a model get hooks to find the part that the loop calls."""
 ADVICE = "if that is not right, give recording() the batch_size"
 
 
 class Entrances:
-    """Parts of a model that a loop calls, found after a step without a forward pass of the model itself.
+    """Modules inside a model that a loop calls in place of the model. They are found after a step without a forward
+    pass of the model.
 
-    In the next step all parts are hooked. From then on the part that is called first represents the model: samples and
-    computing time are counted there. If the model itself is called, its parts are never hooked.
+    In the next step all modules inside the model, its parts, get a hook. From then on the part that is called first
+    represents the model: its forward passes give the number of samples and the computing time. If the loop calls the
+    model itself, the parts never get a hook.
 
     Parameters
     ----------
     times
-        Receives forward passes: `LoopTimes.forward`.
+        Times of the loop; `LoopTimes.forward` is called at each forward pass.
     warn
-        Called once with a sentence about the counting.
+        Function that is called with a sentence for the user if samples are counted at a part, or not at all.
     """
 
     def __init__(self, model: torch.nn.Module, times: LoopTimes, warn: Callable[[str], None]):
@@ -52,7 +54,7 @@ class Entrances:
         self._samples, self._first = samples, None
 
     def warnings(self) -> list[str]:
-        """Return lines for the run file about the parts that were counted in place of the model."""
+        """Return warnings for the run file that name the parts whose samples were counted in place of the model's."""
         return [self._said()] if self._entrances else []
 
     def close(self):

@@ -1,4 +1,4 @@
-"""Hook that notices forward passes in training, in a user's own loop, also if torch compiles or transforms them."""
+"""Hook that notices the forward passes of training in a user's own loop, also if torch compiles the model."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,9 +12,10 @@ class BeforeForward:
     """Hook that calls ``call(samples)`` before every forward pass in training; register it with ``with_kwargs=True``.
 
     ``samples`` is the length of the model's first tensor argument along its first dimension; None without a tensor. A
-    copy of the hook, as in a copied or saved model, calls nothing. In a compiled model ``call`` is left out of the
-    compiled code. A pass that torch traces, or transforms as in `torch.func`, calls nothing: its tensors may have no
-    content, and the call would become part of the trace. Raises RuntimeError within a CUDA graph.
+    copy of the hook does nothing, so that a copied or saved model is not counted. In a compiled model, ``call`` runs
+    outside of the compiled code. The hook does nothing while torch traces or transforms the forward pass, as
+    `torch.func` does: tensors may then have no content, and the call would become part of the trace. Raises
+    RuntimeError while a CUDA graph is captured.
     """
 
     def __init__(self, call: Callable[[int | None], None] | None = None):
@@ -23,8 +24,8 @@ class BeforeForward:
 
     def __call__(self, model, inputs, named_inputs):
         if self.call is not None and model.training and torch.is_grad_enabled():
-            if torch.compiler.is_dynamo_compiling():  # true while torch.compile traces it
-                if not is_transformed():  # in a transform torch can make no call that is not compiled
+            if torch.compiler.is_dynamo_compiling():  # true while torch.compile traces this hook
+                if not is_transformed():  # torch can call no uncompiled function in a transform
                     self._not_compiled(inputs, named_inputs)
             else:
                 self._call(inputs, named_inputs)
@@ -46,7 +47,7 @@ class BeforeForward:
 
 
 def length(inputs) -> int | None:
-    """Return the length of the first tensor in nested tuples, lists and mappings; None if there is none.
+    """Return the length of the first tensor in nested tuples, lists and mappings; None if they hold no tensor.
 
     The length of a packed sequence is its number of sequences.
     """

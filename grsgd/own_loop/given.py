@@ -31,7 +31,8 @@ def path_of(path) -> Path:
 
 
 def size_of_batch(batch_size) -> int | None:
-    """Return the samples per rank and step as an int, also from a number of NumPy or torch; raises ConfigError."""
+    """Return ``batch_size``, the number of samples per rank and step, as an int; it may be a number of NumPy or torch.
+    Raises ConfigError for any other value."""
     if batch_size is None:
         return None
     try:
@@ -65,7 +66,7 @@ class Logged:
         self._names: set[str] = set()
 
     def numbers(self, values: dict) -> dict[str, float]:
-        """Return the values as floats, without None.
+        """Return the values as floats, without the values that are None.
 
         Raises ValueError for a name that cannot be a column of a run file or exceeds `MAX_NAMES`, and for an accuracy
         that is no fraction; TypeError for a value that is not one number.
@@ -96,7 +97,7 @@ class Logged:
 
 
 def describe(optimizer: DistributedOptimizer, batch_size: int | None, metric: Metric, config: dict) -> dict:
-    """Return the root attributes of the run file, except the place of the run and its end."""
+    """Return the root attributes of the run file, except the attributes about hosts, times and the end of the run."""
     algorithm, transport = optimizer.algorithm, optimizer.transport
     check_metric(metric)
     if metric.name in ("loss", *OURS):
@@ -140,8 +141,8 @@ def readable(argument: str) -> str:
 
 
 def plain(value):
-    """Return a value of the configuration in a form of TOML: numbers, text, lists and tables; any other value as
-    text."""
+    """Return a value of the configuration as TOML can hold it: as a number, text, list or table. A value of any other
+    type becomes text."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Gradients of a user's own loop, for algorithms that send them."""
+"""Gradients of a user's own loop, for algorithms that send gradients."""
 
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -10,7 +10,8 @@ from grsgd.models.flat import Flat
 from grsgd.models.replica import Replica, views
 
 NOTICING_STEPS, NOTICING_EVERY = 20, 25
-"""Number of first steps in which `Gradients.changed` looks, and later steps per look: scripts clip from the start."""
+"""`Gradients.changed` looks in each of the first ``NOTICING_STEPS`` steps, and later once per ``NOTICING_EVERY`` steps.
+Scripts that clip gradients do so from the first step."""
 CHANGED = (
     "the gradient was changed between backward() and step() (clipping, GradScaler.unscale_): it is this rank's own "
     "until step(); call optimizer.synchronize() before, to change the mean of all ranks"
@@ -18,9 +19,9 @@ CHANGED = (
 
 
 class GradientPlace(NamedTuple):
-    """Buffer from which gradients are sent. ``flags`` are the numbers after the gradients. ``views`` are the gradients
-    of all parameters; each is its own data for autograd, and counts its changes. ``addresses`` are their first
-    addresses."""
+    """Buffer from which gradients are sent. ``flags`` are the numbers after the gradients in ``flat``. ``views`` are
+    tensors in ``flat``, one for the gradient of each parameter; torch counts the changes of each of them separately.
+    ``addresses`` are the memory addresses at which the views began when the buffer was made."""
 
     flat: Flat
     flags: torch.Tensor
@@ -34,7 +35,7 @@ class GradientPlace(NamedTuple):
         return cls(flat, flat.tensor[size:], parts, [view.data_ptr() for view in parts])
 
     def check(self, replica: Replica):
-        """Raise RuntimeError if the memory of a gradient was replaced."""
+        """Raise RuntimeError if a script has given one of the gradients in ``views`` other memory."""
         found = [view.data_ptr() for view in self.views]
         if found != self.addresses:
             moved = next(i for i, address in enumerate(self.addresses) if found[i] != address)
@@ -45,15 +46,16 @@ class GradientPlace(NamedTuple):
 
 
 class Gradients:
-    """Gradients that stay where autograd and the user put them, or None, until they are sent.
+    """Gradients of the trained parameters, which stay in the memory that autograd or the user chose until they are
+    sent. A gradient may be None.
 
-    ``flat`` is the buffer that is sent: all gradients of ``replica`` one after the other, zeros for missing gradients,
-    then one number per parameter, which is 1 if this rank has its gradient. The reduced numbers are the same on all
-    ranks. A parameter without a gradient on any rank keeps none, so that no optimizer moves it.
+    ``flat`` is the buffer that is sent: first all gradients of ``replica``, with zeros for missing gradients; then one
+    number per parameter, the flag, which is 1 if this rank has a gradient of the parameter. The reduced flags are the
+    same on all ranks. A parameter without a gradient on any rank keeps none, so that no optimizer moves it.
     """
 
     more = 0
-    """Count of further numbers after the numbers of the parameters."""
+    """Number of further values in ``flat`` after the flags of the parameters."""
 
     def __init__(self, replica: Replica):
         self.replica = replica
@@ -64,11 +66,11 @@ class Gradients:
         self._steps = 0
         self._noticed = False
         self._notes = [torch.compiler.disable(self._noting(i)) for i in range(len(replica.trained))]
-        """Functions that note the gradients' versions."""
+        """Functions, one per parameter, that note torch's count of the changes of the parameter's gradient."""
         self._noticing: list = []
         """Hooks that call the functions in `_notes`."""
         self._following: list = []
-        """Hooks that notice another backward pass of the same step."""
+        """Hooks that notice a further backward pass in the same step."""
         self.forget()
         self._notice()
 
@@ -77,8 +79,8 @@ class Gradients:
         return self.place.flat
 
     def move(self, flat: Flat):
-        """Let gradients be sent from ``flat``, in place of `Replica.move_gradients`; gradients that exist already are
-        copied when they are sent."""
+        """Send gradients from ``flat`` from now on. This method replaces `Replica.move_gradients`; gradients that exist
+        already are copied when they are sent."""
         self.place = GradientPlace.of(flat, self.replica)
         self.replica.grads = flat
 
@@ -87,11 +89,12 @@ class Gradients:
 
     @contextmanager
     def held_back(self):
-        """Mark the backward passes in the block: other passes of the same step follow them."""
+        """Hold back the gradients of the backward passes in the block, because further passes of the same step
+        follow."""
         yield
 
     def collect(self):
-        """Copy into ``flat`` the gradients that are still in another place in memory.
+        """Copy into ``flat`` the gradients that lie elsewhere in memory.
 
         Raises RuntimeError for a sparse gradient, and if the memory of a gradient in ``flat`` was replaced.
         """
@@ -116,8 +119,8 @@ class Gradients:
                 self.place.flags.copy_(torch.tensor(flags, device="cpu"))
 
     def sent_in_vain(self) -> bool:
-        """Return, after the gradients in ``flat`` were reduced, whether all ranks have to call `collect` and send the
-        gradients again."""
+        """Return whether all ranks have to call `collect` and send the gradients again; to be called after the
+        gradients in ``flat`` were reduced."""
         return False
 
     def take(self):
@@ -131,12 +134,13 @@ class Gradients:
 
     @property
     def reduced(self) -> bool:
-        """Whether the gradients come from `take`, and no backward pass has added to them since; needs `follow` for the
-        second part."""
+        """Whether the present gradients are the reduced gradients of `take`. After `follow`, a backward pass that adds
+        to the gradients makes this False."""
         return bool(self._left)
 
     def taken(self) -> bool:
-        """Return whether the gradients are still the tensors that `take` has left, perhaps changed in place."""
+        """Return whether the parameters still have the gradients that `take` gave to them, perhaps with changed
+        values."""
         return self.reduced and all(p.grad is left for p, left in zip(self.replica.trained, self._left, strict=True))
 
     def follow(self):
@@ -145,17 +149,19 @@ class Gradients:
             self._following = on_gradients(self.replica, self._left.clear)
 
     def forget(self):
-        """Forget the notes about gradients, after the gradients were cleared or used."""
+        """Forget all notes about the gradients; to be called after the gradients were cleared, or the model was updated
+        with them."""
         self._left.clear()
         self._versions = [None] * len(self.replica.trained)
 
     def changed(self) -> bool:
-        """Return whether gradients were changed since backward, as by clipping; to be called once per step.
+        """Return whether gradients were changed after the backward pass, for example by clipping; to be called once per
+        step.
 
         torch counts the changes of every tensor (``_version``), so this method only compares numbers.
         """
         self._steps += 1
-        if not self._noticing:  # no hook has noted anything
+        if not self._noticing:  # no hooks are registered in this step
             self._notice_again()
             return False
         found = any(

@@ -1,4 +1,4 @@
-"""Measurements of one rank in a user's own loop, and the run file of all ranks."""
+"""Measurements of each rank in a user's own loop, and the run that is made of all ranks' measurements."""
 
 import math
 from collections import Counter
@@ -15,7 +15,7 @@ from grsgd.training.record import NOT_COUNTED, assemble
 from grsgd.training.times import RankTotals
 
 MAX_POINTS = 4096
-"""Largest number of points of a rank's progress that are kept."""
+"""Largest number of points that are kept of a rank's progress (`LoopProgress`)."""
 OTHER_SECONDS = (
     "s",
     "time of the rank outside of its steps: loading data, evaluation, finish(), and anything else in the loop",
@@ -29,13 +29,13 @@ class Counters:
 
     measured: dict[str, float]
     traffic: np.ndarray
-    """Payload, headers and messages to each rank: int64 of shape [ranks, 3]."""
+    """Bytes of payload, bytes of headers, and number of messages sent to each rank: int64 of shape [ranks, 3]."""
     sent_once: int
     staleness: Counter
 
     @classmethod
     def of(cls, optimizer) -> "Counters":
-        """Return the present counters of a distributed optimizer, which may have been finished."""
+        """Return the present counters of a distributed optimizer, also after its ``finish()``."""
         traffic = optimizer.algorithm.comm.traffic
         return cls(
             asdict(optimizer.times.totals),
@@ -52,8 +52,8 @@ class Counters:
         return cls(record.measured, traffic, record.sent_once, Counter(record.staleness))
 
     def since(self, start: "Counters") -> "Counters":
-        """Return the difference of the counters from ``start``. The difference may be negative: the counts of a record
-        from before `distribute` then add to it."""
+        """Return these counters minus the counters ``start``. The difference is negative if ``start`` includes counts
+        of a record that was loaded after `distribute`."""
         staleness = self.staleness.copy()
         staleness.subtract(start.staleness)
         return Counters(
@@ -64,8 +64,8 @@ class Counters:
         )
 
     def rows(self) -> np.ndarray:
-        """Return the rows of `traffic` of ranks to which anything was sent, as `grsgd.comm.traffic.Traffic.rows`
-        does."""
+        """Return the rows of `traffic`, each after its rank's number, for ranks to which anything was sent; int64 of
+        shape [ranks, 4], as from `grsgd.comm.traffic.Traffic.rows`."""
         (receivers,) = self.traffic.any(axis=1).nonzero()
         return np.column_stack([receivers, self.traffic[receivers]])
 
@@ -79,7 +79,8 @@ class LoggedValues(NamedTuple):
 
 
 def thinned(rows: dict[int, LoggedValues], most: int) -> dict[int, LoggedValues]:
-    """Return about ``most`` rows at most: every 2nd, 4th, ... step, the same steps on all ranks, and the last row."""
+    """Return about ``most`` rows at most: the rows of every 2nd, 4th, ... step, and the last row. All ranks keep the
+    same steps, since these are multiples of a power of two."""
     every = 1
     while len(rows) > most * every:
         every *= 2
@@ -89,7 +90,7 @@ def thinned(rows: dict[int, LoggedValues], most: int) -> dict[int, LoggedValues]
 
 @dataclass
 class LoopProgress:
-    """Points (time, steps, samples) of a rank: after each of its steps, or after every ``every``-th step."""
+    """Points (seconds, number of steps, number of samples) of a rank's progress, one after every ``every``-th step."""
 
     points: list[tuple[float, int, int]] = field(default_factory=lambda: [(0.0, 0, 0)])
     every: int = 1
@@ -106,7 +107,7 @@ class LoopProgress:
 class LoopMeasurements:
     """Measurements of one rank, small enough to be sent to other ranks."""
 
-    # `grsgd.training.record.assemble` finds no snapshots in these fields.
+    # `grsgd.training.record.assemble` reads these fields of snapshots, which a user's own loop does not take.
     moments: ClassVar[tuple] = ()
     numbers: ClassVar[tuple] = ()
     early: ClassVar[int] = 0
@@ -134,14 +135,16 @@ class LoopMeasurements:
 
     @classmethod
     def of_nothing(cls) -> "LoopMeasurements":
-        """Return the record of a rank that did not answer: no traffic, no steps, and unknown times."""
+        """Return the record for a rank that did not send its measurements: no traffic, no steps, and unknown times
+        (NaN)."""
         measured = {key: 0 if key in ("steps", "samples") else math.nan for key in asdict(RankTotals())}
         measured["other_seconds"] = math.nan
         return cls({}, [(0.0, 0, 0)], 0.0, measured, np.zeros((0, 4), np.int64), 0, {}, [], NOT_COUNTED)
 
 
 def run_of(records: list[LoopMeasurements], attributes: dict) -> Run:
-    """Return the run of all ranks' records, ascending by rank; ``wall_seconds`` is the slowest rank's time."""
+    """Return the run that is made of ``records``, all ranks' records by ascending rank; its ``wall_seconds`` is the
+    slowest rank's time."""
     elapsed = max(record.elapsed for record in records)
     run = assemble(records, attributes | {"wall_seconds": elapsed})
     metric = metric_in(attributes)
@@ -179,9 +182,11 @@ def curve(records: list[LoopMeasurements], synchronous: bool, tested: str) -> di
 
 
 def samples_at(records: list[LoopMeasurements], steps: list[int], places: list, by_steps: bool) -> list[int]:
-    """Return the samples of all ranks at ``places``, which are numbers of steps if ``by_steps``, else times.
+    """Return the number of samples of all ranks together at each of ``places``, which are numbers of steps if
+    ``by_steps``, else times in seconds.
 
-    The samples of a rank that has logged at a step are known; for other ranks they are interpolated in its progress.
+    The number of samples of a rank that has logged at the step is known; the number of any other rank is interpolated
+    in that rank's progress.
     """
     total = np.zeros(len(steps))
     for record in records:
@@ -201,13 +206,14 @@ def mean(values) -> float:
 
 
 def final_value(records: list[LoopMeasurements], column: str) -> float:
-    """Return the mean value of a column that ranks have logged after their last step; NaN if no rank has."""
+    """Return the mean over the ranks of the values of ``column`` that they have logged after their last step; NaN if no
+    rank has logged such a value."""
     last = [record.rows[step] for record in records if (step := record.measured["steps"]) in record.rows]
     return mean(row.values[column] for row in last if column in row.values)
 
 
 def divergence(records: list[LoopMeasurements]) -> str | None:
-    """Return the reason of a run that has diverged, if the last logged loss of a rank is not finite; else None."""
+    """Return a text that says why the run has diverged, if the last logged loss of a rank is not finite; else None."""
     for rank, record in enumerate(records):
         losses = [(step, row.values["train_loss"]) for step, row in record.rows.items() if "train_loss" in row.values]
         if losses and not math.isfinite(max(losses)[1]):

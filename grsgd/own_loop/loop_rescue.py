@@ -1,4 +1,4 @@
-"""Run file of a recorded loop that ends early."""
+"""Run file of a user's own loop that is recorded and ends early."""
 
 import pickle
 import threading
@@ -32,7 +32,8 @@ class LoopRescue(Rescue):
         return run_of(records, attributes)
 
     def tell(self, line: str, tag: int):
-        """Print ``line`` once: after a signal, the records of all ranks are saved again if the launcher leaves time."""
+        """Print ``line``, but only at the first call: after a signal, the ranks' measurements are saved a second time
+        if the launcher leaves time."""
         if not self._is_told:
             super().tell(line, tag)
         self._is_told = True
@@ -47,8 +48,8 @@ class LoopRescue(Rescue):
     def cause(self, reason: str) -> str:
         """Return why the loop ends after a signal: launchers send SIGTERM to the other ranks after a rank has died.
 
-        A death is noticed only on this host, and only at the first call: later, other ranks may have ended because of
-        the signal.
+        Only deaths of ranks on this host are noticed, and only at the first call, because at later calls other ranks
+        may have ended because of the signal.
         """
         with self._knowing:
             if self._known is None:
@@ -57,15 +58,17 @@ class LoopRescue(Rescue):
             return self._known
 
     def end(self, reason: str):
-        """Save after all ranks have been interrupted, with the ranks that come within `FAILURE_SECONDS`."""
+        """Save, after all ranks have been interrupted, the measurements of the ranks that answer within
+        `FAILURE_SECONDS`."""
         self._failing = True
         self._save(reason, FAILURE_SECONDS, tags.RESCUE_AFTER_FAILURE, set(self.stop_signal.comm.lost))
 
     def failed(self, error: BaseException):
-        """Save after this rank or another rank has failed; raise the other rank's error, if this rank has not failed.
+        """Save the measurements after this rank or another rank has failed; then raise the other rank's error, if this
+        rank has not failed.
 
-        So an error that the script catches, as a search does that prunes, leaves the block on all ranks. An error that
-        the script does not catch is printed by `launch.abort_on_error` on the rank of its origin.
+        So all ranks leave the block with the error, and scripts may catch it, such as searches that prune trials. An
+        error that the script does not catch is printed by `launch.abort_on_error` on the rank of its origin.
         """
         told = isinstance(error, Stopped)
         if not told and not self._told(launch.stagger(self.mpi)):
@@ -79,7 +82,7 @@ class LoopRescue(Rescue):
         """Send an error to all other ranks, which may receive it in a step."""
         try:
             content = pickle.dumps(error)
-        except Exception:  # the error's class may not support pickling
+        except Exception:  # some classes of errors cannot be pickled
             content = b""
         for rank in set(range(self.mpi.size)) - {self.mpi.rank, *self.stop_signal.comm.lost}:
             with suppress(RuntimeError):  # that rank has died
@@ -101,4 +104,4 @@ class LoopRescue(Rescue):
 
 
 _under_way: list = []
-"""Messages with errors: their buffers must outlive the call that has sent them."""
+"""Requests of messages with errors, kept here because the messages' buffers must outlive the call that sends them."""

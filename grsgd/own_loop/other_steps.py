@@ -1,4 +1,4 @@
-"""Errors, of one line each, for optimizer steps by which a script would train a distributed model on one rank alone."""
+"""Errors for optimizer steps by which a script would train a distributed model on one rank alone."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -14,11 +14,11 @@ _watching: list["OtherSteps"] = []
 class OtherSteps:
     """Watch over every step of a torch optimizer in this process, until ``remove()``.
 
-    A step of ``optimizer``, which was given to `distribute`, is refused before it is taken. Another optimizer may have
-    parameters of the model: parameters that ``optimizer`` lacks, or all of them, as a wrapper of the distributed one. A
-    step of the other optimizer is refused, after it was taken, under two conditions: the step contained no distributed
-    step, and it changed parameters of ``optimizer`` or applied gradients of this rank alone. All ranks are to apply the
-    mean gradient.
+    ``optimizer`` was given to `distribute`; if the script itself steps it, RuntimeError is raised before the step.
+    Another optimizer may have parameters of the model that ``optimizer`` lacks, or may wrap the distributed optimizer
+    and have all parameters. RuntimeError is raised after a step of another optimizer under two conditions. The step
+    contained no distributed step, and it changed parameters of ``optimizer`` or applied gradients of this rank alone,
+    which are not the mean gradient.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class OtherSteps:
         self.optimizer, self.steps, self.is_own = optimizer, steps, is_own
         self._trained = {id(p) for p in trained}
         self._begun: dict[int, tuple] = {}
-        """Value of `_state` before the step of each other optimizer that is in its ``step()``, by the optimizer's
+        """Results of `_state` at the beginning of the steps of other optimizers that are under way, by the optimizer's
         ``id``."""
         self._hooks = [
             torchs.register_optimizer_step_pre_hook(unwrapped.unseen(self._before)),
@@ -90,12 +90,14 @@ def versions_of(optimizer) -> dict[int, int]:
 
 
 def has_changed(optimizer, versions: dict[int, int]) -> bool:
-    """Return whether parameters have changed since ``versions``; torch does not count changes by fused optimizers."""
+    """Return whether parameters have changed since ``versions`` were counted; True for fused optimizers, whose changes
+    torch does not count."""
     return any(group.get("fused") for group in optimizer.param_groups) or versions_of(optimizer) != versions
 
 
 def notice_steps_of(cls: type):
-    """Show `OtherSteps` the steps of a class without hooks of torch, by wrapping ``step`` as torch does."""
+    """Wrap ``step`` of an optimizer class that does not call torch's step hooks, so that `OtherSteps` sees its
+    steps."""
     step = cls.step
     if hasattr(step, "is_noticed"):
         return

@@ -20,10 +20,10 @@ from grsgd.own_loop.roll_call import end_of_script, roll_call
 
 
 def world():
-    """Return MPI_COMM_WORLD for a script. From then on a rank that fails ends the job, and other ranks learn of its
-    end.
+    """Return MPI_COMM_WORLD for a script. From the first call on, a rank whose script fails ends the job, and a rank
+    whose script ends tells the other ranks.
 
-    Raises SetupError, which is printed in one line, if there is no MPI.
+    Raises SetupError, which is printed as one line, if MPI cannot be loaded.
     """
     words.of_script()
     try:
@@ -37,7 +37,8 @@ def world():
 
 
 def communicator(comm, name: str):
-    """Return ``comm``, an mpi4py communicator, or MPI_COMM_WORLD if it is None; ``name`` is the argument's name.
+    """Return ``comm``, an mpi4py communicator, or MPI_COMM_WORLD if ``comm`` is None. ``name`` names the call and its
+    argument in error messages.
 
     Raises SetupError on all ranks for any other object, and on a rank outside of the communicator.
     """
@@ -57,15 +58,14 @@ def communicator(comm, name: str):
 
 @functools.cache
 def guard():
-    """Register functions that end the waits of other ranks for this rank, after an exception and at the end of the
-    script."""
+    """Register functions by which other ranks stop waiting for this rank, if this rank's script fails or ends."""
     mpi = launch.world()
     launch.abort_on_error(mpi)
     atexit.register(end_of_script, mpi, os.getpid())
 
 
 def rank() -> int:
-    """Return the number of this rank, from 0; 0 if the script was started without a launcher."""
+    """Return the number of this rank, counted from 0; 0 if the script was started without a launcher."""
     return world().rank
 
 
@@ -75,15 +75,16 @@ def size() -> int:
 
 
 def is_main() -> bool:
-    """Return whether this is rank 0, which should print, save and log the things that all ranks have in common."""
+    """Return whether this process is rank 0, which should print, save and log everything that is the same on all
+    ranks."""
     return rank() == 0
 
 
 @functools.cache
 def local_rank() -> int:
-    """Return the number of this rank among the ranks of its host, from 0, for example to choose a GPU.
+    """Return the number of this rank among the ranks on its host, counted from 0, for example to choose a GPU.
 
-    All ranks must call this function; from the second call on it needs no other rank.
+    All ranks must make the first call of this function; later calls need no other rank.
     """
     mpi = world()
     roll_call(mpi, "in local_rank()", launch.start_seconds())
@@ -93,11 +94,13 @@ def local_rank() -> int:
 Samples = torch.utils.data.Dataset | Sequence | np.ndarray | torch.Tensor
 
 _given: dict[tuple[int, int], deque] = {}
-"""Notes of `shard` calls that no other rank has been compared with yet, by the number of ranks and the rank."""
+"""Arguments of past `shard` calls of this rank that were not yet compared with the other ranks' arguments, by the
+number of ranks and the rank."""
 MOST_GIVEN = 16
-"""Largest number of calls of `shard`, the last ones, that are noted until ranks are compared."""
+"""Largest number of `shard` calls whose arguments are kept until ranks are compared; the arguments of older calls are
+dropped."""
 NUMBER, DIGEST, SEED = NOTED = ("the number of samples", "the digest of the samples", "the seed")
-"""Names of the notes of a call of `shard`."""
+"""Names of the facts that are kept about a call of `shard`."""
 
 
 def shard(dataset: Samples, comm=None, seed: int = 0, *, even: bool = False) -> torch.utils.data.Subset:
@@ -106,20 +109,22 @@ def shard(dataset: Samples, comm=None, seed: int = 0, *, even: bool = False) -> 
     Parameters
     ----------
     dataset
-        Data set with ``len()`` and ``[i]``; the same on all ranks. `distribute` and `recording` compare the data set's
-        length between ranks, and a digest of the content in memory.
+        Data set with ``len()`` and ``[i]``; the same on all ranks. `distribute` and `recording` compare between ranks
+        the length of the data set, and a digest of the part of its content that lies in memory.
     comm
         An mpi4py communicator; MPI_COMM_WORLD if None.
     seed
         Seed of the random parts; the same on all ranks.
     even
-        Whether all parts have the same length, so that all ranks take equally many steps per epoch: up to n - 1
-        samples are left out on n ranks. If False, every sample is in a part, and lengths differ by at most one sample.
+        Whether all parts have the same length, so that all ranks take the same number of steps per epoch. On n ranks,
+        up to n - 1 samples are then in no part. If False, every sample is in a part, and the lengths of the parts
+        differ by at most one sample.
 
     Raises
     ------
     SetupError
-        For data that are no map-style data set, for fewer samples than ranks, and for an unfit ``comm``.
+        If ``dataset`` is no map-style data set, if there are fewer samples than ranks, or if ``comm`` is no
+        communicator of this rank.
     """
     mpi = communicator(comm, "shard(): comm")
     samples = count_of(dataset, mpi)
@@ -161,19 +166,22 @@ def misfit(dataset) -> str | None:
 
 
 def are_columns(arrays: Sequence) -> bool:
-    """Return whether arrays or tensors are (inputs, targets) with many samples each, and not single samples."""
+    """Return whether ``arrays`` are the columns of a data set, such as (inputs, targets), each with one row per sample,
+    and not single samples."""
     if not all(isinstance(array, np.ndarray | torch.Tensor) and array.ndim for array in arrays):
         return False
     return len({len(array) for array in arrays}) == 1 and len(arrays[0]) > len(arrays)
 
 
 def check_shards(mpi, seconds: float):
-    """Raise SetupError, on all ranks, if they have given `shard` different data or seeds; collective."""
+    """Raise SetupError, on all ranks, if the ranks have called `shard` with different data or seeds; to be called on
+    all ranks."""
     check_alike(mpi, partial(notes_of, mpi), "all ranks must give shard() the same data and seed", seconds)
 
 
 def warn_of_other_shards(mpi, seconds: float):
-    """Warn, on rank 0 after training, if the ranks have given `shard` different data since `distribute`; collective."""
+    """Warn, on rank 0 after training, if the ranks have called `shard` with different data or seeds since `distribute`;
+    to be called on all ranks."""
     try:
         check_shards(mpi, seconds)
     except SetupError as error:
@@ -182,9 +190,9 @@ def warn_of_other_shards(mpi, seconds: float):
 
 
 def notes_of(mpi) -> dict[str, object]:
-    """Return the records of this rank's calls of `shard` since the ranks were last compared, and delete these records.
+    """Return the facts about this rank's calls of `shard` since the ranks were last compared, and forget these calls.
 
-    A call that this rank has not made is None for each name, so a call of only some ranks is no difference.
+    The facts of calls that this rank has not made are None, and None does not count as a difference between ranks.
     """
     notes = list(_given.pop((mpi.size, mpi.rank), ()))
     calls = [*notes, *[dict.fromkeys(NOTED)] * (MOST_GIVEN - len(notes))]

@@ -1,4 +1,4 @@
-"""A user's own loop as a run: `recording` measures it, and writes the run file at its end."""
+"""`recording`, which measures a user's own training loop as a run, and writes the run file at the loop's end."""
 
 import os
 import signal
@@ -40,14 +40,15 @@ from grsgd.runs.run_file import Run, check_content, check_writable, load_run
 from grsgd.training import device as gpu
 
 ROWS_IN_A_HURRY = 1000
-"""Approximate limit of the logged rows that are saved right after a signal, when there may be no time to save all."""
+"""Approximate largest number of logged rows that are saved right after a signal, when the time may not suffice to save
+all rows."""
 
 
 @contextmanager
 def recording(
     path: str | os.PathLike,
     optimizer: DistributedOptimizer,
-    /,  # the configuration may have options of these names, too
+    /,  # ``config`` may also have entries called path or optimizer
     *,
     batch_size: int | None = None,
     loggers: Sequence[Logger] = (),
@@ -56,37 +57,38 @@ def recording(
 ) -> Iterator["LoopRun"]:
     """Record the training in the block, on all ranks, as the run file ``path``, as `grsgd train` writes one.
 
-    All ranks must enter and leave the block. The block should last from the model's first step to its last, best
-    including ``optimizer.finish()``. Rank 0 writes the file after all ranks have left the block. Rank 0 writes the file
-    also after an exception, which is then raised again, and after Ctrl-C and SIGTERM if the launcher leaves time.
+    All ranks must enter and leave the block. The block should contain all steps of the training, and best also
+    ``optimizer.finish()``. Rank 0 writes the file after all ranks have left the block. It also writes the file after an
+    exception, which is then raised again, and after Ctrl-C or SIGTERM if the launcher leaves time.
 
-    A training may go on from a ``state_dict()`` that was saved in a recording to a file of the same name. The recording
-    then goes on, too: the new file includes the earlier curve, counts and times.
+    A training may go on from a ``state_dict()`` that was saved during an earlier recording. If both recordings have
+    files of the same name, the new file includes the earlier curve, counts and times.
 
     Parameters
     ----------
     optimizer
         The optimizer that `distribute` has returned.
     batch_size
-        Samples per rank and step. If None, they are counted: the first dimension of the first tensor argument of the
-        model, in every forward pass in training.
+        Number of samples per rank and step. If None, samples are counted in every forward pass in training, as the
+        length of the first dimension of the model's first tensor argument.
     loggers
-        Objects with ``log(step, values)`` and ``close()``, such as `grsgd.CsvLogger`, that receive this rank's logs.
+        Objects with ``log(step, values)`` and ``close()``, such as `grsgd.CsvLogger`, that get the values this rank
+        logs.
     config
-        Further values to keep as the configuration of the run, such as ``lr=0.1``. Reports use ``seed``, ``dataset``,
-        ``model``, ``train_samples``, ``target_accuracy`` and ``label``, a name for the run.
+        Further values that the run file keeps as the configuration of the run, such as ``lr=0.1``. Reports use
+        ``seed``, ``dataset``, ``model``, ``train_samples``, ``target_accuracy`` and ``label`` (a name for the run).
     metric
-        Metric by which models are tested, if not accuracy; ``target`` is the value to reach. `LoopRun.log` then takes
-        the metric by its name.
+        Metric by which models are tested; accuracy by default. `LoopRun.log` takes the metric's values by its name, and
+        the entry ``target`` of ``config`` is the value to reach.
 
     Raises
     ------
     ConfigError, RunFileError
-        On all ranks, before the block, for a value that cannot be recorded, a file that cannot be written, or a file
-        with which a training on other ranks goes on; RunFileError on rank 0, after it, if the file was not written.
+        Before the block, on all ranks: for a value that cannot be recorded, a file that cannot be written, or the file
+        of a recording on other ranks. After the block, on rank 0: RunFileError if the file was not written.
     """
     if not isinstance(optimizer, DistributedOptimizer):
-        launch.explain_setup_errors()  # distribute() has not been called, which does so otherwise
+        launch.explain_setup_errors()  # distribute() would have made this call
         what = f"recording(): the optimizer is a {type(optimizer).__name__}: give what distribute() returns"
         raise SetupError(what, is_printed=is_main())
     run = begun(path, optimizer, batch_size, loggers, metric, config)
@@ -106,7 +108,7 @@ def recording(
 
 
 def begun(path, optimizer, batch_size, loggers, metric: Metric, config: dict) -> "LoopRun":
-    """Return the run that a recording begins, on all ranks at once; raises ConfigError, RunFileError as `recording`."""
+    """Return the run that a recording begins; to be called on all ranks at once. Raises the errors of `recording`."""
     mpi, timeout = optimizer.transport.backend.mpi, optimizer.driver.timeout
     optimizer.meet("in recording()")
     with launch.collective_setup(mpi, timeout):
@@ -135,7 +137,8 @@ class LoopRun:
         attributes: dict,
         before: LoopMeasurements,
     ):
-        """Begin a run on all ranks; ``before`` has this rank's measurements in the recording that goes on."""
+        """Begin a run, on all ranks at once. ``before`` has this rank's measurements of the earlier recording that this
+        run continues; they are empty for a new run."""
         self.result: Run | None = None
         self.optimizer, self._batch_size, self.loggers = optimizer, batch_size, list(loggers)
         self._metric = metric_in(attributes)
@@ -168,17 +171,18 @@ class LoopRun:
 
     @property
     def step(self) -> int:
-        """Number of steps of this rank in the block, including the earlier recording that goes on."""
+        """Number of steps of this rank in the block, plus the steps of the earlier recording that this recording
+        continues."""
         return self.optimizer.steps - self._start.measured["steps"]
 
     def log(self, **values: float | None):
-        """Keep numbers as they are after the present step of this rank.
+        """Log numbers for the present step of this rank.
 
-        ``loss`` becomes the curve's train_loss. ``accuracy``, a fraction of 1, becomes test_accuracy, and the name of
-        the recording's metric becomes its column; any other name becomes a column of its own. Values are numbers or
-        tensors with one element; None is left out. The method may be called on any ranks, at any steps, any number of
-        times: no rank waits for another. In the file, the value of a step is the mean over the ranks that have logged
-        it at that step.
+        Each name is a column of the run file's curve: ``loss`` is the column train_loss, ``accuracy`` (a fraction from
+        0 to 1) is test_accuracy, and the recording's metric has a column of its own, too. Values are numbers or tensors
+        with one element; None is left out. The method may be called on any ranks, at any steps, any number of times,
+        because no rank waits for another. In the file, a step's value in a column is the mean over the ranks that have
+        logged one.
 
         Raises ValueError for a name that no run file can hold, and TypeError for a value that is not one number.
         """
@@ -187,12 +191,12 @@ class LoopRun:
         values = {columns.get(name, name): value for name, value in numbers.items()}
         if step in self._rows:
             values = self._rows[step].values | values
-        # A new row: another thread may be reading the old one.
+        # The row is replaced, not changed, because another thread may be reading the old row.
         self._rows[step] = LoggedValues(max(self.optimizer.moment - self._began, 0.0), self._samples(), values)
         for logger in list(self.loggers):
             try:
                 logger.log(step, numbers)
-            except RunFileError as error:  # a log that fails must not end the run
+            except RunFileError as error:  # a logger that fails must not end the run
                 self.loggers.remove(logger)
                 print(f"warning: {error}: nothing more is written there", file=sys.stderr, flush=True)
 
@@ -200,9 +204,10 @@ class LoopRun:
 
     @contextmanager
     def catching_signals(self):
-        """Raise KeyboardInterrupt in the block for Ctrl-C and SIGTERM; in a job, save the measurements at once.
+        """Raise KeyboardInterrupt in the block after Ctrl-C or SIGTERM; with several ranks, save the measurements at
+        once.
 
-        Signals that the script handles itself are left to the script.
+        If the script has set its own handler for one of these signals, no handler is replaced.
         """
         defaults = (signal.SIG_DFL, signal.default_int_handler)
         before = {number: signal.getsignal(number) for number in REASONS}
@@ -234,7 +239,7 @@ class LoopRun:
         return records
 
     def save(self, records: list[LoopMeasurements]):
-        """Write the file, on rank 0; raises RunFileError if it could not be written to its place."""
+        """Write the run file, on rank 0. Raises RunFileError if the file could not be written."""
         out, diverged = self._rescue.out, divergence(records)
         attributes = self._rescue.attributes | end_attributes(diverged or END_OF_LOOP)
         path = save(out, run_of(records, attributes))
@@ -244,9 +249,10 @@ class LoopRun:
         self.result = load_run(path)
 
     def broken_off(self, error: BaseException):
-        """Save the measurements. Does not return on a rank that has learnt of another rank's error."""
+        """Save the measurements after ``error`` has ended the block. On a rank that has learnt of another rank's error,
+        raises that error in place of returning."""
         self.optimizer.broken_off()
-        if isinstance(error, Stopped):  # it may be of another recording, around this one or in it
+        if isinstance(error, Stopped):  # an outer or inner recording may have raised ``error``
             with suppress(Stopped):
                 self._stop_signal.watch()
         if isinstance(error, Stopped) and not self._stop_signal.failed:
@@ -258,14 +264,15 @@ class LoopRun:
             self._rescue.failed(error)
 
     def close(self):
-        """Restore the optimizer to its earlier state."""
+        """Take from the optimizer the hooks and signals that this recording has given it."""
         self.optimizer.recorded.end()
         self._step_hook.remove()
         self._entrances.close()
         self.optimizer.stops.signal = None
 
     def record(self, in_a_hurry: bool = False) -> LoopMeasurements:
-        """Return this rank's measurements so far; another thread calls it after a signal, ``in_a_hurry``."""
+        """Return this rank's measurements so far. After a signal another thread calls this method with ``in_a_hurry``,
+        to get a limited number of logged rows."""
         counted = Counters.of(self.optimizer).since(self._start)
         elapsed = self._driver.clock() - self._began
         measured = counted.measured | {"samples": self._samples()}
@@ -297,7 +304,7 @@ class LoopRun:
         self._stop_signal.watch()
 
     def _warn(self, what: str):
-        """Warn on rank 0, while the script runs, of something that all ranks find."""
+        """Warn the user while the script runs; only rank 0 warns, because all ranks find the same."""
         if self._batch_size is None and self._mpi.rank == 0:
             warnings.warn(f"recording(): {what}", RuntimeWarning, stacklevel=2)
 

@@ -1,4 +1,4 @@
-"""State of its algorithm that a distributed optimizer keeps in its ``state_dict()``, and continues from."""
+"""State of an algorithm in the ``state_dict()`` of its distributed optimizer: how it is saved, checked and loaded."""
 
 import warnings
 
@@ -13,23 +13,24 @@ from grsgd.models.replica import Replica
 from grsgd.models.values import value_of
 
 KEY = "grsgd"
-"""Key of the state, next to the keys of the wrapped optimizer."""
+"""Key of the algorithm's state in a ``state_dict()``, next to the keys of the wrapped optimizer."""
 
 
 class SavedAlgorithm:
-    """State of one rank's algorithm, in the form that a ``state_dict()`` of its optimizer keeps."""
+    """State of one rank's algorithm, which the optimizer's ``state_dict()`` includes."""
 
     def __init__(self, lifecycle: Lifecycle):
         self.lifecycle, self.algorithm = lifecycle, lifecycle.algorithm
         self._has_warned = False
         self._loaded: dict | None = None
-        """The loaded state if the model does not fit it, or not yet: the next step compares again."""
+        """The loaded state, if the model differs from the model at the time of saving; the next step compares again,
+        because the script may load the model after the state."""
 
     def state(self, is_at_rest: bool, has_finished: bool) -> dict:
-        """Return the addition to a ``state_dict()``: empty before the first step.
+        """Return the entries to add to a ``state_dict()``; none before the first step.
 
-        ``is_at_rest`` says whether no message of the algorithm is under way. If the state cannot be had, one warning
-        names the remedy.
+        ``is_at_rest`` says whether no message of the algorithm is under way. If the state cannot be saved now, the
+        first call warns and names the remedy.
         """
         reason = why_not(self.algorithm, is_at_rest)
         if not self.lifecycle.has_started or (reason is not None and has_finished):
@@ -42,8 +43,8 @@ class SavedAlgorithm:
         return {KEY: without(self.algorithm, reason)}
 
     def take(self, state_dict: dict, is_at_rest: bool) -> dict | None:
-        """Take the state out of a ``state_dict()`` that is to be loaded; raises the errors of `check`, and RuntimeError
-        if messages are under way."""
+        """Remove the algorithm's state from a ``state_dict()`` that is to be loaded, and return it. Raises the errors
+        of `check`, and RuntimeError if messages are under way."""
         kept = state_dict.pop(KEY, None)
         if kept is not None:
             check(kept, self.algorithm)
@@ -86,13 +87,13 @@ def state_of(algorithm: Algorithm) -> dict:
 
 
 def without(algorithm: Algorithm, why: str) -> dict:
-    """Return a substitute for `state_of` if the algorithm's state cannot be had; ``why`` names the remedy. `check`
-    refuses the substitute."""
+    """Return an entry that replaces the algorithm's state if that state cannot be saved; ``why`` names the remedy.
+    `check` refuses such an entry."""
     return {"algorithm": algorithm.name, "without": why}
 
 
 def why_not(algorithm: Algorithm, is_at_rest: bool) -> str | None:
-    """Return why the state of an algorithm cannot be had now, and the remedy; None if it can be had."""
+    """Return the reason why the state of an algorithm cannot be saved now, with the remedy; None if it can be saved."""
     if algorithm.remembers is None:
         return (
             f"the class of {algorithm.name} does not say which attributes its next steps depend on: list their names "
@@ -104,7 +105,7 @@ def why_not(algorithm: Algorithm, is_at_rest: bool) -> str | None:
 
 
 def check(kept: dict, algorithm: Algorithm):
-    """Raise ConfigError for the state of another algorithm, or of another rank, and for a missing state."""
+    """Raise ConfigError if ``kept`` is the state of another algorithm or of another rank, or an entry of `without`."""
     comm = algorithm.comm
     if kept["algorithm"] != algorithm.name:
         raise ConfigError(f"state_dict of {kept['algorithm']}, for {algorithm.name}: {ANEW}")
@@ -119,9 +120,9 @@ ANEW = f'remove its key "{KEY}" to begin the algorithm anew'
 
 
 def restore(algorithm: Algorithm, kept: dict):
-    """Set the state of an algorithm that has started, and taken no step.
+    """Set the state of an algorithm to the saved state ``kept``; the algorithm must have started, and taken no step.
 
-    Raises ConfigError for a state that the algorithm does not have with its options.
+    Raises ConfigError if the saved state does not fit the algorithm's present options.
     """
     try:
         algorithm.restore({name: as_array(value) for name, value in kept["state"].items()})
@@ -131,7 +132,8 @@ def restore(algorithm: Algorithm, kept: dict):
 
 
 def other_options(kept: dict, algorithm: Algorithm) -> list[str]:
-    """Return a text per option that differs from the time of saving, except the all-reduce's variant."""
+    """Return a text for each option whose value differs from the value at the time of saving; the all-reduce's variant
+    may differ."""
     was, now = kept.get("options", {}), algorithm.options.model_dump(mode="json")
     return [
         f"{name} = {was[name]!r}, here {now[name]!r}"
@@ -143,7 +145,7 @@ def other_options(kept: dict, algorithm: Algorithm) -> list[str]:
 def other_tensors(kept: dict, replica: Replica) -> list[str]:
     """Return the names of the model's tensors that differ from the tensors at the time of saving.
 
-    States of old versions, which kept no digest, fit any model.
+    Returns no names for states of old versions, which have no digests of the model to compare with.
     """
     tensors = replica.tensors()
     found, saved = digests(tensors.values()).tolist(), kept["model"].tolist() if "model" in kept else None

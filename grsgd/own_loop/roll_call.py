@@ -1,4 +1,4 @@
-"""Roll call, by which ranks learn in which collective call of grsgd another rank is, in users' scripts.
+"""Roll call, by which the ranks of a user's script learn in which collective call of grsgd another rank is.
 
 A rank in a collective call first sends a report of the call to all other ranks, and waits for their reports. If the
 calls of two ranks do not match, an error names both calls at once. A rank that waits in a step learns that another rank
@@ -32,15 +32,18 @@ END_OF_SCRIPT = "at the end of the script"
 REMEDY = "all ranks must make these calls, in one order, and none alone, as under `if grsgd.is_main():`"
 
 NUMBERS, TEXT_BYTES = 4, 224
-"""Lengths of a message: the number of integers of a `CallReport` (with the rank), and the bytes of its call."""
+"""Lengths of the two parts of a message: the number of integers of a `CallReport` and of its rank, and the number of
+bytes of the text of its call."""
 
 FAR = 2**32
-"""More collective calls than a rank makes: calls after `RollCall.begin_anew` are counted from a multiple of it."""
+"""Number above the number of collective calls that a rank makes. After `RollCall.begin_anew` calls are numbered from
+the next multiple of this number, the same on all ranks."""
 
 VAIN_SECONDS = 1.0
-"""Seconds that a rank waits in a step that another rank will not take, before it raises: messages may still arrive."""
+"""Seconds that a rank waits in a step that another rank will not take, before it raises an error: messages that end the
+wait may still be under way."""
 LOOK_SECONDS = 1.0
-"""Seconds between two looks, by a rank that takes steps without waiting, for ranks that wait for it."""
+"""Seconds between two looks for waiting ranks (`RollCall.look`), by a rank whose algorithm is asynchronous."""
 PATIENCE_SECONDS = 2.0
 """Seconds that another rank must have waited before this rank prints a line about that rank."""
 END_SECONDS = 60.0
@@ -50,8 +53,9 @@ END_SECONDS = 60.0
 class CallReport(NamedTuple):
     """Report of a rank that it is in a collective call.
 
-    ``number`` counts the rank's collective calls, from 1. ``points`` are `RollCall.points`. ``steps`` counts the steps
-    of the optimizer in the call. ``call`` is a text such as ``in finish()``.
+    ``number`` is the number of the call among the rank's collective calls, from 1. ``points`` are the rank's
+    `RollCall.points`. ``steps`` is the number of steps that the optimizer of the call has taken. ``call`` is a text
+    such as ``in finish()``.
     """
 
     number: int
@@ -72,8 +76,8 @@ class RollCall:
         self.words: dict[int, deque[CallReport]] = defaultdict(deque)
         """Reports of each other rank on calls that this rank has not left yet, oldest first."""
         self.points = 0
-        """Points of synchronous steps that this rank has reached: the beginning of a step, and each of its
-        exchanges."""
+        """Number of points that this rank has reached in steps of synchronous algorithms; the points of a step are its
+        beginning and each of its exchanges."""
         self._number = self._optimizers = 0
         self._answers = None
         self._sending: list = []
@@ -82,15 +86,17 @@ class RollCall:
         self._looked = 0.0
 
     def of_new_optimizer(self) -> str:
-        """Return a text to append to the calls of an optimizer from `distribute`, if it is not the first optimizer."""
+        """Return a text that tells the calls of one optimizer from the calls of others of the same script; empty for
+        the first optimizer."""
         self._optimizers += 1
         return f" of the optimizer of distribute() call {self._optimizers}" if self._optimizers > 1 else ""
 
     def call(self, call: str, steps: int = 0) -> "Answers":
-        """Tell all other ranks that this rank is in a collective call; return a pollable that is true when all are in
-        it.
+        """Tell all other ranks that this rank is in a collective call. Return a pollable (an object whose ``Test()``
+        can be waited for) that is true when all ranks are in the call.
 
-        ``call`` is a text such as ``in finish()``; ``steps`` counts the steps of the optimizer in the call.
+        ``call`` is a text such as ``in finish()``; ``steps`` is the number of steps that the optimizer of the call has
+        taken.
         """
         self._number += 1
         call = call.encode()[:TEXT_BYTES].decode(errors="ignore")
@@ -102,16 +108,18 @@ class RollCall:
         return self._answers
 
     def begin_anew(self):
-        """Forget all calls so far, on all ranks: some ranks made fewer of the calls that an error has broken off."""
+        """Forget all calls so far, on all ranks, so that numbers of calls agree again after an error has kept some
+        ranks from some calls."""
         self._number += FAR - self._number % FAR
         self._answers = None
 
     def count_steps_anew(self):
-        """Forget all steps so far, on all ranks: some ranks began fewer of the steps that an error has broken off."""
+        """Forget all steps so far, on all ranks, so that points agree again after an error has kept some ranks from
+        some steps."""
         self.points, self._vain = 0, (0, 0.0)
 
     def watch(self, step: int, algorithm: str):
-        """Raise UnevenCalls or UnevenSteps if this rank waits in vain.
+        """Raise UnevenCalls or UnevenSteps if this rank waits for a rank that will not come.
 
         ``step`` is this rank's present step of a synchronous algorithm, from 1; 0 outside of steps.
         """
@@ -124,7 +132,8 @@ class RollCall:
                     self._waits_in_vain(rank, word, step, algorithm)
 
     def _waits_in_vain(self, rank: int, word: CallReport, step: int, algorithm: str):
-        """Raise an error, if this rank has waited `VAIN_SECONDS` in a step that another rank will not take."""
+        """Raise an error if this rank has waited `VAIN_SECONDS` in its step, which ``rank`` will not take: that rank is
+        in the call of ``word``."""
         now, mine = time.perf_counter(), self.comm.rank
         if self._vain[0] != self.points:
             self._vain = self.points, now
@@ -139,8 +148,8 @@ class RollCall:
         raise UnevenCalls(f"rank {rank} is {word.call} after {word.steps} steps, rank {mine} in step {step}: {REMEDY}")
 
     def look(self, steps: int, now: float):
-        """Print a line, once per call, if another rank waits in a call for this rank, which has taken more
-        ``steps``."""
+        """Print a line, once per call, if another rank waits in a call for this rank, and this rank has taken more
+        steps. ``steps`` is the number of this rank's steps, ``now`` the time in seconds."""
         if now - self._looked < LOOK_SECONDS:
             return
         self._looked = now
@@ -156,21 +165,21 @@ class RollCall:
                 print(f"\ngrsgd: {line}", file=sys.stderr, flush=True)
 
     def take(self):
-        """Take in the reports that have arrived."""
+        """Receive the reports that have arrived."""
         size = NUMBERS * 8 + TEXT_BYTES
         while self.others and (message := receive_if_come(self.comm, tags.ROLL_CALL, size)) is not None:
             rank, *numbers = message[: NUMBERS * 8].view(np.int64).tolist()
             self.words[rank].append(CallReport(*numbers, message[NUMBERS * 8 :].tobytes().decode().strip()))
 
     def _ahead(self) -> Iterator[tuple[int, CallReport]]:
-        """Yield other ranks, with their reports, that are in a call which this rank has not reached."""
+        """Yield each other rank that is in a call which this rank has not reached, with its last report."""
         for rank, words in self.words.items():
             if words and words[-1].number > self._number:
                 yield rank, words[-1]
 
 
 NATURAL_ENDS = (FINISH, END_OF_RECORDING, END_OF_SCRIPT)
-"""Calls in which a rank may wait long for others that take steps of an asynchronous algorithm."""
+"""Calls in which it is normal that a rank waits long for ranks that still take steps of an asynchronous algorithm."""
 
 
 class Answers:
@@ -179,19 +188,20 @@ class Answers:
     def __init__(self, roll_call: RollCall, number: int, call: str, points: int):
         self.roll_call, self.number, self.call = roll_call, number, call
         self.points = {points}
-        """`RollCall.points` of the ranks that are in the call: one number, unless an error has broken off a step."""
+        """The values of `RollCall.points` of the ranks that are in the call. All ranks have the same value, unless an
+        error has broken off a step."""
         self.missing = set(roll_call.others)
 
     def Test(self) -> bool:
-        """Return whether all ranks are in the call; raise UnevenCalls if one is in another call, LostRank if one has
-        died."""
+        """Return whether all ranks are in the call. Raise UnevenCalls if a rank is in another call, and LostRank if a
+        rank has died."""
         if not self.missing:
             return True
         self.roll_call.take()
         for rank in sorted(self.missing):
             words = self.roll_call.words[rank]
             has_ended = bool(words) and words[-1].call == END_OF_SCRIPT
-            if has_ended and self.call == END_OF_SCRIPT:  # earlier calls of either rank do not matter
+            if has_ended and self.call == END_OF_SCRIPT:  # the two ranks' numbers of calls need not agree
                 self.missing.discard(rank)
                 continue
             while words and words[0].number < self.number and not (has_ended and len(words) == 1):
@@ -209,7 +219,8 @@ class Answers:
         return not self.missing
 
     def come(self):
-        """Schedule that waits until all ranks are in the call."""
+        """Wait until all ranks are in the call. This method is a schedule (a generator that yields the objects it waits
+        for)."""
         yield self
 
     def __str__(self):
@@ -218,7 +229,8 @@ class Answers:
 
 
 def roll_call(mpi, call: str, seconds: float) -> RollCall:
-    """Call the roll of the ranks of ``mpi``, for a collective call in which this rank has no driver; collective.
+    """Wait until all ranks of ``mpi`` are in the collective call ``call``, in which this rank has no driver yet. Return
+    the communicator's roll call.
 
     Raises UnevenCalls, LostRank, and WaitTimeout after ``seconds``.
     """
@@ -234,7 +246,7 @@ def roll_call(mpi, call: str, seconds: float) -> RollCall:
 
 
 def of_communicator(mpi, call: str, seconds: float) -> RollCall:
-    """Return the roll call of a communicator, the same object every time; collective at the first time."""
+    """Return the roll call of a communicator, always the same object. All ranks must make the first call together."""
     if mpi.size == 1:
         return RollCall(Communicator(MpiBackend(mpi)))
     found = mpi.Get_attr(attribute())
@@ -263,9 +275,11 @@ def attribute() -> int:
 
 
 def end_of_script(mpi, process: int):
-    """Tell ranks in a call of grsgd, at the end of a script and by its process, that this rank will not come.
+    """Tell ranks that wait in a call of grsgd that this rank's script has ended. Does nothing in another process than
+    ``process``, such as a fork.
 
-    The job can then end with a line of these ranks. A rank that has made no call with others waits for one minute only.
+    The waiting ranks can then end the job with an error message. A rank whose script has made no collective call before
+    waits at most `END_SECONDS`.
     """
     from mpi4py import MPI
 
@@ -282,4 +296,5 @@ def end_of_script(mpi, process: int):
 
 
 LEAVING_SECONDS = 5.0
-"""Seconds that a rank waits at its end for another rank to print that it waits in vain, and to end the job."""
+"""Seconds that a rank, at the end of its script, leaves to a rank that waits for it in another call to print an error
+and end the job."""

@@ -10,45 +10,46 @@ from grsgd.errors import ConfigError
 from grsgd.own_loop.loop_record import LoggedValues, LoopMeasurements
 
 KEY = "grsgd_recording"
-"""Key of the record, next to the keys of the wrapped optimizer."""
+"""Key of the record in a ``state_dict()``, next to the keys of the wrapped optimizer."""
 
 
 class SavedRecord:
-    """Recording of one rank, in the form that a ``state_dict()`` of its optimizer keeps."""
+    """Record of one rank's loop, which the optimizer's ``state_dict()`` includes."""
 
     def __init__(self):
         self._loaded: dict | None = None
         self._state: Callable[[], dict] = dict
 
     def begin(self, name: str, rank: int, ranks: int, record: Callable[[], LoopMeasurements]):
-        """Keep from now on the result of ``record()``, of the recording to a file called ``name``."""
+        """Include in each `state` from now on the result of ``record()``, as a record of the run file called
+        ``name``."""
         self._state = lambda: {KEY: {"file": name, "rank": rank, "ranks": ranks} | state_of(record())}
 
     def end(self):
-        """Keep the present record, at the end of the recording."""
+        """Include the present record in each later `state`, because the recording ends."""
         last = self._state()
         self._state = lambda: last
 
     def state(self) -> dict:
-        """Return the addition to a ``state_dict()``: empty if nothing was recorded."""
+        """Return the entries to add to a ``state_dict()``; none if nothing was recorded."""
         return self._state()
 
     def load(self, state_dict: dict):
-        """Take the record out of a ``state_dict()`` that is loaded."""
+        """Remove the record from a ``state_dict()`` that is to be loaded, and keep it for `before`."""
         self._loaded = state_dict.pop(KEY, None)
 
     def before(self, path: Path, rank: int, ranks: int) -> LoopMeasurements:
-        """Return the record that a recording to ``path`` continues: an empty one if the loaded state is of another
-        file.
+        """Return the record that a recording to ``path`` continues; an empty record if no record of a file of this name
+        was loaded.
 
-        Raises ConfigError if the recording would replace the file of a run on other ranks.
+        Raises ConfigError if the loaded record is of another rank, or of a job with another number of ranks.
         """
         kept = self._loaded
         if kept is None or kept["file"] != path.name:
             return LoopMeasurements.of_beginning()
         if (kept["rank"], kept["ranks"]) != (rank, ranks):
             raise ConfigError(
-                f"recording(): {path} is the file of the run that this one goes on from, of rank {kept['rank']} of "
+                f"recording(): {path} is the file of the run that this run goes on from, of rank {kept['rank']} of "
                 f"{kept['ranks']}, and this is rank {rank} of {ranks}: name another file"
             )
         return record_of(kept)
@@ -83,7 +84,7 @@ def state_of(record: LoopMeasurements) -> dict:
 
 
 def record_of(kept: dict) -> LoopMeasurements:
-    """Return the record that `state_of` was given."""
+    """Return the record from which `state_of` has made ``kept``."""
     rows = {
         step: LoggedValues(time, samples, {})
         for step, time, samples in zip(*(kept[name].tolist() for name in ("steps", "times", "samples")), strict=True)

@@ -1,15 +1,16 @@
-"""Failures of other ranks in a recording, which a rank learns between two steps and while it waits."""
+"""Failures of other ranks in a recording, of which a rank learns between two steps and while it waits."""
 
 from collections.abc import Callable
 
 from grsgd.comm.stop_signal import Stopped, StopSignal
 
 FAILURE_SECONDS = 0.5
-"""Seconds that a step of this rank goes on after another rank has failed."""
+"""Seconds that this rank still waits in a step after it has learnt that another rank has failed."""
 
 
 class Stops:
-    """Watch for failures of other ranks while a loop is recorded; without a recording there is no signal of them.
+    """Watch for failures of other ranks while a loop is recorded. Without a recording, ranks do not tell each other of
+    failures.
 
     ``clock`` returns seconds.
     """
@@ -17,7 +18,7 @@ class Stops:
     def __init__(self, clock: Callable[[], float]):
         self.clock = clock
         self.signal: StopSignal | None = None
-        """The stop signal of the recording."""
+        """The stop signal of the present recording; None without a recording."""
         self._failure: tuple[StopSignal, float] | None = None
         """The signal by which this rank has learnt that another rank has failed, and the time of learning it."""
 
@@ -35,9 +36,11 @@ class Stops:
                 raise
 
     def _waits_in_vain(self) -> bool:
-        """Return whether another rank failed over `FAILURE_SECONDS` ago: its last messages would have arrived.
+        """Return whether this rank learnt over `FAILURE_SECONDS` ago that another rank failed, so that messages of the
+        failed rank would have arrived.
 
-        A step that can still end is ended before, so that all ranks break off between two steps.
+        In this time a step that needs only messages which are under way comes to its end, so that ranks break off
+        between two steps.
         """
         now = self.clock()
         if self._failure is None or self._failure[0] is not self.signal:

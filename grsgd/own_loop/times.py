@@ -1,4 +1,4 @@
-"""Times of a user's own loop, as far as its optimizer can measure them."""
+"""Times of a user's own loop, as far as the distributed optimizer can measure them."""
 
 import torch
 
@@ -6,11 +6,11 @@ from grsgd.training.times import RankTotals, TimedOptimizer, timed
 
 
 class LoopTimes:
-    """Steps, samples and times of one rank, from the beginning on.
+    """Numbers of steps and samples, and times in seconds, of one rank since `distribute`.
 
-    The algorithm's hooks are timed as in `grsgd train`. Computing a gradient is the time from the first forward pass of
-    the model in training after a step to the next step, without these hooks. Work between a step and the next forward
-    pass, such as loading data or evaluation, is in none of the times.
+    The algorithm's hooks are timed as in `grsgd train`. The time of computing a gradient begins at the first forward
+    pass in training after a step, and ends at the next step; the times of hooks in between are subtracted. Work between
+    a step and the next forward pass, such as loading data or evaluation, is not measured.
     """
 
     def __init__(self, driver, optimizer: TimedOptimizer):
@@ -26,7 +26,7 @@ class LoopTimes:
         """Whether a forward pass of this step was seen outside of backward passes."""
 
     def run(self, hook):
-        """Run one of the algorithm's hooks to its end."""
+        """Run one of the algorithm's hooks to its end, and add its times to `totals`."""
         self._note_computing()
         try:
             self.driver.run(timed(hook, self.totals, self.driver, self.optimizer))
@@ -35,7 +35,7 @@ class LoopTimes:
                 self._computing_since = self.driver.clock()
 
     def run_update(self, hook):
-        """Call a hook that updates the model and waits for nothing: its time counts as computing."""
+        """Call a hook that updates the model; its time counts as computing, because it waits for no message."""
         self._note_computing()
         begin = self.driver.clock()
         try:
@@ -49,8 +49,8 @@ class LoopTimes:
     def forward(self, samples: int | None):
         """Record that a forward pass in training begins.
 
-        A pass within a backward pass, as with checkpoints, repeats an earlier pass: it counts only if that was not
-        seen.
+        A forward pass within a backward pass repeats an earlier pass, as with activation checkpoints. It counts only if
+        the earlier pass was not seen.
         """
         if torch._C._current_graph_task_id() == -1:
             self._is_first = True
@@ -67,7 +67,7 @@ class LoopTimes:
         return self._computing_since is not None
 
     def step_ended(self):
-        """Record that the step is over, with all its computing."""
+        """Count the step that ends now, and the samples of its forward passes."""
         self.totals.steps += 1
         self.totals.samples += self.samples_of_step
         self.unseen_steps += self._computing_since is None

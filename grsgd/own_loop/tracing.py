@@ -1,4 +1,5 @@
-"""Calls that exchange messages are executed once and at once: torch neither traces nor transforms nor replays them."""
+"""Guard for methods that exchange messages: torch executes them at once, and does not trace, transform or replay
+them."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -13,7 +14,8 @@ MODES = [getattr(torch._C._TorchDispatchModeKey, name) for name in ("FAKE", "PRO
 def traced_by() -> str | None:
     """Return the name of the tracer, transform or capture around this thread's operations; None if they are executed.
 
-    `torch.compile` is left out: it never traces code within `untraced` methods. Takes half a microsecond.
+    `torch.compile` is not looked for, because it never traces code within `untraced` methods. A call takes half a
+    microsecond.
     """
     if is_transformed():
         return "a transform of torch.func"
@@ -25,7 +27,7 @@ def traced_by() -> str | None:
 
 
 def is_transformed() -> bool:
-    """Return whether this thread is in a transform of `torch.func`; `torch.compile` can trace this call, too."""
+    """Return whether this thread is in a transform of `torch.func`. `torch.compile` can trace this function."""
     return functorch.peek_interpreter_stack() is not None
 
 
@@ -35,9 +37,10 @@ def captured() -> bool:
 
 
 def untraced(method: Callable) -> Callable:
-    """Return a method that `torch.compile` calls instead of tracing it, and that runs outside of inference mode.
+    """Return ``method`` in a form that `torch.compile` calls uncompiled, without tracing, and that leaves inference
+    mode.
 
-    The method raises RuntimeError if anything else would trace, transform or capture it (`traced_by`).
+    The method raises RuntimeError if another tracer, transform or capture of torch is active (`traced_by`).
     """
 
     @wraps(method)
@@ -48,7 +51,7 @@ def untraced(method: Callable) -> Callable:
                 f"optimizer.{method.__name__}() in {by}: it exchanges messages with other ranks, which cannot be "
                 "traced, transformed or replayed; call it outside"
             )
-        if torch.is_inference_mode_enabled():  # tensors made in this mode can never be changed
+        if torch.is_inference_mode_enabled():  # tensors made in inference mode cannot be changed outside of it
             with torch.inference_mode(False):
                 return method(self, *arguments, **named)
         return method(self, *arguments, **named)

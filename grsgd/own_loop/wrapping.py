@@ -1,4 +1,5 @@
-"""Attributes that a distributed optimizer takes from the optimizer that it wraps, and attributes that it refuses."""
+"""Attributes that a distributed optimizer takes from the optimizer that it wraps, and methods that it refuses to
+take."""
 
 import torch
 
@@ -6,7 +7,8 @@ from grsgd.own_loop.checks import check_groups
 
 
 class WrappingOptimizer(torch.optim.Optimizer):
-    """Optimizer that takes its groups, state, hooks and further attributes from another one, ``self.optimizer``.
+    """Optimizer that takes its parameter groups, state, hooks and further attributes from a wrapped optimizer,
+    ``self.optimizer``.
 
     Public attributes that this class does not have are read from the wrapped optimizer and set there, such as
     ``train()`` and ``eval()`` of schedule-free optimizers. Methods that step in another way than ``step()`` are
@@ -17,7 +19,7 @@ class WrappingOptimizer(torch.optim.Optimizer):
     model: torch.nn.Module
     """Model that the wrapped optimizer trains."""
     is_made = False
-    """Whether attributes that are set may belong to the wrapped optimizer."""
+    """Whether this object is complete, so that assignments to unknown attributes go to the wrapped optimizer."""
 
     @property
     def param_groups(self) -> list[dict]:
@@ -72,7 +74,7 @@ class WrappingOptimizer(torch.optim.Optimizer):
         return self.optimizer.register_load_state_dict_post_hook(self._given_this(hook), prepend)
 
     def _given_this(self, hook):
-        """Return ``hook`` for the wrapped optimizer, to be called with this optimizer in its place."""
+        """Return a hook for the wrapped optimizer that calls ``hook`` with this optimizer as its first argument."""
         return lambda _, *arguments: hook(self, *arguments)
 
     def add_param_group(self, param_group):

@@ -1,4 +1,4 @@
-"""Options of an algorithm that a short measurement decides."""
+"""Options of an algorithm whose value ``"auto"`` is replaced after a short measurement, the trial."""
 
 from dataclasses import replace
 from functools import partial
@@ -15,14 +15,15 @@ from grsgd.training.gradients import CommonBatch
 from grsgd.training.stragglers import DelayModel
 
 DELAYED_STEPS = 500
-"""Number of steps of the run whose delays a trial knows."""
+"""Number of steps whose random delays (``[stragglers]``) a trial is given."""
 
 
 def choose_options(config: Config, dataset: Dataset, model: torch.nn.Module, context: RankContext):
-    """Schedule, called on all ranks at once, that returns ``config`` with every option decided, and the reasons, by
-    attribute of the run file.
+    """Return ``config`` with a value in place of each ``"auto"``, and the reasons, by attribute of the run file. This
+    function is a schedule (a generator that yields the objects it waits for), to be run on all ranks at once.
 
-    ``model`` is not changed; ``context.comm`` carries nothing else. Raises ConfigError, such as NoMulticast.
+    ``model`` is not changed. ``context.comm`` must carry only messages of the trial. Raises ConfigError, such as
+    NoMulticast.
     """
     dtype, of_trial = getattr(torch, config.dtype), replace(context, seed=config.seed)
     trial = Trial(of_trial, model, dtype, partial(load_of, config, dataset))
@@ -36,7 +37,8 @@ def with_options(config: Config, chosen: dict) -> Config:
 
 
 def load_of(config: Config, dataset: Dataset, trial: CommonBatchAlgorithm) -> Load:
-    """Return the work of the ranks in a run, and their delays. Raises ConfigError."""
+    """Return the load of a trial: the gradients that the ranks compute in the run, and the ranks' delays. Raises
+    ConfigError."""
     ranks = trial.comm.size
 
     def gradients(most: int | None = None) -> CommonBatch:

@@ -2,7 +2,7 @@
 
 The line fills the first block. After it come arrays as `numpy.save` writes them. The first array is a JSON text with
 all other values, and with placeholders for the other arrays. HDF5 is not used, because it ends the process if a disk is
-full. Nothing is interpreted before the digest has been checked, so any damage is refused.
+full. The digest is checked before any content is parsed, so a damaged file is always refused.
 """
 
 import hashlib
@@ -22,11 +22,12 @@ FORMAT = 2
 """Number of the file format; a file of another format is refused."""
 KIND = "checkpoint of grsgd"
 BLOCK = 512
-"""Length in bytes of the line at the beginning of a file, including spaces."""
+"""Length in bytes of the line at the beginning of a file, including the spaces that fill it up."""
 CHUNK = 2**20
 """Number of bytes that are read at once to compute the digest."""
 ONE_READER = threading.Lock()
-"""Lock of a thread that reads arrays: numpy parses their headers with `ast`, which fails in threads of Python 3.11."""
+"""Lock that lets one thread at a time read arrays: numpy parses headers with `ast`, which fails in threads of Python
+3.11."""
 PLACE = "an array of this file"
 """Placeholder for an array in the JSON text."""
 
@@ -61,8 +62,8 @@ def write(path: Path, header: Header, state: dict, config: str):
 
 
 def read(path: Path) -> tuple[Header, dict, str]:
-    """Return the arguments that `write` was given; raises RunFileError for any file that `write` has not left like
-    this."""
+    """Return the header, the state and the configuration that `write` was given. Raises RunFileError for a file that
+    `write` has not written, and for a file that was changed afterwards."""
     header = read_header(path)
     try:
         with open(path, "rb") as file, ONE_READER:
@@ -73,7 +74,7 @@ def read(path: Path) -> tuple[Header, dict, str]:
             return header, _with_arrays(content["state"], file), content["config"]
     except RunFileError:
         raise
-    except Exception as error:  # a stranger's file may hold anything, with a correct digest
+    except Exception as error:  # a file from elsewhere may have any content, with a correct digest
         raise RunFileError(f"{path}: cannot be read: {_reason(error)}") from None
 
 
@@ -93,7 +94,7 @@ def read_header(path: Path) -> Header:
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         raise RunFileError(f"{path}: not a checkpoint of format {FORMAT}, or a damaged one") from None
     if (kind, number) != (KIND, FORMAT):
-        raise RunFileError(f"{path}: {kind!r} of format {number!r}, this version reads format {FORMAT}"[:300])
+        raise RunFileError(f"{path}: {kind!r} of format {number!r}, but this version reads format {FORMAT}"[:300])
     return header
 
 
@@ -103,7 +104,7 @@ def check(tree: dict):
 
 
 def _without_arrays(tree: dict, arrays: list[np.ndarray], where: str = "") -> dict:
-    """Return a copy of a tree with PLACE in place of arrays, which are appended to ``arrays``."""
+    """Return a copy of a tree with `PLACE` instead of each array; the arrays are appended to ``arrays``."""
     copy = {}
     for name, value in tree.items():
         if not isinstance(name, str):

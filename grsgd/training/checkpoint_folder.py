@@ -1,8 +1,9 @@
-"""Folder of a run's checkpoints, as one rank sees it: existing, whole and removed checkpoints.
+"""Folder of a run's checkpoints, as one rank uses it: it lists checkpoints, says which of them are whole, and removes
+files.
 
 ``FOLDER/samples-000000012800/rank-0003.ckpt`` is a rank's part of a checkpoint (`grsgd.training.checkpoint_file`), and
-``FOLDER/curve-5f3a.../rank-0003.bin`` has the rank's snapshots so far. ``FOLDER/complete`` exists once a checkpoint was
-whole. All ranks share the folder, or each rank has its own.
+``FOLDER/curve-5f3a.../rank-0003.bin`` has the rank's snapshots so far. ``FOLDER/complete`` exists once there has been a
+whole checkpoint, one with the parts of all ranks. All ranks share the folder, or each rank has its own.
 """
 
 import os
@@ -24,7 +25,8 @@ LOCK_SECONDS = 5.0
 
 
 class CheckpointPart(NamedTuple):
-    """File of a checkpoint, as its rank has found it; without a header it has a problem, in one line."""
+    """File with the part of ``rank`` of the checkpoint after ``samples`` samples. If the file has no readable header,
+    ``problem`` says why, in one line."""
 
     samples: int
     rank: int
@@ -33,7 +35,8 @@ class CheckpointPart(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Checkpoint after ``samples`` samples, of ``ranks`` ranks; ``problem`` says why it is not whole, if it is not."""
+    """Checkpoint after ``samples`` samples, of ``ranks`` ranks. ``problem`` says why the checkpoint is not whole; it is
+    empty for a whole checkpoint."""
 
     samples: int
     ranks: int = 0
@@ -49,15 +52,16 @@ def file_of(rank: int) -> str:
 
 
 def take(folder: Path) -> IO:
-    """Keep other jobs from taking checkpoints in a folder, until the result is closed, or this process ends.
+    """Lock a folder, so that no other job takes checkpoints in it. The lock ends when the returned file is closed or
+    this process ends.
 
-    Raises ConfigError if another job takes checkpoints there, or if nothing can be written.
+    Raises ConfigError if another job holds the lock, or if the folder cannot be written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = exclusive_lock(folder / LOCK, LOCK_SECONDS)
         if not any(map(SAMPLES.fullmatch, _names(folder))):
-            # a run whose checkpoints were removed by hand has left this file
+            # an earlier run has left this file, and its checkpoints were removed by hand
             (folder / COMPLETE).unlink(missing_ok=True)
         return lock
     except TimeoutError:
@@ -69,7 +73,8 @@ def take(folder: Path) -> IO:
 
 
 def parts(folder: Path, rank: int, ranks: int) -> list[CheckpointPart]:
-    """Return the files of this rank, one of ``ranks``; on rank 0 also the files of ranks that no longer exist."""
+    """Return this rank's files of all checkpoints in the folder; on rank 0 also the files of ranks from ``ranks`` on,
+    which no longer exist."""
     found = []
     for samples in sorted(int(match[1]) for match in map(SAMPLES.fullmatch, _names(folder)) if match):
         for number in _numbers(folder / name_of(samples), rank, ranks):
@@ -120,8 +125,8 @@ def remove_others(folder: Path, keep: set[str], rank: int, ranks: int):
 
 
 def remove(place: Path, rank: int, ranks: int):
-    """Remove this rank's files of a checkpoint or curve. Rank 0 also removes files of ranks that no longer exist, and
-    temporary files of killed processes."""
+    """Remove this rank's files in ``place``, the folder of a checkpoint or a curve. Rank 0 also removes files of ranks
+    that no longer exist, and temporary files of killed processes."""
     if place.is_symlink():
         return
     for number in _numbers(place, rank, ranks):
@@ -148,7 +153,8 @@ def make_place(place: Path):
 
 
 def _numbers(place: Path, rank: int, ranks: int) -> list[int]:
-    """Return the ranks whose files this rank handles: only rank 0 reads the whole folder, which may be large."""
+    """Return the ranks whose files in ``place`` this rank handles: on rank 0 also ranks that no longer exist, else
+    itself. Only rank 0 lists the folder, which may be large."""
     if rank:
         return [rank] if os.path.lexists(place / file_of(rank)) or os.path.lexists(curve_in(place, rank)) else []
     numbers = {int(match[1]) for match in map(RANK.fullmatch, _names(place)) if match}

@@ -1,7 +1,7 @@
 """Checkpoints that a run takes: the state of every rank (`rank_state`), in a folder that outlives the job.
 
 Each rank writes its own files (`checkpoint_folder`), in the background of training. A checkpoint is whole once all
-ranks have written theirs.
+ranks have written their files.
 """
 
 import os
@@ -44,7 +44,7 @@ from grsgd.training.trainer import Trainer
 KEPT = 2
 """Number of whole checkpoints that are kept."""
 ID_BITS = 52
-"""Bits of a random number that ranks tell each other as float64."""
+"""Number of bits of a checkpoint's random id; ranks send the id as a float64, which holds 53 bits exactly."""
 
 
 @dataclass(frozen=True)
@@ -66,23 +66,24 @@ class Every:
 
 
 class Checkpoints(Recovery):
-    """Recovery of a job by a later job: takes the checkpoints of one rank.
+    """Checkpoints of one rank, from which a later job can go on.
 
-    If an algorithm has messages under way between two steps, all ranks rest first: they take in every message and end
-    their background activities.
+    If an algorithm has messages under way between two steps, all ranks rest before a checkpoint: they receive every
+    message and end their background activities.
 
     Parameters
     ----------
     folder
-        Folder of all checkpoints of the run; all ranks share it, or each has its own.
+        Folder of the run's checkpoints. All ranks share one folder, or each rank has its own.
     every
         Interval of checkpoints.
     meeting
-        Agreement of the ranks on the step, if the clock, a signal, or a rank that runs free asks for a checkpoint.
+        Agreement of the ranks on the step of a checkpoint for which the clock, a signal, or a rank of an asynchronous
+        algorithm asks.
     config
         The configuration, as TOML.
     go_on
-        As in `Recovery`.
+        Function that the trainer calls as `Recovery` says.
     """
 
     knows_the_end = False
@@ -105,17 +106,18 @@ class Checkpoints(Recovery):
         """The reason why the last checkpoint could not be written; empty if it was."""
         self._thread: threading.Thread | None = None
         self._at = 0
-        """Number of samples that all ranks together had processed when the last checkpoint began."""
+        """Number of samples that all ranks together had processed at the last checkpoint."""
         self._step, self._time = 0, time.monotonic()
-        """This rank's step at the last checkpoint, and its time."""
+        """This rank's step at the last checkpoint, and the time of that checkpoint in seconds."""
         self._meets = False
-        """Whether this rank rests because a rank has asked for a meeting."""
+        """Whether this rank is to rest because a rank has asked all ranks to meet."""
         self._curve = CurveFile(folder, self.comm.rank)
         self._whole: list[tuple[str, str]] = []
-        """The whole checkpoints that are kept: the names of each one's folder, and of its curve's folder."""
+        """Folder's name, and name of the curve's folder, of each whole checkpoint that is kept."""
 
     def attach(self, trainer: Trainer):
-        """Take the checkpoints of ``trainer``; raises ConfigError if no file can hold the state of its optimizer."""
+        """Take checkpoints of ``trainer`` from now on. Raises ConfigError if the state of the trainer's optimizer
+        cannot be written to a file."""
         super().attach(trainer)
         try:
             checkpoint_file.check({"optimizer": state_of_optimizer(trainer.optimizer.optimizer)})
@@ -126,15 +128,16 @@ class Checkpoints(Recovery):
             ) from None
 
     def go_on_from_checkpoint(self, folder: Path, samples: int, names: tuple[str, str], curve: CurveFile | None):
-        """Go on from a checkpoint; newer checkpoints in its folder, none of them whole, stay until the next one is
-        whole."""
+        """Note the checkpoint from which this run goes on. Newer checkpoints in its folder are not whole; they are
+        removed after the next whole checkpoint."""
         self._at, self._step, self._time = samples, self.trainer.totals.steps, time.monotonic()
         if is_same_folder(self.folder, folder):
             self._whole = [names]
             self._curve = curve or self._curve
 
     def watch(self):
-        """Look whether a checkpoint is due or another rank has asked for one; called while this rank waits, too."""
+        """Look whether a checkpoint is due, or another rank has asked for a checkpoint. This method is called between
+        steps and while this rank waits."""
         step = self.trainer.totals.steps
         if self.comm.rank == 0 and self._is_time(step):
             self._step, self._time = step, time.monotonic()
@@ -142,16 +145,17 @@ class Checkpoints(Recovery):
         self.meeting.watch(step)
 
     def _is_time(self, step: int) -> bool:
-        """Return whether rank 0 is to ask all ranks for a checkpoint; ranks in lockstep count steps themselves."""
+        """Return whether rank 0 is to ask all ranks for a checkpoint. With ``every.steps`` ranks in lockstep need no
+        request, because each rank counts the same steps."""
         if self.every.seconds is not None:
             return time.monotonic() - self._time >= self.every.seconds
         return not self.in_lockstep and step >= self._step + self.every.steps
 
     def before_step(self, step: int):
-        """Schedule, called before each step, that takes a checkpoint if it is due, or returns that all ranks are to
-        rest first.
+        """Take a checkpoint before step number ``step``, if one is due. Return True if all ranks must rest first and
+        then call `at_rest`. This method is a schedule (a generator that yields the objects it waits for).
 
-        Raises Stopped, on all ranks, after a checkpoint that a signal has asked for.
+        Raises Stopped, on all ranks, after a checkpoint that was asked for by a signal.
         """
         self.watch()
         meets = yield from self.meeting.before_step(step)
@@ -166,17 +170,18 @@ class Checkpoints(Recovery):
     def leave_steps(self):
         """Record that this rank takes no further step before `at_rest`, where all ranks meet.
 
-        In lockstep this rank still looks for requests to meet: another rank may ask for a step that no rank takes.
+        In lockstep this rank still answers requests to meet, because another rank may ask to meet at a step that no
+        rank takes.
         """
         self.meeting.is_held = not self.in_lockstep
 
     def at_rest(self, ended: bool):
-        """Schedule, called on all ranks at once while no message is under way, that takes a checkpoint, and returns
-        True if the run is over.
+        """Take a checkpoint, as a schedule that is run on all ranks at once while no message is under way. Return True
+        if the run is over.
 
-        The run is over, and no checkpoint is taken, if a rank has reached its end.
+        The run is over, and no checkpoint is taken, if any rank has taken its last step.
 
-        ``ended`` says whether this rank has reached the end. Raises Stopped as `before_step`.
+        ``ended`` says whether this rank has taken its last step. Raises Stopped as `before_step` does.
         """
         votes = np.array([ended, self._meets, bool(self.meeting.reason)], float)
         yield from halving_doubling_allreduce(self.comm, votes, tags.CHECKPOINT)
@@ -191,8 +196,8 @@ class Checkpoints(Recovery):
         return False
 
     def _take(self, reason: str):
-        """Schedule, called on all ranks at once, that copies the state, and begins to write it; raises Stopped if a
-        reason is given."""
+        """Copy the state of the trainer, and begin to write it in a thread; a schedule, run on all ranks at once.
+        Raises Stopped after writing if ``reason`` is not empty."""
         yield from self.written()
         trainer = self.trainer
         id = 0 if self.comm.rank else secrets.randbits(ID_BITS)
@@ -213,8 +218,8 @@ class Checkpoints(Recovery):
             raise Stopped(reason)
 
     def written(self):
-        """Schedule, called on all ranks at once, that waits until all have written the last checkpoint, and removes
-        older checkpoints."""
+        """Wait until all ranks have written the last checkpoint, then remove older checkpoints; a schedule, run on all
+        ranks at once."""
         if self._thread is None:
             return
         thread, self._thread = self._thread, None
@@ -222,7 +227,7 @@ class Checkpoints(Recovery):
         failed = np.array([float(bool(self.problem))])
         yield from halving_doubling_allreduce(self.comm, failed, tags.CHECKPOINT)
         name = name_of(self._at)
-        if failed[0]:  # files of the other ranks take room on a disk that may be full
+        if failed[0]:  # this rank's file is useless, and the disk may be full
             remove(self.folder / name, self.comm.rank, self.comm.size)
             return
         self.last = self.folder / name
@@ -256,7 +261,8 @@ class Checkpoints(Recovery):
             self._has_failed(error)
 
     def _has_failed(self, error: Exception):
-        """Record why a checkpoint could not be written, and print the reason at once if it is a new one."""
+        """Record the reason why a checkpoint could not be written, and print a reason that differs from the last
+        reason."""
         before = self.problem
         self.problem = f"{self.folder}: {getattr(error, 'strerror', None) or error}"
         if self.problem != before:

@@ -1,4 +1,4 @@
-"""Gradients of one rank's steps: their computation, delays and losses."""
+"""Computation of the gradients of one rank's steps, with the rank's delays and losses."""
 
 import math
 
@@ -39,12 +39,13 @@ class GradientComputing:
         self.losses: dict[int, list[float]] = {}
         """Losses of all steps since the last snapshot, by number of the block of samples."""
         self.stages: list = []
-        """Moments of a gradient in simulated time at which the gradient of a parameter is complete."""
+        """Moments within the simulated computation of a gradient at which the gradient of each parameter is
+        complete."""
 
     def go_on_from(self, step: int, algorithm: Algorithm):
-        """Compute the gradients from step number ``step`` on, for ``algorithm``."""
+        """Prepare to compute gradients for ``algorithm``, from step number ``step`` on."""
         self.close()
-        torch.backends.cudnn.deterministic = self.shares_batches  # a block's gradient must be equal on all ranks
+        torch.backends.cudnn.deterministic = self.shares_batches  # all ranks must compute equal gradients of a block
         if self.shares_batches:
             self.gradients = CommonBatch.of(self.config, self.data, self.replica, algorithm, self.ranks, step)
         elif self.rank < self.workers:
@@ -55,7 +56,7 @@ class GradientComputing:
         """Tell the algorithm each parameter's gradient as soon as it is complete, if the algorithm sends gradients
         early.
 
-        A rank with delays has no complete gradient before they are over.
+        Nothing is told early on a rank with delays, because its gradients are complete only after the delay.
         """
         if not (algorithm.traits.sends_early and self.ranks > 1 and self.delays.is_none):
             return
@@ -65,7 +66,8 @@ class GradientComputing:
             self.replica.on_gradient(algorithm.gradient_ready)
 
     def gradient(self, step: int):
-        """Schedule that computes the gradient of a step, and waits for this rank's delay.
+        """Compute the gradient of a step, then wait for this rank's delay; a schedule (a generator that yields the
+        objects it waits for).
 
         Raises Stopped, on all ranks, if the loss is not finite.
         """
@@ -80,7 +82,7 @@ class GradientComputing:
         self.loss = self._mean(gradient.value, step)
 
     def skip(self):
-        """Schedule that passes over the batch of a step whose gradient the algorithm does not need."""
+        """Skip the batch of a step whose gradient the algorithm does not need; a schedule."""
         yield Compute(self.gradients.skip, 0)
 
     def _mean(self, losses: dict[int, float] | None, step: int) -> float | None:

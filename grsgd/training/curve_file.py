@@ -1,4 +1,4 @@
-"""Snapshots of a rank in a folder of checkpoints: one file to which snapshots are appended, and a digest of each."""
+"""File in a folder of checkpoints to which a rank appends its snapshots, with a digest of each snapshot."""
 
 import hashlib
 import os
@@ -13,8 +13,8 @@ NAME = re.compile(r"curve-[0-9a-f]{1,16}")
 
 
 class CurveFile:
-    """File of a rank. ``name`` is its folder's name, "" before the folder exists; ``digests`` are the snapshots'
-    digests."""
+    """File of one rank's snapshots. ``name`` is the name of the file's folder within ``folder``, or "" before the first
+    snapshot is written. ``digests`` has a digest of each snapshot in the file."""
 
     def __init__(self, folder: Path, rank: int, name: str = "", digests: list[str] = ()):
         self.folder, self.rank = folder, rank
@@ -27,7 +27,8 @@ class CurveFile:
         return curve_in(self.folder / self.name, self.rank)
 
     def write(self, snapshots: Snapshots, count: int, id: str):
-        """Append the snapshots up to number ``count`` that are not in the file yet; ``id`` is the checkpoint's id.
+        """Append to the file those of the first ``count`` snapshots that it lacks. ``id`` is the checkpoint's id, after
+        which a new folder is named.
 
         Raises OSError.
         """
@@ -48,9 +49,10 @@ class CurveFile:
         self.name, self.digests = place.name, digests
 
     def give(self, snapshots: Snapshots) -> bool:
-        """Restore the snapshots in the file, whose marks are known; return whether all are undamaged.
+        """Restore into ``snapshots`` the models in the file; return whether the whole file is undamaged. ``snapshots``
+        has the marks already.
 
-        Damaged snapshots count as not kept, and the warnings of ``snapshots`` report them.
+        Damaged snapshots count as not kept, and a warning of ``snapshots`` reports the damage.
         """
         renumbered = {}
         for number, content in enumerate(self._contents(snapshots.bytes)):

@@ -14,14 +14,15 @@ from grsgd.seeding import Purpose, generator
 
 
 def planned_deaths(faults: Faults, ranks: int, seed: int) -> Iterator[tuple[float, int]]:
-    """Yield (seconds after the start of training, rank) of the planned deaths, ascending; the rank's process dies
-    then."""
+    """Yield (seconds after the start of training, rank) for each planned death of the rank's process, by ascending
+    time."""
     listed = sorted((seconds, rank) for rank, seconds in faults.die.items())
     return heapq.merge(listed, random_deaths(faults.every, ranks, seed) if faults.every else ())
 
 
 def comes_back(faults: Faults, ranks: int, seed: int, spare: int) -> float:
-    """Return the seconds after the start of training at which a spare arrives; ``spare`` is its number from 0."""
+    """Return the seconds after the start of training at which spare process number ``spare``, counted from 0,
+    arrives."""
     if faults.back_seconds is None:
         return 0.0
     died = next((at for at, _ in islice(planned_deaths(faults, ranks, seed), spare, None)), math.inf)
@@ -36,9 +37,10 @@ def random_deaths(mean: float, ranks: int, seed: int) -> Iterator[tuple[float, i
 
 
 def without(rank: int, lost: Collection[int], ranks: int, config: Config, labels: np.ndarray) -> str:
-    """Return a warning about a run in which no process holds ``rank``, one of the ranks in ``lost``, at the end.
+    """Return a warning about ``rank``, whose process died and was not replaced. ``lost`` has all such ranks.
 
-    ``labels`` are the labels of the training data; a rank's shards may lie on other ranks, too.
+    The warning says whether other ranks have read the rank's shard. ``labels`` are the labels of the training data,
+    from which the shards are made.
     """
     parts = shards(labels, ranks, alpha=config.data.alpha, seed=config.seed)
     left = set(range(ranks)) - set(lost)
@@ -52,7 +54,7 @@ def without(rank: int, lost: Collection[int], ranks: int, config: Config, labels
 def after_training(is_known: bool) -> str:
     """Return a warning about a rank whose process has died after all ranks had trained to the end.
 
-    ``is_known`` says whether other ranks know the measurements of the dead process.
+    ``is_known`` says whether another rank has the measurements of the dead process.
     """
     row = "" if is_known else ", and its measurements are not known"
     return f"its process has died after training: its model is in no average that was tested or saved{row}"
@@ -61,7 +63,7 @@ def after_training(is_known: bool) -> str:
 def accounts(
     deaths: Iterable[tuple], waits: dict[int, float], ranks: int
 ) -> dict[str, tuple[np.ndarray, tuple[str, str]]]:
-    """Return the entries of the run file on deaths, in the form of `Algorithm.extra`.
+    """Return the entries of the run file about deaths, in the form of `Algorithm.extra`.
 
     ``deaths`` are the deaths that each remaining process has noticed (`Death.after`); ``waits`` is the longest wait of
     each remaining process, by rank.

@@ -19,7 +19,7 @@ from grsgd.training.trainer import Trainer
 
 
 def describe(trainer: Trainer) -> dict:
-    """Return the root attributes of the run file, except for the place of the run and its end.
+    """Return the root attributes of the run file, except the attributes about hosts and about the end of the run.
 
     The value of ``commit`` is known on rank 0 only.
     """
@@ -73,11 +73,12 @@ def expected_bytes(config: Config, ranks: int) -> int:
 
 
 def commit() -> str | None:
-    """Return the commit of the source code, if it lies in a git repository; a mark says if it was changed since."""
+    """Return the commit of the source code, with "-dirty" if files were changed since; None if the code is in no git
+    repository."""
     file = Path(__file__)
     git = partial(subprocess.run, cwd=file.parent, capture_output=True, text=True, timeout=10, check=True)
     try:
-        git(["git", "ls-files", "--error-unmatch", file.name])  # an installed copy may lie in a repository of its user
+        git(["git", "ls-files", "--error-unmatch", file.name])  # fails for an installed copy inside a user's repository
         return git(["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None

@@ -15,7 +15,8 @@ from grsgd.errors import ConfigError
 
 
 def pick_device(name: str, local_rank: int = 0) -> torch.device:
-    """Return the device of ``device = name`` for a rank; ``local_rank`` is its number on its host.
+    """Return the device that a rank uses with ``device = name``. ``local_rank`` is the number of the rank among the
+    ranks on its host.
 
     ``auto`` is a GPU if torch and CuPy find one. The ranks of a host take its GPUs in turn; if there are more ranks
     than GPUs, several ranks share one. Raises ConfigError if a GPU is asked for and missing.

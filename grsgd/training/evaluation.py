@@ -1,4 +1,4 @@
-"""Task's metric of single replicas and of their average, after training."""
+"""Evaluation of models on test data: the task's metric of single replicas, and of the replicas' average."""
 
 import math
 from dataclasses import dataclass
@@ -16,7 +16,8 @@ from grsgd.tasks import Task
 BATCH = 256
 """Largest number of samples that are evaluated at once."""
 OUTPUTS = 2**24
-"""Elements of the largest outputs of samples that are evaluated at once; a single sample may have more."""
+"""Largest number of output values of the samples that are evaluated at once; one sample is evaluated even if it has
+more."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ def outputs(model: torch.nn.Module, split: Split, task: Task, indices: np.ndarra
 
 
 def samples_at_once(model: torch.nn.Module, split: Split, indices: np.ndarray, device) -> int:
-    """Return how many samples are evaluated at once: for a long text a model outputs many numbers."""
+    """Return the number of samples to evaluate at once. It is below `BATCH` if the model outputs many values per
+    sample, as for a long text."""
     if not len(indices):
         return BATCH
     x, y = next(iter(split.batches([indices[:1]])))
@@ -56,23 +58,23 @@ def samples_at_once(model: torch.nn.Module, split: Split, indices: np.ndarray, d
 
 
 def score(model: torch.nn.Module, split: Split, task: Task, indices: np.ndarray, device) -> np.ndarray:
-    """Return the sums of the task's score over the samples ``indices``, and the number of items, float64 [k + 1], in
-    evaluation mode."""
+    """Return the sums of the task's k scores over the samples ``indices``, and the number of items, as float64 [k + 1].
+    The model is in evaluation mode."""
     if not len(indices):  # a rank without samples has as many zeros as other ranks have sums
         return np.zeros_like(score(model, split, task, np.zeros(1, np.int64), device))
     return sum(task.totals(*batch) for batch in outputs(model, split, task, indices, device))
 
 
 def share(split: Split, rank: int, ranks: int) -> np.ndarray:
-    """Return the samples with which ``rank``, one of ``ranks``, tests the averaged model."""
+    """Return the numbers of the samples on which ``rank``, one of ``ranks`` ranks, tests the averaged model."""
     return np.arange(len(split))[rank::ranks]
 
 
 def metric_and_loss(model: torch.nn.Module, split: Split, task: Task, device, ranks: int = 1) -> tuple[float, float]:
     """Return the task's metric and the mean loss of a model, computed by this process alone.
 
-    The data are cut into the same batches as in an evaluation by ``ranks`` ranks, because other batches could give
-    outputs that are rounded differently.
+    The batches are the same as in an evaluation by ``ranks`` ranks, because outputs in other batches could be rounded
+    differently.
     """
     totals, losses, count = 0.0, 0.0, 0
     for rank in range(ranks):
@@ -91,14 +93,14 @@ def in_double(values):
 def quality(
     comm, replica: Replica, split: Split, task: Task, replicas: bool = True, weight: float = 1.0, known: bool = True
 ):
-    """Schedule, called on all ranks at once, that returns the `Quality` of the present replicas. Leaves the average of
-    the replicas in the replica of each rank.
+    """Return the `Quality` of the present replicas, and leave the average of the replicas in each rank's replica. This
+    function is a schedule (a generator that yields the objects it waits for), run on all ranks at once.
 
-    ``replicas`` says whether to evaluate single replicas, each on all of ``split``; all ranks together evaluate the
-    average. ``weight`` is the weight of this rank's parameters in the average, relative to the weights of the other
-    ranks; the buffers of all ranks have the same weight. ``known`` says whether this rank has a model; without a model
-    its weight must be 0, and its replica is not counted. If all weights are 0, because the rank with the result has
-    died, the mean is unknown.
+    ``replicas`` says whether each rank also evaluates its own replica on all of ``split``. The average is always
+    evaluated, each rank testing it on a part of ``split``. ``weight`` is the weight of this rank's parameters in the
+    average, relative to the weights of the other ranks; the buffers of all ranks have the same weight. ``known`` says
+    whether this rank has a model; without a model its weight must be 0, and its replica is not counted. If all weights
+    are 0, because the rank with the final model has died, the mean is NaN.
     """
     own = math.nan
     if replicas and known:

@@ -22,7 +22,8 @@ from grsgd.training import unwrapped
 from grsgd.training.optimizer import build_optimizer
 
 FORWARD_SHARE = 1 / 3
-"""Share of the forward pass in the time of a gradient: a backward pass has about twice its operations."""
+"""Share of the forward pass in the time of a gradient: a backward pass has about twice the operations of a forward
+pass."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,8 @@ class OwnBatches:
         replication: int,
         first: int = 0,
     ):
-        """Take batches of this rank's shards, from number ``first`` on; each shard is held by ``replication`` of the
-        ``workers``."""
+        """Return a source of gradients of this rank's shards, from batch number ``first`` on. Each shard is held by
+        ``replication`` of the ``workers`` ranks that train."""
         seed_torch(replica.device, Purpose.DROPOUT, config.seed, rank)
         parts = shards(dataset.train.labels, workers, alpha=config.data.alpha, seed=config.seed)
         held = np.concatenate([parts[k] for k in held_by(rank, workers, replication)])
@@ -75,7 +76,7 @@ class OwnBatches:
         return cls(replica, Block(rank, 0, config.data.batch_size, batches), config.make_task())
 
     def next_gradient(self) -> dict[int, float]:
-        """Leave the gradient of the next batch in the replica; return its mean loss, by number of the block."""
+        """Leave the gradient of the next batch in the replica; return the batch's mean loss, by number of the block."""
         (block,), replica = self.blocks, self.replica
         x, y = next(block.batches)
         count = self.task.count(y)  # y is counted before it is copied to a GPU, where counting would wait
@@ -107,16 +108,16 @@ class CommonBatch:
         ready: Callable[[int], None],
         step: int = 0,
     ):
-        """Create the source; ``batch`` is the number of samples of all blocks, ``ready`` is called with a block's
-        number when its gradient is complete, and ``step`` is the first step."""
+        """``batch`` is the number of samples of all blocks of all ranks together. ``ready`` is called with a block's
+        number when the block's gradient is complete. ``step`` is the number of the first step."""
         self.task = task
         self.replica, self.blocks, self.batch, self.seed, self.ready = replica, blocks, batch, seed, ready
         self.samples = sum(block.samples for block in blocks)
-        """Number of samples of one gradient; with redundancy more than data.batch_size."""
+        """Number of samples of one gradient. If several ranks compute each block, this is more than data.batch_size."""
         self.weights = {block.number: block.samples for block in blocks}
         """Weight of each block's loss in the loss of all ranks."""
         self.step = step
-        torch.backends.cudnn.deterministic = True  # all ranks get the same gradient of a block, bit for bit
+        torch.backends.cudnn.deterministic = True  # a block's gradient must be the same on all ranks, bit for bit
 
     @classmethod
     def of(
@@ -129,8 +130,8 @@ class CommonBatch:
         first: int = 0,
         most: int | None = None,
     ):
-        """Take the algorithm's blocks of batches of ``ranks`` times data.batch_size samples, from number ``first`` on;
-        at most ``most`` samples of each block."""
+        """Return a source of gradients of the algorithm's blocks, from batch number ``first`` on. A batch has ``ranks``
+        times data.batch_size samples. Only the first ``most`` samples of each block are used, or all if None."""
         size = ranks * config.data.batch_size
         check_common_batch(config, size, algorithm)
         everything = np.arange(len(dataset.train))
@@ -164,7 +165,7 @@ class CommonBatch:
         return losses
 
     def skip(self):
-        """Pass over the blocks of the next batch."""
+        """Skip the next batch, without computing its gradients."""
         for block in self.blocks:
             next(block.batches)
         self.step += 1
@@ -212,10 +213,10 @@ def check_common_batch(config: Config, size: int, algorithm: CommonBatchAlgorith
 def step_alone(
     config: Config, dataset: Dataset, model: torch.nn.Module, on_each_gradient: Callable[[], None] | None = None
 ) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Return the two parts of a training step of one rank without any communication, the gradient and the update, to
-    measure their times.
+    """Return two functions, whose times can then be measured: one computes the gradient of a training step of one rank,
+    the other updates the model. Neither communicates.
 
-    ``on_each_gradient`` is called whenever backward has finished the gradient of a parameter.
+    ``on_each_gradient`` is called each time the backward pass has finished the gradient of a parameter.
     """
     replica = Replica(model, getattr(torch, config.dtype), flat_gradients=False)
     if on_each_gradient is not None:

@@ -20,7 +20,8 @@ from grsgd.text import printable
 def load_data(config: Config) -> Dataset:
     """Load the part of the data that ``config`` names; raises ConfigError or DataError.
 
-    A batch may be larger than a rank's part of the data, which it then holds several times, but not than all data.
+    A batch may be larger than a rank's part of the data, whose samples are then in the batch several times. A batch
+    larger than all training data is an error.
     """
     chosen = config.data
     try:
@@ -43,8 +44,8 @@ def load_data(config: Config) -> Dataset:
 
 
 def check_targets(config: Config, dataset: Dataset):
-    """Raise ConfigError if the task needs other targets than the data have, and for shards by class of data without
-    classes."""
+    """Raise ConfigError if the task needs another kind of targets than the data have, or if options on classes are
+    given for data without classes."""
     kind, name = config.make_task().targets, config.data.name
     if kind not in (None, dataset.targets):
         raise ConfigError(
@@ -66,14 +67,16 @@ OWN = {
     "optimizer": "optimizers",
     "schedule": "schedules",
 }
-"""Sections whose name may be a part of the user's own, and the kind of the part."""
+"""Sections of the configuration whose ``name`` may be the user's own code (``FILE.py:NAME``), and the kind of that code
+in `grsgd.outside`."""
 
 
 @contextmanager
 def in_own_code(config: Config, elsewhere: str | None = None):
     """Turn an exception from the user's own code into a ConfigError that names file and line.
 
-    ``elsewhere`` begins the line of any other exception; if it is None, other exceptions are raised unchanged.
+    An exception from other code becomes a ConfigError that begins with ``elsewhere``; if this is None, the exception is
+    raised unchanged.
     """
     try:
         yield
@@ -92,10 +95,10 @@ def in_own_code(config: Config, elsewhere: str | None = None):
 
 
 class Images(NamedTuple):
-    """Properties of images, or texts, that a network must know."""
+    """Shape and number of classes of images or texts, which determine the layers of a network."""
 
     shape: tuple[int, ...]
-    """Shape (channels, height, width) of images, (places,) of text."""
+    """Shape of one sample: (channels, height, width) of an image, (places,) of a text."""
     classes: int
 
 
@@ -109,13 +112,13 @@ def images_of(config: Config) -> Images:
 
 
 def build_model(config: Config, images: Dataset | Images, device: torch.device) -> torch.nn.Module:
-    """Build the model of ``config`` as every rank starts with it; raises ConfigError."""
+    """Build the model of ``config``, with the weights that every rank starts with; raises ConfigError."""
     seed_torch(device, Purpose.INITIAL_MODEL, config.seed)
     try:
         with in_own_code(config):
             model = zoo.build(config.model.name, images.shape, images.classes, **config.model.options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"model.name = {config.model.name!r}: {error}") from None
-    except RuntimeError as error:  # torch raises it for sizes beyond any memory
+    except RuntimeError as error:  # torch raises RuntimeError for sizes that exceed any memory
         raise ConfigError(f"model.name = {config.model.name!r}: {printable(str(error), 200)}") from error
     return model.to(device)

@@ -1,4 +1,4 @@
-"""Models that runs have saved, as torch models: ``load_model``, and the measurements of ``grsgd evaluate``."""
+"""Loading of models that runs have saved (``load_model``), and their evaluation (``grsgd evaluate``)."""
 
 import hashlib
 import io
@@ -42,14 +42,14 @@ class ModelSource(NamedTuple):
     """File and configuration from which a model is made."""
 
     path: Path
-    """Path of the file with the model's state dict."""
+    """Path of the file that holds the model's state dict."""
     content: bytes
     """The bytes of the file at ``path``."""
     config: Config
     run: Run | None
     """The run of ``config``; None if ``config`` is from a TOML file."""
     warning: str | None
-    """Warning of one line, to be printed before the model is used; None if there is nothing to warn of."""
+    """One-line warning to print before the model is used, or None."""
 
 
 def load_model(
@@ -60,27 +60,30 @@ def load_model(
     Parameters
     ----------
     path
-        A run file, which names its model; or a file with a state dict, together with ``config``.
+        A run file, in which the path of the saved model is recorded; or a file with a state dict, which needs
+        ``config``.
     config
-        The configuration of the run, as a TOML file or its run file, from which the network is built. The data set need
-        not exist, unless a TOML file names a set of unknown shape, such as an imagefolder.
+        A TOML file or a run file with the configuration from which the network is built. The data set is needed only if
+        a TOML file names data of unknown shape, such as an imagefolder.
     best
         With a run file: whether to load the model that tested best, and not the final one.
     trust
-        Whether code that a run file's configuration names may run: code of a model, and of data if the run file does
-        not record their shape. The code is compared with the run's record of it. A TOML file may name any code.
+        Whether Python code that a run file names may be imported: code of a model, and code of a data set if the run
+        file does not record the data's shape. The code must equal the copy in the run file. Code that a TOML file names
+        is always imported.
 
     Returns
     -------
     torch.nn.Module
-        Maps images, of the configuration's dtype and normalised as the data set is, [b, channels, height, width], to
-        logits [b, classes]; `gpt` maps tokens, int64 [b, places], to logits [b, places, tokens].
+        Model that maps images [b, channels, height, width] to logits [b, classes]. Images have the configuration's
+        dtype, and are normalised as in the data set. `gpt` maps tokens, int64 [b, places], to logits [b, places,
+        tokens].
 
     Raises
     ------
     UsageError
-        In one line, if a file is missing or of another kind, does not fit the network, or has changed since the run
-        saved it; and for code that a run file names, without ``trust`` or after the code has changed.
+        If a file is missing or of another kind, does not fit the network, or has changed since the run saved it. Also
+        if a run file names Python code, and ``trust`` is False or the code has changed.
     """
     with found(path, config, best=best, is_tested=False, trust=trust) as source:
         with torch.random.fork_rng(devices=[]):  # building a network draws its first weights
@@ -101,7 +104,8 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(path, config=None, overrides: Sequence[str] = (), best: bool = False, trust: bool = False) -> Evaluation:
-    """Test a model, found as `load_model` finds it, on the test data of its configuration with ``overrides``.
+    """Evaluate a model, which is found as by `load_model`, on the test data of its configuration. ``overrides`` are
+    changes of the configuration, such as ``data.dir=/scratch``.
 
     If ``path`` is a run file, the test data are cut into the same batches as in the run, so that the result is the
     number that the run recorded. Raises UsageError.
@@ -125,12 +129,13 @@ def evaluate(path, config=None, overrides: Sequence[str] = (), best: bool = Fals
 def found(
     path, config=None, overrides: Sequence[str] = (), best: bool = False, is_tested: bool = True, trust: bool = False
 ) -> Iterator[ModelSource]:
-    """Find the source of a model: by a run file, or by a model and its configuration or run file; raises UsageError.
-    ``is_tested`` says whether the model is to be tested, which needs its task.
+    """Find the source of a model. ``path`` is a run file; or it is a file with a state dict, and ``config`` is its
+    configuration or run file. ``is_tested`` says whether the model will be tested, so that its task is needed. Raises
+    UsageError.
 
-    If only the run file says where the model is, a model file that has changed since the run is refused. In the
-    ``with`` block, Python code that a run file names is imported only with ``trust``, and only if it equals the copy of
-    the code in the run file. ``overrides`` come from the user.
+    If ``path`` is a run file, a model file that has changed since the run is refused. In the ``with`` block, Python
+    code that a run file names is imported only with ``trust``, and only if it equals the copy of the code in the run
+    file. Code that ``overrides`` name is imported without ``trust``, because the user has given them.
     """
     if config is None and not is_run_file(path):
         raise ModelError(f"{path}: is not a run file: name the configuration of the model, or its run file, after it")
@@ -141,7 +146,8 @@ def found(
 
 
 def names_of(path, run: Run, overrides: Sequence[str], trust: bool):
-    """Return the context that looks up code named in a run file; ``overrides`` are not from the file."""
+    """Return the context in which Python code named in a run file is found and checked; code named in ``overrides`` is
+    not checked."""
     own = {}
     for override in overrides:
         apply(override, own)
@@ -150,7 +156,7 @@ def names_of(path, run: Run, overrides: Sequence[str], trust: bool):
 
 
 def source_of(path, config, best: bool, settings: Config, run: Run | None) -> ModelSource:
-    """Read the model of ``path``, whose configuration is ``settings``, from ``config`` or the run; raises
+    """Read the model file to which ``path`` leads, and return it with its configuration ``settings``; raises
     UsageError."""
     if is_run_file(path):
         file, sha256 = saved_model(path, run if config is None else load_run(path), best)
@@ -168,7 +174,7 @@ def source_of(path, config, best: bool, settings: Config, run: Run | None) -> Mo
 def read_file(path) -> bytes:
     with naming(path):
         target = target_of(path)
-        # this counts a sparse file, too, which takes no disk
+        # a sparse file, which takes little disk, would also need this memory
         if (size := target.stat().st_size) > (free := available()):
             raise ValueError(f"holds {human_bytes(size)}, and {human_bytes(free)} of memory are free")
         return target.read_bytes()
@@ -182,10 +188,11 @@ def is_run_file(path) -> bool:
 
 
 def configuration(path, overrides: Sequence[str], is_tested: bool) -> tuple[dict, Run | None]:
-    """Read a configuration from a TOML file or a run file, and return it with the run, if any; raises UsageError.
+    """Read a configuration from a TOML file or a run file. Return it with the run, or with None for a TOML file. Raises
+    UsageError.
 
-    The algorithm and the learning-rate schedule are replaced by defaults, and so is the task if the model is not
-    tested: they are not needed, and a user's own algorithm, schedule or task may be in a file that is gone.
+    The algorithm and the learning-rate schedule are replaced by defaults, and so is the task unless ``is_tested``. They
+    are not needed, and the file of a user's own algorithm, schedule or task may no longer exist.
     """
     run = load_run(path) if is_run_file(path) else None
     if run:
@@ -206,7 +213,7 @@ def configuration(path, overrides: Sequence[str], is_tested: bool) -> tuple[dict
 def saved_model(path, run: Run, best: bool) -> tuple[Path, str]:
     """Return the file in which a run has saved its model, and the file's recorded digest; raises ModelError.
 
-    A file that has been moved is looked for next to the run file.
+    If the model file is no longer at its recorded path, it is looked for next to the run file.
     """
     name, other = ("best_model", "model") if best else ("model", "best_model")
     file, sha256 = (run.attributes.get(f"{name}_{what}") for what in ("file", "sha256"))
@@ -246,7 +253,7 @@ def filled(images: Dataset | Images, source: ModelSource) -> torch.nn.Module:
     check_fit(model, state, source)
     try:
         model.load_state_dict(state)
-    except (RuntimeError, TypeError) as error:  # tensors of unusual kinds raise these errors
+    except (RuntimeError, TypeError) as error:  # load_state_dict() raises these for unusual tensors
         raise does_not_fit(source, printable(str(error), 200)) from None
     return model
 
@@ -283,7 +290,8 @@ def state_in(path: Path, content: bytes) -> dict[str, torch.Tensor]:
 
 
 def check_plain(path: Path, content: bytes):
-    """Raise ModelError for a zip file that stands for more bytes than it has: torch compresses none."""
+    """Raise ModelError for a zip file that is compressed, or claims to hold more bytes than it has; torch writes
+    neither."""
     with suppress(zipfile.BadZipFile, NotImplementedError), zipfile.ZipFile(io.BytesIO(content)) as archive:
         entries = archive.infolist()
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):

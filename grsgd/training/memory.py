@@ -13,7 +13,7 @@ from grsgd.runs.numbers import human_bytes
 from grsgd.training.inputs import Images, build_model
 
 MODEL_SIZED_ARRAYS = 10
-"""About the number of arrays of the model's size per rank: parameters, gradients, momenta, messages."""
+"""Approximate number of arrays of the model's size that a rank holds: parameters, gradients, momenta, messages."""
 
 
 def blueprint(config: Config, images: Dataset | Images) -> torch.nn.Module:
@@ -23,10 +23,11 @@ def blueprint(config: Config, images: Dataset | Images) -> torch.nn.Module:
 
 
 def rank_bytes(model: torch.nn.Module, config: Config, ranks: int) -> int:
-    """Return about the bytes of all arrays of the size of ``model`` on a rank: parameters, gradients, and the arrays of
-    the optimizer and the algorithm.
+    """Return the approximate number of bytes of all arrays of the size of ``model`` on a rank: parameters, gradients,
+    and the arrays of the optimizer and the algorithm.
 
-    The number is rather too small: measurements found 2 to 7 more such arrays in MPI, evaluation and the allocator.
+    The number is rather too small: measurements found 2 to 7 more arrays of the model's size in MPI, evaluation and the
+    allocator.
     """
     itemsize = getattr(torch, config.dtype).itemsize
     algorithm, arrays = config.algorithm_class, MODEL_SIZED_ARRAYS
@@ -38,7 +39,7 @@ def rank_bytes(model: torch.nn.Module, config: Config, ranks: int) -> int:
 def check_fits(config: Config, dataset: Dataset, ranks: int, local_ranks: int, device: torch.device):
     """Raise ConfigError if the arrays that the ranks of this host are about to allocate exceed the available memory.
 
-    ``ranks`` counts the ranks of the job, ``local_ranks`` the ranks on this host.
+    ``ranks`` is the number of ranks of the job, and ``local_ranks`` is the number of ranks on this host.
     """
     model = blueprint(config, dataset)
     each, sharing, where = rank_bytes(model, config, ranks), local_ranks, "on this host"

@@ -13,17 +13,17 @@ from grsgd.errors import ConfigError
 from grsgd.options import check_kind
 
 NOT_FOR_RUNS = {
-    torch.optim.LBFGS: "it computes several gradients per step, a run only one",
+    torch.optim.LBFGS: "it computes several gradients per step, but a run computes one",
     torch.optim.SparseAdam: "it needs sparse gradients, which no model of a run has",
 }
-"""Optimizers of torch that no run can have, each with the reason."""
+"""Optimizers of torch that cannot be used in a run, each with the reason."""
 
 
 def build_optimizer(wanted: Optimizer, parameters) -> torch.optim.Optimizer:
     """Build the torch optimizer; raises ConfigError for a name or an argument that torch does not take.
 
-    With ``clip`` its ``step()`` first clips the gradient that it applies. If gradients are sent, this is the mean
-    gradient of all ranks, the same on all of them; otherwise it is the rank's own gradient.
+    With ``clip``, ``step()`` first clips the gradient that it applies. With an algorithm that sends gradients, this is
+    the mean gradient of all ranks; otherwise it is the rank's own gradient.
     """
     classes = optimizers_of_torch()
     if outside.is_outside(wanted.name):
@@ -81,7 +81,7 @@ def is_optimizer(value) -> bool:
 
 @cache
 def never_compiled(cls: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
-    """Return the same optimizer class without torch's wrappers for compiling.
+    """Return a subclass of ``cls`` whose methods lack torch's wrappers for `torch.compile`.
 
     The wrappers import torch's compiler when the optimizer is made and in every step, to exclude the optimizer from
     compilation. This import takes as long as the import of torch.

@@ -1,8 +1,8 @@
 """Progress of a run, in samples summed over all ranks, and its end.
 
 Learning-rate schedules, snapshots and the end of a run depend on the number of samples of all ranks, so that an epoch
-means the same for synchronous and asynchronous algorithms. Ranks in lockstep compute the count. Ranks that do not wait
-for each other report to rank 0, which adds the reports up; the other ranks never wait for an answer.
+means the same for synchronous and asynchronous algorithms. Ranks in lockstep, which all take the same steps, compute
+this number. Other ranks report their samples to rank 0, which adds them up; no rank waits for the sum.
 """
 
 import math
@@ -19,18 +19,18 @@ from grsgd.comm.pollables import Signal
 from grsgd.config import Config
 
 RESOLUTION = 1000
-"""About the number of reports of a rank in a run of known length."""
+"""Approximate number of reports that a rank sends in a run whose length in samples is known."""
 EARLY_MARKS = 6
-"""Number of marks in a run in real time before the first of the evenly spread marks."""
+"""Number of early marks (`Marks`) in a run in real time."""
 MOST_MARKS = 10**6
-"""Largest number of marks of a run from which another run goes on."""
+"""Largest number of marks of an earlier run from which this run goes on."""
 
 
 class Marks:
-    """``count`` marks, evenly spread over a run; the last mark is its ``end``. ``early`` more marks lie before them, at
-    1/2, 1/4, 1/8 ... of the first: a run that is ended long before its time then has a curve, too.
+    """Marks: points of a run at which a snapshot is taken. ``count`` marks are evenly spread; the last is the ``end``.
+    ``early`` more marks are at 1/2, 1/4, 1/8 ... of the first, for the curve of a run that is stopped early.
 
-    ``in_seconds`` says whether values are seconds; otherwise they are samples.
+    ``in_seconds`` says whether marks are counted in seconds; otherwise they are counted in samples.
     """
 
     def __init__(self, end: float, count: int, early: int = 0, in_seconds: bool = False, shift: int = 0):
@@ -50,8 +50,8 @@ class Marks:
         return self.shift + self.early + self.count
 
     def due(self, value: float) -> int:
-        """Return the number of marks between ``value`` of the last call and ``value`` of this call; the mark at the end
-        of the run does not count."""
+        """Return the number of marks from ``value`` at the last call to ``value`` now, without the mark at the end of
+        the run."""
         before = self.passed
         self.passed = max(before, self.shift + self.reached(value))
         return self.passed - before
@@ -63,7 +63,7 @@ class Marks:
         return self.early + reached if reached else early
 
     def state(self) -> dict:
-        """Return the state of these marks, which `go_on` needs in a run that goes on."""
+        """Return the state that `go_on` needs in a later run which continues this run."""
         return {name: getattr(self, name) for name in ("end", "count", "early", "in_seconds", "shift")}
 
     def go_on(self, state: dict, samples: int, seconds: float, early: int) -> int:
@@ -82,7 +82,7 @@ class Marks:
         return min(had, early) + max(self.early - would_have_had, 0)
 
     def check(self):
-        """Raise TypeError or ValueError for numbers of marks that no run has: counting them would take for ever."""
+        """Raise TypeError or ValueError for impossible numbers of marks, for which `reached` would run for ever."""
         counts = {"count": (1, MOST_MARKS), "early": (0, EARLY_MARKS), "shift": (-MOST_MARKS, MOST_MARKS)}
         for name, (least, most) in counts.items():
             if not least <= operator.index(getattr(self, name)) <= most:
@@ -102,7 +102,7 @@ class Marks:
 class Progress:
     """One rank's view of the run's progress. The run ends at ``end`` samples, or ``seconds`` after its start.
 
-    This class communicates nothing: it is for algorithms that know the progress and report it by `note_steps`.
+    This class sends no messages. It is for algorithms that themselves know the progress, and call `note_steps`.
     """
 
     remembers: tuple[str, ...] = ("samples", "own")
@@ -125,12 +125,11 @@ class Progress:
         self.samples_per_step = samples_per_step
         self.samples = 0
         self.ahead = 0
-        """Number of samples in ``samples`` that are only assumed: other ranks are expected to have processed them by
-        now."""
+        """Number of samples in ``samples`` that other ranks are only expected to have processed by now."""
         self.own = 0
         self.began = 0.0
         self.elapsed_before = 0.0
-        """Seconds that the run has taken before this process."""
+        """Seconds that the run had taken before this process began or resumed it."""
         self.marks = Marks(end if end is not None else seconds, snapshots, early_marks, in_seconds=end is None)
 
     def start(self):
@@ -138,31 +137,31 @@ class Progress:
         self.began = self.driver.clock() - self.elapsed_before
 
     def begin(self):
-        """Begin background activities before the first step, and again after each `finish` except the last."""
+        """Begin background activities; called before the first step, and again after each rest."""
 
     def state(self) -> dict[str, int]:
         """Return the state that `restore` needs, in addition to the marks and the time."""
         return {name: getattr(self, name) for name in self.remembers}
 
     def skip(self, steps: int, batch: int, ranks: int):
-        """Go on as after ``steps`` steps of each of ``ranks`` ranks, with batches of ``batch`` samples."""
+        """Set the progress as after ``steps`` steps of each of ``ranks`` ranks, with batches of ``batch`` samples."""
         self.own = steps * batch
         self.samples = self.own * ranks
 
     def restore(self, state: dict[str, int]):
-        """Continue from the state of another process."""
+        """Set the state to the result of `state` in another process."""
         for name in self.remembers:
             setattr(self, name, state[name])
 
     steps = 0
-    """Number of steps of all ranks, if they all take the same number."""
+    """Number of steps that each rank has taken, if all ranks take the same number; else 0."""
     counts = np.zeros(0, np.int64)
     """Number of samples of each rank, if ranks are counted separately."""
 
     def go_on(self, comm, furthest) -> int:
-        """Go on with the ranks of ``comm``, at the progress of the ``furthest`` of them
-        (`grsgd.training.regroup.HowFar`). Returns the number of batches that this rank has used up, so that a new
-        process of the rank continues with the next batch."""
+        """Go on with the ranks of ``comm`` from the progress ``furthest``, the largest of any rank
+        (`grsgd.training.regroup.HowFar`). Return the number of batches that this rank has used, with which a new
+        process of the rank goes on."""
         raise NotImplementedError
 
     def advance(self, samples: int):
@@ -171,33 +170,33 @@ class Progress:
 
     @property
     def trained(self) -> int:
-        """Number of samples that have certainly been trained on; this number goes into the run file."""
+        """Number of samples that have certainly been processed; the run file has this number."""
         return self.samples - self.ahead
 
     def note_steps(self, steps: int, ahead: int = 0):
-        """Record that the model contains ``steps`` steps of all ranks together; the last ``ahead`` of them are only
-        assumed."""
+        """Record that the model has had ``steps`` steps of all ranks together; the last ``ahead`` steps are only
+        expected."""
         self.samples, self.ahead = steps * self.samples_per_step, ahead * self.samples_per_step
 
     def elapsed(self) -> float:
         return self.driver.clock() - self.began
 
     def share(self) -> float:
-        """Return the completed share of the run; 1 at its end."""
+        """Return the share of the run that is completed; 1 at the run's end."""
         return self.samples / self.end if self.end is not None else self.elapsed() / self.seconds
 
     def decide(self):
-        """Schedule, called before each step, that returns (whether the run has ended, the number of marks passed since
-        the last call)."""
+        """Return (whether the run has ended, the number of marks passed since the last call); a schedule (a generator
+        that yields the objects it waits for), run before each step."""
         if self.end is not None:
             return self.samples >= self.end, self.marks.due(self.samples)
         elapsed = self.elapsed()
         return elapsed >= self.seconds, self.marks.due(elapsed)
-        # the next line is never reached, but makes this method a generator, as `decide` is if ranks exchange messages
+        # the next line is never reached; it makes this method a generator, as `decide` is in the subclasses
         yield
 
     def finish(self):
-        """Schedule, called after the last step or before a rest, that makes ``samples`` exact."""
+        """Make ``samples`` exact; a schedule, run after the last step and before a rest."""
         yield from ()
 
 
@@ -210,8 +209,8 @@ class Lockstep(Progress):
         super().__init__(*args)
         self.step = 0
         self.absent = 0
-        """Ranks without a share in the step under way, because their processes have joined during it."""
-        self.meeting = 1  # the step before which rank 0 tells the time, if the length of the run is in seconds
+        """Number of ranks without a gradient in the present step, because their processes joined during the step."""
+        self.meeting = 1  # next step at which rank 0 decides, in a run of given seconds
 
     def advance(self, samples):
         super().advance(samples)
@@ -238,8 +237,8 @@ class Lockstep(Progress):
             return (yield from super().decide())
         if self.step < self.meeting:
             return False, 0
-        # Clocks differ, so rank 0 decides for all ranks, at the same step. It also decides the next meeting: half-way
-        # to the end or to the next mark. So meetings are rare at first, and the end is met within a step or two.
+        # Clocks differ, so rank 0 decides for all ranks. It also chooses the step of the next decision, half-way to the
+        # end or to the next mark. So decisions are rare at first, and the end comes at most two steps late.
         ended, due = yield from super().decide()
         left = min(self.seconds, self.marks.next) - self.elapsed()
         steps_left = left * self.step / max(self.elapsed(), 1e-9)
@@ -250,7 +249,7 @@ class Lockstep(Progress):
 
 
 class FreeRunning(Progress):
-    """Progress of ranks that count their own samples; rank 0 adds up the other ranks' reports and returns the total."""
+    """Progress of ranks that count their own samples and report them to rank 0, which answers with the sum."""
 
     remembers = ("samples", "own", "reported")
 
@@ -285,7 +284,7 @@ class FreeRunning(Progress):
             yield self.activity
 
     def _report(self):
-        """Schedule, run in the background of every rank except rank 0, that reports this rank's samples to rank 0."""
+        """Report this rank's samples to rank 0; a schedule, run in the background of every rank except rank 0."""
         total = np.zeros(1, np.int64)
         while True:
             yield self.news
@@ -299,8 +298,8 @@ class FreeRunning(Progress):
                 return
 
     def _add_up(self):
-        """Schedule, run in the background of rank 0, that adds up the reports, and answers with the sum. The last
-        answer to each rank waits for all ranks, so that this answer is exact."""
+        """Add up the ranks' reports, and answer with the sum; a schedule, run in the background of rank 0. The last
+        answer to each rank is sent after the last report of all ranks, so that it is exact."""
         report = np.zeros(3, np.int64)
         training = self.comm.size - 1
         answers = []
@@ -318,9 +317,9 @@ class FreeRunning(Progress):
 
 
 class Counted(Progress):
-    """Progress of ranks that each keep the last known samples of all ranks, and tell the others in turn. So no single
-    rank is needed, and the work of a rank that dies is not forgotten. If another process takes its place, at most the
-    samples since its last report are missing.
+    """Progress of ranks that each keep the last known number of samples of every rank, and report these numbers to one
+    rank after the other. So any rank may die, and its samples still count. If another process takes the rank, only the
+    samples since the rank's last report are missing.
     """
 
     def __init__(self, *args):
@@ -352,7 +351,7 @@ class Counted(Progress):
             self.reports += 1
 
     def take(self, counts: np.ndarray):
-        """Set the samples of each rank to ``counts``, which another rank has counted."""
+        """Set the number of samples of each rank to ``counts``, as another rank knows them."""
         self.counts[:] = counts
         self.samples = int(self.counts.sum())
 
@@ -368,9 +367,9 @@ class Counted(Progress):
             self._sending.append(Tolerant(self.comm.Isend(report, rank, tags.PROGRESS_REPORT), report))
 
     def _learn(self):
-        """Schedule, run in the background without end, that receives reports of progress. A new start goes on with the
-        receive that is posted already."""
-        others = np.arange(self.comm.size) != self.comm.rank  # this rank's own count is changed by the trainer alone
+        """Receive reports of progress for ever; a schedule, run in the background. If it is started again, it waits for
+        the receive that is already posted."""
+        others = np.arange(self.comm.size) != self.comm.rank  # only the trainer changes this rank's own count
         while True:
             self._receiving = self._receiving or self.comm.Irecv(self._report, ANY_RANK, tags.PROGRESS_REPORT)
             yield self._receiving
@@ -385,7 +384,7 @@ def make_progress(
     """Return a rank's progress.
 
     ``samples`` is the number of training samples, ``workers`` the number of ranks that train. ``is_known`` says whether
-    the algorithm reports the progress; ``early_marks`` is as for `Marks`.
+    the algorithm reports the progress. ``early_marks`` is ``early`` of `Marks`.
     """
     kind = Progress if is_known else Lockstep if config.traits.synchronous else FreeRunning
     if context.membership is not None and kind is FreeRunning:

@@ -1,4 +1,4 @@
-"""State that a rank needs to go on: everything on which its next steps and its run file depend.
+"""State of a rank for a checkpoint: everything on which the rank's next steps and the run file depend.
 
 A state is a tree of dicts whose leaves are arrays and values that JSON can hold. The state shares no memory with the
 rank.
@@ -48,7 +48,8 @@ def state_of(trainer: Trainer) -> dict:
 def restore(trainer: Trainer, state: dict, samples: int, seconds: float):
     """Set the state of a rank that has not taken a step yet, and whose algorithm has started.
 
-    ``samples`` and ``seconds`` are the largest progress that any rank knows, so they are the same on all ranks.
+    ``samples`` and ``seconds`` are the progress of the run, the largest that any rank knows; they are the same on all
+    ranks.
     """
     replica, model = trainer.replica, state["model"]
     fill(replica.params, model["parameters"])
@@ -75,21 +76,23 @@ def restore(trainer: Trainer, state: dict, samples: int, seconds: float):
     marks = state["curve"]["marks"]
     curve.early = trainer.progress.marks.go_on(marks, samples, seconds, state["curve"]["early"])
     trainer.computing.go_on_from(trainer.totals.steps, trainer.algorithm)
-    restore_streams(trainer, state["streams"])  # streams come last, because making the batches has drawn from them
+    restore_streams(trainer, state["streams"])  # random streams come last, because the lines above draw from them
 
 
 # ---- parts
 
 
 def result_of(trainer: Trainer) -> dict:
-    """Return the parameters that count in the average of all ranks, if they differ from the replica's."""
+    """Return the parameters with which this rank enters the average of all ranks, if they differ from the replica's
+    parameters."""
     parameters, _ = trainer.algorithm.snapshot()
     is_own = torch.equal(parameters, trainer.replica.params.tensor)
     return {} if is_own else {"parameters": array_of(parameters)}
 
 
 def state_of_optimizer(optimizer: torch.optim.Optimizer) -> dict:
-    """Return the optimizer's state of each parameter, by the parameter's number, and its groups."""
+    """Return the state that the optimizer keeps for each parameter, by the parameter's number, and the optimizer's
+    parameter groups."""
     whole = optimizer.state_dict()
     remembered = {
         str(number): {name: value_of(value) for name, value in of_one.items()}
@@ -113,7 +116,7 @@ def with_tensors(values: dict) -> dict:
 
 
 def state_of_streams(trainer: Trainer) -> dict:
-    """Return the states of the random streams: the algorithm's, and torch's, from which models draw."""
+    """Return the states of the random generators of the algorithm and of torch; models draw from torch's generators."""
     streams = {"algorithm": trainer.algorithm.rng.bit_generator.state, "torch": torch.get_rng_state().numpy().copy()}
     if trainer.replica.device.type == "cuda":
         streams["cuda"] = torch.cuda.get_rng_state(trainer.replica.device).numpy().copy()

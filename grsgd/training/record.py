@@ -27,7 +27,7 @@ class RankMeasurements:
     early: int
     measured: dict[str, float]
     traffic: np.ndarray
-    """Sent payload, headers and messages for each receiver, in the rows of `Traffic.rows`."""
+    """Rows (receiver, bytes of payload, bytes of headers, number of messages) as from `Traffic.rows`."""
     sent_once: int
     repaired: int
     lost: int
@@ -41,7 +41,7 @@ class RankMeasurements:
         """Return the record of a trainer; ``interface`` has the bytes that the network interfaces of this rank's host
         have sent and received."""
         traffic = trainer.comm.traffic
-        # numbers are read before moments, as the trainer may be taking a snapshot
+        # numbers come first: a snapshot that is taken meanwhile adds its moment first
         numbers = list(trainer.snapshots.numbers)
         return cls(
             list(trainer.snapshots.moments),
@@ -66,13 +66,15 @@ class RankMeasurements:
 
     @classmethod
     def of_nothing(cls) -> "RankMeasurements":
-        """Return the record of a rank that did not answer: no traffic, no steps, and unknown times."""
+        """Return the record for a rank that did not send its measurements: no traffic, no steps, and unknown times
+        (NaN)."""
         nothing = {key: 0 if key in ("steps", "samples") else math.nan for key in asdict(RankTotals())}
         return cls([], [], [], 0, nothing, np.zeros((0, 4), np.int64), 0, 0, 0, {}, [], NOT_COUNTED, {})
 
 
 def marks_of(records: list[RankMeasurements], reason: str) -> list[int]:
-    """Return the marks of the curve of a run that ended for ``reason``: the common marks of all records with marks."""
+    """Return the marks of the curve of a run that ended for ``reason``: the marks at which all ranks with snapshots
+    have one (`common_marks`)."""
     answered = [record for record in records if record.moments]
     early = max((record.early for record in answered), default=0)
     return common_marks([record.numbers for record in answered], early if reason in STOP_CRITERIA else 0)
@@ -81,11 +83,11 @@ def marks_of(records: list[RankMeasurements], reason: str) -> list[int]:
 def assemble(
     records: list[RankMeasurements], attributes: dict, qualities: list[Quality] = (), final: Quality | None = None
 ) -> Run:
-    """Return the run of all ranks' records, ascending by rank.
+    """Return the run that is made of ``records``, all ranks' measurements by ascending rank.
 
-    The curve has the marks at which every rank with snapshots has one. Further arrays of algorithms come from the first
-    rank that has them. ``qualities`` are the evaluated qualities at the first of these marks; ``final`` is the quality
-    of the final model.
+    The curve has a row per mark of `marks_of`. ``qualities`` has the quality at each of these marks, or only at the
+    first marks if evaluation was stopped; ``final`` is the quality of the final model. An extra array of the algorithm
+    comes from the lowest rank that has it.
     """
     answered = [record for record in records if record.moments]
     marks = marks_of(records, attributes["reason"])
@@ -126,7 +128,8 @@ def assemble(
 
 
 def fitting(extra: dict) -> tuple[dict, list[str]]:
-    """Return the algorithms' arrays that fit into a run file, and a line for every array that does not."""
+    """Return the extra arrays of the algorithm that fit into a run file, and a warning for each array that does not
+    fit."""
     fits, left_out = {}, []
     for name, kept in extra.items():
         try:
@@ -142,7 +145,8 @@ def fitting(extra: dict) -> tuple[dict, list[str]]:
 
 
 def traffic_of(records: list[RankMeasurements]) -> dict[str, np.ndarray]:
-    """Return the bytes that every rank sent to every other, and each rank's total, with a multicast counted once."""
+    """Return matrices [sender, receiver] of the bytes of payload, bytes of headers and messages, and each rank's sum of
+    sent bytes in which a multicast counts once."""
     n = len(records)
     found = {name: np.zeros((n, n), np.int64) for name in ("sent", "headers", "messages")}
     for rank, record in enumerate(records):

@@ -1,4 +1,4 @@
-"""Part of recovery in training, by which a run outlives the end of a process, or of the whole job."""
+"""Base class of recovery, by which a run outlives the death of a process, or the end of the whole job."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,18 +14,19 @@ def do_nothing(_):
 
 
 class Recovery:
-    """Recovery of a rank's trainer; this base class does nothing, for runs that end when the first process dies.
+    """Recovery of one rank, whose methods its trainer calls. This base class recovers nothing; runs that use it end
+    when a process dies.
 
     ``go_on`` is called with the trainer after the algorithm has started, before the first step. In a run from a
     checkpoint, it sets the rank's state to the state in the checkpoint.
     """
 
     has_trained = True
-    """Whether this process has ever trained: a process that has joined a run may find it at its end."""
+    """Whether this process has ever trained; a process that joins a run at its end has not."""
     has_share = True
-    """Whether this rank's gradient has a share in the mean of the step under way."""
+    """Whether this rank's gradient is part of the mean gradient of the present step."""
     knows_the_end = True
-    """Whether a rank that serves, and does not train, knows that the run has ended when the workers stop."""
+    """Whether a rank that serves, and does not train, may conclude that the run has ended when the workers stop."""
     last: Path | None = None
     """The last checkpoint that all ranks have written."""
 
@@ -33,16 +34,16 @@ class Recovery:
         self.go_on = go_on
 
     def context_of(self, context: RankContext) -> RankContext:
-        """Return the context in which the algorithm is made."""
+        """Return the context with which the algorithm is created, in place of ``context``, the trainer's."""
         return context
 
     def attach(self, trainer):
-        """Take part in the training of ``trainer``, which is complete; raises ConfigError."""
+        """Use ``trainer``, whose constructor is at its end, from now on; raises ConfigError."""
         self.trainer = trainer
 
     def take_over(self):
-        """Schedule, called on a process that has just taken over a rank, that gets the state of the rank from other
-        ranks."""
+        """Get the state of the rank from other ranks, on a process that has just taken over the rank. This method is a
+        schedule (a generator that yields the objects it waits for)."""
         yield from ()
 
     def started(self):
@@ -50,56 +51,58 @@ class Recovery:
         self.go_on(self.trainer)
 
     def begun(self):
-        """Record that the algorithm has begun its activities in the background."""
+        """Note that the algorithm has begun its activities in the background."""
 
     def watch(self):
-        """Look for messages of other ranks and for signals; also called while this rank waits."""
+        """Look for messages of other ranks and for signals. The trainer calls this method between steps and while this
+        rank waits."""
 
     def train(self):
-        """Schedule that takes all steps of this rank."""
+        """Take all steps of this rank; a schedule."""
         yield from self.trainer.to_the_end()
 
     def before_step(self, step: int):
-        """Schedule, called before step number ``step``, that returns whether all ranks are to rest in place of the
-        step."""
+        """Return whether all ranks are to rest before step number ``step``; a schedule."""
         yield from ()
         return False
 
     def gradient(self, step: int):
-        """Schedule that leaves the gradient of a step in the replica."""
+        """Leave the gradient of a step in the replica; a schedule."""
         yield from self.trainer.computing.gradient(step)
 
     def guarded(self, hook: Callable) -> Callable:
-        """Return the hook to call in place of ``hook``, a hook of the algorithm."""
+        """Return the hook that the trainer calls in place of ``hook``, a hook of the algorithm."""
         return hook
 
     def leave_steps(self):
-        """Record that this rank takes no step before `at_rest`."""
+        """Note that this rank takes no step before the next call of `at_rest`."""
 
     def at_rest(self, ended: bool):
-        """Schedule, called while no message of the algorithm is under way, that returns whether training is over.
+        """Return whether training is over; a schedule, run while no message of the algorithm is under way.
 
-        ``ended`` says whether this rank has ended its training.
+        ``ended`` says whether this rank has taken its last step.
         """
         yield from ()
         return True
 
     def average(self):
-        """Schedule, called after the last step, that makes all replicas equal to the final model."""
+        """Make all replicas equal to the final model, after the last step; a schedule."""
         yield from self.trainer.average()
 
     def ended(self):
-        """Record that this rank has ended its training, also after an error."""
+        """Note that this rank has ended its training, regularly or after an error."""
 
     def model(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the parameters and buffers of this rank; after training the final ones."""
+        """Return this rank's parameters and buffers, as it enters them into averages; after training, the values after
+        its last step."""
         return self.trainer.algorithm.snapshot()
 
     def go_on_from_checkpoint(self, folder: Path, samples: int, names: tuple[str, str], curve: CurveFile | None):
-        """Record the checkpoint from which the run goes on: its ``folder`` of checkpoints, the samples of all ranks in
-        it, and the ``names`` of its own folder and of its curve's.
+        """Note the checkpoint from which the run goes on. ``folder`` is the folder of all checkpoints, ``samples`` the
+        number of samples of all ranks at the checkpoint, and ``names`` are the names of the checkpoint's folder and of
+        its curve's folder.
 
-        ``curve`` is the checkpoint's curve, if new snapshots can be appended to it.
+        ``curve`` is the checkpoint's curve if new snapshots can be appended to it, else None.
         """
 
     def asks_for_checkpoint(self, reason: str) -> bool:

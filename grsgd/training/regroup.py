@@ -1,7 +1,8 @@
-"""Recovery of ranks that need each other in every step: after a death or a join, all ranks begin again.
+"""Recovery for algorithms in which all ranks need each other in every step: after a process has died or joined, the
+ranks regroup.
 
-All ranks take the average of their models, as in a run from a checkpoint of another number of ranks. The algorithm is
-made anew for the present number of ranks. The step under way is given up; a step that sends gradients is taken again.
+To regroup, all ranks replace their models by the average of the models, and create the algorithm anew for the present
+number of ranks. The interrupted step is given up; with algorithms that send gradients it is taken again.
 """
 
 from dataclasses import replace
@@ -22,13 +23,13 @@ from grsgd.training.trainer import Trainer
 
 
 class HowFar(NamedTuple):
-    """Numbers that each rank tells the others when they meet.
+    """Progress of one rank, which it sends to all other ranks when they regroup.
 
     ``has_trained`` says whether the rank has a model. ``steps`` is the number of steps if all ranks take the same
-    steps, else 0. ``has_gradient`` says whether the rank has its gradient of the next step. ``samples`` counts the
-    samples of all ranks, and ``marks`` the marks that the rank has passed. ``seconds`` is the time since the run began.
-    ``counts`` has the samples of each rank, float64 of shape [ranks], or [0] if ranks do not count the samples of
-    others.
+    steps, else 0. ``has_gradient`` says whether the rank has its gradient of the interrupted step. ``samples`` is the
+    number of samples of all ranks, and ``marks`` the number of marks (points at which a snapshot is taken) that the
+    rank has passed. ``seconds`` is the time since the run began. ``counts`` has the number of samples of each rank,
+    float64 of shape [ranks]; its shape is [0] if ranks do not know these numbers.
     """
 
     has_trained: float
@@ -45,12 +46,11 @@ class HowFar(NamedTuple):
 
 
 HOW_FAR_NUMBERS = len(HowFar._fields) - 1
-"""Number of values in a `HowFar`, without the samples of each rank."""
+"""Number of values in a `HowFar`, without ``counts``."""
 
 
 class NoGradient:
-    """Replacement of `KeptGradient` for algorithms that send no gradients: a step that a death has interrupted is
-    computed anew."""
+    """Substitute for `KeptGradient` with algorithms that send no gradients: the interrupted step is computed anew."""
 
     is_there = is_absent = False
 
@@ -61,14 +61,16 @@ class NoGradient:
         """Do nothing, because no rank has kept a gradient."""
 
     def put_back(self) -> bool:
-        """Return False: the gradient is to be computed."""
+        """Return False, because the gradient must be computed."""
         return False
 
 
 class KeptGradient:
-    """Rank's own gradient, with which a step that was broken off while gradients were summed is taken again.
+    """Copy of this rank's gradient, with which the rank takes a step again that was interrupted while gradients were
+    summed.
 
-    No rank then waits for the gradient of a process that has just joined: it has no share in the mean of this step.
+    A process that has just joined has no such gradient. No rank waits for one: the mean of the step is taken over the
+    other ranks.
     """
 
     def __init__(self, gradient: Flat, progress: Progress):
@@ -77,13 +79,13 @@ class KeptGradient:
         self.computed_after = -1
         """Number of steps that had been taken when the gradient was computed."""
         self.weight: float | None = None
-        """Factor with which the gradient is put back; None if the step begins with a new gradient."""
+        """Factor of the gradient when it is put back; None if the next step computes a new gradient."""
         self.is_absent = False
-        """Whether this rank has no share in the mean of the step under way."""
+        """Whether this rank's gradient is not part of the mean of the present step."""
 
     @property
     def is_there(self) -> bool:
-        """Whether the gradient belongs to the step under way."""
+        """Whether the kept gradient belongs to the present step."""
         return self.computed_after == self.progress.steps
 
     def keep(self):
@@ -92,7 +94,8 @@ class KeptGradient:
         self.computed_after, self.is_absent = self.progress.steps, False
 
     def settle(self, have: list[bool]):
-        """Note, after a death, which ranks have their gradient of the step: the mean is taken over these gradients."""
+        """Prepare to take the interrupted step again, if any rank has kept its gradient of the step. ``have`` says for
+        each rank whether it has; the mean is taken over these gradients."""
         self.weight = None
         if any(have):
             self.weight = len(have) / sum(have) if self.is_there else 0.0
@@ -100,8 +103,7 @@ class KeptGradient:
         self.is_absent = self.weight == 0
 
     def put_back(self) -> bool:
-        """If the present step is taken again after a death, restore the kept gradient; return whether it was
-        restored."""
+        """Restore the kept gradient if the present step is taken again; return whether the gradient was restored."""
         weight, self.weight = self.weight, None
         if weight is not None:
             torch.mul(self.copy.tensor, weight, out=self.gradient.tensor)
@@ -109,9 +111,9 @@ class KeptGradient:
 
 
 class Regrouping(Surviving):
-    """Recovery of a rank whose steps need all others: the remaining ranks meet, and begin again together.
+    """Recovery of a rank that regroups with the other remaining ranks after a process has died or joined.
 
-    ``context`` is the context of all ranks, as the trainer has it, with a membership.
+    ``context`` is the trainer's context, with communicators of all ranks and a membership.
     """
 
     tells_all_of_its_end = True
@@ -131,7 +133,8 @@ class Regrouping(Surviving):
         return not self.kept.is_absent
 
     def context_of(self, context: RankContext) -> RankContext:
-        """Return the context of the group only, or of all ranks on a process that has not met the others yet."""
+        """Return the context with communicators of the remaining ranks only. On a process that has not regrouped yet,
+        return ``context``."""
         return self._of_group(context) if self.has_trained else context
 
     def _of_group(self, context: RankContext) -> RankContext:
@@ -142,7 +145,7 @@ class Regrouping(Surviving):
         super().attach(trainer)
         gradient = trainer.replica.grads
         self.kept = NoGradient() if gradient is None else KeptGradient(gradient, trainer.progress)
-        """Keeper of this rank's gradient, for the case that a death interrupts the step."""
+        """Copy of this rank's gradient, in case a death interrupts the step."""
 
     def take_over(self):
         self.membership.begin()
@@ -152,13 +155,13 @@ class Regrouping(Surviving):
         self.group.watch()
 
     def gradient(self, step: int):
-        if not self.kept.put_back():  # if put back, the gradient is applied again
+        if not self.kept.put_back():  # a gradient that was put back is not computed
             yield from super().gradient(step)
             self.kept.keep()
 
     def train(self):
-        """Schedule that takes all steps with the remaining ranks; after a death, or when a process has joined, the
-        ranks regroup."""
+        """Take all steps with the remaining ranks, and regroup whenever a process has died or joined. This method is a
+        schedule (a generator that yields the objects it waits for)."""
         group = self.group
         while True:
             try:
@@ -173,12 +176,13 @@ class Regrouping(Surviving):
                     raise
 
     def regroup(self):
-        """Schedule that begins again from the average of all models, and returns False if another rank has ended its
-        training, so that this rank may end, too.
+        """Regroup: go on with all remaining ranks from the average of their models; a schedule. Returns False if
+        another rank has ended its training, so that this rank ends, too.
 
         Processes that have joined have no model yet. If an algorithm keeps all models equal, models that are a step
-        behind do not count either, so that the average equals the other models bit for bit. Momenta are averaged, too.
-        If the step that was broken off averages gradients, it is taken again as the mean of those already computed.
+        behind are left out of the average, too, so that it equals the other models bit for bit. Momenta are averaged as
+        well. If gradients were averaged in the interrupted step, the step is taken again with the mean of the gradients
+        that ranks have kept.
         """
         group, driver, algorithm = self.group, self.trainer.driver, self.trainer.algorithm
         began = driver.clock()
@@ -211,7 +215,8 @@ class Regrouping(Surviving):
         return HowFar(has_trained, progress.steps, self.kept.is_there, samples, marks, seconds, progress.counts)
 
     def _average_models(self, context: RankContext, counts: list[bool]):
-        """Schedule that gives all ranks the average of the models, buffers and momenta of the ranks in ``counts``."""
+        """Set the model, buffers and momenta of all ranks to the averages over the ranks for which ``counts`` is True;
+        a schedule."""
         replica = self.trainer.replica
         weight, averages = float(counts[context.comm.rank]), []
         flats = replica.params, replica.buffers, momenta(self.trainer)
@@ -219,14 +224,14 @@ class Regrouping(Surviving):
             averages.append(flat.like())
             averages[-1].tensor.copy_(flat.tensor)
             yield from exact_average(context.uncounted_comm, averages[-1], weight, root=counts.index(True))
-        # From here on this rank waits only if the algorithm's start() does; if start() fails, the ranks meet again.
+        # From here on this rank waits only if the algorithm's start() waits; if start() fails, the ranks regroup again.
         for flat, average in zip(flats, averages, strict=True):
             flat.tensor.copy_(average.tensor)
         set_momenta(self.trainer, averages[-1].tensor)
 
     def _go_on(self, context: RankContext, furthest: HowFar):
-        """Schedule, called on all ranks of the group at once, that makes the algorithm anew for the group, and goes on
-        from the step of the ``furthest`` rank."""
+        """Create the algorithm anew for ``context``, and set the progress to ``furthest``, the largest of any rank; a
+        schedule, run on all remaining ranks at once."""
         trainer = self.trainer
         before, progress = trainer.algorithm, trainer.progress
         trainer.lifecycle = trainer.make_lifecycle(context)
@@ -246,7 +251,7 @@ class Regrouping(Surviving):
 
 
 def momenta(trainer: Trainer) -> Flat:
-    """Return the optimizer's tensors of all parameters, in one flat array."""
+    """Return the tensors that the optimizer keeps for all parameters, one after the other in one flat array."""
     tensors, dtype, device = remembered(trainer), trainer.replica.dtype, trainer.replica.device
     flat = Flat.zeros(sum(tensor.numel() for tensor in tensors), dtype, device)
     if tensors:
@@ -261,7 +266,8 @@ def set_momenta(trainer: Trainer, content: torch.Tensor):
 
 
 def remembered(trainer: Trainer) -> list[torch.Tensor]:
-    """Return the tensors of the optimizer's state; before its first step they are made, with zeros."""
+    """Return the tensors of the optimizer's state. Before the optimizer's first step they are created, filled with
+    zeros."""
     optimizer = trainer.optimizer.optimizer
     if not optimizer.state:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]

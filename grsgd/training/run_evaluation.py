@@ -17,12 +17,12 @@ def evaluate(
     on_each: Callable[[int], None] = ignore,
     evaluated: Callable[[torch.nn.Module, Quality], None] = ignore,
 ):
-    """Schedule, called on all ranks at once, that returns the `Quality` of the snapshots at ``marks``, then of the
-    final model.
+    """Return a list with the `Quality` of the snapshot at each of ``marks``, and the `Quality` of the final model; a
+    schedule, run on all ranks at once.
 
-    ``comm`` is used for nothing else, because after an early end messages may be left on other communicators.
-    ``on_each`` is called after each snapshot with the number of evaluated snapshots. ``evaluated`` is called with each
-    averaged model, including the final one, which is left in the replica.
+    ``comm`` must carry no other messages. After an early end, messages may be left on other communicators. ``on_each``
+    is called after each snapshot with the number of evaluated snapshots. ``evaluated`` is called with each averaged
+    model, including the final one, which is left in the replica.
     """
     final = [tensor.clone() for tensor in trainer.recovery.model()]
     qualities = yield from evaluate_snapshots(trainer, comm, marks, on_each, evaluated)
@@ -34,8 +34,8 @@ def evaluate(
 
 
 def evaluate_snapshots(trainer: Trainer, comm: Communicator, marks: list[int], on_each=ignore, evaluated=ignore):
-    """Schedule that evaluates as `evaluate` does, without the final model; the last averaged model is left in the
-    replica."""
+    """Evaluate the snapshots as `evaluate` does, without the final model; a schedule. The average of the last snapshots
+    stays in the replica."""
     qualities: list[Quality] = []
     for mark in marks:
         known = trainer.snapshots.restore(mark)
@@ -46,7 +46,7 @@ def evaluate_snapshots(trainer: Trainer, comm: Communicator, marks: list[int], o
 
 
 def quality_of_replicas(trainer: Trainer, comm: Communicator, weight: float, known: bool = True):
-    """Schedule, called on all ranks at once, that returns the `Quality` of the models in the replicas."""
+    """Return the `Quality` of the models that are in the replicas; a schedule, run on all ranks at once."""
     if trainer.is_central:
         yield from trainer.algorithm.broadcast_model(comm)
     replicas = trainer.config.train.evaluate_replicas

@@ -1,4 +1,4 @@
-"""Weights of a run as files for ``torch.load``: of the final model, and of the best model that was evaluated."""
+"""Files in which a run saves the weights of its final model, and of its best model, for ``torch.load``."""
 
 import hashlib
 import io
@@ -22,22 +22,22 @@ HEADER_BYTES = 2**10
 
 
 class Saved(NamedTuple):
-    """Files of a run's saved models, and errors of saving them."""
+    """Result of saving a run's models: the files, and what went wrong."""
 
     attributes: dict
     """Attributes of the run file that name the files."""
     warnings: list[str]
-    """Lines to read before the files are used."""
+    """Warnings about models that were saved, such as weights that are not finite."""
     problems: list[str]
-    """Lines about files that could not be written to their places."""
+    """Messages about files that could not be written to the paths that were asked for."""
 
 
 class ModelFiles:
     """Files in which a run is to save its models, ``final`` and ``best``; None means that this model is not saved.
 
     ``final`` is for the averaged model at the end of the run. ``best`` is for the averaged model with the best value of
-    the task's metric among the snapshots and the final model, the earliest of equals. One rank saves the files, after
-    all evaluations.
+    the task's metric among the snapshots and the final model; of equal values the earliest counts. One rank saves the
+    files, after all evaluations.
     """
 
     def __init__(self, final: str | os.PathLike | None = None, best: str | os.PathLike | None = None):
@@ -65,13 +65,13 @@ class ModelFiles:
 
     @property
     def places(self) -> dict[str, str | None]:
-        """Attributes of the run file that name the files, as known before training."""
+        """Attributes of the run file with the paths that were asked for, as known before training."""
         paths = {"model_file": self.final, "best_model_file": self.best}
         return {name: None if path is None else os.path.abspath(path) for name, path in paths.items()}
 
     def evaluated(self, model: torch.nn.Module, quality: Quality):
-        """Keep the model if it is the best so far; called with every averaged model in order of time, the final one
-        last."""
+        """Keep the model if it is the best so far. Call this method with every averaged model in order of time; the
+        final model comes last."""
         if self.best is None or math.isnan(quality.mean):
             return
         if self._best is None or quality.metric.is_better(quality.mean, self._best.mean):
@@ -100,7 +100,7 @@ class ModelFiles:
         if place is None:
             return
         saved.attributes.update({f"{name}_file": os.path.abspath(place), f"{name}_sha256": sha256})
-        if not all(state[weight].isfinite().all() for weight in weights):  # buffers may be infinite, as masks are
+        if not all(state[weight].isfinite().all() for weight in weights):  # buffers may be infinite, such as masks
             saved.warnings.append(f"{place}: some of its weights are not finite")
 
 
@@ -114,18 +114,19 @@ def state_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def path_of(path: Path, reason: str) -> Path:
-    """Return the path of a model of a run that ended for ``reason``: an early end does not replace a file."""
+    """Return ``path``, or a path with ".interrupted" in it if ``path`` exists and the run has ended early."""
     early = how_ended(reason) is not Ended.COMPLETED and path.exists()
     return path.with_suffix(f".interrupted{path.suffix}") if early else path
 
 
 def save_state(path: Path, state: dict[str, torch.Tensor]) -> tuple[Path | None, str, str | None]:
-    """Write a state dict as a whole or not at all: to ``path``, or else into a temporary folder.
+    """Write a state dict to ``path``, or into a temporary folder if that fails. No incomplete file is left.
 
-    Returns the file, or None if both failed; its SHA-256; and the error in one line, if there is one.
+    Returns the path of the file, or None if it could be written to neither place; the SHA-256 of its content; and an
+    error message of one line, or None.
     """
     content = io.BytesIO()
-    torch.save(state, content)  # this writes to memory, as torch reports a full disk in many lines
+    torch.save(state, content)  # in memory first, because torch reports a full disk in many lines
     sha256 = hashlib.sha256(content.getbuffer()).hexdigest()
     try:
         write(path, content)

@@ -16,10 +16,10 @@ from grsgd.training.times import TimedOptimizer
 
 
 def factor(schedule: Schedule, samples: int, epoch: int, end: int | None, own: Callable | None = None) -> float:
-    """Return the factor of the learning rate after ``samples`` samples.
+    """Return the factor by which the learning rate is multiplied after ``samples`` samples.
 
-    ``epoch`` is the number of samples in one epoch, ``end`` the number in the whole run, which `cosine` needs. ``own``
-    is the result of `own_function`.
+    ``epoch`` is the number of samples in one epoch. ``end`` is the number of samples in the whole run, which `cosine`
+    needs; it is None in a run of given seconds. ``own`` is the result of `own_function`.
     """
     warmup = schedule.warmup * epoch
     value = 1.0
@@ -36,8 +36,8 @@ def factor(schedule: Schedule, samples: int, epoch: int, end: int | None, own: C
 
 
 def own_function(schedule: Schedule, end: int | None, epoch: int) -> Callable | None:
-    """Return the function from outside, with the section's options, of the epochs done and the epochs of the run; None
-    for a schedule of this package.
+    """Return the user's own function of (epochs done, epochs in the run) with the options of the section
+    ``[schedule]``; None for a schedule of this package.
 
     Raises ConfigError for an unknown option, and if the function does not return a number at the start.
     """

@@ -1,4 +1,4 @@
-"""Storage of a rank's snapshots: in memory, or on disk if there are many, readable by other processes."""
+"""Storage of a rank's snapshots that other processes can read: in memory, or on disk if the snapshots are large."""
 
 import os
 import tempfile
@@ -6,10 +6,11 @@ from contextlib import suppress
 
 
 class SnapshotFile:
-    """File of bytes that is kept in memory; beyond ``memory`` bytes the whole file moves to a temporary file.
+    """File that is kept in memory. When it becomes larger than ``memory`` bytes, its content moves to a temporary file
+    on disk.
 
     The file always has the same descriptor, through which another process can read the file: ``/proc/PID/fd/NUMBER``. A
-    process that has opened it can still read it after this process has ended.
+    process that has opened this path can read the file even after this process has ended.
     """
 
     def __init__(self, memory: int):
@@ -38,7 +39,7 @@ class SnapshotFile:
         self._file.flush()
 
     def truncate(self, size: int):
-        with suppress(OSError):  # buffered content does not fit either
+        with suppress(OSError):  # the disk is full, so the buffered content cannot be written
             self._file.flush()
         self._file.truncate(size)
 

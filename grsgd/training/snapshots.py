@@ -1,4 +1,4 @@
-"""Timed copies of a replica, kept during training and evaluated after it.
+"""Snapshots: copies of a rank's model with their times, which are kept during training and evaluated after it.
 
 Evaluation during training would disturb the measurement: it takes time, and asynchronous ranks would have to wait.
 """
@@ -20,13 +20,15 @@ MEMORY = 256 * 2**20
 """Number of bytes of snapshots that a process keeps in memory; further snapshots go to a temporary file."""
 
 NOT_KEPT, NOT_THERE = -1, -2
-"""Numbers of missing copies: there was no room (NOT_KEPT), or the process did not hold the rank (NOT_THERE)."""
+"""Numbers that stand for missing copies: the disk was full (NOT_KEPT), or this process did not hold the rank yet
+(NOT_THERE)."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """Time of a snapshot in seconds since the start, the rank's step, the samples of all ranks, and the rank's training
-    loss since the last snapshot. The loss has, by block of the batch, its mean and its weight in the loss of all ranks.
+    """Moment of a snapshot: ``time`` in seconds since the start, the rank's ``step``, and ``samples``, the number of
+    samples of all ranks. ``train_loss`` has, by block of the batch, the rank's mean training loss since the last
+    snapshot, and the block's weight in the loss of all ranks.
 
     The blocks of ranks with batches of their own are numbered by rank; a block that several ranks compute has one loss.
     """
@@ -38,19 +40,19 @@ class Moment:
 
 
 class Snapshots:
-    """Snapshots of one rank, one per mark.
+    """Snapshots of one rank, one per mark; marks are the points of a run at which snapshots are due.
 
-    A rank that passes several marks in one step has one snapshot for all of them. So number k is the model of every
-    rank at mark k.
+    A rank that passes several marks in one step has one stored copy for all of them. So entry k of each list belongs to
+    mark k on every rank.
     """
 
     def __init__(self, replica: Replica, memory: int | None = None, early: int = 0):
         self.replica = replica
         self.early = early
-        """Number of the first marks that count only in a run that ends early."""
+        """Number of marks at the beginning of the run that get into its curve only if the run ends early."""
         self.moments: list[Moment] = []
         self.numbers: list[int] = []
-        """Number of the stored copy for each mark; NOT_KEPT or NOT_THERE if there is none."""
+        """Number of the stored copy for each mark; NOT_KEPT or NOT_THERE if no copy is stored."""
         self.weights: list[float] = []
         """Weight of the rank's model in the average of all ranks, by mark."""
         self.trouble: str | None = None
@@ -67,8 +69,8 @@ class Snapshots:
         return snapshots
 
     def share(self) -> int:
-        """Keep snapshots in a file that other processes can read; call this method before the first snapshot. Returns
-        the descriptor."""
+        """Keep snapshots in a file that other processes can read, and return the file's descriptor. Call this method
+        before the first snapshot."""
         self._file.close()
         self._file = SnapshotFile(self._memory)
         weakref.finalize(self, self._file.close)
@@ -78,7 +80,8 @@ class Snapshots:
         return len(self.moments)
 
     def take(self, moment: Moment, model: Sequence[torch.Tensor], marks: int = 1, weight: float = 1.0):
-        """Keep the parameters and buffers of ``model``, both flat, as its snapshot at the next ``marks`` marks."""
+        """Keep ``model``, a flat tensor of parameters and a flat tensor of buffers, as the snapshot of the next
+        ``marks`` marks."""
         has_content = not model[0].is_meta
         number = self.count if not has_content or self._store(model) else NOT_KEPT
         # This order lets a thread that copies numbers and then moments find a moment for each number.
@@ -94,24 +97,25 @@ class Snapshots:
                 self._file.write(tensor.cpu().numpy().data)
             self._file.flush()
             return True
-        except OSError as error:  # $TMPDIR is full: the curve of the run gets fewer points
+        except OSError as error:  # the disk of $TMPDIR is full, so the run's curve gets fewer points
             self.trouble = f"{tempfile.gettempdir()}: {error.strerror}"
             self._file.truncate(begin)
             return False
 
     def skip(self, marks: int):
-        """Take no snapshot at the next ``marks`` marks: another process, which has died, held the rank then."""
+        """Note that the next ``marks`` marks have no snapshot here, because another process, which has died, held the
+        rank then."""
         self.moments += [Moment(-math.inf, 0, 0, {})] * marks
         self.weights += [0.0] * marks
         self.numbers += [NOT_THERE] * marks
 
     def content(self, number: int) -> bytes:
-        """Return the bytes of stored copy ``number``; any thread may call it after `share`."""
+        """Return the bytes of stored copy number ``number``. After `share`, any thread may call this method."""
         return os.pread(self._file.fileno(), self.bytes, number * self.bytes)
 
     def append(self, content: bytes):
-        """Store ``content``, a copy of the model that another process has kept; the number of the copy is in `numbers`
-        already."""
+        """Store ``content``, the bytes of a copy that another process has kept; `numbers` already includes the copy's
+        number."""
         self._file.seek(0, 2)
         self._file.write(content)
         self._file.flush()
@@ -135,7 +139,8 @@ class Snapshots:
         return [f"{missing} of {len(self)} snapshots were not kept: {self.trouble}"] if missing else []
 
     def restore(self, index: int) -> bool:
-        """Put snapshot ``index`` back into the replica; return False if it is NOT_THERE, with weight 0."""
+        """Copy the snapshot of mark ``index`` into the replica. Return False, and leave the replica as it is, if the
+        snapshot is NOT_THERE."""
         if self.numbers[index] == NOT_THERE:
             return False
         flats = (self.replica.params, self.replica.buffers)
@@ -147,10 +152,10 @@ class Snapshots:
 
 
 def common_marks(numbers: list[list[int]], first: int = 0) -> list[int]:
-    """Return the marks at which every rank has kept a snapshot, and some rank a different one than at the mark before.
-    Ranks that had no process at a mark need no snapshot of it.
+    """Return the marks at which no rank lacks a snapshot (NOT_KEPT), and some rank has another snapshot than at the
+    mark before. Ranks without a process at a mark (NOT_THERE) need no snapshot.
 
-    ``numbers`` are `Snapshots.numbers` of each rank; ``first`` is the first mark that counts.
+    ``numbers`` has `Snapshots.numbers` of each rank. Marks below ``first`` are left out.
     """
     rows = list(zip(*numbers, strict=False))[first:]
     kept = [
@@ -161,7 +166,8 @@ def common_marks(numbers: list[list[int]], first: int = 0) -> list[int]:
 
 
 def train_loss(moments: list[Moment]) -> float:
-    """Return the training loss of all ranks together, at one mark; NaN if there is none."""
+    """Return the training loss of all ranks together at one mark, from the ranks' ``moments``; NaN if no rank has a
+    loss."""
     losses = {}
     for moment in moments:
         losses |= moment.train_loss
@@ -169,6 +175,7 @@ def train_loss(moments: list[Moment]) -> float:
 
 
 def weighted_mean(values: Iterable[tuple[float, float]]) -> float:
-    """Return the mean of (value, weight) pairs without NaN values, exactly rounded except for one division."""
+    """Return the weighted mean of (value, weight) pairs, without the pairs whose value is NaN; NaN if none are left.
+    Sums are exactly rounded, so the order of the pairs does not matter."""
     known = [(value * weight, weight) for value, weight in values if not math.isnan(value)]
     return math.fsum(product for product, _ in known) / math.fsum(weight for _, weight in known) if known else math.nan

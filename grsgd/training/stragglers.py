@@ -1,13 +1,14 @@
-"""Injected heterogeneity: delays that make a rank's step longer than its computation."""
+"""Injected stragglers: delays that prolong the steps of chosen ranks."""
 
 from grsgd import seeding
 from grsgd.config.sections import Stragglers
 
 
 class DelayModel:
-    """Delays of one rank: a constant factor, a random exponential tail, a periodic pause; all may act together.
+    """Delays of one rank: a constant factor of the computing time, random delays (exponentially distributed), and a
+    pause every so many steps. A rank may have all three.
 
-    Random delays are keyed by (seed, rank, step), so every algorithm meets the same stragglers.
+    Random delays depend only on (seed, rank, step), so they are the same for every algorithm.
     """
 
     def __init__(self, stragglers: Stragglers, rank: int, seed: int):

@@ -1,4 +1,4 @@
-"""Succession of a process to the rank of a dead one: it begins with the model of a rank that lives."""
+"""Recovery in which a new process takes the rank of a dead process: it begins with the model of another rank."""
 
 import numpy as np
 
@@ -10,19 +10,20 @@ from grsgd.comm.pollables import Until
 from grsgd.training.surviving import Surviving
 
 STATE_NUMBERS = 3
-"""Numbers in a state, float64, in addition to the samples of each rank: the giver's step, the seconds since the run
-began, and the number of marks that the giver has passed."""
+"""Number of float64 values in a state before the number of samples of each rank: the sender's step, the seconds since
+the run began, and the number of marks (points at which a snapshot is due) that the sender has passed."""
 
 
 class Succession(Surviving):
-    """Recovery of a rank that goes on alone: it gives its state to processes that take the rank of a dead process.
+    """Recovery of a rank that goes on without dead ranks. It sends its state to processes that take the rank of a dead
+    process.
 
     Parameters
     ----------
     membership
         Process of each rank.
     comm
-        Communicator of all processes, which carries nothing else.
+        Communicator of all processes, which carries only messages of this class.
     driver
         Driver of the activities in the background of training.
     """
@@ -32,8 +33,8 @@ class Succession(Surviving):
         self.comm, self.driver = comm, driver
 
     def give(self):
-        """Schedule, run in the background without end, that sends the state of this rank to every process that requests
-        the state."""
+        """Send the state of this rank to every process that requests it. This method is a schedule (a generator that
+        yields the objects it waits for), run in the background without end."""
         request = np.zeros(1, np.int64)
         while True:
             yield self.comm.Irecv(request, ANY_RANK, tags.STATE_REQUEST)
@@ -43,7 +44,7 @@ class Succession(Surviving):
             yield from until_over([self.comm.Isend(array, process, tags.STATE) for array in state])
 
     def take_over(self):
-        """Schedule, called on a process that has just taken its rank, that begins with the state of a neighbour.
+        """Take the state of a neighbour, on a process that has just taken its rank; a schedule.
 
         Raises LostRank if no remaining process has a model.
         """
@@ -101,8 +102,8 @@ class Succession(Surviving):
         return np.array(numbers, np.float64), *(copy.array for copy in copies)
 
     def begun(self):
-        """Give states from now on, since the run's time is known; tell the algorithm of ranks that have been vacant
-        before."""
+        """Send states from now on, because the time since the beginning of the run is now known. Tell the algorithm
+        which ranks are already vacant."""
         self.driver.start(self.give())
         self.membership.on_change.append(self._changed)
         for rank in self.membership.vacant:

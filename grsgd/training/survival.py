@@ -1,4 +1,4 @@
-"""Choice of the recovery of a rank whose run goes on when processes die; the algorithm's traits decide."""
+"""Choice of the recovery, by the algorithm's traits, in a run that goes on when processes die."""
 
 from grsgd.algorithms.base import Traits
 from grsgd.algorithms.context import RankContext
@@ -12,8 +12,8 @@ from grsgd.training.surviving import Surviving
 def recovery_from_deaths(traits: Traits, context: RankContext, states: Communicator, beside: Driver) -> Surviving:
     """Return the recovery of a rank for an algorithm with ``traits``.
 
-    ``states`` is a communicator of all processes, for the models that a new process of a rank asks for. ``beside`` is
-    the driver of background schedules.
+    ``states`` is a communicator of all processes, over which new processes get models. ``beside`` is the driver that
+    runs schedules in the background.
     """
     if traits.survives_deaths == "together":
         return Regrouping(context)

@@ -1,4 +1,4 @@
-"""Recovery of a run that goes on without the processes that die."""
+"""Base class of recovery in runs that go on without the processes that die."""
 
 import threading
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from grsgd.training.recovery import Recovery
 
 
 class Surviving(Recovery):
-    """Common part of both kinds of survival: other processes may ask for this rank's model at any time, also at the
-    end.
+    """Common part of `Regrouping` and `Succession`: other processes may ask for this rank's model at any time, also
+    after training.
 
     ``membership`` has the process of each rank.
     """
@@ -24,7 +24,7 @@ class Surviving(Recovery):
         super().__init__()
         self.membership = membership
         self.changing = threading.Lock()
-        """Lock that the training thread holds while it changes the model, and not while it waits."""
+        """Lock that the training thread holds while it may change the model, and releases while it waits."""
         self.longest_wait = 0.0
         """Longest wait for other ranks in a step, in seconds."""
         self.last_wait = 0.0
@@ -45,7 +45,8 @@ class Surviving(Recovery):
         return schedule
 
     def average(self):
-        """Schedule that does nothing: processes may die while ranks average, so `grsgd.job.survivors` averages."""
+        """Do nothing: `grsgd.job.survivors` averages the models after training, because processes may die meanwhile. A
+        schedule."""
         yield from ()
 
     def ended(self):
@@ -57,7 +58,8 @@ class Surviving(Recovery):
 
 
 def locked(hook: Callable, lock: threading.Lock):
-    """Schedule that runs a hook, holding ``lock`` while the hook works, and not while it waits."""
+    """Run a hook, and hold ``lock`` while the hook works, but not while it waits. This function is a schedule (a
+    generator that yields the objects it waits for)."""
     with lock:
         schedule = hook()
     error = None
@@ -70,5 +72,5 @@ def locked(hook: Callable, lock: threading.Lock):
         error = None
         try:
             yield pending
-        except Exception as caught:  # the error is raised again where the hook waits, so that the hook can clean up
+        except Exception as caught:  # raised again inside the hook, so that the hook can clean up
             error = caught

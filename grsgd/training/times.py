@@ -1,4 +1,4 @@
-"""Parts of the time of a rank's steps, with one definition for all loops."""
+"""Division of the time of a rank's steps into computing, communicating and waiting, the same for all training loops."""
 
 import threading
 from collections.abc import Callable
@@ -33,7 +33,7 @@ class TimedOptimizer:
     def __init__(self, optimizer: torch.optim.Optimizer, clock: Callable[[], float]):
         self.optimizer, self.clock = optimizer, clock
         self.seconds = 0.0
-        """Seconds in `step` on the training thread: steps on another thread take none of its time."""
+        """Seconds spent in `step` on the training thread; steps on another thread do not count."""
         self._thread = threading.get_ident()
 
     @property
@@ -41,8 +41,7 @@ class TimedOptimizer:
         return self.optimizer.param_groups
 
     def step(self):
-        """Update the parameters; do nothing if they have no content, because not every optimizer can work without
-        gradients."""
+        """Update the parameters. Do nothing if the parameters are meta tensors, without content and gradients."""
         begin = self.clock()
         first = next((p for group in self.param_groups for p in group["params"]), None)
         if first is None or not first.is_meta:
@@ -52,10 +51,11 @@ class TimedOptimizer:
 
 
 def timed(hook: Callable, totals: RankTotals, driver: Driver, optimizer: TimedOptimizer):
-    """Schedule that runs a hook of an algorithm, and adds its time to ``totals``.
+    """Run a hook of an algorithm, and add its time to ``totals``; a schedule (a generator that yields the objects it
+    waits for).
 
-    The driver counts waiting time. Updates, including those by a server on this rank, count as computing. The rest is
-    communication.
+    The driver measures the waiting time. Model updates, including updates by a server on this rank, count as computing.
+    The remaining time of the hook counts as communicating.
     """
     begin, waited, updated = driver.clock(), driver.wait_seconds, optimizer.seconds
     yield from schedule_of(hook)

@@ -1,4 +1,4 @@
-"""Training loop of one rank. The loop knows no algorithm by name, and nothing of MPI: it is a schedule (a generator
+"""Training loop of one rank, the same for all algorithms, in real and simulated time. It is a schedule (a generator
 that yields each object it waits for)."""
 
 import itertools
@@ -41,16 +41,18 @@ class Trainer:
     model
         Model on the device on which it is to be trained.
     recovery
-        Recovery of this rank, by which training outlives processes or the job; by default none.
+        Recovery of this rank, by which training goes on after the death of a process or the end of the job; by default
+        the run ends.
     snapshot_memory
-        Bytes of snapshots that are kept in memory.
+        Number of bytes of snapshots that are kept in memory; further snapshots go to disk.
     early_marks
-        Number of snapshots before the first of the evenly spread snapshots; a run that completes does not count them
-        (`Snapshots.early`).
+        Number of snapshots before the first of the evenly spread snapshots; they are left out of the curve of a run
+        that completes (`Snapshots.early`).
     compares_models
         Whether models that an algorithm keeps equal are compared regularly (`EqualModels`).
     on_step
-        Called after each step with the run's progress and the rank's loss, which is None if only time is simulated.
+        Function that is called after each step with the run's progress and the rank's loss; the loss is None if only
+        time is simulated.
 
     Raises
     ------
@@ -107,7 +109,7 @@ class Trainer:
         self.recovery.attach(self)
 
     def make_lifecycle(self, context: RankContext) -> Lifecycle:
-        """Return the lifecycle of a new algorithm, whose messages ``context`` carries."""
+        """Create the algorithm with ``context``, and return its lifecycle."""
         config, context = self.config, replace(context, progress=self.progress)
         algorithm = config.algorithm_class(config.algorithm_options, self.replica, self.optimizer, context)
         return Lifecycle(algorithm)
@@ -122,14 +124,14 @@ class Trainer:
         return self.computing.gradients
 
     def broadcast_initial_model(self):
-        """Schedule that gives all ranks the model of rank 0."""
+        """Copy the model of rank 0 to all ranks; a schedule."""
         for array in (self.replica.params.array, self.replica.buffers.array):
             yield from broadcast(self.context.uncounted_comm, array)
         self.replica.note_buffers()
 
     def train(self):
-        """Schedule that takes all steps, receives the messages under way, and makes all replicas equal to the final
-        model. Returns the reason of the end. If training ends early, the replicas are not changed after the last
+        """Take all steps, receive the messages under way, and make all replicas equal to the final model; a schedule.
+        Returns the reason why training ended. If training ends early, the replicas are not changed after the last
         step."""
         self.driver.watch = self.watch
         try:
@@ -145,8 +147,8 @@ class Trainer:
                 self.take_snapshot(self.progress.marks.total - len(self.snapshots))
             yield from self.recovery.average()
         except Stopped as stopped:
-            self.driver.abandon()  # background activities must not change the replica any more
-            if len(self.snapshots) < self.progress.marks.total:  # otherwise only the average was missing
+            self.driver.abandon()  # background activities would still change the replica
+            if len(self.snapshots) < self.progress.marks.total:  # otherwise all steps were taken
                 self.take_snapshot()
             return str(stopped)
         finally:
@@ -157,38 +159,38 @@ class Trainer:
         return next(key for key in STOP_CRITERIA if getattr(self.config.train, key) is not None)
 
     def average(self):
-        """Schedule that makes all replicas equal to the final model."""
+        """Make all replicas equal to the final model; a schedule."""
         yield from self.lifecycle.average()
         yield from self.equal_models.at_end()
 
     def to_the_end(self):
-        """Schedule that takes all steps, and rests between them."""
+        """Take all steps, with rests between them when the recovery asks for a rest; a schedule."""
         is_over = False
         while not is_over:
             yield from self.begin()
             ended = yield from self.steps() if self.gradients is not None else self.serve()
             self.recovery.leave_steps()
-            # This tells the other ranks that this rank stops: they may wait for it.
+            # The next line tells the other ranks, which may wait for this rank, that it stops.
             yield from self.lifecycle.drain() if ended else self.lifecycle.rest()
             if self.comm.rank in self.lost:
-                raise Stopped("the others went on without this rank, which was silent for too long")
+                raise Stopped("the other ranks went on without this rank, which was silent for too long")
             yield from self.progress.finish()
             is_over = yield from self.recovery.at_rest(ended)
 
     def begin(self):
-        """Schedule that begins background activities."""
+        """Begin background activities; a schedule."""
         yield from self.lifecycle.begin()
         self.recovery.begun()
         self.progress.begin()
 
     def watch(self):
-        """Look for requests of other ranks or signals; also called while this rank waits."""
+        """Look for requests of other ranks and for signals. Called after each step and while this rank waits."""
         self.stop_signal.watch()
         self.recovery.watch()
 
     def steps(self):
-        """Schedule that takes steps until the run ends, or until all ranks are to rest, and returns whether the run has
-        ended."""
+        """Take steps until the run ends, or until all ranks are to rest; return whether the run has ended. A
+        schedule."""
         batch = self.config.data.batch_size
         for step in itertools.count(self.totals.steps):
             if (yield from self.check_progress()):
@@ -211,22 +213,22 @@ class Trainer:
             self.totals.compute_seconds += max(rest, 0.0)  # in simulated time rounding may make it negative
 
     def serve(self):
-        """Schedule, called on a rank that does not train, that takes snapshots until the others have ended, or rest.
-        Returns whether the run has ended, as far as this rank knows."""
+        """Serve, on a rank that does not train, and take snapshots until the training ranks have ended or rest; a
+        schedule. Returns whether the run has ended, as far as this rank knows."""
         while not (yield from self.algorithm.serve()):
             yield from self.check_progress()
             self.watch()
         return self.recovery.knows_the_end
 
     def check_progress(self):
-        """Schedule that takes the snapshots that are due, and returns whether the run has ended."""
+        """Take the snapshots that are due; return whether the run has ended. A schedule."""
         ended, marks = yield from self.progress.decide()
         if marks:
             self.take_snapshot(marks)
         return ended
 
     def step(self, step: int):
-        """Schedule that takes one step, with its time split into computing, communicating and waiting."""
+        """Take one step, and add its times of computing, communicating and waiting to ``totals``; a schedule."""
         self.driver.poll()
         yield from self.timed(self.algorithm.before_backward)
         if self.computing.shares_batches and self.algorithm.needs_no_gradient:
@@ -237,18 +239,18 @@ class Trainer:
         self.on_step(self.progress, self.computing.loss)
 
     def timed(self, hook):
-        """Schedule that runs a hook of the algorithm, and times it."""
+        """Run a hook of the algorithm, and add its times to ``totals``; a schedule."""
         yield from timed(self.recovery.guarded(hook), self.totals, self.driver, self.optimizer)
 
     def take_snapshot(self, marks: int = 1):
-        """Take a snapshot for all ``marks`` marks that have been passed since the last one."""
+        """Take one snapshot for the ``marks`` marks that have been passed since the last snapshot."""
         losses = self.computing.mean_losses()
         moment = Moment(self.progress.elapsed(), self.totals.steps, self.progress.trained, losses)
         self.snapshots.take(moment, self.algorithm.snapshot(), marks, self.algorithm.weight)
-        if len(self.snapshots) > self.snapshots.early:  # its first counted snapshot has all losses so far
+        if len(self.snapshots) > self.snapshots.early:  # early snapshots leave the losses to the first counted one
             self.computing.losses.clear()
 
     @property
     def lost(self) -> frozenset[int]:
-        """Ranks that no longer answered and were left behind, known after training."""
+        """Ranks that did not answer, so that the other ranks went on without them; known after training."""
         return self.algorithm.lost if self.is_central or self.computing.shares_batches else frozenset()

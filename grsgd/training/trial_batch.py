@@ -1,4 +1,4 @@
-"""Trial of a batch, or a whole step, before training, if model, data or task are the user's own."""
+"""Trial of a batch or of a whole step before training, if the model, the data or the task are the user's own code."""
 
 import numpy as np
 import torch
@@ -19,13 +19,16 @@ from grsgd.training.inputs import OWN, in_own_code
 SAMPLES = 8
 """Largest number of samples of the trial batch."""
 TRIED = ("model", "data", "task")
-"""Sections whose parts, if they are the user's own, are tried with a batch."""
+"""Sections of the configuration whose parts, if they are the user's own code, are tried with a batch."""
 MOST_READ = 256
-"""Largest number of samples of training and test data that `try_a_step` reads, evenly spaced."""
+"""Largest number of samples that `try_a_step` reads from the training data, and from the test data; they are evenly
+spaced."""
 ROUNDING = 0.02
-"""Largest relative difference of the loss of a batch taken twice from twice the loss of the batch."""
+"""Largest relative difference between the loss of a batch that has each sample twice, and two times the loss of the
+simple batch."""
 RANDOM_GROWTH = 1.25
-"""Least ratio of the loss of a batch taken twice to the loss of the batch, if losses are random."""
+"""Smallest allowed ratio of the loss of a batch that has each sample twice to the loss of the simple batch, if losses
+are random."""
 
 
 def is_own(config: Config, *keys: str) -> bool:
@@ -34,8 +37,8 @@ def is_own(config: Config, *keys: str) -> bool:
 
 
 def check_batch(config: Config, dataset: Dataset, model: torch.nn.Module):
-    """Compute loss and metric of a few training samples as a test, if the user has written the model, the data set or
-    the task.
+    """Compute the loss and the metric of a few training samples, to find errors, if the user has written the model, the
+    data set or the task.
 
     Raises ConfigError for errors that would stop training or testing.
     """
@@ -80,13 +83,13 @@ def in_own_batch(config: Config, samples: int):
 
 
 def names(config: Config) -> str:
-    """Return the keys of the user's own parts, with their values."""
+    """Return a text with the keys and values of the configuration that name the user's own code."""
     return ", ".join(f"{key}.name = {getattr(config, key).name!r}" for key in OWN if is_own(config, key))
 
 
 def totals(config: Config, dataset: Dataset, model: torch.nn.Module, task: Task, indices: np.ndarray) -> np.ndarray:
-    """Return loss, sums of the score, and number of items of the training samples ``indices``, float64 [k + 2]; raises
-    ConfigError."""
+    """Return the loss, the sums of the task's k scores, and the number of items, of the training samples ``indices``,
+    as float64 [k + 2]. Raises ConfigError."""
     parameter = next(model.parameters())
     x, y = next(iter(dataset.train.batches([indices])))
     items = task.count(y)
@@ -110,7 +113,7 @@ def totals(config: Config, dataset: Dataset, model: torch.nn.Module, task: Task,
 
 
 def check_outputs(config: Config, dataset: Dataset, made):
-    """Raise ConfigError if a model's output does not fit the built-in task."""
+    """Raise ConfigError if ``made``, the output of a model, does not fit the built-in task of ``config``."""
     where = f"model.name = {config.model.name!r}"
     if not torch.is_tensor(made):
         raise ConfigError(f"{where}: returns {type(made).__name__}, expected a tensor: task {config.task.name}")
@@ -129,7 +132,7 @@ def check_sums(config: Config, once: np.ndarray, again: np.ndarray, twice: np.nd
     ``once`` and ``again`` are two results of `totals` for the batch; ``twice`` is the result of `totals` for the batch
     with each sample twice.
     """
-    if not np.array_equal(once, again):  # among random losses only a loss that hardly grows is certainly not a sum
+    if not np.array_equal(once, again):  # random losses: only a loss that hardly grows is certainly no sum
         once, again, twice = (found[:1] for found in (np.minimum(once, again), again, twice))
         wrong = twice < RANDOM_GROWTH * once
     else:

@@ -321,7 +321,7 @@ def arguments():
             r"^the optimizer is a class: give an object, SGD\(model.par",
         ),
         "no optimizer": ((model, None, "dpsgd"), "^the optimizer is None: must be a torch.optim.Optimizer$"),
-        "optimizers": ((model, [sgd(model)], "dpsgd"), "^the optimizer is of type list: .*step them after it$"),
+        "optimizers": ((model, [sgd(model)], "dpsgd"), "^the optimizer is of type list: .*step the others after it$"),
         "algorithm first": (
             (model, "dpsgd", sgd(model)),
             "^the optimizer is of type str: must be a torch.optim.Optimizer",
