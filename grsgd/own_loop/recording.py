@@ -59,10 +59,9 @@ def recording(
 
     All ranks must enter and leave the block. The block should contain all steps of the training, and best also
     ``optimizer.finish()``. Rank 0 writes the file after all ranks have left the block. It also writes the file after an
-    exception, which is then raised again, and after Ctrl-C or SIGTERM if the launcher leaves time.
-
-    A training may go on from a ``state_dict()`` that was saved during an earlier recording. If both recordings have
-    files of the same name, the new file includes the earlier curve, counts and times.
+    exception, which is then raised again, and after Ctrl-C or SIGTERM if the launcher leaves time. A training
+    may go on from a ``state_dict()`` that was saved during an earlier recording. If both recordings have files of the
+    same name, the new file includes the earlier curve, counts and times.
 
     Parameters
     ----------

@@ -27,8 +27,8 @@ class CurveFile:
         return curve_in(self.folder / self.name, self.rank)
 
     def write(self, snapshots: Snapshots, count: int, id: str):
-        """Append to the file those of the first ``count`` snapshots that it lacks. ``id`` is the checkpoint's id, after
-        which a new folder is named.
+        """Append the snapshots below number ``count`` that the file lacks. ``id`` is the checkpoint's id, after which a
+        new folder is named.
 
         Raises OSError.
         """

@@ -98,9 +98,9 @@ class Recovery:
         return self.trainer.algorithm.snapshot()
 
     def go_on_from_checkpoint(self, folder: Path, samples: int, names: tuple[str, str], curve: CurveFile | None):
-        """Note the checkpoint from which the run goes on. ``folder`` is the folder of all checkpoints, ``samples`` the
-        number of samples of all ranks at the checkpoint, and ``names`` are the names of the checkpoint's folder and of
-        its curve's folder.
+        """Note the checkpoint from which the run goes on. ``folder`` is the folder of all checkpoints. ``samples`` is
+        the number of samples of all ranks at the checkpoint. ``names`` are the names of the checkpoint's own folder and
+        of its curve's folder.
 
         ``curve`` is the checkpoint's curve if new snapshots can be appended to it, else None.
         """

@@ -5,8 +5,8 @@ from grsgd.config.sections import Stragglers
 
 
 class DelayModel:
-    """Delays of one rank: a constant factor of the computing time, random delays (exponentially distributed), and a
-    pause every so many steps. A rank may have all three.
+    """Delays of one rank: a constant factor of the computing time, random delays (exponentially distributed), and
+    periodic pauses. A rank may have all three.
 
     Random delays depend only on (seed, rank, step), so they are the same for every algorithm.
     """

@@ -41,17 +41,16 @@ class Trainer:
     model
         Model on the device on which it is to be trained.
     recovery
-        Recovery of this rank, by which training goes on after the death of a process or the end of the job; by default
-        the run ends.
+        Recovery of this rank, by which training goes on after the death of a process or the end of the job.
     snapshot_memory
         Number of bytes of snapshots that are kept in memory; further snapshots go to disk.
     early_marks
-        Number of snapshots before the first of the evenly spread snapshots; they are left out of the curve of a run
+        Number of snapshots before the first of the evenly spread snapshots. They are left out of the curve of a run
         that completes (`Snapshots.early`).
     compares_models
         Whether models that an algorithm keeps equal are compared regularly (`EqualModels`).
     on_step
-        Function that is called after each step with the run's progress and the rank's loss; the loss is None if only
+        Function that is called after each step with the run's progress and the rank's loss. The loss is None if only
         time is simulated.
 
     Raises
@@ -147,7 +146,7 @@ class Trainer:
                 self.take_snapshot(self.progress.marks.total - len(self.snapshots))
             yield from self.recovery.average()
         except Stopped as stopped:
-            self.driver.abandon()  # background activities would still change the replica
+            self.driver.abandon()  # background activities must not change the replica any more
             if len(self.snapshots) < self.progress.marks.total:  # otherwise all steps were taken
                 self.take_snapshot()
             return str(stopped)
