@@ -15,7 +15,7 @@ DEFAULTS = {
     "OMP_NUM_THREADS": "1",
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-   "OMPI_MCA_btl": "^ofi",  # when it is deselected, this component sleeps for a second
+    "OMPI_MCA_btl": "^ofi",  # when it is deselected, this component sleeps for a second
     "OMPI_MCA_mpi_yield_when_idle": "1",  # ranks that wait must leave the cores to ranks that compute
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",

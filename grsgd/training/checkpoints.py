@@ -78,8 +78,7 @@ class Checkpoints(Recovery):
     every
         Interval of checkpoints.
     meeting
-        Agreement of the ranks on the step of a checkpoint for which the clock, a signal, or a rank of an asynchronous
-        algorithm asks.
+        Agreement of the ranks on the step of a checkpoint that the clock, a signal or a rank has asked for.
     config
         The configuration, as TOML.
     go_on

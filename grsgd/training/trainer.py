@@ -41,9 +41,9 @@ class Trainer:
     model
         Model on the device on which it is to be trained.
     recovery
-        Recovery of this rank, by which training goes on after the death of a process or the end of the job.
+        Recovery of this rank after the death of a process or the end of the job.
     snapshot_memory
-        Number of bytes of snapshots that are kept in memory; further snapshots go to disk.
+        Number of bytes of snapshots that are kept in memory; others are kept on disk.
     early_marks
         Number of snapshots before the first of the evenly spread snapshots. They are left out of the curve of a run
         that completes (`Snapshots.early`).
