@@ -45,8 +45,7 @@ class Trainer:
     snapshot_memory
         Number of bytes of snapshots that are kept in memory; others are kept on disk.
     early_marks
-        Number of snapshots before the first of the evenly spread snapshots. They are left out of the curve of a run
-        that completes (`Snapshots.early`).
+        Number of early snapshots, before the first of the evenly spread snapshots (`Snapshots.early`).
     compares_models
         Whether models that an algorithm keeps equal are compared regularly (`EqualModels`).
     on_step
