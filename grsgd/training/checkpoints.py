@@ -78,7 +78,7 @@ class Checkpoints(Recovery):
     every
         Interval of checkpoints.
     meeting
-        Agreement of the ranks on the step of a checkpoint that the clock, a signal or a rank has asked for.
+        Agreement of the ranks on the step of the next checkpoint; the clock, a signal or a rank asks for it.
     config
         The configuration, as TOML.
     go_on
