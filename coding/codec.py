@@ -62,7 +62,8 @@ class Codec:
         raise ValueError(f"rank {self.rank} knows all blocks of {packet}")
 
     def _known_slices(self, packet: Packet) -> tuple[np.ndarray, np.ndarray]:
-        """Return begins, in the rows of own blocks, and lengths of the slices of a packet that this rank knows."""
+        """Return the begins and the lengths of the slices of ``packet`` that this rank knows, as places in the
+        flattened rows of own blocks."""
         if packet not in self._known:
             self._known[packet] = self._find_slices(packet)
         return self._known[packet]

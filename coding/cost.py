@@ -16,11 +16,11 @@ A packet to several receivers counts once (`Cost.once`: a shared medium, true mu
 | tolerant-s     | 1/(r-s)        | (n-1)/(r-s)        | n/(r-s)       | n(n-1)/(r-s) | `coding.tolerant`         |
 
 CSSGD: Li, Xie, Mao, Xu, Zhu, Zhang 2021. ``per-block`` computes every block of the batch once and sends it by itself.
-``uncoded`` computes every block r times, and each holder sends its slice of it. With r = n each rank knows all blocks,
-so ``uncoded`` and ``coded`` send nothing. The grouped schemes are from this project. A grouped scheme has q groups of
-ranks, n/r rounded up. If groups are not equal, the table gives the mean that a rank sends; for q = 1 they send nothing.
-``tolerant-1``, ``tolerant-2`` ...: steps end without s silent ranks, 0 <= s < r. The messages of n - s - 1 other ranks
-suffice to end a step.
+``uncoded`` computes every block r times, and each of the r ranks that hold a block sends one of its r slices. With r =
+n each rank knows all blocks, so ``uncoded`` and ``coded`` send nothing. The grouped schemes are from this project. A
+grouped scheme has q groups of ranks, n/r rounded up. If the groups have different sizes, the table gives the mean that
+a rank sends; for q = 1 the grouped schemes send nothing. ``tolerant-1``, ``tolerant-2`` ...: steps end without s silent
+ranks, 0 <= s < r. The messages of n - s - 1 other ranks suffice to end a step.
 """
 
 from collections.abc import Callable
@@ -38,11 +38,12 @@ BYTES_PER_ELEMENT = 4
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of one exchange of gradients per rank; all tuples have one entry per rank.
+    """The cost of one exchange of gradients. All tuples have one entry per rank. Amounts are in elements, until `times`
+    converts them to bytes or to gradients.
 
-    ``sent``: amount sent, a packet to several receivers counted once. ``copies``: amount sent, a packet counted once
-    per receiver. ``received``: amount received. ``packets``: number of messages sent, a message to several receivers
-    counted once.
+    ``sent``: amount sent, if a packet to several receivers counts once. ``copies``: amount sent, if a packet counts
+    once per receiver. ``received``: amount received. ``packets``: number of messages sent, if a message to several
+    receivers counts once.
     """
 
     sent: tuple
@@ -52,12 +53,12 @@ class Cost:
 
     @property
     def once(self):
-        """Return the sum over all ranks, a packet to several receivers counted once."""
+        """Return the amount that all ranks together send, if a packet to several receivers counts once."""
         return sum(self.sent)
 
     @property
     def per_receiver(self):
-        """Return the sum over all ranks, a packet counted once per receiver."""
+        """Return the amount that all ranks together send, if a packet counts once per receiver."""
         return sum(self.received)
 
     def times(self, unit) -> "Cost":
@@ -86,15 +87,15 @@ def counting(scheme: str) -> Callable[[int, int, int], Cost]:
 
 
 def redundancy(scheme: str, n: int, r: int) -> Fraction:
-    """Return the number of times that a rank computes its share of the batch, 1/n."""
+    """Return the part of the batch that a rank computes, as a multiple of 1/n of the batch."""
     if scheme.startswith("grouped"):
         return Fraction(n, number_of_groups(n, r))
     return Fraction(r if scheme in ("uncoded", "coded") or scheme.startswith("tolerant") else 1)
 
 
 def ring(n: int, r: int, length: int) -> Cost:
-    """Count a ring: rank i sends all chunks but i+1 in the reduce-scatter, and all but i+2 in the all-gather, without
-    padding."""
+    """Return the cost of a ring: rank i sends all chunks except i+1 in the reduce-scatter, and all chunks except i+2 in
+    the all-gather, without padding."""
     chunks = sizes(length, n)
     sent = [2 * length - chunks[(i + 1) % n] - chunks[(i + 2) % n] if n > 1 else 0 for i in range(n)]
     received = [sent[i - 1] for i in range(n)]
@@ -113,7 +114,8 @@ def ssgd_multicast(n: int, r: int, length: int) -> Cost:
 
 
 def per_block(n: int, r: int, length: int) -> Cost:
-    """Count C(n, r) blocks, consecutive blocks on each rank; the numbers of blocks per rank differ by at most one."""
+    """Return the cost of sending each of C(n, r) blocks by itself. Each rank has consecutive blocks, and the numbers of
+    blocks per rank differ by at most one."""
     blocks = sizes(comb(n, r), n) if n > 1 else [0]
     return Cost(
         tuple(count * length for count in blocks),
@@ -124,7 +126,7 @@ def per_block(n: int, r: int, length: int) -> Cost:
 
 
 def uncoded(n: int, r: int, length: int) -> Cost:
-    """Count slices: rank i is the p-th holder of C(i, p) C(n-1-i, r-1-p) blocks."""
+    """Return the cost of sending slices without coding. Rank i is the p-th holder of C(i, p) C(n-1-i, r-1-p) blocks."""
     if r == n:
         return Cost((0,) * n, (0,) * n, (0,) * n, (0,) * n)
     slices = sizes(length, r)
@@ -134,7 +136,8 @@ def uncoded(n: int, r: int, length: int) -> Cost:
 
 
 def coded(n: int, r: int, length: int) -> Cost:
-    """Count C(n-1, r) packets per rank, each to r other ranks; all packets have the length of the longest slice."""
+    """Return the cost of C(n-1, r) coded packets per rank, each to r other ranks. All packets have the length of the
+    longest slice."""
     packets = comb(n - 1, r)
     sent = packets * -(-length // r)
     return Cost((sent,) * n, (r * sent,) * n, (r * sent,) * n, (packets,) * n)
@@ -151,8 +154,8 @@ def grouped_direct(n: int, r: int, length: int) -> Cost:
 
 
 def grouped_rs(n: int, r: int, length: int) -> Cost:
-    """Count chunks: every group sends each chunk to its owner, which sums and multicasts it. One group alone sends
-    nothing."""
+    """Return the cost of the scheme in which every group sends each chunk to the rank that owns it. The owner sums this
+    chunk of all groups and multicasts the sum. One group alone sends nothing."""
     placement = GroupedPlacement(n, number_of_groups(n, r))
     if placement.q == 1:
         return Cost((0,) * n, (0,) * n, (0,) * n, (0,) * n)
@@ -170,7 +173,8 @@ def grouped_rs(n: int, r: int, length: int) -> Cost:
 
 
 def tolerant(n: int, r: int, length: int, silent: int) -> Cost:
-    """Count one message from each rank to all others, as long as one of r - silent parts of a gradient."""
+    """Return the cost of one message from each rank to all others. The message is as long as one of r - silent parts of
+    a gradient."""
     message = -(-length // (r - silent)) * (n > 1)
     everything = ((n - 1) * message,) * n
     return Cost((message,) * n, everything, everything, (int(n > 1),) * n)

@@ -18,7 +18,7 @@ TOP = 2**31 - 1
 
 
 class OutOfRange(NamedTuple):
-    """Numbers of values outside [-limit, limit]; its truth value is False if there are none.
+    """Numbers of values outside [-limit, limit]. The truth value of an instance is False if no value is outside.
 
     ``largest``: the largest magnitude of the values outside. ``not_finite``: number of values that are NaN or infinite,
     which ``count`` does not include.
@@ -87,5 +87,5 @@ class FixedPoint:
 
 
 def accumulate(total, y):
-    """Add ``y``, int32, to ``total``, int64, so that no sum overflows."""
+    """Add the int32 array ``y`` to the int64 array ``total``, which has room for sums of many int32 values."""
     kernels(total).accumulate(total, y)

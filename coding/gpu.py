@@ -6,9 +6,11 @@ import struct
 import cupy
 
 ELEMENTS_PER_THREAD = 4
-"""Number of elements that a thread of `quantise` reads at a time; with one element of 4 bytes, memory would be idle."""
+"""Number of elements that a thread of `quantise` reads at a time. With one element of 4 bytes at a time, the GPU's
+memory would be idle part of the time."""
 FINGERPRINT_THREADS = 1 << 17
-"""Number of threads; each sums many elements, so that few threads have to take turns to add their sums."""
+"""Number of threads of `fingerprint`. Each thread sums many elements, so that few threads must take turns to add their
+sums to the total."""
 
 
 def quantise(x, limit: float, scale: float, out) -> tuple[int, int, float]:

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def part(k: int, parts: int, length: int) -> tuple[int, int]:
-    """Return begin and end of part ``k`` of ``parts``."""
+    """Return the begin and the end of part ``k`` if ``length`` is divided into ``parts`` parts."""
     return k * length // parts, (k + 1) * length // parts
 
 

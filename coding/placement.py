@@ -1,8 +1,8 @@
 """Placements: the parts of a batch that each rank computes, if each part is computed r times.
 
 Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), formulas (5), (6), (20)-(23), for the subset placement. The grouped
-placement is from this project. With the grouped placement ranks send the least bytes that are possible if all ranks
-need the sum and compute equally much.
+placement is from this project. With the grouped placement ranks send the smallest possible number of bytes, provided
+that all ranks need the sum and compute equally much.
 """
 
 from dataclasses import dataclass
@@ -121,9 +121,9 @@ def number_of_groups(n: int, r: int) -> int:
 class GroupedPlacement:
     """Ranks 0..n-1 in q groups of consecutive ranks; all members of a group compute the same 1/q of the batch.
 
-    So a group has to send only one gradient, summed over its samples. "direct": member k of m multicasts part k of m of
-    the gradient. "reduce-scatter": each member sends the chunks of which it is the `sender` to the ranks that own them.
-    Raises PlacementError unless 1 <= q <= n.
+    So a group has to send only one gradient, summed over its samples. Two ways of sending exist. In "direct", member k
+    of m members multicasts part k of m parts of the gradient. In "reduce-scatter", each member sends the chunks of
+    which it is the `sender` to the ranks that own these chunks. Raises PlacementError unless 1 <= q <= n.
     """
 
     n: int
@@ -149,12 +149,14 @@ class GroupedPlacement:
         return bounds(batch, self.q)
 
     def part(self, rank: int, length: int) -> tuple[int, int]:
-        """Return begin and end of the part of its group's sum that ``rank`` sends in "direct"."""
+        """Return the begin and the end of the part that ``rank`` sends in "direct": a part of the gradient of the
+        rank's group."""
         members = self.members(self.group(rank))
         return part(rank - members.start, len(members), length)
 
     def chunk(self, rank: int, length: int) -> tuple[int, int]:
-        """Return begin and end of the chunk of the sum over all groups that ``rank`` owns in "reduce-scatter"."""
+        """Return the begin and the end of the chunk that ``rank`` owns in "reduce-scatter": a part of the sum over all
+        groups."""
         return part(rank, self.n, length)
 
     def sender(self, group: int, owner: int) -> int:

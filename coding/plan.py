@@ -1,4 +1,5 @@
-"""The plan of the coded exchange: the packets with their senders and receivers, the same for every step and length.
+"""The plan of the coded exchange: the packets with their senders and receivers. The plan is the same for every step and
+for gradients of any length.
 
 Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), Algorithm 3 and formulas (8), (9), (13), (14), (23)-(27).
 """
@@ -56,9 +57,9 @@ class Packet(NamedTuple):
 class GroupPlan:
     """A plan in which every group of r+1 ranks exchanges the r+1 blocks that all members but one know.
 
-    In group S every member i sends the others one packet. The packet contains slices of the blocks S - {t}, t in S -
-    {i}; the position of a slice is i's place among the holders of its block. Each rank sends C(n-1, r) packets and
-    receives r C(n-1, r). Every slice that a rank lacks reaches it exactly once.
+    In group S every member i sends the others one packet. The packet contains one slice of each block S - {t}, t in S -
+    {i}. Which slice of a block it is depends on i's place among the ranks that hold the block. Each rank sends C(n-1,
+    r) packets and receives r C(n-1, r). Every slice that a rank lacks reaches it exactly once.
     """
 
     def __init__(self, placement: SubsetPlacement):
@@ -106,9 +107,9 @@ def packet(number: int, group: list[int], blocks: list[int], k: int) -> Packet:
 class PaperPlan:
     """Algorithm 3 as written in the paper: a rank tries all combinations of r of its blocks. The rank sends a packet
     for each combination of which some other rank lacks exactly one block. All packets of `GroupPlan` are among these
-    packets. For r = 2 and for n = r+1 there are no other packets. For r >= 3 and n >= r+2 most packets are repeats that
-    bring no rank anything new: 4 times as many packets at n, r = 5, 3; 10 times at 6, 3; 19 times at 7, 3; 39 times at
-    6, 4. For r = 1 a rank multicasts its block to all others instead of sending it to each.
+    packets. For r = 2 and for n = r+1 Algorithm 3 sends no other packets. For r >= 3 and n >= r+2 most packets are
+    repeats that bring no rank anything new: 4 times as many packets at n, r = 5, 3; 10 times at 6, 3; 19 times at 7, 3;
+    39 times at 6, 4. For r = 1 a rank multicasts its block to all others instead of sending it to each.
     """
 
     def __init__(self, placement: SubsetPlacement):

@@ -63,7 +63,7 @@ class PacketSeconds(NamedTuple):
     """Seconds that packets take by one transport when all ranks send at once.
 
     ``exchange``: seconds for the first short packet of each rank.
-    ``packet``: seconds for every further packet.
+    ``packet``: seconds for every further short packet of a rank.
     ``byte``: seconds for each byte of a rank's packets.
     ``is_shared``: whether transfers of all ranks share a medium; then the sum over the ranks counts, and otherwise the
     busiest rank.

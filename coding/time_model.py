@@ -15,10 +15,11 @@ MEDIA = {
     "point-to-point": lambda cost: max(map(max, cost.copies, cost.received)),
     "shared-point-to-point": lambda cost: cost.per_receiver,
 }
-"""The part of the cost that takes time, in units of M, by medium.
+"""The part of a `Cost` that takes time, in units of M (the size of a gradient), by medium.
 
-``shared``: everything. ``switch``: the busiest port of a switch that multicasts. The two others: the same if a packet
-is sent once per receiver.
+``shared``: everything that all ranks send. ``switch``: the amount at the busiest port of a switch that multicasts.
+``point-to-point`` and ``shared-point-to-point``: the same amounts if a packet is sent once per receiver, on a switch
+and on a shared medium.
 """
 
 
@@ -49,7 +50,7 @@ def least_step_seconds(seconds: Sequence[float], silent: int = 0) -> float:
     ranks.
 
     ``seconds``: seconds that each rank computes, redundancy included. The step cannot end before the (n - silent)-th
-    least of these (Lee, Lam, Pedarsani, Papailiopoulos, Ramchandran 2018).
+    least of these seconds (Lee, Lam, Pedarsani, Papailiopoulos, Ramchandran 2018).
     """
     return sorted(seconds)[len(seconds) - silent - 1]
 

@@ -10,8 +10,9 @@ The construction is as follows. A gradient G_q is divided into m parts, the rows
 powers V[l, i] = (i + 1)^l, l < n - s. Each block has a matrix Z_q of shape [n - s, m]. The first m rows of Z_q are the
 unit matrix. The n - r other rows are chosen so that V[:, i]^T Z_q = 0 for the n - r ranks i that do not compute the
 block. These are n - r equations, with a matrix of powers of different numbers, so they have exactly one solution. Rank
-i sends V[:, i]^T X, where X = sum over q of Z_q G_q; it needs only its own blocks for this. The messages of n - s ranks
-are n - s equations for the rows of X, again with a matrix of powers. The first m rows of X are the parts of the sum.
+i sends V[:, i]^T X, where X = sum over q of Z_q G_q; rank i needs only its own blocks for this message. The messages of
+n - s ranks are n - s equations for the rows of X, again with a matrix of powers. The first m rows of X are the parts of
+the sum.
 """
 
 from functools import cached_property, lru_cache

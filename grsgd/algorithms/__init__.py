@@ -1,4 +1,5 @@
-"""One file per algorithm. A new file in this folder is found by itself."""
+"""Algorithms, one file each. The package imports every file in this folder, so a new algorithm is entered in no
+list."""
 
 import importlib
 import pkgutil

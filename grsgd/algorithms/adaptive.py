@@ -20,13 +20,14 @@ from grsgd.models.replica import Replica
 torch = LazyModule("torch")
 
 RAISE, LOWER = 1.05, 0.95
-"""Factors of an automatic threshold: after each trigger, and after every 1/target_rate steps without a trigger."""
+"""Factors by which an automatic threshold is multiplied: `RAISE` after each trigger, `LOWER` after every 1/target_rate
+steps without a trigger."""
 MIN_NORM = 1e-30
-"""Divisor in place of a norm of zero."""
+"""Smallest divisor, which takes the place of a norm of zero."""
 
 
 class AdaptiveOptions(BaseModel):
-    """Options of the adaptive trigger, all inferred: only the paper's abstract was available
+    """Options of the adaptive trigger. All of them are inferred, because only the paper's abstract was available
     (docs/reference/algorithms/gossip.md)."""
 
     renamed: ClassVar[dict[str, str]] = {
@@ -41,14 +42,18 @@ class AdaptiveOptions(BaseModel):
     adaptive: bool = Field(False, description="exchange when the model has changed enough, not every period steps")
     metric: Literal["relative", "norm", "layerwise", "cosine"] = Field(
         "relative",
-        description="change since the last exchange: |x - r|/|r|, | |x| - |r| |/|r|, |x - r|/|r| per layer (each "
-        "layer is then exchanged alone), or 1 - cos(x, r)",
+        description="change from the model r after the last exchange to the model x: |x - r|/|r|, | |x| - |r| |/|r|, "
+        "|x - r|/|r| per layer (each layer is then exchanged alone), or 1 - cos(x, r)",
     )
     threshold: Literal["auto"] | Annotated[float, Field(ge=0)] = Field(
         "auto", description="change that triggers an exchange; auto: adapted until exchanges occur at target_rate"
     )
     target_rate: float = Field(
-        0.08, gt=0, le=1, description="with threshold auto: exchanges per step; a part of the model counts as that part"
+        0.08,
+        gt=0,
+        le=1,
+        description="with threshold auto: wanted number of exchanges per step; an exchange of a part of the model "
+        "counts as that fraction",
     )
     scale_threshold_with_lr: bool = Field(True, description="lower the threshold in proportion with the learning rate")
     min_interval: int = Field(1, ge=1, description="fewest steps between two exchanges that this rank begins")
@@ -127,20 +132,20 @@ class AdaptiveTrigger:
     metric ``layerwise``, each layer has its own r, delta and k_last.
 
     threshold = "auto" keeps the rate of triggers near ``target_rate``. The threshold is multiplied by 1.05 after each
-    trigger, and by 0.95 after every 1/target_rate steps without a trigger. A long silence lowers it faster: otherwise
-    it would take thousands of steps to come down after the fast changes at the start of training. The start is
-    inferred, too: the first trigger comes after 1/target_rate steps, and the change measured then (the median over
-    layers) becomes the first threshold. So short runs keep the rate as well. Until the first trigger, r is the model at
-    the beginning, even after exchanges that other ranks began.
+    trigger, and by 0.95 after every 1/target_rate steps without a trigger. A long time without a trigger lowers the
+    threshold faster. Otherwise the threshold, which is high after the fast changes at the start of training, would take
+    thousands of steps to come down. The start is inferred, too: the first trigger comes after 1/target_rate steps, and
+    the change measured then (the median over layers) becomes the first threshold. So short runs keep the rate as well.
+    Until the first trigger, r is the model at the beginning, even after exchanges that other ranks began.
 
     Parameters
     ----------
     options
-        how to measure change, and the threshold.
+        Options that choose the metric of change and the threshold.
     x
-        the model at the beginning, shape [size].
+        Model at the beginning of training, shape [size].
     layers
-        sizes of the model's layers, in order.
+        Sizes of the model's layers in elements, in order.
     eta_0
         the learning rate at which the threshold is not scaled.
 

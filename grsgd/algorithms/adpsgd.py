@@ -1,4 +1,7 @@
-"""Asynchronous decentralized parallel SGD (Lian et al. 2018)."""
+"""Asynchronous decentralized parallel SGD (Lian et al. 2018).
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 import threading
 from typing import ClassVar, Literal
@@ -33,8 +36,8 @@ class ADPSGDOptions(Options):
 
 
 class ADPSGD(OnTopology, name="adpsgd"):
-    """Active ranks average their models with passive neighbours while all ranks train on. On a ring every other rank is
-    active. Each rank has two activities that share x::
+    """Active ranks average their models with passive neighbours while all ranks train on. On a ring every second rank
+    is active. Each rank has two activities that share x::
 
         trainer:          x = x - eta grad(x)                                       # never waits
 
@@ -42,7 +45,8 @@ class ADPSGD(OnTopology, name="adpsgd"):
         passive gossip:   receive y from any active neighbour;  send x;  x = (x + y)/2
 
     The roles keep ranks from waiting for each other in a circle. Steps that an active rank takes during an exchange
-    make the mean of all models drift; with ``merge = "delta"`` the mean does not drift. Sends M per exchange each way.
+    make the mean of all models drift; with ``merge = "delta"`` the mean does not drift. An exchange sends M (the bytes
+    of the model) each way.
     """
 
     paper = "Lian, Zhang, Zhang, Liu 2018, Asynchronous decentralized parallel stochastic gradient descent"
@@ -54,7 +58,7 @@ class ADPSGD(OnTopology, name="adpsgd"):
         super().__init__(options, replica, optimizer, context)
         self.k_last = 0
         self.ended = self.is_closed = False
-        """Whether this rank has ended its training, and whether its model may no longer change."""
+        """`ended`: whether this rank has ended its training. `is_closed`: whether its model may no longer change."""
         self.finished: set[int] = set()
         """The active partners of a passive rank that have ended their training."""
         self.exchanges = 0
@@ -119,7 +123,8 @@ class ADPSGD(OnTopology, name="adpsgd"):
         return self.k - self.k_last >= self.options.period and bool(self.partners(self.exchanges))
 
     def finish(self, j: int):
-        """Tell the passive rank ``j`` that this rank has ended its training; returns the message."""
+        """Begin to tell the passive rank ``j`` that this rank has ended its training; return the pollable to wait
+        for."""
         self.mine.step, self.mine.sender = FINISHED, self.comm.rank
         finished = self.mine.buffer[:UNWEIGHTED_HEADER]
         return self.comm.Isend(finished, j, tags.ADPSGD_CALL, header=UNWEIGHTED_HEADER)
@@ -172,7 +177,7 @@ class ADPSGD(OnTopology, name="adpsgd"):
     def drain(self):
         self.ended = True
         if self.comm.size > 1:
-            # the rank goes on to answer a process that takes a rank late
+            # after a death, a new process may still ask this rank, so its gossip goes on
             goes_on = self.comm.survives_deaths and not self.is_active
             yield Until(self.all_have_finished, "active partners that still train") if goes_on else self.gossip
             with self.lock:

@@ -1,4 +1,7 @@
-"""``variant = "auto"``: a trial at the start of a run that finds the fastest all-reduce on its machine."""
+"""``variant = "auto"``: a trial at the start of a run that finds the fastest all-reduce on its machine.
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,13 @@ from grsgd.runs.numbers import human_bytes
 
 AUTO = "auto"
 MAX_ELEMENTS = 4 * 1024 * 1024
-"""Elements of the longest vector that is tried: longer vectors take as long per element."""
+"""Number of elements of the longest vector in the trial. Longer vectors take as long per element, so they need no
+trial."""
 CLOSE = 3.0
-"""Factor by which a variant may be slower than the fastest one in the first trial and still be tried again."""
+"""Factor by which a variant may be slower than the fastest variant in the first trial and still be tried again."""
 AGAIN_SECONDS, MOST_ROUNDS = 0.25, 101
-"""Seconds for which close variants are tried again, but at least `REPEATS` rounds; and the largest number of rounds."""
+"""Number of seconds for which variants close to the fastest are tried again, in at least `REPEATS` and at most
+`MOST_ROUNDS` rounds."""
 
 
 def choose_variant(comm: Communicator, driver, like: Flat):

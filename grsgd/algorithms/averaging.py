@@ -1,4 +1,5 @@
-"""Schedules that average over all ranks, outside the counted traffic. On one rank these schedules do nothing."""
+"""Schedules (generators that yield each object they wait for) that average over all ranks. Their messages do not count
+as the algorithm's traffic. In a run with one rank these schedules do nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def average_array(comm, flat: Flat, weight: float = 1.0):
     """Replace ``flat`` by the mean over all ranks of ``weight`` times the array, in place.
 
     If the run is stopped during this call, ``flat`` keeps its content. Each array is divided by a power of two before
-    the sum: this division changes no bit of a normal number, and keeps the sum in range.
+    the sum: this division rounds no normal number, and keeps the sum in the range of the dtype.
     """
     if comm.size > 1:
         average, share = flat.like(), power_of_two(1 / comm.size)

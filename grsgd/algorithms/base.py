@@ -62,18 +62,20 @@ class Traits:
     sends_early: bool = False
     """Whether parts of the gradient are sent during the backward pass; the loop then calls ``gradient_ready``."""
     exact_gradient: bool = False
-    """Whether every step applies the mean gradient of all ranks, computed at one common model. Tables train only once
-    for all algorithms with this trait."""
+    """Whether every step applies the mean gradient of all ranks, computed at one common model. The experiments train
+    only once for all algorithms with this trait, because all of them take the same steps."""
     equal_models: bool = False
     """Whether all ranks hold the same model after every step, even if gradients are compressed or changed otherwise."""
     depends_on_values: bool = False
-    """Whether the models' values decide when messages are sent; ``--timing-only`` is then refused."""
+    """Whether the models' values decide when messages are sent. If so, the option ``--timing-only``, which computes no
+    values, is refused."""
     supports_own_loop: bool = True
     """Whether the algorithm works with ``distribute()``: each rank computes one gradient per step, on any data."""
     tolerates_lost_ranks: bool = False
     """Whether a run goes on after it has lost a rank."""
     tolerates_silent_ranks: bool = False
-    """Whether a step may end without silent ranks. All ranks together can then agree on nothing before the run ends."""
+    """Whether a step may end without waiting for silent ranks. If so, the ranks make no collective decision before the
+    run ends."""
     survives_deaths: Literal[False, True, "together"] = False
     """Whether a run goes on when the process of any rank dies, with or without another process in its place. The value
     ``"together"`` is for algorithms whose steps need all ranks: the remaining ranks restart from the average of their
@@ -85,16 +87,17 @@ class Traits:
     splits_model: bool = False
     """Whether a rank's optimizer sees only slices of the model, so that it must treat every element by itself."""
     label: str = ""
-    """Name of a run in reports, by default the algorithm's name. An option that changes the algorithm adds its value:
-    ``parameter_server adsp``."""
+    """Name of a run in reports, by default the algorithm's name. The value of an option that changes the algorithm is
+    appended, as in ``parameter_server adsp``."""
     comparison: str = ""
-    """The options, as text, that two runs must share before their bytes can be compared."""
+    """The options, as text, that must be equal in two runs before the numbers of bytes that these runs send can be
+    compared."""
     only_allreduces: bool = False
-    """Whether ranks send each other nothing but all-reduces (``grsgd.comm.allreduce``), one at a time. Simulated time
-    without gradients is then computed faster."""
+    """Whether ranks send each other nothing but all-reduces (``grsgd.comm.allreduce``), one at a time. If so, a
+    simulation without gradients computes its times by a faster method."""
     rests_between_steps: bool = False
-    """Whether no message is under way between two steps. If False, a checkpoint calls `drain` before and `begin`
-    after."""
+    """Whether no message is under way between two steps. If False, `drain` is called before each checkpoint, and
+    `begin` after it."""
 
 
 class Algorithm:
@@ -109,16 +112,18 @@ class Algorithm:
     """Authors, year and title of the paper that describes the algorithm."""
     Options: ClassVar[type[Options]] = Options
     traits: Traits
-    """Traits with default options; an object's own ``traits`` follow from its options."""
+    """Traits of the algorithm with default options. The ``traits`` of an object depend on the object's options."""
     remembers: ClassVar[tuple[str, ...] | None] = None
-    """Attributes on which the next steps depend, in addition to model, optimizer and random streams. These attributes
-    are numbers, arrays and tensors, and exist after the algorithm's start. Checkpoints keep them; None if no checkpoint
-    is possible."""
+    """Names of the attributes on which the next steps depend, in addition to model, optimizer and random streams. These
+    attributes are numbers, arrays or tensors, and exist after `start`. Checkpoints keep these attributes. None means
+    that no checkpoint is possible."""
     k: int = 0
-    """Number of steps that led to the model x, if the next steps depend on this number: `step` counts it. The caller of
-    `start` sets ``k`` if the process begins with the model of other ranks: see ``survives_deaths``."""
+    """Number of steps that led to the model x. The method `step` counts these steps if the next steps depend on their
+    number. The caller of `start` sets ``k`` if the process begins with the model of other ranks: see
+    ``survives_deaths``."""
     _decides_who_computes: ClassVar[bool] = False
-    """Whether ranks compute anything else than one gradient each, which no user-written loop does."""
+    """Whether a rank may compute something other than one gradient per step, which a user's own training loop cannot
+    do."""
 
     def __init_subclass__(cls, name: str | None, **kwargs):
         """Register the class under ``name``; with ``name=None`` the class is a base class and is not registered."""
@@ -160,7 +165,7 @@ class Algorithm:
     def topology(self) -> Topology:
         """Graph of the ranks that send to each other; by default every rank sends to every other rank.
 
-        A process that takes the rank of a dead process first asks the rank's neighbours for a model.
+        A new process that takes over the rank of a dead process first asks the neighbours of this rank for a model.
         """
         return build("full", self.comm.size)
 
@@ -178,7 +183,8 @@ class Algorithm:
         """Schedule, called on all ranks at once before a run, that decides the options that are still open, such as
         ``"auto"``.
 
-        Returns the changed options by name, and the reasons by attribute of the run file.
+        Returns two dictionaries. The first has the changed options by name. The second has the reasons for the changes,
+        by the attribute of the run file that keeps the reason.
         """
         yield from ()
         return {}, {}
@@ -197,15 +203,15 @@ class Algorithm:
         be a generator that yields each object it waits for."""
 
     def before_backward(self):
-        """Prepare the model for the gradient that is computed next; may change the model."""
+        """Prepare the model for the gradient that is computed next. This hook may change the model."""
 
     def step(self):
         """Update the model with the gradient of this step, which has been computed."""
         self.update()
 
     def drain(self):
-        """Schedule, called after the last step or before a checkpoint, that takes in every message under way and ends
-        all activities."""
+        """Schedule, called after the last step or before a checkpoint, that receives every message under way and ends
+        all background activities."""
 
     def average(self) -> Generator:
         """Schedule, called after `drain`, that makes all replicas equal to the final model."""
@@ -230,19 +236,21 @@ class Algorithm:
         return {name: value for name, value in found.items() if value is not None}
 
     def restore(self, state: dict[str, object]):
-        """Restore the state of another process, after `start`; ``state`` holds arrays and numbers that `state`
-        returned."""
+        """Set the attributes in ``state``, which the method `state` of another process returned. This hook is called
+        after `start`."""
         for name, value in state.items():
             set_value(self, name, value)
 
     def changed(self, rank: int):
-        """Record that another process now holds ``rank``, or that none does (``comm.lost``); called in the background.
+        """Record that another process now holds ``rank``, or that no process holds it any more: then ``comm.lost``
+        contains it. This hook is called in the background.
 
-        Called only if the traits have ``survives_deaths=True``. ``topology`` finds the neighbours without a lost rank.
+        Called only if the traits have ``survives_deaths=True``. ``topology`` tells which neighbours remain without the
+        lost ranks.
         """
 
     def warnings(self) -> list[str]:
-        """Return the warnings about this rank's training after its end, one line each."""
+        """Return the warnings about this rank's training, one line each. This hook is called after training."""
         return []
 
     def extra(self) -> dict[str, tuple[np.ndarray, tuple[str, str]]]:
@@ -267,8 +275,8 @@ class GradientAlgorithm(Algorithm, name=None):
         """
 
     def reduce(self) -> Generator:
-        """Schedule that replaces ``replica.grads``, and the values behind the gradients, by their combination over all
-        ranks."""
+        """Schedule that replaces ``replica.grads`` by its combination over all ranks. This array may hold further
+        values after the gradients, which are combined in the same way."""
         raise NotImplementedError(f"{self.name}: the traits have sends_gradients = True, so reduce() must be defined")
 
     def step(self):

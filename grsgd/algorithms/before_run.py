@@ -1,4 +1,5 @@
-"""Ranks before a run: they measure times that decide the options which a configuration leaves open."""
+"""Classes for trials before a run. In a trial the ranks measure times, which decide the options that a configuration
+leaves open."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ class Load(NamedTuple):
     batch
         Samples of the common batch.
     gradient
-        ``gradient(samples)`` returns a function that computes up to ``samples`` samples of each of this rank's blocks.
+        ``gradient(samples)`` returns a function that computes the gradient of up to ``samples`` samples of each of this
+        rank's blocks.
     slowdown
         Factor by which the configuration slows down each rank, shape [ranks].
     delays

@@ -1,4 +1,4 @@
-"""Gradient in buckets, whose means are taken in the background of the backward pass."""
+"""Mean gradient of all ranks, computed bucket by bucket (part by part) in the background of the backward pass."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -34,8 +34,8 @@ class BucketedMean:
                          g[bucket] = allreduce(g[bucket]) / n
 
     All ranks send the buckets in this order, whatever the order of their gradients. The all-reduces follow one another,
-    so their messages never mix. The backward pass only notes that a gradient is complete, and sends nothing; the driver
-    of background schedules does the rest.
+    so their messages never mix. The backward pass only notes that a gradient is complete, and sends nothing. The driver
+    runs the all-reduces in the background.
 
     Source: Li et al. 2020, PyTorch Distributed: Experiences on accelerating data parallel training, section 3.2.
 
@@ -65,7 +65,8 @@ class BucketedMean:
         """Handle of the schedule that averages the buckets in the background, from the first gradient of a step on."""
 
     def gradient_ready(self, parameter: int):
-        """Record that a gradient is complete; raises RuntimeError if it was noted in this step before."""
+        """Record that the gradient of ``parameter`` is complete; raise RuntimeError if this was recorded earlier in the
+        same step."""
         if self.averaging is None:
             self.missing = [set(bucket) for bucket in self.parameters]
             self.complete = 0
@@ -93,7 +94,7 @@ class BucketedMean:
     def finish(self):
         """Schedule that finishes the means of all buckets, after all gradients are complete."""
         self.complete = len(self.places)
-        if self.averaging is None:  # no gradient was noted
+        if self.averaging is None:  # the backward pass noted no gradient
             yield from self.average_buckets()
         else:
             yield self.averaging

@@ -1,4 +1,7 @@
-"""Algorithms that average over all ranks at once, by the all-reduce in the option ``variant``."""
+"""Algorithms that average over all ranks at once, by the all-reduce in the option ``variant``.
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 from dataclasses import replace
 
@@ -9,7 +12,8 @@ from grsgd.models.flat import Flat
 
 
 class ByAllreduce(Algorithm, name=None):
-    """Algorithm that averages; it has the option ``variant: Variant = Field("ring", description=VARIANT_MEANING)``."""
+    """Base class of algorithms that average over all ranks. The options of a derived class need the field ``variant:
+    Variant = Field("ring", description=VARIANT_MEANING)``."""
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)

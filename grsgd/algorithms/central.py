@@ -1,4 +1,7 @@
-"""Algorithms with a central model, some of whose ranks may not train."""
+"""Algorithms with a central model. Some of their ranks may serve this model instead of training.
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 from collections.abc import Callable, Generator
 
@@ -6,14 +9,14 @@ from grsgd.algorithms.base import Algorithm
 
 
 class Excluded(Exception):
-    """Error of a rank without which the other ranks go on."""
+    """Error raised on a rank that the other ranks have given up: they go on without it."""
 
 
 class CentralAlgorithm(Algorithm, name=None):
     """Algorithm with a central model, which is the model of the run, and workers that train.
 
     The algorithm counts the gradients in the central model, so it knows the run's progress and calls
-    ``progress.note_steps``. The algorithm's `step` raises `Excluded` on a rank without which the other ranks go on.
+    ``progress.note_steps``. On a rank that the other ranks have given up, `step` raises `Excluded`.
     """
 
     _decides_who_computes = True
@@ -24,11 +27,11 @@ class CentralAlgorithm(Algorithm, name=None):
         self.is_worker = self.comm.rank < self.workers(options, self.comm.size)
         """Whether this rank trains; a rank that does not train runs `serve`."""
         self.lost: frozenset[int] = frozenset()
-        """Ranks that no longer answered and were left behind, known after training."""
+        """Ranks that stopped answering and without which the run went on. They are known after training."""
 
     @classmethod
     def workers(cls, options, ranks: int) -> int:
-        """Return how many ranks train: the ranks with the lowest numbers."""
+        """Return the number of ranks that train, which are the ranks with the lowest numbers."""
         return ranks
 
     @classmethod
@@ -38,7 +41,8 @@ class CentralAlgorithm(Algorithm, name=None):
 
     @property
     def bound_gradients(self) -> int | None:
-        """Number of gradients whose least possible time reports compare with the run; None if no bound is known."""
+        """Number of gradients in an update, for which reports compare the run's time with the least possible time; None
+        if no least time is known."""
         return None
 
     def rest(self):
@@ -56,14 +60,14 @@ class CentralAlgorithm(Algorithm, name=None):
 
 
 def workers_of(algorithm: type[Algorithm], options, ranks: int) -> int:
-    """Return how many of ``ranks`` train with this algorithm: the ranks with the lowest numbers."""
+    """Return how many of ``ranks`` ranks train with this algorithm. These are the ranks with the lowest numbers."""
     return algorithm.workers(options, ranks) if issubclass(algorithm, CentralAlgorithm) else ranks
 
 
 def keeps_step(algorithm: type[Algorithm], options, ranks: int) -> bool:
     """Return whether no rank begins a step before all ranks that train have ended the previous step.
 
-    If so, all ranks can rest before the same step.
+    If so, all ranks can pause for a checkpoint before the same step.
     """
     if issubclass(algorithm, CentralAlgorithm):
         return algorithm.keeps_step(options, ranks)

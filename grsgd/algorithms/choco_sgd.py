@@ -14,15 +14,16 @@ from grsgd.comm.topologies import topology
 class ChocoSGDOptions(CompressionOptions, Options):
     topology: str = Field("ring", **topology.OPTION)
     compression: Kind = Field(
-        "top-k", description="form of the sent differences: the k largest values, k random values, or all, rounded"
+        "top-k",
+        description="form of the sent differences: the k largest values, k random values, or all values rounded",
     )
     ratio: float | None = Field(0.1, gt=0, le=1, description="top-k, random-k: share of the values that is sent")
-    gamma: float = Field(0.3, gt=0, le=1, description="share of the way to the mean of the neighbours' estimates")
+    gamma: float = Field(0.3, gt=0, le=1, description="share of the way to the mean of all estimates per step")
 
 
 class ChocoSGD(OnTopology, name="choco_sgd"):
-    """Every rank keeps an estimate of its own model, which its neighbours know as well, and sends them the
-    compressed difference between model and estimate::
+    """Every rank keeps an estimate of its own model, which its neighbours know as well. Per step it sends its
+    neighbours the compressed difference between model and estimate::
 
         x = x - eta grad(x)
         q = compressed(x - xhat);  xhat = xhat + q
@@ -31,8 +32,9 @@ class ChocoSGD(OnTopology, name="choco_sgd"):
         x = x + gamma z
 
     Values that compression leaves out are sent later, so the models come together if gamma is small enough: coarser
-    compression needs a smaller gamma. The mean of all models is the mean in D-PSGD at the same gradients. Sends one
-    payload to each neighbour per step, after the gradient. Each step waits for the slower neighbour.
+    compression needs a smaller gamma. With the same gradients, the mean of all models is the same as in D-PSGD. A rank
+    sends one payload to each neighbour per step, after it has computed the gradient. Each step waits for the slowest
+    neighbour.
     """
 
     paper = (
@@ -60,7 +62,8 @@ class ChocoSGD(OnTopology, name="choco_sgd"):
         graph.require_fixed_symmetric_weights()
 
     def start(self):
-        """Initialise the estimate: all models are equal now, and every rank knows them."""
+        """Set the estimate to the model. All ranks hold the same first model, so every rank knows the estimates of its
+        neighbours."""
         self.xhat.copy_(self.x.tensor)
 
     def step(self):

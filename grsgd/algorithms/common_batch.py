@@ -4,13 +4,15 @@ from grsgd.algorithms.base import Algorithm
 
 
 class CommonBatchAlgorithm(Algorithm, name=None):
-    """Algorithm whose ranks compute `blocks` of one common batch; in other algorithms each rank has its own batch."""
+    """Base class of algorithms whose ranks compute `blocks` of one common batch. In other algorithms each rank has its
+    own batch."""
 
     _decides_who_computes = True
     needs_no_gradient = False
-    """Whether this rank is late, known after `before_backward`: the others have ended the step that it would take."""
+    """Whether this rank is late: the other ranks have already ended the step that this rank would take. Known after
+    `before_backward`."""
     lost: frozenset[int] = frozenset()
-    """Ranks that no longer answered and were left behind, known after training."""
+    """Ranks that stopped answering and without which the run went on. They are known after training."""
 
     @classmethod
     def block_arrays(cls, options, ranks: int) -> int:

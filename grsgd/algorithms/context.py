@@ -28,7 +28,7 @@ class RankContext:
     uncounted_comm
         Communicator of messages outside the algorithm: the first broadcast, reports of progress, the last average.
     driver
-        Driver that runs schedules, in real or in simulated time.
+        Driver that runs schedules (generators that yield each object they wait for), in real or in simulated time.
     stop_signal
         Signal of the end of the run; None in a user's own loop.
     seed
@@ -36,7 +36,7 @@ class RankContext:
     replication
         Number of ranks that hold each shard of the training data.
     membership
-        Process of each rank, if the run goes on after the death of processes; else None.
+        Membership, which knows the process that holds each rank; None if the run ends with the death of a process.
     progress
         Progress of the run, which a `CentralAlgorithm` writes. None in a user's own loop.
     """

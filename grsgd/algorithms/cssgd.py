@@ -1,4 +1,7 @@
-"""CSSGD: coded synchronous SGD."""
+"""CSSGD: coded synchronous SGD.
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -21,7 +24,7 @@ from grsgd.comm.coded.streams import AHEAD
 from grsgd.comm.coded.tolerant import LEAST_LAG, TolerantSum
 
 PATIENCE = 0.8
-"""Share of comm.timeout after which, by default, silent ranks are left behind at the end of the run."""
+"""Share of comm.timeout for which, by default, a run waits at its end for silent ranks before it ends without them."""
 
 CODING_UNIT = "s", "spent by the lowest rank on encoding and decoding packets, within communicate_seconds"
 USED_UNIT = "steps", "number of steps in which the lowest rank decoded the sum with a message of this rank"
@@ -30,25 +33,32 @@ USED_UNIT = "steps", "number of steps in which the lowest rank decoded the sum w
 class CSSGDOptions(SummingOptions):
     scheme: Literal["coded", "uncoded", "grouped-direct", "grouped-rs", "tolerant"] = Field(
         "coded",
-        description="the paper's; its placement without coding; two schemes that sum before they send; and tolerant, "
-        "whose steps end without silent ranks",
+        description="coded: the paper's scheme; uncoded: its placement without coding; grouped: two schemes that sum "
+        "before they send; tolerant: a scheme whose steps end without silent ranks",
     )
-    r: int | Literal["auto"] = Field(2, description="redundancy: ranks that compute each block; auto: the fastest")
+    r: int | Literal["auto"] = Field(
+        2, description="redundancy: number of ranks that compute each block; auto: the r with the fastest steps"
+    )
     enumeration: Literal["groups", "paper"] = Field(
-        "groups", description="with scheme coded: paper is Algorithm 3 as written, with useless repeats"
+        "groups", description="with scheme coded: paper is Algorithm 3 of the paper as written, with useless repeats"
     )
 
     silent: int | None = Field(
-        None, ge=0, description="with scheme tolerant: ranks without which a step may end, less than r; 1 by default"
+        None,
+        ge=0,
+        description="with scheme tolerant: number of ranks without which a step may end, below r; default: 1",
     )
     lag: int | None = Field(
         None,
         ge=1,
-        description="with scheme tolerant: steps after which a rank that lags is left behind; by default as many as "
-        "fit into messages of 256 MiB, from 8 to 1000",
+        description="with scheme tolerant: number of steps by which a rank may lag before the others go on without it; "
+        "by default the number of steps that fit into messages of 256 MiB, from 8 to 1000",
     )
     end_timeout: float | None = Field(
-        None, gt=0, description="with scheme tolerant: seconds to wait for silent ranks at the end; 0.8 comm.timeout"
+        None,
+        gt=0,
+        description="with scheme tolerant: seconds to wait for silent ranks at the end; by default 0.8 times "
+        "comm.timeout",
     )
 
     @property
@@ -75,14 +85,15 @@ class CSSGD(Summing, name="cssgd"):
         g = sum of all G_q                                                     # exact, so the same on all ranks
         x = x - eta g
 
-    Computes r times as much as without redundancy and sends C(n-1, r) / r M, if a multicast counts once (`grsgd
-    coding-cost`). The scheme uncoded sends the slices of every block without coding: C(n-1, r-1) / r M.
+    Each rank computes r times as much as without redundancy. Per step it sends C(n-1, r) / r M (M: bytes of a
+    gradient), if a multicast counts once (see `grsgd coding-cost`). With the scheme uncoded each rank sends the slices
+    of its blocks without coding, C(n-1, r-1) / r M.
 
     The grouped schemes are not from the paper. Each of n/r groups of ranks computes a block, and each rank sends 1/r M
-    of the group's sum. grouped-direct multicasts this part. In grouped-rs rank j adds up chunk j, and ranks receive
-    least.
+    of the group's sum. With grouped-direct each rank multicasts this part. With grouped-rs rank j adds up chunk j of
+    all groups' sums, so that ranks receive less than with grouped-direct if there are more than two groups.
 
-    A step of the scheme tolerant ends without any s = ``silent`` ranks, with the exact sum::
+    With the scheme tolerant a step ends with the exact sum even if any s = ``silent`` ranks send nothing::
 
         G_q as above, for the r blocks q = i, i - 1, ... i - r + 1 (modulo n)
         send to all others: f_i = a combination of the parts of these G_q, 1 / (r - s) M, modulo a prime
@@ -111,7 +122,7 @@ class CSSGD(Summing, name="cssgd"):
         if options.scheme == "coded" and options.r != "auto":
             packet_plan(ranks, options.r, options.enumeration)  # packet_plan refuses too large a plan
         elif options.scheme == "uncoded" and options.r != "auto":
-            subset_placement(ranks, options.r).holders  # noqa: B018  likewise
+            subset_placement(ranks, options.r).holders  # noqa: B018  refuses too large a table
 
     @classmethod
     def traits_of(cls, options):
@@ -144,7 +155,7 @@ class CSSGD(Summing, name="cssgd"):
 
     def choose_redundancy(self, load: Load):
         """Schedule, called on all ranks at once, that returns the redundancy r with the shortest predicted step, and
-        the reason. Call this method of an object with r = 1."""
+        the reason. The method must be called on an algorithm object whose option r is 1."""
         scheme, n, length = self.options.scheme, self.comm.size, self.x.array.size
         allowed = allowed_redundancies(scheme, n, load.batch)
         empty = partial(empty_like, self.x.array)

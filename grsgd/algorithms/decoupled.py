@@ -1,4 +1,7 @@
-"""Decoupled DiLoCo: local steps, and a server that takes an outer step as soon as enough workers have pushed."""
+"""Decoupled DiLoCo: local steps, and a server that takes an outer step as soon as enough workers have pushed.
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 import math
 from typing import ClassVar
@@ -23,9 +26,14 @@ torch = LazyModule("torch")
 
 
 class QuorumOptions(StrategyOptions):
-    quorum: int | None = Field(None, ge=1, description="workers that an outer step waits for; all but one by default")
+    quorum: int | None = Field(
+        None, ge=1, description="number of workers an outer step waits for; all but one by default"
+    )
     grace: float = Field(
-        0.5, ge=0, description="further wait for more workers, as a share of the round's time until then; inf: for all"
+        0.5,
+        ge=0,
+        description="grace window: further wait for more workers after the quorum, as a share of the time that the "
+        "quorum took; inf: until all workers have pushed",
     )
 
 
@@ -81,7 +89,7 @@ class Quorum(Strategy):
         return decision
 
     def held(self):
-        """Return the workers that are in time."""
+        """Return the workers in the buffer that are in time: their change is from the present model."""
         return {worker for worker, version in self.buffer.items() if version == self.version}
 
     def due(self):
@@ -101,7 +109,7 @@ class OuterServer(Server):
         self.late: dict[int, tuple] = {}
         """Per late worker, its change of the model and the number of its steps, until the change is merged."""
         self.rest: list[tuple] = []
-        """The same pairs for workers that have ended."""
+        """The same pairs (change and number of steps) for workers that have ended their training or rest."""
         self.merging: list[tuple] = []
         """The models that the next outer step merges, each with its number of steps, in the order of workers."""
         self.round_of_window, self.closing = -1, None
@@ -153,7 +161,7 @@ class OuterServer(Server):
         return self.g[worker].tensor - self.answers[worker].tensor
 
     def keep(self, worker: int):
-        """Keep the change by a late worker, because its next model will overwrite the last one."""
+        """Keep the change by a late worker, because the worker's next model will overwrite its last model in ``g``."""
         change, steps = self.change_of(worker), self.steps[worker]
         if worker in self.late:
             more, more_steps = self.late[worker]
@@ -181,7 +189,8 @@ class OuterServer(Server):
         """Take an outer step along the mean of the workers' changes. The weight of a worker is its tokens times its
         tokens per step, which is its number of steps if all batches have one size."""
         steps = [count for _, count in self.merging]
-        # A sum of float16 models may be out of range; with other dtypes a share is 1 most of the time.
+        # A sum of float16 models may be out of range. With other dtypes most shares are 1, which saves a
+        # multiplication.
         part = power_of_two(1 / len(steps)) if self.w.dtype is torch.float16 else 1.0
         shares = [part * count / max(steps) for count in steps]
         models = [x if share == 1 else x.mul_(share) for (x, _), share in zip(self.merging, shares, strict=True)]
@@ -230,10 +239,10 @@ class Decoupled(ParameterServer, name="decoupled"):
     while its change is merged one outer step later. The paper's fragments and background exchange are left out.
 
     With quorum = n, or an endless grace window, the result equals `diloco` with variant = "tree" bit for bit, except
-    for buffers, which stay local until the end. Sends 2M/H per worker and step, half of it from the server. At the end
-    of the run, or at a rest for a checkpoint, w gains the mean of the workers' changes since the last outer step;
-    `diloco` averages models then. Each answer tells a worker the run's progress; until the next answer the worker
-    assumes that the others are as far as itself.
+    for buffers, which stay local until the end. A worker's step sends 2M/H on average (M: bytes of the model), half of
+    it from the server. At the end of the run, or at a rest for a checkpoint, w gains the mean of the workers' changes
+    since the last outer step; `diloco` averages models then. Each answer tells a worker the run's progress; until the
+    next answer the worker assumes that the others are as far as itself.
     """
 
     paper = (

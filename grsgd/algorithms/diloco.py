@@ -1,4 +1,7 @@
-"""DiLoCo: local steps, then an outer step with momentum along the mean change of the model; and Streaming DiLoCo."""
+"""DiLoCo: local steps, then an outer step with momentum along the mean change of the model; and Streaming DiLoCo.
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 from dataclasses import replace
 
@@ -16,9 +19,9 @@ torch = LazyModule("torch")
 
 
 def outer_update(x_prev, u, mean, lr: float, momentum: float):
-    """Take an outer step from ``x_prev`` towards ``mean``, in place; ``u`` is its momentum."""
+    """Take an outer step from ``x_prev`` towards ``mean``, in place; ``u`` is the momentum of this step."""
     if (lr, momentum) == (1, 0):
-        x_prev.copy_(mean)  # a copy does not round
+        x_prev.copy_(mean)  # this is exact; the formula below would round
     else:
         change = x_prev - mean
         u.mul_(momentum).add_(change)
@@ -26,15 +29,19 @@ def outer_update(x_prev, u, mean, lr: float, momentum: float):
 
 
 class OuterOptions(Options):
-    H: int = Field(8, ge=1, description="local steps between two averages of the same parameters; 500 in the paper")
+    H: int = Field(8, ge=1, description="number of steps between two averages of the same parameters; 500 in the paper")
     outer_lr: float = Field(0.7, gt=0, description="learning rate of the outer step")
     outer_momentum: float = Field(0.9, ge=0, lt=1, description="Nesterov momentum of the outer step")
 
 
 class DiLoCoOptions(CompressionOptions, OuterOptions):
-    fragments: int = Field(1, ge=1, description="parts of the model; every H / fragments steps one part is averaged")
-    delay: int = Field(0, ge=0, description="local steps that go on while a fragment is averaged in the background")
-    mix: float = Field(0.0, ge=0, lt=1, description="weight of the local model when an average replaces it")
+    fragments: int = Field(
+        1, ge=1, description="number of parts of the model; one is averaged every H / fragments steps"
+    )
+    delay: int = Field(0, ge=0, description="number of local steps while a fragment is averaged in the background")
+    mix: float = Field(
+        0.0, ge=0, lt=1, description="weight of the local model in its mean with the model after an outer step"
+    )
     variant: Variant = Field("ring", description=VARIANT_MEANING)
 
     @model_validator(mode="after")
@@ -68,11 +75,12 @@ class DiLoCo(ByAllreduce, name="diloco"):
     comes `delay` steps after its all-reduce has begun, and training goes on meanwhile; then x = mix x + (1 - mix)
     x_prev. A fragment is a contiguous part of all parameters.
 
-    With ``compression`` the mean is over the decoded payloads of x - x_prev of all ranks, with error feedback.
+    With ``compression`` each rank sends x - x_prev as a compressed payload, with error feedback, and all ranks average
+    the decoded payloads.
 
-    outer_lr = 1 and outer_momentum = 0 give local SGD. The inner optimizer's state stays local. Sends 2(n-1)/(nH) M per
-    rank and step (ring). Every H / fragments steps a rank waits for the slowest rank, if that rank is more than `delay`
-    steps behind.
+    outer_lr = 1 and outer_momentum = 0 give local SGD. The inner optimizer's state stays local. With the variant ring,
+    a rank sends 2(n-1)/(nH) M per step (M: bytes of the model). Every H / fragments steps a rank waits for the slowest
+    rank, if that rank is more than `delay` steps behind.
     """
 
     paper = (

@@ -1,4 +1,7 @@
-"""Decentralized parallel SGD (Lian et al. 2017)."""
+"""Decentralized parallel SGD (Lian et al. 2017).
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 from collections.abc import Iterable
 
@@ -12,9 +15,9 @@ from grsgd.models.mixing import mix
 
 class DPSGDOptions(Options):
     topology: str = Field("ring", **topology.OPTION)
-    period: int | None = Field(None, ge=1, description="steps from one exchange to the next; 1 by default")
+    period: int | None = Field(None, ge=1, description="number of steps from one exchange to the next; 1 by default")
     first_exchange: int | None = Field(
-        None, ge=0, description="steps without an exchange at the beginning (late communication); 0 by default"
+        None, ge=0, description="number of steps without an exchange at the start (late communication); 0 by default"
     )
 
 
@@ -28,8 +31,9 @@ class DPSGD(OnTopology, name="dpsgd"):
     With ``period`` and ``first_exchange`` some steps have no exchange: W is the identity in them. Every run ends with a
     single merge of all models. If ``first_exchange`` is beyond the end of the run, this merge is its only exchange.
 
-    Sends M to each neighbour per step, 2M on a ring. Each step waits for the slower neighbour, so one straggler slows
-    down the whole graph after a lead of at most its distance.
+    A rank sends M (the bytes of the model) to each neighbour per step, 2M on a ring. Each step waits for the slowest
+    neighbour. So one straggler slows down the whole graph: a rank at a distance of d edges gets at most d steps ahead
+    of the straggler.
     """
 
     paper = (
@@ -74,7 +78,7 @@ class DPSGD(OnTopology, name="dpsgd"):
         if not weighted:
             self.update()
             return
-        # The change of x by mixing, computed before the update, takes the place of a received model.
+        # The change of x by mixing is computed before the update. It overwrites the buffer of one received model.
         (weight, change), *others = weighted
         mix(change, weight, [*others, (float(W[i, i]) - 1, self.x.tensor)])
         self.update()

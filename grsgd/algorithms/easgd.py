@@ -1,4 +1,7 @@
-"""Elastic averaging SGD (Zhang, Choromanska, LeCun 2015)."""
+"""Elastic averaging SGD (Zhang, Choromanska, LeCun 2015).
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,14 @@ torch = LazyModule("torch")
 
 
 class EASGDOptions(AdaptiveOptions, Options):
-    alpha: float | None = Field(None, ge=0, le=1, description="pull between a model and the centre; by default 0.9/n")
-    period: int = Field(10, ge=1, description="local steps between two exchanges with the centre, unless adaptive")
+    alpha: float | None = Field(
+        None, ge=0, le=1, description="share of its distance that a model moves to the centre; by default 0.9/n"
+    )
+    period: int = Field(10, ge=1, description="number of steps between two exchanges with the centre, unless adaptive")
     centre: Literal["server", "allreduce"] = Field(
-        "server", description="place of the centre: rank 0 (asynchronous), or all ranks, which then wait for each other"
+        "server",
+        description="place of the centre: server: rank 0, asynchronously; allreduce: all ranks, which wait for each "
+        "other",
     )
     final: Literal["centre", "average"] = Field("centre", description="the model that is the result and in the curve")
 
@@ -44,12 +51,14 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
             d = alpha (x - c)
             x = x - d;  c = c + d
 
-    centre = "server": c lies on rank 0, which trains as well; the others send it x and wait for d. An exchange sends
-    2M, half of it from rank 0; rank 0's own exchanges send nothing. centre = "allreduce": all ranks have a copy of c
-    and exchange at the same step, c = c + allreduce(d), which sends 2(n-1)/n M.
+    With centre = "server", c is on rank 0, which trains as well. The other ranks send x to rank 0 and wait for d. An
+    exchange sends 2M (M: bytes of the model), half of it from rank 0; rank 0's own exchanges send nothing. With centre
+    = "allreduce", all ranks have a copy of c and exchange at the same step: c = c + allreduce(d). A rank then sends
+    2(n-1)/n M per exchange.
 
-    An exchange moves d from a model to the centre, so only gradients change ``c + sum x``. (The paper exchanges between
-    gradient and update.) The result is c; snapshots keep c on rank 0, and with weight 0 the models of the other ranks.
+    An exchange moves d from a model to the centre, so only gradients change ``c + sum x``. (In the paper the exchange
+    comes between the gradient and the update.) The result of training is c. The snapshot of rank 0 holds c; the
+    snapshots of the other ranks hold their models, with weight 0.
 
     With momentum = 0.99 and nesterov = true in the optimizer this is the paper's EAMSGD; momentum stays local. The
     adaptive form is inferred (docs/reference/algorithms/server.md): Ho, Wu, Liu 2018 name it next to gossip.
@@ -68,9 +77,9 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
         self.exchanges = 0
         self.alpha = 0.9 / self.comm.size if self.options.alpha is None else self.options.alpha
         self.c: Flat | None = None
-        """The centre, on ranks that hold it; None on one rank alone, and before `start`."""
+        """The centre, on ranks that hold it; None on other ranks, in a run with one rank, and before `start`."""
         self.lock = threading.Lock()
-        """Lock of the activity that changes the server's c: the trainer or the background."""
+        """Lock that is held while c changes on the server: by training, or by a background schedule."""
         self.handlers = []
 
     @classmethod
@@ -164,7 +173,7 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
             yield self.comm.Isend(message, worker, tags.EASGD_ELASTIC)
 
     def elastic(self, x, c, d):
-        """Set d = alpha (x - c); d may be x."""
+        """Set d = alpha (x - c); ``d`` and ``x`` may be the same tensor."""
         torch.sub(x, c, out=d).mul_(self.alpha)
 
     @property

@@ -1,4 +1,7 @@
-"""Comparison of the models that an algorithm keeps equal on all ranks: regularly in training, and at the end."""
+"""Comparison of the models that an algorithm keeps equal on all ranks: regularly in training, and at the end.
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,10 @@ from grsgd.text import ranks_in_words
 torch = LazyModule("torch")
 
 EVERY = 100
-"""Steps between two comparisons of a sample. One comparison takes 0.1 to 0.3 ms, so microseconds per step."""
+"""Number of steps between two comparisons of a sample of the parameters. A comparison takes 0.1 to 0.3 ms, which is 1
+to 3 microseconds per step."""
 SAMPLE = 1024
-"""Largest number of elements of a model that one comparison in training reads; each comparison reads others."""
+"""Largest number of elements of a model that one comparison in training reads; each comparison reads other elements."""
 CAUSES = (
     "did the learning rate differ (ReduceLROnPlateau on each rank's own loss), was a model or an optimizer's state "
     "loaded on one rank alone, did another optimizer step, or a layer write its own weights (Embedding(max_norm=...))?"
@@ -60,7 +64,7 @@ class EqualModels:
             return
         x = self.replica.params.tensor
         stride = -(-x.numel() // SAMPLE)
-        # 7919 is a prime, so each look reads other elements, and all looks together read all
+        # 7919 is a prime, so successive samples have different elements, and all samples together have all elements
         first = 7919 * self._looks % stride
         self._looks += 1
         sample = x[first::stride].cpu().contiguous()

@@ -1,4 +1,5 @@
-"""Schedules that copy tensors of any kind from rank 0, and make tensors equal that differ between ranks."""
+"""Schedules (generators that yield each object they wait for) that copy tensors of any kind from rank 0, or that make
+tensors equal on all ranks."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def broadcast_tensor(comm, tensor: torch.Tensor):
 def differing(comm, numbers: np.ndarray):
     """Schedule that compares int64 ``numbers`` with the numbers of rank 0.
 
-    Returns the count of ranks on which each number differs, float64, and the numbers that differ here, bool.
+    Returns, for each number, the count of ranks on which it differs (float64), and whether it differs on this rank
+    (bool).
     """
     of_root = numbers.copy()
     yield from broadcast(comm, of_root)

@@ -14,7 +14,7 @@ class ExactDiffusionOptions(Options):
 
 
 class ExactDiffusion(OnTopology, name="exact_diffusion"):
-    """Before it mixes, every step undoes the part of the ranks' differences that the last step has mixed::
+    """Before a step mixes the models, it undoes the part of the ranks' differences that the last step has mixed::
 
         psi = x - eta grad(x)
         phi = psi + x - psi_prev                 # psi_prev = x in the first step
@@ -23,8 +23,9 @@ class ExactDiffusion(OnTopology, name="exact_diffusion"):
         psi_prev = psi
 
     In D-PSGD each model ends away from the optimum if the ranks' data differ, and the distance grows with the learning
-    rate; here only the gradients' noise remains. The mean of all models is the mean in D-PSGD at the same gradients.
-    Sends M to each neighbour per step, 2M on a ring, after the gradient. Each step waits for the slower neighbour.
+    rate; here only the gradients' noise remains. With the same gradients, the mean of all models is the same as in
+    D-PSGD. A rank sends M (the bytes of the model) to each neighbour per step, 2M on a ring, after it has computed the
+    gradient. Each step waits for the slowest neighbour.
     """
 
     paper = (

@@ -12,7 +12,9 @@ from grsgd.comm.topologies import topology
 class GoSGDOptions(RoundingOptions, Options):
     topology: str = Field("full", **topology.OPTION)
     p: float = Field(0.1, ge=0, le=1, description="probability of a push after a step")
-    inbox_capacity: int = Field(2, ge=1, description="models that may wait for the next step; further pushes wait")
+    inbox_capacity: int = Field(
+        2, ge=1, description="number of models that may wait for the next step; further pushes wait"
+    )
 
 
 class GoSGD(PushSum, name="gosgd"):
@@ -22,9 +24,10 @@ class GoSGD(PushSum, name="gosgd"):
             x = (a x + b y)/(a + b);  a = a + b
         x = x - eta grad(x)
         with probability p:
-            a = a/2;  send (x, a) to a random neighbour     # not while the last message to it is under way
+            a = a/2; send (x, a) to a random neighbour # not while the last message to this neighbour is under way
 
-    The weights a start with 1 (the paper: 1/n). Sends p (M + 8 bytes) per rank and step.
+    The weights a start with 1 (the paper: 1/n). A rank sends p (M + 8 bytes) per step on average (M: bytes of the
+    model).
     """
 
     paper = "Blot, Picard, Thome, Cord 2019, Distributed optimization for deep learning with gossip exchange"
@@ -32,7 +35,7 @@ class GoSGD(PushSum, name="gosgd"):
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
-        # Backpressure until a rank has ended: without it the messages that arrive at that rank might fill its memory.
+        # Without backpressure, the messages that arrive at a slow rank might fill its memory.
         self.mailbox = self.make_mailbox(backpressure=True)
 
     def begin(self):

@@ -1,4 +1,7 @@
-"""Gossiping SGD (Jin et al. 2016), and its adaptive form (Ho, Wu, Liu 2018)."""
+"""Gossiping SGD (Jin et al. 2016), and its adaptive form (Ho, Wu, Liu 2018).
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 import threading
 from dataclasses import replace
@@ -22,11 +25,13 @@ from grsgd.models.mixing import add_difference
 
 class GossipOptions(AdaptiveOptions, RoundingOptions, Options):
     topology: str = Field("full", **topology.OPTION)
-    period: int = Field(1, ge=1, description="local steps between two exchanges that a rank begins, unless adaptive")
+    period: int = Field(
+        1, ge=1, description="number of steps between two exchanges that a rank begins, unless adaptive"
+    )
     mode: Literal["pair", "push", "pull"] = Field(
         "pair",
-        description="which rank averages: both, which keeps the mean; push: the rank that is sent a model; pull: the "
-        "rank that asks for a model",
+        description="which rank averages: pair: both ranks, which keeps the mean; push: the rank that is sent a model; "
+        "pull: the rank that asks for a model",
     )
 
     @model_validator(mode="after")
@@ -58,8 +63,9 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
     sum of all models: ``x = x + (x_j - s)/2`` on both ranks.
 
     Jin et al. use push and pull; pair and the whole adaptive form are inferred (docs/reference/algorithms/gossip.md).
-    In pair and pull a rank waits for its partner. push does not wait, and is left out while the last push is not
-    delivered. Sends 2M per exchange, half of it from each side; push and pull send M.
+    In pair and pull a rank waits for its partner. A push does not wait, and is left out while the last push to the same
+    neighbour has not been delivered. A pair exchange sends 2M (M: bytes of the model), half of it from each side. A
+    push or a pull sends M.
     """
 
     paper = (
@@ -77,20 +83,22 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
         self.messages = 0
         """Number of models that this rank has written; it seeds the rounding of each model."""
         self.begun = self.served = 0
-        """Exchanges that this rank began, and exchanges in which it was the partner."""
+        """`begun`: number of exchanges that this rank began. `served`: number of exchanges in which this rank was the
+        partner."""
         self.times_due = 0
-        """Number of exchanges that were due, made or not."""
+        """Number of exchanges that were due, whether they were made or not."""
         self.serving = False
         self.lock = threading.Lock()
-        """Lock of the activity that changes x: the trainer or the background."""
+        """Lock that is held while x changes: by training, or by a background schedule."""
         self.offering: list = []
-        """pair: the message that carries ``mine``."""
+        """In mode pair: the pollable of the message ``mine`` that is being sent."""
         self.finished: set[int] = set()
         """The ranks that have told this rank that they have ended their training."""
         self.has_ended = self.is_closed = False
-        """Whether this rank has told others that it has ended, and whether its model may no longer change."""
+        """`has_ended`: whether this rank has told its neighbours that it has ended its training. `is_closed`: whether
+        its model may no longer change."""
         self.pushing = SendBuffers(self.x, compressor=self.compressor)
-        """push: the offers."""
+        """In mode push: buffers of the models that are being sent."""
 
     @classmethod
     def traits_of(cls, options):
@@ -137,7 +145,8 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
         """Schedule that exchanges the slices of the model in ``mask`` with rank ``j``, by pair or pull."""
         served = self.served  # read before the test, because the exchange may end right after it
         if self.serving:
-            # Half of s has been given away already: two more averages would leave less than half of it here.
+            # The exchange under way replaces half of this rank's model. A second exchange now would replace more than
+            # half.
             what = "the end of an exchange that another rank has begun"
             yield Until(lambda: self.served > served, what, in_background=True)
         yield from until_over(self.offering)
@@ -188,7 +197,7 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
             self.has_ended = True
             neighbours = self.topology.out_neighbours(self.comm.rank, without=self.comm.lost)
             yield from until_over([self.send_request(self.last_request, j) for j in neighbours])
-            can_die = self.comm.survives_deaths  # then the server goes on, for a process that takes a rank late
+            can_die = self.comm.survives_deaths  # if so, the server goes on, for a process that takes over a rank late
             yield Until(self.all_have_finished, "neighbours that still train") if can_die else self.server
             with self.lock:
                 self.is_closed = True

@@ -1,4 +1,7 @@
-"""Gradient tracking: every rank follows the mean gradient of all (Nedic, Olshevsky, Shi 2017, DIGing)."""
+"""Gradient tracking: every rank follows the mean gradient of all ranks (Nedic, Olshevsky, Shi 2017, DIGing).
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 from pydantic import Field
 
@@ -22,8 +25,8 @@ class GradientTracking(DPSGD, name="gradient_tracking"):
         x = sum_j W[i, j] x_j - eta y;  g_prev = g
 
     The sum of all trackers is the sum of all gradients, so each tracker approaches the mean gradient, and the models
-    reach one optimum even if the ranks' data differ. Sends 2M to each neighbour per step, 4M on a ring. Each step waits
-    for the slower neighbour.
+    reach the same optimum even if the ranks' data differ. A rank sends 2M (M: bytes of the model) to each neighbour per
+    step, 4M on a ring. Each step waits for the slowest neighbour.
     """
 
     paper = (
@@ -74,7 +77,7 @@ class GradientTracking(DPSGD, name="gradient_tracking"):
             y.sub_(g)
             if p.grad is not None and p.grad.is_sparse:
                 raise RuntimeError(f"gradient_tracking: the gradient of {self.replica.name_of(p)} is sparse")
-            if p.grad is None:  # a rank's sample may not use all of the model
+            if p.grad is None:  # the rank's samples did not use this parameter
                 g.zero_()
                 p.grad = y.clone()
                 continue

@@ -14,7 +14,7 @@ OUTER_MOMENTUM = 0.9
 
 
 class GRSGDOptions(RoundingOptions, Options):
-    """Options of GRSGD, all inferred: only the abstract of the paper was available
+    """Options of GRSGD. All of them are inferred, because only the abstract of the paper was available
     (docs/reference/algorithms/gossip.md)."""
 
     renamed_values: ClassVar[dict[str, dict[str, str]]] = {
@@ -25,18 +25,26 @@ class GRSGDOptions(RoundingOptions, Options):
 
     topology: str = Field("ring", **topology.OPTION)
     policy: Literal["successor", "alternate", "random"] = Field(
-        "random", description="the neighbour of a push: the next one by number, all in turn, or a random one"
+        "random",
+        description="neighbour that is sent a push: the next neighbour by number, all neighbours in turn, or a random "
+        "neighbour",
     )
-    H: int | None = Field(None, ge=1, description="local steps between two pushes; by default data.replication")
+    H: int | None = Field(None, ge=1, description="number of local steps between two pushes; default: data.replication")
     merge: Literal["push-sum", "average"] = Field(
         "push-sum", description="weighted merge, which keeps the mean, or x = (x + y)/2, which does not"
     )
-    inbox_capacity: int = Field(2, ge=1, description="models of one neighbour that may wait for the next step")
+    inbox_capacity: int = Field(
+        2, ge=1, description="number of models of one neighbour that may wait for the next step"
+    )
     inbox_full: Literal["wait", "merge"] = Field(
-        "wait", description="with a full inbox: the neighbour waits with its next push, or the two oldest are merged"
+        "wait",
+        description="if the inbox is full of a neighbour's models: wait: the neighbour makes no push; merge: the two "
+        "oldest models are merged",
     )
     outer_lr: float | None = Field(
-        None, gt=0, description="learning rate of an outer step before each push, as in diloco; not given: none"
+        None,
+        gt=0,
+        description="learning rate of an outer step (as in diloco) before each push; not given: no outer step",
     )
     outer_momentum: float | None = Field(
         None, ge=0, lt=1, description=f"Nesterov momentum of the outer step; {OUTER_MOMENTUM:g} by default"
@@ -58,15 +66,15 @@ class GRSGD(PushSum, name="grsgd"):
         if k % H == 0 and the last message to neighbour j has been delivered:
             a = a/2;  send (x, a) to j                  # a random neighbour, or as ``policy`` says
 
-    Sends M + 8 bytes per push.
+    A push sends M + 8 bytes (M: bytes of the model).
 
     With ``outer_lr`` a rank takes an outer step before it pushes (not from the paper)::
 
         d = x_prev - x;  u = outer_momentum u + d
         x = x_prev - outer_lr (d + outer_momentum u);  x_prev = x
 
-    Each merge then merges x_prev as well. So d is the change by this rank's own steps, weighted like x, without the
-    changes that came from other ranks.
+    With ``outer_lr``, received models are merged into x_prev as well as into x. So d is the change by this rank's own
+    steps, weighted like x, without the changes that came from other ranks.
     """
 
     paper = (

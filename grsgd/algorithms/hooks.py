@@ -8,8 +8,8 @@ from grsgd.errors import ConfigError
 
 
 def schedule_of(hook: Callable):
-    """Schedule that calls a hook, and runs the generator that the hook may return. Returns the value of the hook or of
-    the generator.
+    """Schedule that calls a hook, and runs the generator that the hook may return. Returns the result of this
+    generator, or None if the hook returns None.
 
     Raises ConfigError if the hook returned an object that it should have yielded.
     """

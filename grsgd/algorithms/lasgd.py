@@ -1,4 +1,7 @@
-"""LASGD: locally asynchronous SGD, all-reduce in the background of local training (Avidor, Tal-Israel 2022)."""
+"""LASGD: locally asynchronous SGD, all-reduce in the background of local training (Avidor, Tal-Israel 2022).
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 import threading
 from typing import Literal
@@ -14,21 +17,30 @@ from grsgd.comm.pollables import Until
 from grsgd.models.mixing import add_difference, add_difference_of_buffers
 
 IDLE_SECONDS = 1.0
-"""Seconds without a step after which a rank joins a round without waiting for new local steps."""
+"""Number of seconds without a step after which a rank joins a round (an all-reduce of all models) without waiting for
+new local steps."""
 
 
 class LASGDOptions(Options):
-    """Options of LASGD, all inferred: the paper's method section was not available
+    """Options of LASGD. All of them are inferred, because the paper's method section was not available
     (docs/reference/algorithms/local.md)."""
 
     merge: Literal["delta", "overwrite", "cocod", "anchor"] = Field(
-        "delta", description="effect of a round's average on the model, which has trained on meanwhile"
+        "delta",
+        description="way in which the average of a round (an all-reduce of the models) enters the model, which has "
+        "taken further steps meanwhile",
     )
-    Hmin: int = Field(1, ge=1, description="fewest local steps between the starts of two rounds; exact with cocod")
-    Hmax: int | None = Field(None, ge=1, description="local steps since a round began after which training waits")
+    Hmin: int = Field(
+        1, ge=1, description="fewest local steps between the starts of two rounds; exact number with cocod"
+    )
+    Hmax: int | None = Field(
+        None, ge=1, description="number of local steps since the start of a round after which training waits"
+    )
     warmup: int = Field(0, ge=0, description="number of first steps that each wait for the average")
     resync: int = Field(
-        1000, ge=0, description="training waits for every resync-th round, which makes all models equal; 0: for none"
+        1000,
+        ge=0,
+        description="training waits for every resync-th round, which makes all models equal; 0: for no round",
     )
     alpha: float = Field(0.6, ge=0, le=1, description="with merge anchor: pull towards the anchor")
     beta: float = Field(0.7, ge=0, lt=1, description="with merge anchor: slow momentum of the anchor")
@@ -52,15 +64,15 @@ class LASGD(ByAllreduce, name="lasgd"):
                        a = allreduce(s) / n                                     # while the trainer goes on
                        x = x + (a - s)
 
-    So x becomes the average plus all that this rank has learnt meanwhile. Only gradients change the mean of all models,
-    and only the reduction of the ranks' disagreement comes late. Other merges: ``overwrite``, x = a, forgets the steps
-    taken meanwhile. ``cocod`` (CoCoD-SGD) merges exactly Hmin steps after the snapshot, and waits if the average has
-    not arrived. ``anchor`` (Overlap-Local-SGD) pulls x towards an anchor z at each snapshot, and moves z to the average
-    with slow momentum.
+    So x becomes the average plus the steps that this rank has taken meanwhile. Only gradients change the mean of all
+    models. A late average delays only the moment when the ranks' models come closer together. The merge ``overwrite``
+    sets x = a, which discards the steps taken meanwhile. ``cocod`` (CoCoD-SGD) merges exactly Hmin steps after the
+    snapshot, and waits if the average has not arrived. ``anchor`` (Overlap-Local-SGD) pulls x towards an anchor z at
+    each snapshot, and moves z to the average with slow momentum.
 
-    An all-reduce ends when the last rank has joined. A slow rank joins in its background, so the training of the other
-    ranks never waits for it; only their rounds do. Sends 2(n-1)/(n Hmin) M per rank and step, less if rounds take
-    longer than Hmin steps.
+    An all-reduce ends when the last rank has joined. A slow rank joins in its background. So the training of the other
+    ranks never waits for a slow rank; only their rounds wait. A rank sends 2(n-1)/(n Hmin) M per step (M: bytes of the
+    model), and less if rounds take longer than Hmin steps.
     """
 
     paper = (
@@ -118,7 +130,7 @@ class LASGD(ByAllreduce, name="lasgd"):
         self.between_steps = True
 
     def must_wait(self) -> bool:
-        """Return whether training must wait for the communicator."""
+        """Return whether training must wait for the background schedule `communicate`."""
         options = self.options
         with self.lock:
             ahead = self.h - self.h_last
@@ -128,14 +140,16 @@ class LASGD(ByAllreduce, name="lasgd"):
             return limit is not None and ahead >= limit
 
     def is_blocking(self) -> bool:
-        """Return whether training waits for this round's average and takes it unchanged; the same on all ranks."""
+        """Return whether training waits for this round's average and takes this average unchanged. The result is the
+        same on all ranks."""
         warmup, resync = self.options.warmup, self.options.resync
         return self.rounds < warmup or (resync > 0 and (self.rounds + 1) % resync == 0)
 
     def is_idle(self) -> bool:
         """Return whether this rank has taken no step for IDLE_SECONDS, for example in a barrier.
 
-        A round must go on without this rank's next step: the others may reach that barrier only after the round.
+        A round must not wait for the next step of an idle rank, because the other ranks may reach the same barrier only
+        after the round.
         """
         return self.between_steps and self.driver.clock() - self.since > IDLE_SECONDS
 

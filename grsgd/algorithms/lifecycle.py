@@ -18,7 +18,7 @@ class Lifecycle:
         self.has_started = self.has_begun = False
 
     def start(self):
-        """Start the algorithm, whose replica holds the first model; do nothing at the second call."""
+        """Start the algorithm, whose replica holds the first model; do nothing if the algorithm has already started."""
         if not self.has_started:
             self.has_started = True
             yield from schedule_of(self.algorithm.start)

@@ -8,9 +8,11 @@ from grsgd.comm.allreduce import VARIANT_MEANING, Variant
 
 
 class LocalSGDOptions(Options):
-    H: int = Field(8, ge=1, description="local steps between two averages")
-    post_local: int = Field(0, ge=0, description="number of first steps with an average after each (post-local SGD)")
-    beta: float = Field(0.0, ge=0, lt=1, description="slow momentum of the outer step; SlowMo's is 0.7")
+    H: int = Field(8, ge=1, description="number of local steps between two averages")
+    post_local: int = Field(
+        0, ge=0, description="number of steps at the start with an average after each (post-local SGD)"
+    )
+    beta: float = Field(0.0, ge=0, lt=1, description="slow momentum of the outer step; 0.7 in the SlowMo paper")
     alpha: float = Field(1.0, gt=0, description="slow learning rate of the outer step")
     variant: Variant = Field("ring", description=VARIANT_MEANING)
 
@@ -25,7 +27,8 @@ class LocalSGD(ByAllreduce, name="local_sgd"):
             x = x_prev - alpha eta u;  x_prev = x
 
     With beta = 0 and alpha = 1, the default, the outer step is x = xbar. Momentum of the local optimizer stays local.
-    Sends 2(n-1)/(nH) M per rank and step (ring). Every H steps all ranks wait for the slowest rank.
+    With the variant ring, a rank sends 2(n-1)/(nH) M per step (M: bytes of the model). Every H steps all ranks wait for
+    the slowest rank.
     """
 
     paper = (
@@ -41,7 +44,7 @@ class LocalSGD(ByAllreduce, name="local_sgd"):
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
         self.xbar, self.buffers = self.x.like(), self.replica.buffers.like()
-        """Copies: a run that is stopped during an average keeps its model as it was."""
+        """Copies that are averaged, so that a run that is stopped during an average keeps its model unchanged."""
         self.slow = self.options.beta != 0 or self.options.alpha != 1
         if self.slow:
             self.u, self.x_prev = self.x.like().tensor, self.x.like().tensor
@@ -71,7 +74,7 @@ class LocalSGD(ByAllreduce, name="local_sgd"):
     def outer_step(self):
         xbar, x_prev, u = self.xbar.tensor, self.x_prev, self.u
         eta = self.optimizer.param_groups[0]["lr"]
-        if eta == 0:  # in the first step of a warm-up no rank has moved
+        if eta == 0:  # a warm-up begins with learning rate 0, so no model has changed
             return
         u.mul_(self.options.beta).add_(x_prev - xbar, alpha=1 / eta)
         x_prev.sub_(u, alpha=self.options.alpha * eta)

@@ -1,4 +1,7 @@
-"""NoLoCo: local steps, then an outer step with momentum that mixes the models of pairs of ranks."""
+"""NoLoCo: local steps, then an outer step with momentum that mixes the models of pairs of ranks.
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 from pydantic import Field, model_validator
 
@@ -7,7 +10,7 @@ from grsgd.seeding import Purpose, generator
 
 
 class NoLoCoOptions(Options):
-    H: int = Field(8, ge=1, description="local steps between two exchanges; 50 and more in the paper")
+    H: int = Field(8, ge=1, description="number of local steps between two exchanges; 50 and more in the paper")
     outer_lr: float = Field(0.7, gt=0, description="learning rate of the outer step (beta)")
     outer_momentum: float = Field(0.5, ge=0, lt=1, description="momentum of the outer step (alpha)")
     pull: float = Field(1.0, gt=0, description="strength by which the two models of a pair attract each other (gamma)")
@@ -37,9 +40,9 @@ class NoLoCo(Algorithm, name="noloco"):
     All ranks draw the same pairs of a round, from the seed and the number of the round. If the number of ranks is odd,
     one rank is alone and uses its own d and x_prev.
 
-    Rank j sends one combination of its x and x_prev, so each rank sends M/H per step. The mean of all x_prev moves as
-    if all ranks were averaged. The inner optimizer's state and the buffers stay local. Every H steps a rank waits for
-    its partner only.
+    Rank j sends one combination of its x and x_prev, so each rank sends M/H per step (M: bytes of the model). The mean
+    of all x_prev moves as if all ranks were averaged. The inner optimizer's state and the buffers stay local. Every H
+    steps a rank waits for its partner, but for no other rank.
     """
 
     paper = (
@@ -66,19 +69,20 @@ class NoLoCo(Algorithm, name="noloco"):
             yield from self.outer_step(self.partner(self.k // self.options.H))
 
     def partner(self, number: int) -> int:
-        """Return the partner of this rank in round ``number``; this rank itself, if it is alone."""
+        """Return the partner of this rank in round ``number``, or this rank itself if it has no partner."""
         order = generator(Purpose.PAIRS, self.seed, number).permutation(self.comm.size).tolist()
         other = order.index(self.comm.rank) ^ 1
         return order[other] if other < len(order) else self.comm.rank
 
     def outer_step(self, j: int):
-        """Schedule that takes the outer step, with the change by rank ``j``."""
+        """Schedule that takes the outer step together with rank ``j``, or alone if ``j`` is this rank."""
         options, x_prev, mean = self.options, self.x_prev, self.mine.tensor
         # The mean of this sum over the pair is outer_lr d + pull (mean of x_prev):
         mean.copy_(self.x.tensor).mul_(options.outer_lr).add_(x_prev, alpha=options.pull - options.outer_lr)
         if j != self.comm.rank:
             yield [self.comm.Irecv(self.theirs.array, j), self.comm.Isend(self.mine.array, j)]
-            mean.mul_(0.5).add_(self.theirs.tensor, alpha=0.5)  # a sum may be out of range
+            # Halves are added, because a sum of float16 models may be out of range.
+            mean.mul_(0.5).add_(self.theirs.tensor, alpha=0.5)
             self.staleness[0] += 1
         mean.add_(x_prev, alpha=1 - options.pull).add_(self.u, alpha=options.outer_momentum)
         self.u.copy_(mean).sub_(x_prev)

@@ -9,9 +9,10 @@ from grsgd.comm.topologies.topology import Topology
 
 
 class OnTopology(Algorithm, name=None):
-    """Algorithm on a graph: its options have ``topology: str = Field("ring", **topology.OPTION)``.
+    """Base class of algorithms on a graph. The options of a derived class need the field ``topology: str =
+    Field("ring", **topology.OPTION)``.
 
-    A graph for one number of ranks only turns ``survives_deaths="together"`` in the traits off.
+    If the graph is defined for one number of ranks only, the trait ``survives_deaths="together"`` becomes False.
     """
 
     @cached_property

@@ -1,4 +1,7 @@
-"""Trial of the time that packets take by the run's own transport, with all ranks sending at once, as in a step."""
+"""Trial of the time that packets take by the run's own transport, with all ranks sending at once, as in a step.
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,28 +13,28 @@ from grsgd.comm.coded.multicast import Unicast
 from grsgd.comm.coded.scheme import ELEMENT_BYTES, MAX_PACKETS_IN_FLIGHT
 
 FIRST_ELEMENTS, MOST_ELEMENTS = 4096, 1 << 20
-"""Elements of the shortest and of the longest packet that is tried as a long one."""
+"""Numbers of elements of the shortest and of the longest packet that the trial uses to measure the time per byte."""
 LONG_SECONDS = 0.05
-"""Seconds after which a packet is long enough."""
+"""Number of seconds that a packet must take to be long enough for this measurement."""
 LOOKS = 3
-"""Number of times that a packet must take `LONG_SECONDS`: a single delay may have another cause."""
+"""Number of repeats in which a packet must take `LONG_SECONDS`. In a single repeat, a delay may have another cause."""
 MOST_PACKETS = 16
-"""Largest number of short packets that each rank sends at a time, at least 2: fewer if a step has fewer packets under
-way."""
+"""Largest number of short packets that each rank sends at a time. With many ranks each rank sends fewer, but at least
+2, because a step has at most MAX_PACKETS_IN_FLIGHT packets under way."""
 
 
 class PacketTrial:
-    """Trial of one rank. The trial times packets to one rank and to all other ranks, and interpolates for numbers of
-    receivers in between.
+    """Part of one rank in the trial. The trial times packets to one rank and packets to all other ranks. For numbers of
+    receivers in between, times are interpolated.
 
     Parameters
     ----------
     transport
-        Transport that has opened nothing yet.
+        Transport whose `open` has not been called yet.
     driver
         Driver whose clock is read.
     length
-        Elements of a gradient: no packet is longer.
+        Number of elements of a gradient. No packet is longer.
     empty
         ``empty(size, dtype)`` makes an array.
     """

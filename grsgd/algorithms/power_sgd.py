@@ -1,4 +1,7 @@
-"""PowerSGD: the mean gradient of all ranks in a low-rank form, which all-reduces can sum."""
+"""PowerSGD: the mean gradient of all ranks in a low-rank form, which all-reduces can sum.
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,12 @@ class PowerSGD:
         Q = mean over all ranks of M^T P
         gradient = P Q^T;  e = M - P Q^T
 
-    Each step is one step of the power method, from the Q of the step before. A gradient with more dimensions is a
-    matrix of its first dimension and all others. Other gradients, and matrices that would not become shorter, are sent
-    whole.
+    Each step is one step of the power method, from the Q of the step before. A gradient with more than two dimensions
+    is treated as a matrix: the first dimension gives the rows, and all other dimensions together give the columns.
+    Gradients with fewer than two dimensions, and matrices that would not become shorter, are sent whole.
 
-    All ranks compute the same P from the same sum: replicas are bit-identical if their processors are of one kind.
+    All ranks compute the same P from the same sum. So replicas are bit-identical if the processors of all ranks are of
+    one kind.
 
     Source: Vogels, Karimireddy, Jaggi 2019, PowerSGD: Practical low-rank gradient compression for distributed
     optimization, algorithms 1 and 2.
@@ -57,7 +61,8 @@ class PowerSGD:
         sent = [(place.stop - place.start,) for place in self.whole]
         first, second = (sum(map(math.prod, shapes)) for shapes in (of_P + sent, of_Q))
         self.first, self.second = (Flat.zeros(n, like.tensor.dtype, like.tensor.device) for n in (first, second))
-        """The arrays that are summed: all P and the gradients that are sent whole, then all Q."""
+        """The two arrays that all-reduces sum. The first array has all P and the gradients that are sent whole; the
+        second array has all Q."""
         self.e, self.Q = like.like().tensor, self.second.tensor
         if second and not self.Q.is_meta:
             self.Q.copy_(torch.from_numpy(generator(Purpose.COMPRESSION, seed).standard_normal(second)))

@@ -18,8 +18,8 @@ from grsgd.models.flat import Flat
 torch = LazyModule("torch")
 
 MIN_WEIGHT = 1e-200
-"""Smallest weight with which a rank pushes. A neighbour that takes in models but sends none could otherwise halve the
-weight to zero."""
+"""Smallest weight with which a rank pushes. Each push halves the weight, so the weight of a rank that receives no model
+would otherwise become zero."""
 
 
 class PushSum(OnTopology, name=None):
@@ -34,16 +34,16 @@ class PushSum(OnTopology, name=None):
     At any moment the weights a of all ranks and messages sum to n. So only gradients change ``sum a x``, however late
     or one-sided the messages are. The final model is ``sum a x / n``, after all messages have arrived.
 
-    When a process dies, its weight is lost, and so is the weight of its messages that have not arrived; the senders of
-    messages to it take their weight back. A process that takes its rank begins with a neighbour's model and weight 1.
-    At the end the weights are scaled to sum to the number of remaining ranks, so the result is the mean of their
-    models.
+    When a process dies, its weight is lost, and so is the weight of its messages that have not arrived. A rank whose
+    message to the dead process has not arrived takes the weight of this message back. A new process that takes over the
+    dead process's rank begins with a neighbour's model and weight 1. At the end the weights are scaled to sum to the
+    number of remaining ranks, so the result is the mean of their models.
 
     With ``compression`` a message carries y, the rounded x, and the sender keeps the rounding error::
 
         a = a/2;  send (y, a) to j;  x = x + (x - y)
 
-    so that ``sum a x`` does not change.
+    The addition of (x - y) keeps ``sum a x`` unchanged.
 
     A subclass says when a push is `due`, which neighbour to `choose`, and makes the mailbox.
     """
@@ -51,14 +51,15 @@ class PushSum(OnTopology, name=None):
     traits = Traits(synchronous=False, family="gossip", in_background=True, survives_deaths=True)
     remembers = ("a", "k", "pushes")
     weighted = True
-    """Whether models are merged by weight; if False, merges are plain averages, which do not keep the mean."""
+    """Whether models are merged by weight. If False, merges are plain averages, which do not keep the mean of all
+    models."""
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
         self.seed = context.seed
         self.a = 1.0
         self.pushes = 0
-        """Number of pushes that were due, made or not."""
+        """Number of pushes that were due, whether they were made or not."""
 
     @classmethod
     def traits_of(cls, options):
@@ -109,7 +110,8 @@ class PushSum(OnTopology, name=None):
             self.pushes += 1
 
     def push(self, j: int):
-        """Send the model and half of its weight to rank ``j``, unless the last message to it is still under way."""
+        """Send the model and half of its weight to rank ``j``, unless the last message to this rank is still under
+        way."""
         if self.mailbox.ready(j) and self.a > MIN_WEIGHT:
             if self.weighted:
                 self.a /= 2
@@ -129,7 +131,8 @@ class PushSum(OnTopology, name=None):
         self.a = self.merge_into(self.x, self.a, message.x, message.weight)
 
     def take_back(self, message: ModelMessage):
-        """Take back the weight of a message to a rank that has died; and its model, if rounding has changed it."""
+        """Take back the weight of a message to a rank that has died. If rounding has changed the message's model, also
+        take back this model."""
         if self.weighted and self.options.compresses:
             self.take_in(message)
         elif self.weighted:
@@ -138,7 +141,7 @@ class PushSum(OnTopology, name=None):
     def changed(self, rank):
         i, lost = self.comm.rank, self.comm.lost
         receivers, sources = (of(i, without=lost) for of in (self.topology.out_neighbours, self.topology.in_neighbours))
-        # Other ranks may have noticed that no process held the rank, and sent past it, when this rank had not noticed.
+        # Other ranks may have noticed before this rank that no process held `rank`. They then sent here instead.
         meanwhile = self.topology.in_neighbours(i, without=[*lost, rank])
         new = self.mailbox.changed(rank, receivers, sources, meanwhile)
         if not self.receives_from_any:
@@ -159,7 +162,7 @@ class PushSum(OnTopology, name=None):
 
     def drain(self):
         yield from self.mailbox.close()
-        can_die = self.comm.survives_deaths  # after a death the neighbours are others than at first
+        can_die = self.comm.survives_deaths  # after a death a rank may have new neighbours
         yield Until(self.mailbox.has_ended, "the last messages of all neighbours") if can_die else self.receiving
         for message in self.mailbox.pop_received():
             self.merge(message)

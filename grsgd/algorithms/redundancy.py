@@ -1,4 +1,8 @@
-"""``r = "auto"``: the redundancy that is fastest by a short measurement of computing, coding and sending."""
+"""``r = "auto"``: the redundancy with the shortest step, predicted from a short measurement of computing, coding and
+sending.
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -22,7 +26,8 @@ from grsgd.comm.pollables import Compute
 MAX_PACKETS = 10_000
 """Largest number of packets per step that a rank may send; a redundancy with more packets is left out."""
 SMALL_SHARE, SMALL_SAMPLES = 1 / 8, 2
-"""Share of a rank's samples in a small block, which measures the fixed time per block; and its fewest samples."""
+"""Size of the small block that is computed to find the fixed time per block: `SMALL_SHARE` of a rank's samples, but at
+least `SMALL_SAMPLES` samples."""
 
 
 class Measured(NamedTuple):
@@ -34,7 +39,8 @@ class Measured(NamedTuple):
 
 
 def allowed_redundancies(scheme: str, n: int, batch: int) -> list[int]:
-    """Return the values of ``r`` for a common batch of ``batch`` samples, without more packets than `MAX_PACKETS`."""
+    """Return the values of ``r`` that are possible with a common batch of ``batch`` samples and need at most
+    `MAX_PACKETS` packets."""
     return [
         r
         for r in range(1, n + 1)
@@ -45,8 +51,8 @@ def allowed_redundancies(scheme: str, n: int, batch: int) -> list[int]:
 def measure(scheme: str, allowed: list[int], transport: Unicast, driver, load: Load, length: int, empty: Callable):
     """Schedule, called on all ranks at once, that returns the `Measured` times, the same on all ranks.
 
-    ``transport`` is of the run's kind and has opened nothing; ``length`` is the number of elements of a gradient;
-    ``empty`` makes an array.
+    ``transport`` is of the same kind as in the run, and its `open` has not been called; ``length`` is the number of
+    elements of a gradient; ``empty`` makes an array.
     """
     computing = yield from measure_computing(transport.comm, driver, load)
     codec = {}
@@ -60,7 +66,7 @@ def measure(scheme: str, allowed: list[int], transport: Unicast, driver, load: L
 def measure_computing(comm, driver, load: Load):
     """Schedule, called on all ranks at once, that returns the computing times of the ranks without redundancy.
 
-    In simulated time a block takes no longer than its samples do.
+    Simulated time has no fixed time per block, so this time is not measured there.
     """
     share = load.batch // comm.size
 
@@ -72,7 +78,7 @@ def measure_computing(comm, driver, load: Load):
     if driver.progress_mode != VIRTUAL and small < share:
         smaller = yield from times(partial(compute, load.gradient(small), small), comm, driver)
         whole, part = np.median(gradients, axis=0), np.median(smaller, axis=0)
-        # the two measurements lie on a straight line
+        # assumed: the time is a fixed time per block plus a time per sample
         per_block = np.clip((part * share - whole * small) / (share - small), 0, whole)
     return Computing(gradients, per_block, load.slowdown, load.delays)
 

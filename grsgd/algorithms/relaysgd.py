@@ -14,7 +14,9 @@ torch = LazyModule("torch")
 
 
 class RelaySGDOptions(Options):
-    tree: Literal["chain", "binary"] = Field("chain", description="neighbours: i - 1 and i + 1, or parent and children")
+    tree: Literal["chain", "binary"] = Field(
+        "chain", description="neighbours of rank i: i - 1 and i + 1, or the parent and children in a binary tree"
+    )
 
 
 class RelaySGD(Algorithm, name="relaysgd"):
@@ -26,8 +28,9 @@ class RelaySGD(Algorithm, name="relaysgd"):
         x = (x' + sum_j m_ji) / (1 + sum_j c_ji)                  # c: how many models are in m
 
     So x is the mean of all ranks' x'. The neighbours' x' are of this step, and an x' from a distance of d hops is d - 1
-    steps old. All ranks reach one optimum even if their data differ. Sends M to each neighbour per step, 2(n-1)/n M per
-    rank on average, after the gradient. Each step waits for the slower neighbour.
+    steps old. All ranks reach the same optimum even if their data differ. A rank sends M (the bytes of the model) to
+    each neighbour per step, after it has computed the gradient. On average a rank sends 2(n-1)/n M. Each step waits for
+    the slowest neighbour.
     """
 
     paper = "Vogels, He, Koloskova, Lin, Karimireddy, Stich, Jaggi 2021, RelaySum for decentralized deep learning"
@@ -47,7 +50,7 @@ class RelaySGD(Algorithm, name="relaysgd"):
         neighbour after the other."""
         self.parts = [slice(number * size, (number + 1) * size) for number in range(len(self.neighbours))]
         self.share = power_of_two(1 / n) if self.replica.dtype is torch.float16 else 1.0
-        """Factor of the models in a sum: a sum of whole float16 models may be out of range."""
+        """Factor by which models are multiplied before they are added: a sum of float16 models may be out of range."""
         self.counts = [within_hops(self.options.tree, rank, j, n) for j in self.neighbours]
         """Per neighbour, the number of models in its sum in the first step, in the second step, and so on."""
 
@@ -78,8 +81,8 @@ def neighbours(tree: str, rank: int, n: int) -> list[int]:
 
 
 def within_hops(tree: str, rank: int, neighbour: int, n: int) -> list[int]:
-    """Return how many ranks beyond the edge from ``rank`` to ``neighbour`` lie within 0, 1, ... hops of ``neighbour``,
-    which counts as well. The last number counts all ranks beyond the edge."""
+    """Return, for 0, 1, ... hops, the number of ranks beyond the edge from ``rank`` to ``neighbour`` that are within
+    these hops of ``neighbour``, itself included. The last number counts all ranks beyond the edge."""
     found, edge, counts = {rank, neighbour}, [neighbour], []
     while edge:
         counts.append(len(found) - 1)

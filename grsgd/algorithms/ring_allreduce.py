@@ -22,17 +22,17 @@ class RingAllreduceOptions(CompressionOptions, Options):
     variant: Variant = Field("ring", description=VARIANT_MEANING)
     compression: Literal[Kind, "power-sgd"] | None = Field(
         None,
-        description="form of the gradients: the k largest values, k random values, or all, rounded, sent from all to "
-        "all; or power-sgd: matrices of a low rank, which all-reduces sum",
+        description="form in which gradients are sent: the k largest values, k random values, or all values rounded, "
+        "from every rank to every rank; or power-sgd: matrices of a low rank, which all-reduces sum",
     )
     matrix_rank: int | None = Field(
-        None, ge=1, description="with power-sgd: rank of the matrices in place of gradients; 4 by default"
+        None, ge=1, description="with power-sgd: rank of the matrices that replace gradients; 4 by default"
     )
     buckets: int | None = Field(
         None,
         ge=1,
-        description="parts of the gradient that are averaged while the backward pass computes the rest; by default the "
-        "whole gradient is averaged after the backward pass",
+        description="number of parts of the gradient, each averaged while the backward pass computes further parts; by "
+        "default the whole gradient is averaged after the backward pass",
     )
 
     @model_validator(mode="after")
@@ -58,20 +58,21 @@ class RingAllreduce(GradientAlgorithm, ByAllreduce, name="ring_allreduce"):
         g = allreduce(g) / n
         x = x - eta g
 
-    Sends 2(n-1)/n M per rank and step (ring). Each step waits for the slowest rank.
+    With the variant ring, a rank sends 2(n-1)/n M per step (M: bytes of the gradient). Each step waits for the slowest
+    rank.
 
-    With ``compression`` every rank sends its payload, of C bytes, to all others round the ring, and adds the values
-    that it has left out to its next gradient (error feedback)::
+    With ``compression`` every rank sends its payload, of C bytes, round the ring to all other ranks. The rank adds the
+    values that its payload leaves out to its next gradient (error feedback)::
 
         payload, e = encode(g + e)
         g = sum over ranks of decode(payload) / n
 
-    This sends (n-1) C, because payloads cannot be summed on the way; the matrices of ``power-sgd`` can: see
-    power_sgd.py.
+    A rank then sends (n-1) C per step, because payloads cannot be summed on the way. The matrices of ``power-sgd`` can
+    be summed on the way: see power_sgd.py.
 
     With ``buckets`` each part of g has its own all-reduce, in the background, as soon as the backward pass has finished
-    that part: see buckets.py. It sends the same bytes. Each bucket is summed in the order of its own all-reduce: a ring
-    cuts it into other chunks than the whole of g, so the sums of three or more ranks may round differently.
+    that part: see buckets.py. All buckets together send as many bytes as the whole of g. A ring cuts a bucket into
+    other chunks than the whole of g, so the sums of three or more ranks may round differently.
     """
 
     paper = "Patarasuk, Yuan 2009, Bandwidth optimal all-reduce algorithms for clusters of workstations"
@@ -143,7 +144,7 @@ class RingAllreduce(GradientAlgorithm, ByAllreduce, name="ring_allreduce"):
         elif self.comm.size > 1:
             yield from self.allreduce(grads.array)
         if (self.buckets is not None or self.is_compressed) and grads.array.size > size:
-            yield from self.allreduce(grads.array[size:])  # own loops keep further values behind the gradients
+            yield from self.allreduce(grads.array[size:])  # further values of a user's own loop
         self.k += 1
 
     @property

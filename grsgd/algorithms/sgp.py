@@ -1,4 +1,7 @@
-"""Stochastic gradient push, and its overlapped form (Assran et al. 2019)."""
+"""Stochastic gradient push, and its overlapped form (Assran et al. 2019).
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ torch = LazyModule("torch")
 
 class SGPOptions(Options):
     topology: str = Field("one-peer-exponential", **topology.OPTION)
-    tau: int = Field(0, ge=0, description="steps by which a message may be late; above 0 this is overlapped SGP")
+    tau: int = Field(0, ge=0, description="number of steps by which a message may be late; above 0: overlapped SGP")
 
 
 class ModelTransfer(NamedTuple):
@@ -36,15 +39,14 @@ class SGP(OnTopology, name="sgp"):
     """Each rank pushes shares of its model along a directed graph; by default rank i sends to i + 2^(k mod log2 n) in
     step k::
 
-        x = x - eta grad(z)                                     # weight decay is at z, too
-        send (p_j x, p_j w) to each out-neighbour j of this step        # one, with p_j = 1/2
-        x = p_i x + the x received;  w = p_i w + the w received # of this step's in-neighbours, or of step k - tau
-        z = x / w
+        x = x - eta grad(z) # weight decay is at z, too send (p_j x, p_j w) to each out-neighbour j of this step # by
+        default one j, with p_j = 1/2 x = p_i x + the x received; w = p_i w + the w received # of this step's
+        in-neighbours, or of step k - tau z = x / w
 
     The shares p, a column of the topology's mixing matrix, sum to 1. So the push-sum weights w of all ranks and
-    messages sum to n, and only gradients change ``sum x``. Between steps the model holds z. Sends M + 8 bytes per
-    out-neighbour and step. A rank waits for its in-neighbours; with tau > 0 only for an in-neighbour that is tau steps
-    behind.
+    messages sum to n, and only gradients change ``sum x``. Between steps the model holds z. A rank sends M + 8 bytes
+    per out-neighbour and step (M: bytes of the model). It waits for its in-neighbours; with tau > 0 it waits only for
+    in-neighbours that are tau steps behind.
     """
 
     paper = "Assran, Loizou, Ballas, Rabbat 2019, Stochastic gradient push for distributed deep learning"
@@ -87,7 +89,7 @@ class SGP(OnTopology, name="sgp"):
         try:
             while self.receiving and (self.receiving[0].step <= self.k - tau or self.receiving[0].done.Test()):
                 yield from self.merge()
-        finally:  # an early end leaves z in the model, too
+        finally:  # if the run is stopped here, the model holds z, too
             self.x.tensor.div_(self.w)
         while self.sending and self.sending[0].step < self.k - tau:
             yield from self.sent()

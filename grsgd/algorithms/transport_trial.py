@@ -1,4 +1,8 @@
-"""``transport = "ip-multicast"`` and ``"auto"``: a trial before a run of whether IP multicast gets through."""
+"""Trial before a run with ``transport = "ip-multicast"`` or ``"auto"``: it finds out whether IP multicast reaches all
+ranks.
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 from __future__ import annotations
 

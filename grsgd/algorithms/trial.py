@@ -1,4 +1,4 @@
-"""Measurements before training: seconds that actions take which all ranks begin together."""
+"""Measurements before training: the seconds of actions that all ranks begin together."""
 
 import statistics
 from collections.abc import Callable
@@ -52,8 +52,8 @@ def each_rank_once(action: Callable, comm: Communicator, driver):
 
 
 def from_each_rank(comm: Communicator, mine: np.ndarray):
-    """Schedule, called on all ranks at once, that sums ``mine``, in which each rank fills its own place and the rest is
-    0."""
+    """Schedule, called on all ranks at once, that sums ``mine``, in which each rank has filled its own elements, and
+    all other elements are 0."""
     if comm.size > 1:
         yield from halving_doubling_allreduce(comm, mine)
     return mine

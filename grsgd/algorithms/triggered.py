@@ -14,7 +14,7 @@ FINISHED = -1
 
 
 class TriggeredAlgorithm(Algorithm, name=None):
-    """Algorithm whose options are `AdaptiveOptions` and a ``period``."""
+    """Base class of algorithms whose options include `AdaptiveOptions` and a ``period``."""
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)

@@ -1,4 +1,7 @@
-"""Named messages between the ranks of a group; bytes are counted as they are sent."""
+"""Named messages between the ranks of a group; bytes are counted as they are sent.
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 from collections.abc import Iterable, Sequence
 

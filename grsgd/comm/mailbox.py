@@ -1,4 +1,7 @@
-"""Messages that carry a model to a neighbour: sent without waiting, received in the background."""
+"""Messages that carry a model to a neighbour: sent without waiting, received in the background.
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ The memory is a mapped file. The file's name is removed when all ranks have mapp
 the ranks end. The memory is freed when no array lies in it. ``MPI_Win_allocate_shared`` also gives shared memory. But
 this function blocks until all ranks have called it, which no schedule may do. MPI's shared window also frees the memory
 under arrays that still lie in the window.
+
+A schedule is a generator that yields each object it waits for.
 """
 
 import json

@@ -1,6 +1,8 @@
 """Records of a rank's timeline: computations and waits of its main schedule, and its messages.
 
 Only a run that asks for a timeline wraps its schedule and its backend in the objects of this file.
+
+A schedule is a generator that yields each object it waits for.
 """
 
 import itertools

@@ -19,22 +19,23 @@ class AdspOptions(SspOptions):
         "phi": "straggler_weight",
     }
 
-    smax: Steps = Field(15, description="adsp: most steps by which a worker may lead")
+    smax: Steps = Field(15, description="adsp: largest number of steps by which a worker may lead the slowest")
     slow_factor: float = Field(
         1.5, gt=0, description="adsp: a worker is slow if its delay is above slow_factor times the median"
     )
-    slow_streak: int = Field(3, ge=1, description="adsp: number of slow steps in a row that make a straggler")
+    slow_streak: int = Field(3, ge=1, description="adsp: number of slow steps in a row that make a worker a straggler")
     delay_ema: float = Field(0.3, gt=0, le=1, description="adsp: weight of the last delay in the moving average")
     straggler_weight: Literal["inverse", "one", "compensated"] = Field(
         "inverse", description="adsp: weight of a straggler's gradient: 1/(1 + tau), 1, or 1 with compensation"
     )
     ahead_mode: Literal["buffer", "apply"] = Field(
-        "buffer", description="adsp: whether the gradient of a worker AHEAD waits, or only its answer"
+        "buffer",
+        description="adsp: buffer: the gradient and the answer of a worker AHEAD wait; apply: only the answer waits",
     )
 
 
 class Adsp(Strategy):
-    """Adaptive synchronous parallel (Wang, Zhu 2024): the state of a worker decides the use of its gradient::
+    """Adaptive synchronous parallel (Wang, Zhu 2024): the state of a worker decides how its gradient is used::
 
         on push(i):
             d_i = (1 - lam) d_i + lam (now - when i was answered)
@@ -60,7 +61,7 @@ class Adsp(Strategy):
     ASYNC only in the answer, which is held while lead_i > s; smax then has no effect.
 
     The strategy equals `Asp` with s = smax = inf, `Bsp` with s = smax = 0, and `Ssp` of the same s with ahead_mode
-    "apply"; in all three cases without stragglers (kappa = inf) or with phi "one".
+    "apply". All three need a run without stragglers (kappa = inf), or phi "one".
     """
 
     Options = AdspOptions

@@ -1,4 +1,7 @@
-"""Algorithm of a parameter server, whose strategy treats workers that are slower than others."""
+"""Parameter server: an algorithm whose strategy decides how slow workers are treated.
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -35,7 +38,7 @@ class GradientOptions(CompressionOptions, Options):
     """Options on which ranks are servers, on the form in which gradients are sent, and on the weights of gradients."""
 
     server: Literal["dedicated", "shared"] = Field(
-        "dedicated", description="the last ranks serve and do not train, or the first ranks do both"
+        "dedicated", description="dedicated: the last ranks serve and do not train; shared: the first do both"
     )
     servers: int = Field(1, ge=1, description="number of servers; each has an equal part of the model")
     staleness_aware: bool = Field(False, description="weight gradients by 1/max(tau, 1), where tau is their staleness")
@@ -45,11 +48,16 @@ class GradientOptions(CompressionOptions, Options):
 
 
 class LostWorkerOptions(Options):
-    """Whether a run goes on after it has lost a worker, and the seconds of silence after which a worker is lost."""
+    """Options on lost workers: whether the run goes on, and the seconds of silence after which a worker is lost."""
 
-    on_lost_worker: Literal["stop", "evict"] = Field("stop", description="end the job, or go on without the worker")
+    on_lost_worker: Literal["stop", "evict"] = Field(
+        "stop", description="stop: end the job; evict: go on without the worker"
+    )
     worker_timeout: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="seconds without a push until a worker is lost; 0.8 comm.timeout"
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="seconds without a push after which a worker counts as lost; by default 0.8 times comm.timeout",
     )
 
 
@@ -69,7 +77,7 @@ class ServerOptions(LostWorkerOptions, GradientOptions):
 
 class ParameterServerOptions(AdspOptions, DsspOptions, MSyncOptions, RennalaOptions, RingmasterOptions, ServerOptions):
     strategy: Literal["bsp", "asp", "ssp", "dssp", "adsp", "m_sync", "rennala", "ringmaster"] = Field(
-        "adsp", description="rule by which workers may go on"
+        "adsp", description="rule by which the server applies gradients and lets workers go on"
     )
 
     @property
@@ -86,14 +94,14 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
                                                     w = w - eta/n * sum of weight * g;  V = V + 1
                                                     send w to the workers that are answered
 
-    The strategies: bsp waits for all; asp never waits; ssp and dssp wait for workers that are too far behind; adsp, the
-    adaptive synchronous parallel strategy, treats workers by their state. Only the abstract of the adsp paper is known,
-    so its rules are inferred (docs/reference/algorithms/server.md). m_sync waits for the fastest m workers; rennala
-    gathers B gradients of one model, from any workers; ringmaster drops gradients that are R updates old.
+    The strategy bsp waits for all workers, and asp for none. ssp and dssp wait for workers that are too far behind.
+    adsp, the adaptive synchronous parallel strategy, treats workers by their state. Only the abstract of the adsp paper
+    is known, so its rules are inferred (docs/reference/algorithms/server.md). m_sync waits for the fastest m workers.
+    rennala gathers B gradients of one model, from any workers. ringmaster drops gradients that are R updates old.
 
-    Sends 2M per step, half of it from the server, which applies any torch optimizer. The model of the run is w; a
-    worker's x is the last w that it pulled. With ``compression`` workers send payloads, and add the left-out values to
-    the next gradient; the server sends w uncompressed.
+    Each step of a worker sends 2M (M: bytes of the model), half of it from the server. The server applies any torch
+    optimizer. The model of the run is w; a worker's x is the w of its last answer. With ``compression`` workers send
+    payloads, and add the values that a payload leaves out to the next gradient. The server sends w uncompressed.
     """
 
     paper = (
@@ -121,10 +129,11 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         self.replies = {server: records.empty(Answer) for server in self.shards}
         """The last `Answer` of each server, in packed form."""
         self.applied = 0
-        """Number of gradients in the model of the first server, by its last answer."""
+        """Number of gradients in the model of the first server, according to this server's last answer."""
         self.pushes = 0
         self.feedback: dict[int, ErrorFeedback] = {}
-        """Per server, the compressor of its part of this worker's gradients; empty without compression."""
+        """Per server, the compressor of the part of this worker's gradients that goes to the server; empty without
+        compression."""
         if options.compresses and self.is_worker:
             self.e = self.x.like().tensor
             for server, (begin, end) in self.shards.items():

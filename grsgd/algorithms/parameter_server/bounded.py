@@ -1,4 +1,5 @@
-"""Strategies that bound a worker's lead: by 0 steps (bsp), not at all (asp), or by a number of steps (ssp, dssp).
+"""Strategies that bound a worker's lead over the slowest worker: to 0 steps (bsp), not at all (asp), or to a number of
+steps (ssp, dssp).
 
 Sources: bulk synchronous and asynchronous as usual; SSP: Ho et al. 2013; DSSP: Zhao et al. 2019.
 """
@@ -22,17 +23,22 @@ Steps = Annotated[float, Field(ge=0), AfterValidator(whole)]
 
 
 class SspOptions(StrategyOptions):
-    s: Steps = Field(3, description="ssp, dssp, adsp: steps by which a worker may lead; in adsp until it is AHEAD")
+    s: Steps = Field(
+        3,
+        description="ssp, dssp, adsp: number of steps by which a worker may lead the slowest; in adsp a worker with a "
+        "longer lead is AHEAD",
+    )
 
 
 class DsspOptions(SspOptions):
-    r_max: int = Field(12, ge=0, description="dssp: steps beyond s that may be granted")
+    r_max: int = Field(12, ge=0, description="dssp: largest number of steps beyond s that a worker may be granted")
 
 
 class Bsp(Strategy):
     """Bulk synchronous: one update with the gradients of all active workers, after all of them have pushed.
 
-    tau = 0. A gradient of a worker that is lost after its push is in the round's update, but in no later update.
+    The staleness tau is 0. A gradient of a worker that is lost after its push is in the round's update, but in no later
+    update.
     """
 
     keeps_step = True
@@ -42,7 +48,8 @@ class Bsp(Strategy):
 
 
 class Asp(Strategy):
-    """Asynchronous: every gradient is applied on arrival and answered at once. tau is n - 1 on average, unbounded."""
+    """Asynchronous: every gradient is applied on arrival and answered at once. The staleness tau is n - 1 updates on
+    average, and unbounded."""
 
 
 class Ssp(Strategy):
@@ -72,10 +79,10 @@ class Dssp(Ssp):
         else:                          hold until c_i - min(c) <= s
 
     The controller predicts the pushes of i and of the slowest worker from the time between the last two pushes of each.
-    It takes the r of 0..r_max for which i ends r more steps closest to a future push of the slowest worker, and the
-    smallest of equal r. Inferred: the start counts as a push; the slowest of several is the first; the slowest worker
-    must have pushed before any credit is granted; and no r* gives a lead above s + r_max, since a worker may ask
-    repeatedly. So max(c) - min(c) <= s + r_max + 1.
+    It takes the r from 0 to r_max for which i ends r more steps closest to a future push of the slowest worker, and the
+    smallest of equally good r. Four rules are inferred: the start counts as a push; the first of several slowest
+    workers counts as the slowest; the slowest worker must have pushed before any credit is granted; and no r* gives a
+    lead above s + r_max, since a worker may ask repeatedly. So max(c) - min(c) <= s + r_max + 1.
     """
 
     Options = DsspOptions
@@ -123,4 +130,4 @@ class Dssp(Ssp):
             return abs(end - (slow_last + pushes * slow_period))
 
         limit = min(self.options.r_max, self.options.s + self.options.r_max + 1 - self.lead(worker))
-        return min(range(max(int(limit), 0) + 1), key=mismatch)  # after a rest a worker may lead by more
+        return min(range(max(int(limit), 0) + 1), key=mismatch)  # after a rest the lead may be longer

@@ -20,8 +20,8 @@ class Word(IntEnum):
 class Push(NamedTuple):
     """Message of a worker to a server.
 
-    ``steps`` is the number of steps behind the gradient or model that follows; in a worker's last message, the number
-    of steps that were not pushed yet.
+    ``steps`` is the number of steps that led to the gradient or model in the next message. In a worker's last message,
+    ``steps`` is the number of steps that have not been pushed yet.
     """
 
     word: Int32
@@ -29,7 +29,7 @@ class Push(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Message of a server before the model with which it answers.
+    """Message that a server sends before the model when it answers a worker.
 
     ``is_evicted`` says whether the server has given up the worker; ``applied`` is the number of gradients in the model.
     """

@@ -1,4 +1,7 @@
-"""Server's side of a parameter server: it treats the workers' pushes as its strategy decides."""
+"""Server's side of a parameter server. It processes the workers' pushes as the strategy decides.
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,8 @@ torch = LazyModule("torch")
 COMPENSATION = 0.04
 """lambda of the delay compensation, if only straggler_weight = "compensated" asks for compensation."""
 PATIENCE = 0.8
-"""Share of comm.timeout after which, by default, the server names a silent worker. Without this margin the other
-workers would give up first, and name the server."""
+"""Share of comm.timeout after which, by default, the server reports a silent worker as lost. Without this margin the
+other workers would give up first, and report the server as lost."""
 
 
 def make_strategy(options, workers: int, now: float = 0.0) -> Strategy:
@@ -44,7 +47,7 @@ def make_strategy(options, workers: int, now: float = 0.0) -> Strategy:
 
 
 def count_workers(options, ranks: int) -> int:
-    """Return how many ranks compute gradients: the ranks with the lowest numbers."""
+    """Return the number of ranks that compute gradients, which are the ranks with the lowest numbers."""
     return ranks - options.servers if options.server == "dedicated" else ranks
 
 
@@ -94,11 +97,11 @@ class Server:
         self.payloads = [self.compressor.payload() for _ in range(self.n)] if self.compressor is not None else self.g
         """Buffers in which the workers' gradients arrive."""
         self.answers = [Flat.zeros(end - begin, self.replica.dtype, device) for _ in range(self.n)]
-        """The w that each worker was last answered with, at which it computes its gradient."""
+        """The model w in the last answer to each worker. The worker computes its gradient at this model."""
         for answer in self.answers:
             answer.tensor.copy_(self.w)
         self.versions = [0] * self.n
-        """Version of the model (number V of updates) that each worker was last answered with."""
+        """Version (number V of updates) of the model in the last answer to each worker."""
         self.steps = [0] * self.n
         """Number of steps in each worker's last push."""
         self.gathered: list[float] = []
@@ -186,12 +189,13 @@ class Server:
             )
 
     def receive_rest(self, worker: int, steps: int):
-        """Schedule that takes in the content that follows a worker's last message, of ``steps`` steps."""
+        """Schedule that receives the content that follows a worker's last message and comes from ``steps`` steps; by
+        default nothing follows."""
         yield from ()
 
     def push(self, worker: int, steps: int = 1):
-        """Schedule that processes ``g[worker]``, of ``steps`` steps; the schedule ends when the worker may have its
-        answer."""
+        """Schedule that processes ``g[worker]``, the result of ``steps`` steps. The schedule ends when the worker may
+        have its answer."""
         with self.lock:
             if worker in self.evicted:
                 return
@@ -208,7 +212,8 @@ class Server:
         yield self.answered[worker]
 
     def begin_waiting(self):
-        """Begin background activities after a push has been processed; called without the lock."""
+        """Begin background activities after a push has been processed. This hook is called when the lock is free; by
+        default it does nothing."""
 
     def push_own(self, g: torch.Tensor, answer: torch.Tensor):
         """Schedule that pushes the gradient ``g`` of the worker on this rank; ``answer`` becomes its next model."""
@@ -289,7 +294,7 @@ class Server:
             self.answer(worker)
 
     def answer(self, worker: int):
-        """Let ``worker`` have the present model."""
+        """Answer ``worker`` with the present model."""
         self.answers[worker].tensor.copy_(self.w)
         self.versions[worker] = self.strategy.version
         self.answered[worker].set()
@@ -310,7 +315,8 @@ class Server:
     def update(self):
         """Update ``w = w - eta/n * sum of weight * g`` with the gradients gathered since the last update.
 
-        Weight decay is part of each gradient: an update of fewer than n gradients has proportionally less of it.
+        Weight decay is part of each gradient: an update of fewer than n gradients applies proportionally less weight
+        decay.
         """
         share = sum(self.gathered) / self.n
         for group, decay in zip(self.optimizer.param_groups, self.decays, strict=True):
@@ -333,7 +339,8 @@ def with_optimizer(trained: Replica, optimizer: torch.optim.Optimizer) -> Replic
 
 
 def leave_out(model: torch.nn.Module, begin: int, end: int):
-    """Remove the gradients of all parameters outside this part of the flat vector, so that optimizers skip them."""
+    """Remove the gradients of all parameters outside the elements ``begin`` to ``end`` of the flat vector of
+    parameters, so that optimizers skip these parameters."""
     at = 0
     for p in model.parameters():
         if p.requires_grad:

@@ -48,8 +48,9 @@ class Strategy:
         after either:          drop gradients that are too old; if any are due: apply them together, in worker order;
                                V += 1;  answer the workers that are free and have no gradient in the buffer
 
-    The strategies differ in `due` and `free`, some in `limit` and `completes_update`. A gradient always counts eta/n
-    times its weight, so all strategies take the same step per sample, even after workers have been lost.
+    The strategies override `due` and `free`; some strategies also override `limit` and `completes_update`. A gradient
+    always counts eta/n times its weight, so all strategies take the same step per sample, even after workers have been
+    lost.
 
     Invariants: every gradient is applied exactly once, before its worker is answered, or is dropped, or is still in the
     buffer; V is the number of updates; 0 <= v_i <= V; the versions answered to a worker never decrease; unless all
@@ -58,17 +59,19 @@ class Strategy:
     Gradients that are gathered at once are summed in the order of workers, whatever the order of their arrival.
     `Rennala` gathers each gradient on arrival.
 
-    ``workers`` is n; workers are numbered from 0. ``start`` is the time at which all got version 0, in seconds on the
-    clock of ``now``. ``staleness_aware`` means weights 1/max(tau, 1), with tau at the time of the update.
-    ``delay_compensation`` applies to all gradients. ``options`` are the fields of ``Options``. Raises ValueError on
-    invalid options.
+    ``workers`` is n; workers are numbered from 0. ``start`` is the time at which all workers got version 0 of the
+    model, in seconds on the clock of ``now``. ``staleness_aware`` means weights 1/max(tau, 1), with tau at the time of
+    the update. ``delay_compensation`` applies to all gradients. ``options`` are the fields of ``Options``. Raises
+    ValueError on invalid options.
     """
 
     Options: ClassVar[type[StrategyOptions]] = StrategyOptions
     remembers: ClassVar[tuple[str, ...]] = ("version", "clocks", "dropped", "gathered")
-    """Attributes that a checkpoint keeps; while all rest, the buffer is empty and no worker is blocked."""
+    """Names of the attributes that a checkpoint keeps. While all workers rest, the buffer is empty and no worker is
+    blocked."""
     keeps_step: bool = False
-    """Whether no worker begins a step before all have pushed the previous step: all can then rest before one step."""
+    """Whether no worker begins a step before all workers have pushed the previous step. If so, all workers can rest
+    before the same step."""
     limit: float = math.inf
     """Age in updates at which a gradient is dropped as too old."""
 
@@ -137,7 +140,7 @@ class Strategy:
         return self.decide(now)
 
     def rests(self, worker: int, now: float) -> Decision:
-        """Record that ``worker`` takes no step before `go_on`, as all others will: no other worker waits for it."""
+        """Record that ``worker`` rests: it takes no step before `go_on`, so no other worker waits for it."""
         self.check_active(worker)
         self.resting.add(worker)
         return self.lost(worker, now)
@@ -171,15 +174,16 @@ class Strategy:
         return {worker for worker, version in self.buffer.items() if self.version - version >= self.limit}
 
     def due(self) -> set[int]:
-        """Return the workers whose gradients in the buffer are gathered now; by default all."""
+        """Return the workers whose gradients in the buffer are gathered now; by default all workers in the buffer."""
         return set(self.buffer)
 
     def held(self) -> set[int]:
-        """Return the workers that are answered only after their gradient is gathered; by default all in the buffer."""
+        """Return the workers that are answered only after their gradient is gathered; by default all workers with a
+        gradient in the buffer."""
         return set(self.buffer)
 
     def completes_update(self) -> bool:
-        """Return whether the gathered gradients are applied now; by default at once."""
+        """Return whether the gathered gradients are applied now; by default they are applied at once."""
         return True
 
     def free(self, worker: int) -> bool:
@@ -188,8 +192,8 @@ class Strategy:
 
     @property
     def bound_gradients(self) -> int:
-        """Number of gradients whose least possible time is compared with the strategy's; by default the number of
-        workers."""
+        """Number of gradients in an update, for which reports compare the run's time with the least possible time; by
+        default the number of workers."""
         return len(self.clocks)
 
     def answered(self, worker: int):

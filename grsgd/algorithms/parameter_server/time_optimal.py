@@ -1,4 +1,4 @@
-"""Strategies that drop gradients of workers that are too slow, and come near the least possible time.
+"""Strategies that drop gradients of workers that are too slow. Their training time comes near the least possible time.
 
 Sources: m_sync: Begunov, Tyurin 2026; rennala: Tyurin, Richtárik 2023; ringmaster: Maranjyan, Tyurin, Richtárik 2025.
 """
@@ -10,13 +10,13 @@ from grsgd.algorithms.parameter_server.strategy import Strategy, StrategyOptions
 
 class MSyncOptions(StrategyOptions):
     fastest: int | None = Field(
-        None, ge=1, description="m_sync: gradients that make an update (m); all workers but one by default"
+        None, ge=1, description="m_sync: number of gradients per update (m); by default one less than workers"
     )
 
 
 class RennalaOptions(StrategyOptions):
     gradients_per_update: int | None = Field(
-        None, ge=1, description="rennala: gradients of one model that make an update (B); by default one per worker"
+        None, ge=1, description="rennala: number of gradients of one model per update (B); by default one per worker"
     )
 
 
@@ -24,7 +24,8 @@ class RingmasterOptions(StrategyOptions):
     staleness_limit: int | None = Field(
         None,
         ge=1,
-        description="ringmaster: age in updates at which gradients are dropped (R); by default twice the workers",
+        description="ringmaster: age in updates from which gradients are dropped (R); by default twice the number of "
+        "workers",
     )
 
 
@@ -34,9 +35,10 @@ class MSync(Strategy):
         on push(i):   v_i < V: drop the gradient; answer
                       else: put it into the buffer; at m of them w -= eta/n sum(buffer);  V += 1;  answer its workers
 
-    tau = 0. A worker that is late for a round takes part in the next round: its late gradient cannot be interrupted. m
-    = n is `Bsp`. While workers come to rest for a checkpoint, a round with too few workers left is dropped and begun
-    anew afterwards: no update has fewer than m gradients.
+    The staleness tau of an applied gradient is 0. A worker that is late for a round takes part in the next round, after
+    its late computation, which cannot be interrupted. m = n is `Bsp`. If workers rest for a checkpoint and fewer than m
+    workers remain, the gradients of the unfinished round are dropped. The round begins again after the checkpoint, so a
+    checkpoint causes no update with fewer than m gradients.
     """
 
     Options = MSyncOptions
@@ -72,9 +74,9 @@ class Rennala(Strategy):
                       else: sum += g;  if it is the B-th: w -= eta/n sum;  V += 1;  sum = 0
                       answer
 
-    So a fast worker computes several of the B gradients, and no worker waits. tau = 0. The paper's learning rate is for
-    the mean of the gradients, so it is eta B/n here. The sum is kept over a rest for a checkpoint, and applied at the
-    end.
+    So a fast worker computes several of the B gradients, and no worker waits. The staleness tau of an applied gradient
+    is 0. The paper's learning rate is for the mean of the gradients, so it is eta B/n here. A checkpoint keeps the
+    unfinished sum. The sum that is unfinished at the end of training is applied.
     """
 
     Options = RennalaOptions
@@ -90,7 +92,8 @@ class Rennala(Strategy):
 
 
 class Ringmaster(Strategy):
-    """Ringmaster ASGD (Maranjyan, Tyurin, Richtárik 2025): as `Asp`, but gradients of tau >= ``R`` are dropped::
+    """Ringmaster ASGD (Maranjyan, Tyurin, Richtárik 2025): as `Asp`, but gradients with a staleness tau >= ``R`` are
+    dropped::
 
         on push(i):   V - v_i < R: w -= eta/n g;  V += 1
                       answer

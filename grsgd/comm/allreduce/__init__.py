@@ -15,6 +15,8 @@ Each element is summed at one rank, in one order, and then copied to the other r
 on all ranks and in all runs. Large messages travel in cache-sized pieces: a piece is added while it is still in the
 cache, and at the same time the next piece is under way. Two ranks exchange short arrays whole, and both add them, with
 the same bits. A mean of float16 is divided before it is summed (`in_range`).
+
+A schedule is a generator that yields each object it waits for.
 """
 
 from collections import deque

@@ -1,4 +1,7 @@
-"""All-gather: every rank gets the arrays of all others."""
+"""All-gather: every rank gets the arrays of all others.
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 from collections.abc import Sequence
 

@@ -7,6 +7,8 @@ In the end each rank has the sum of the block that it owns. So every rank sends 
 of the array, for any pattern and any n.
 
 Sums are bit-identical everywhere: a block is summed at its owner, from partial sums that arrive in a fixed order.
+
+A schedule is a generator that yields each object it waits for.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""Arrays in parts: the parts that ranks own, and cache-sized pieces to add up."""
+"""Arrays in parts: the parts that ranks own, and cache-sized pieces to add up.
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 import math
 from functools import wraps

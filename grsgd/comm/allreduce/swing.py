@@ -15,6 +15,8 @@ several messages per step.
 With odd n, the last rank does not take part in the steps. Meanwhile it exchanges its blocks with all other ranks
 directly: one message of 1/n of the array to and from each rank, in both halves. The last rank sends 2(n-1)/n of the
 array, as all other ranks do. The case of odd n is inferred: the text of the paper was not at hand.
+
+A schedule is a generator that yields each object it waits for.
 """
 
 from contextlib import ExitStack

@@ -16,6 +16,8 @@ answer in time, or falls silent before all datagrams have left, the receiver ask
 
 Nothing here blocks. Whichever packet a schedule waits for, the packet's ``Test()`` moves the whole exchange
 (`IpMulticast.move`).
+
+A schedule is a generator that yields each object it waits for.
 """
 
 import time

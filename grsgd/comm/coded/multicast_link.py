@@ -4,6 +4,8 @@ All ranks of a run join one group, whatever receivers a packet has. With one gro
 have to join up to C(n-1, r) groups. For r = 3 and 8 ranks that is more than Linux allows per socket
 (net.ipv4.igmp_max_memberships, 20). A shared medium brings every datagram to every rank anyway, and the plan lists the
 receivers of a packet. A packet for one rank alone is sent to the rank's address.
+
+A schedule is a generator that yields each object it waits for.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""The final agreement of all ranks on the silent ranks that are left behind: all others must know the same ones."""
+"""The final agreement of all ranks on the silent ranks that are left behind: all others must know the same ones.
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 from __future__ import annotations
 

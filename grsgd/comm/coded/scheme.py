@@ -3,6 +3,8 @@
 A scheme assigns samples of a common batch to blocks, assigns blocks to ranks, and lists the packets that the ranks
 exchange. Inputs are int32 and outputs int64, so the sum is exact and the same on all ranks. `coding.cost` counts the
 bytes that each scheme sends.
+
+A schedule is a generator that yields each object it waits for.
 """
 
 from collections import deque

@@ -1,4 +1,7 @@
-"""Messages of each step from other ranks, some of which may be silent; received in the background, in order."""
+"""Messages of each step from other ranks, some of which may be silent; received in the background, in order.
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 import threading
 from collections import defaultdict

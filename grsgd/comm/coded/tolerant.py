@@ -1,4 +1,7 @@
-"""The sum of all blocks in steps that end without silent ranks; `coding.tolerant` has the code."""
+"""The sum of all blocks in steps that end without silent ranks; `coding.tolerant` has the code.
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 import math
 from collections.abc import Callable

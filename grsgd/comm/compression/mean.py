@@ -1,5 +1,8 @@
 """The mean of compressed vectors: payloads cannot be summed on the way, so all ranks receive the payloads of all
-ranks."""
+ranks.
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 from __future__ import annotations
 

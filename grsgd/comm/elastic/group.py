@@ -4,6 +4,8 @@ If a step needs all ranks, no rank can go on alone after a death. So the remaini
 ranks its progress and the processes that it knows to be alive, until all ranks know of the same processes. Then the
 ranks get new numbers, 0 to n-1 in the order of their ranks. The ranks' messages get new tags, so that no late message
 is mistaken for a new message.
+
+A schedule is a generator that yields each object it waits for.
 """
 
 from __future__ import annotations

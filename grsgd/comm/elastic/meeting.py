@@ -1,4 +1,7 @@
-"""Meetings of all ranks between two steps, at the request of any rank."""
+"""Meetings of all ranks between two steps, at the request of any rank.
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 from __future__ import annotations
 

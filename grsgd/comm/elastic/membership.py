@@ -4,6 +4,8 @@ The first n processes of a job train; they hold the *ranks*. The other processes
 process has died, the lowest living spare takes the lowest rank without a process, and tells all others. No process
 decides for all, and none waits for another. Each process learns of deaths by itself, and of a takeover by a message
 from the process that takes over.
+
+A schedule is a generator that yields each object it waits for.
 """
 
 import threading

@@ -3,6 +3,8 @@
 ``direct``: the MPI library reads and writes GPU memory itself (`direct`). ``staged``: chunks travel through pinned host
 memory (`staged`). ``ipc``: ranks of one host copy from each other's memory, and messages to other ranks are staged
 (`ipc`).
+
+A schedule is a generator that yields each object it waits for.
 """
 
 import importlib
