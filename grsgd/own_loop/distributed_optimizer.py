@@ -6,7 +6,6 @@ import sys
 import warnings
 from collections import OrderedDict
 from contextlib import contextmanager, nullcontext
-from functools import partial
 
 import numpy as np
 import torch
@@ -80,7 +79,7 @@ class DistributedOptimizer(WrappingOptimizer):
         self._process = os.getpid()
         # torch's register_step_pre_hook() and register_step_post_hook() keep their hooks in these two attributes.
         self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
-        before_forward = BeforeForward(self._before_forward)
+        before_forward = BeforeForward(self.before_forward)
         self._hooks = [replica.model.register_forward_pre_hook(before_forward, with_kwargs=True)]
         driver.watch = self._watch
         driver.limit = "; distribute(timeout=...) is the limit, for ranks that may be that slow"
@@ -126,7 +125,7 @@ class DistributedOptimizer(WrappingOptimizer):
                 f"an optimizer that calls the closure itself cannot be distributed ({error})"
             ) from error
         if self.equal_models.is_due(self.steps + 1):
-            self._run(partial(self.equal_models.look, self.steps + 1))
+            self._run(lambda: self.equal_models.look(self.steps + 1))
         self._step_under_way = False
         self.times.step_ended()
         self.moment = self.driver.clock()
@@ -375,7 +374,8 @@ class DistributedOptimizer(WrappingOptimizer):
                 self.driver.poll()
                 self._run(self.algorithm.before_backward)
 
-    def _before_forward(self, samples: int | None):
+    def before_forward(self, samples: int | None):
+        """Record that a forward pass of ``samples`` samples begins; the model's own hook calls this method."""
         self._begin_step()
         self.times.forward(samples)
 

@@ -57,11 +57,11 @@ def accuracy(model):
     return (model(x).argmax(1) == y).double().mean().item()
 
 
-def lightning_for(layers):
-    """Return what of Lightning the page uses, with a module that has a model and a loss."""
+def net_of(layers):
+    """Return the class of a LightningModule that trains ``layers``."""
     import lightning
 
-    class Module(lightning.LightningModule):
+    class Net(lightning.LightningModule):
         def __init__(self):
             super().__init__()
             self.layers = layers
@@ -69,7 +69,10 @@ def lightning_for(layers):
         def training_step(self, batch, index):
             return loss_of(self.layers(batch[0]), batch[1])
 
-    return types.SimpleNamespace(LightningModule=Module, Trainer=lightning.Trainer)
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters(), lr=1e-3)
+
+    return Net
 
 
 x = torch.randn(128, 6, generator=torch.Generator().manual_seed(0))
@@ -83,8 +86,8 @@ for name, code in json.load(open("scripts.json")):
     if name == "accelerate.md":
         names["Accelerator"] = importlib.import_module("accelerate").Accelerator
     if name == "lightning.md":
-        names["lightning"] = lightning_for(model)
-    if "distribute(" not in code:
+        names |= {"lightning": importlib.import_module("lightning"), "Net": net_of(model)}
+    if "distribute(" not in code and "lightning" not in name:
         algorithm, options = ("grsgd", {}) if "rest()" in code else ("ring_allreduce", {})
         optimizer = grsgd.distribute(model, optimizer, algorithm, **({"buckets": 2} if "no_sync" in code else options))
         loss_of(model(x), y).backward()
@@ -115,6 +118,7 @@ def test_scripts_after_their_change_and_examples_of_loops_run(tmp_path):
         page = PAGES / "from" / f"{name}.md"
         hides = blocks(page, "python")[0] if name == "accelerate" else ""
         scripts.append((page.name, hides + after(blocks(page, "diff")[0])))
+        scripts += [("fabric of lightning.md", code) for code in blocks(page, "python") if name == "lightning"]
     scripts += [(f"{page.name} {number}", code) for page in LOOPS for number, code in enumerate(blocks(page, "python"))]
     scripts = [(name, code) for name, code in scripts if "torch.cuda" not in code]
     (tmp_path / "scripts.json").write_text(json.dumps(scripts))

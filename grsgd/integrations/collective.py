@@ -1,0 +1,78 @@
+"""Collective calls between the ranks of a script: small tensors and objects, with a limit of time."""
+
+from functools import cache
+
+import numpy as np
+import torch
+
+from grsgd.comm.watchdog import within
+from grsgd.errors import ConfigError
+from grsgd.own_loop.ranks import world
+
+SECONDS = 600.0
+"""Longest wait for the other ranks, in seconds."""
+REDUCTIONS = {"sum": np.sum, "mean": np.mean, "avg": np.mean, "max": np.max, "min": np.min, "product": np.prod}
+"""Functions that reduce the tensors of all ranks, by the name that a user gives."""
+
+
+@cache
+def communicator():
+    """Return a communicator of all ranks that carries the calls of this module alone; all ranks call this at once."""
+    mpi = world()
+    with within(SECONDS, "making a communicator for metrics and barriers"):
+        return mpi.Dup()
+
+
+def barrier(name: str | None = None):
+    """Wait until all ranks are in the barrier ``name``."""
+    comm = communicator()
+    with within(SECONDS, f"barrier {name or 'without a name'}"):
+        comm.Barrier()
+
+
+def broadcast(thing, root: int = 0):
+    """Return the object of rank ``root``, which pickle must be able to hold."""
+    comm = communicator()
+    with within(SECONDS, f"a broadcast of rank {root}"):
+        return comm.bcast(thing, root)
+
+
+def gather(thing) -> list | None:
+    """Return the objects of all ranks, in the order of ranks, on rank 0; None on others."""
+    comm = communicator()
+    with within(SECONDS, "gathering objects on rank 0"):
+        return comm.gather(thing)
+
+
+def all_gather(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return the tensors of all ranks, in the order of ranks, on the device of ``tensor``; shapes may differ."""
+    comm = communicator()
+    with within(SECONDS, "gathering tensors of all ranks"):
+        tensors = comm.allgather(tensor.detach().cpu().clone())  # pickle would write all of a view's array
+    return [each.to(tensor.device) for each in tensors]
+
+
+def stack(tensor: torch.Tensor, with_gradients: bool = False) -> torch.Tensor:
+    """Return the tensors of all ranks, which have one shape, as one tensor of shape [ranks, ...].
+
+    Raises ConfigError if ``with_gradients`` is set for a tensor with a gradient: no gradient passes to another rank.
+    """
+    if with_gradients and tensor.requires_grad and torch.is_grad_enabled():
+        raise ConfigError("all_gather(sync_grads=True): grsgd sends no gradients of gathered tensors: leave it out")
+    return torch.stack(all_gather(tensor))
+
+
+def reduce(tensor: torch.Tensor, reduction) -> torch.Tensor:
+    """Return the tensors of all ranks reduced to one, the same bits on all ranks, in the dtype of ``tensor``.
+
+    ``reduction`` is one of `REDUCTIONS`, or the member of torch's ``ReduceOp`` of this name; None means the mean.
+    Whole numbers have a mean in the default floating-point dtype. Raises ConfigError for another reduction.
+    """
+    name = str(reduction or "mean").rpartition(".")[2].lower()
+    if name not in REDUCTIONS:
+        raise ConfigError(f"reduction {name!r} of a metric: allowed: {', '.join(REDUCTIONS)}")
+    stacked = torch.stack(all_gather(tensor))
+    if REDUCTIONS[name] is np.mean and not stacked.is_floating_point():
+        stacked = stacked.to(torch.get_default_dtype())
+    reduced = torch.from_numpy(np.asarray(REDUCTIONS[name](stacked.cpu().numpy(), axis=0)))
+    return reduced.to(tensor.device, stacked.dtype)

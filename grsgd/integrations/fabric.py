@@ -1,0 +1,163 @@
+"""Strategy of Lightning Fabric that trains a model by an algorithm of grsgd, on the ranks of an MPI job.
+
+    from lightning.fabric import Fabric
+    from grsgd.integrations.fabric import GrsgdFabricStrategy
+
+    fabric = Fabric(strategy=GrsgdFabricStrategy("dpsgd"), devices=1)
+    fabric.launch()
+    model, optimizer = fabric.setup(model, optimizer)
+    ...                            # the training loop as it was
+    fabric.strategy.finish()       # all ranks now hold the same model
+"""
+
+from contextlib import ExitStack, contextmanager
+
+import torch
+from lightning.fabric.plugins import TorchCheckpointIO
+from lightning.fabric.plugins.environments import MPIEnvironment
+from lightning.fabric.strategies import ParallelStrategy
+from lightning.fabric.strategies.strategy import _BackwardSyncControl
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+
+from grsgd.integrations import collective
+from grsgd.integrations.parts import parts_of
+from grsgd.own_loop.distribute import distribute
+from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
+from grsgd.own_loop.ranks import world
+
+KEY = "grsgd"
+"""Key of a checkpoint under which the state of every rank is kept."""
+
+
+class GrsgdFabricStrategy(ParallelStrategy):
+    """Strategy that trains the model on all ranks by ``algorithm``, each optimizer by `grsgd.distribute`.
+
+    Start the script by ``grsgd run -n 4 script.py``, ``mpiexec`` or ``srun``: each rank is one process and uses one
+    device. ``options`` are the algorithm's and `grsgd.distribute`'s. ``fabric.setup`` must be given the model together
+    with its optimizers, and raises the errors of `grsgd.distribute`.
+    """
+
+    def __init__(
+        self,
+        algorithm: str = "ring_allreduce",
+        *,
+        accelerator=None,
+        parallel_devices=None,
+        checkpoint_io=None,
+        precision=None,
+        **options,
+    ):
+        world()  # starts MPI as grsgd needs it, before Lightning does
+        super().__init__(
+            accelerator, parallel_devices, MPIEnvironment(), checkpoint_io or RanksInOneFile(), precision
+        )
+        self.algorithm, self.options = algorithm, options
+        self.distributed: list[DistributedOptimizer] = []
+        """Optimizers of the training that is under way, or of the last training."""
+        self._backward_sync_control = Accumulation(self)
+        rank_zero_only.rank = self.global_rank
+
+    @property
+    def root_device(self) -> torch.device:
+        return self.parallel_devices[self.local_rank % len(self.parallel_devices)]
+
+    def module_to_device(self, module: torch.nn.Module):
+        module.to(self.root_device)
+
+    def setup_module_and_optimizers(self, module, optimizers, scheduler=None):
+        """Return the module, the distributed optimizers, and the scheduler."""
+        parts = [module] if len(optimizers) == 1 else parts_of(module, optimizers)
+        self.distributed = [
+            distribute(part, optimizer, self.algorithm, **self.options)
+            for part, optimizer in zip(parts, optimizers, strict=True)
+        ]
+        return module, self.distributed, scheduler
+
+    def setup_optimizer(self, optimizer):
+        raise RuntimeError(self._err_msg_joint_setup_required())
+
+    def optimizer_step(self, optimizer: DistributedOptimizer, **named):
+        """Take a step of all ranks; gradients are averaged before a `GradScaler` looks for infinite gradients."""
+        if "closure" not in named:
+            optimizer.synchronize()
+        return super().optimizer_step(optimizer, **named)
+
+    def clip_gradients_norm(self, module, optimizer: DistributedOptimizer, *arguments, **named):
+        """Clip the mean gradient of all ranks if the algorithm sends gradients, otherwise this rank's gradient."""
+        optimizer.synchronize()
+        return super().clip_gradients_norm(module, optimizer, *arguments, **named)
+
+    def clip_gradients_value(self, module, optimizer: DistributedOptimizer, *arguments, **named):
+        """Clip the mean gradient of all ranks if the algorithm sends gradients, otherwise this rank's gradient."""
+        optimizer.synchronize()
+        return super().clip_gradients_value(module, optimizer, *arguments, **named)
+
+    def finish(self):
+        """Make the models of all ranks equal, after the last step and on all ranks: the final model."""
+        for optimizer in self.distributed:
+            optimizer.finish()
+
+    def get_module_state_dict(self, module: torch.nn.Module) -> dict:
+        """Return a copy of the module's state on this rank: pickle would write the whole array of each view."""
+        return {
+            name: value.detach().clone() if isinstance(value, torch.Tensor) else value
+            for name, value in super().get_module_state_dict(module).items()
+        }
+
+    def get_optimizer_state(self, optimizer: DistributedOptimizer) -> dict:
+        """Return the state of an optimizer on this rank, after all messages under way have been taken in."""
+        if not optimizer.finished:
+            optimizer.rest()
+        return optimizer.state_dict()
+
+    def save_checkpoint(self, path, state, storage_options=None, filter=None):
+        """Write the states of all ranks into one file, on rank 0; called on all ranks."""
+        own = self._convert_stateful_objects_in_state(state, filter=filter or {})
+        self.checkpoint_io.save_checkpoint(own, path, storage_options)
+
+    def all_reduce(self, tensor, group=None, reduce_op="mean"):
+        """Return ``tensor`` reduced over all ranks; raises ConfigError for an unknown reduction."""
+        tensor = tensor if isinstance(tensor, torch.Tensor) else torch.tensor(tensor)
+        return collective.reduce(tensor, reduce_op) if self.world_size > 1 else tensor
+
+    def all_gather(self, tensor: torch.Tensor, group=None, sync_grads: bool = False) -> torch.Tensor:
+        """Return the tensors of all ranks as one tensor; raises ConfigError as `collective.stack`."""
+        return collective.stack(tensor, sync_grads)
+
+    def barrier(self, name: str | None = None):
+        collective.barrier(name)
+
+    def broadcast(self, obj, src: int = 0):
+        return collective.broadcast(obj, src)
+
+
+class Accumulation(_BackwardSyncControl):
+    """Accumulation of gradients in ``fabric.no_backward_sync``, for all optimizers of ``strategy``."""
+
+    def __init__(self, strategy: GrsgdFabricStrategy):
+        self.strategy = strategy
+
+    @contextmanager
+    def no_backward_sync(self, module: torch.nn.Module, enabled: bool):
+        with ExitStack() as stack:
+            for optimizer in self.strategy.distributed if enabled else ():
+                stack.enter_context(optimizer.no_sync())
+            yield
+
+
+class RanksInOneFile(TorchCheckpointIO):
+    """Checkpoints in which every rank finds its own state again; rank 0 writes the file, and all ranks read it.
+
+    In a job with another number of ranks, all ranks find rank 0's state.
+    """
+
+    def save_checkpoint(self, checkpoint, path, storage_options=None):
+        """Gather the checkpoints of all ranks, and write them on rank 0."""
+        of_ranks = collective.gather(checkpoint)
+        if of_ranks is not None:
+            super().save_checkpoint({**of_ranks[0], KEY: of_ranks}, path, storage_options)
+
+    def load_checkpoint(self, path, *arguments, **named):
+        checkpoint = super().load_checkpoint(path, *arguments, **named)
+        of_ranks = checkpoint.pop(KEY, ())
+        return of_ranks[world().rank] if len(of_ranks) == world().size else checkpoint

@@ -1,0 +1,304 @@
+"""Strategy of Lightning that trains a LightningModule by an algorithm of grsgd, on the ranks of an MPI job.
+
+    import lightning
+    from grsgd.integrations.lightning import GrsgdStrategy
+
+    trainer = lightning.Trainer(strategy=GrsgdStrategy("dpsgd", topology="torus"), devices=1)
+
+After the import, ``strategy="grsgd_dpsgd"`` names the same strategy with default options.
+"""
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from lightning.fabric.plugins.environments import MPIEnvironment
+from lightning.fabric.utilities.rank_zero import rank_zero_only as fabric_rank_zero_only
+from lightning.pytorch.strategies import ParallelStrategy, StrategyRegistry
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.rank_zero import rank_zero_only, rank_zero_warn
+from torchmetrics import Metric
+
+from grsgd.algorithms.base import ALGORITHMS
+from grsgd.errors import ConfigError
+from grsgd.integrations import collective
+from grsgd.integrations.parts import parts_of
+from grsgd.own_loop.distribute import distribute
+from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
+from grsgd.own_loop.forward_hook import length
+from grsgd.own_loop.ranks import size, world
+
+KEY = "grsgd"
+"""Key of a Lightning checkpoint under which the state of every rank is kept."""
+PLAIN = "state", "param_groups"
+"""Keys of the state of an optimizer that any optimizer of torch has."""
+
+
+class GrsgdStrategy(ParallelStrategy):
+    """Strategy that trains the module's model on all ranks by ``algorithm``, each optimizer by `grsgd.distribute`.
+
+    Start the script by ``grsgd run -n 4 script.py``, ``mpiexec`` or ``srun``: each rank is one process and uses one
+    device. Samplers are made per rank by Lightning, as for DDP. All ranks start from rank 0's model.
+
+    Parameters
+    ----------
+    algorithm
+        Name of an algorithm that ``grsgd algorithms`` lists, or ``FILE.py:CLASS``.
+    validate
+        The model that is validated and saved during training: the ``"average"`` of all ranks, or each rank's
+        ``"own"``.
+    options
+        Options of the algorithm, and of `grsgd.distribute`: ``seed``, ``timeout``, ``progress_mode``, ``transfer``.
+
+    Raises
+    ------
+    ConfigError
+        For ``sync_batchnorm=True``; for another value of ``validate``; in `setup` as `grsgd.distribute`.
+    """
+
+    strategy_name = "grsgd"
+    is_distributed = True
+    """Whether Lightning gives each rank its own part of the data."""
+
+    def __init__(
+        self,
+        algorithm: str = "ring_allreduce",
+        *,
+        validate: str = "average",
+        accelerator=None,
+        parallel_devices=None,
+        checkpoint_io=None,
+        precision_plugin=None,
+        **options,
+    ):
+        if validate not in ("average", "own"):
+            raise ConfigError(f"validate = {validate!r}: allowed: 'average', 'own'")
+        world()  # starts MPI as grsgd needs it, before Lightning does
+        super().__init__(accelerator, parallel_devices, MPIEnvironment(), checkpoint_io, precision_plugin)
+        self.algorithm, self.validate, self.options = algorithm, validate, options
+        self.distributed: list[DistributedOptimizer] = []
+        """Optimizers of the training that is under way, or of the last training."""
+        self._own: list[torch.Tensor] | None = None
+        """Copies of this rank's tensors while the average of all ranks' models is in their place."""
+        self._accumulates = False
+        """Whether the backward pass under way is followed by others in the same step."""
+
+    # ---- ranks and devices
+
+    @property
+    def root_device(self) -> torch.device:
+        return self.parallel_devices[self.local_rank % len(self.parallel_devices)]
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        return {"num_replicas": self.world_size, "rank": self.global_rank}
+
+    def set_world_ranks(self):
+        """Tell Lightning which rank prints."""
+        rank_zero_only.rank = fabric_rank_zero_only.rank = self.global_rank
+
+    def setup_environment(self):
+        if self._layer_sync is not None:
+            raise ConfigError("sync_batchnorm=True: grsgd exchanges no statistics of batches: leave sync_batchnorm out")
+        if size() == 1 and len(self.parallel_devices) > 1:
+            rank_zero_warn(
+                f"devices={len(self.parallel_devices)}, but this job has one rank, which uses one device: start the "
+                "script by `grsgd run -n`, mpiexec or srun"
+            )
+        super().setup_environment()
+
+    def model_to_device(self):
+        self.model.to(self.root_device)
+
+    # ---- training
+
+    def setup(self, trainer):
+        super().setup(trainer)
+        for metric in (module for module in self.lightning_module.modules() if isinstance(module, Metric)):
+            metric.distributed_available_fn, metric.dist_sync_fn = is_on_several_ranks, gather_metric
+        if trainer.state.fn == TrainerFn.FITTING:
+            parts = parts_of(self.lightning_module, self.optimizers)
+            self.distributed = [
+                distribute(part, optimizer, self.algorithm, **self.options)
+                for part, optimizer in zip(parts, self.optimizers, strict=True)
+            ]
+            self.optimizers = self.distributed
+
+    def training_step(self, *arguments, **named):
+        for optimizer in self.distributed:
+            optimizer.before_forward(length((arguments[:1], named)))
+        return super().training_step(*arguments, **named)
+
+    @contextmanager
+    def block_backward_sync(self):
+        """Accumulate the gradients of the passes in the block with the gradients of the passes after it."""
+        with ExitStack() as stack:
+            for optimizer in self.distributed:
+                stack.enter_context(optimizer.no_sync())
+            self._accumulates = True
+            try:
+                yield
+            finally:
+                self._accumulates = False
+
+    def post_backward(self, closure_loss: torch.Tensor):
+        """Replace gradients by their means before callbacks see and clip them, as with DDP."""
+        if self.lightning_module.automatic_optimization and not self._accumulates:
+            for optimizer in self.distributed:
+                optimizer.synchronize()
+
+    def on_train_end(self):
+        """Make the models of all ranks equal: the final model."""
+        for optimizer in self.distributed:
+            optimizer.finish()
+
+    # ---- the average of all ranks' models, in place of this rank's model
+
+    @property
+    def _is_training(self) -> bool:
+        """Whether ranks train together, so that their models or their buffers may differ."""
+        return self.world_size > 1 and any(not optimizer.finished for optimizer in self.distributed)
+
+    def _tensors(self) -> list[torch.Tensor]:
+        """Return the parameters and buffers of all parts."""
+        return tensors_of(optimizer.model for optimizer in self.distributed)
+
+    @torch.no_grad()
+    def _put_average(self):
+        """Put the average of all ranks' models into the module; called on all ranks."""
+        if self._is_training and self.validate == "average":
+            averaged = tensors_of([optimizer.averaged_model() for optimizer in self.distributed])
+            self._own = [tensor.clone() for tensor in self._tensors()]
+            copy_into(self._tensors(), averaged)
+
+    def _put_own(self):
+        """Put this rank's tensors back into the module."""
+        own, self._own = self._own, None
+        if own is not None:
+            copy_into(self._tensors(), own)
+
+    def on_validation_start(self):
+        self._put_average()
+
+    def on_validation_end(self):
+        self._put_own()
+
+    # ---- checkpoints: one file for all ranks
+
+    restore_checkpoint_after_setup = True
+    """Whether Lightning loads a checkpoint after `setup`, in which all ranks take rank 0's model."""
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """Return the module's state with the averaged model; called on all ranks, between two steps."""
+        if self._own is not None or not self._is_training:  # saved after a validation, or after the training
+            return super().lightning_module_state_dict()
+        self._put_average()
+        state = {
+            name: value.clone() if isinstance(value, torch.Tensor) else value
+            for name, value in super().lightning_module_state_dict().items()
+        }
+        self._put_own()
+        return state
+
+    def optimizer_state(self, optimizer) -> dict[str, Any]:
+        """Return the state of an optimizer on this rank, after all messages under way have been taken in."""
+        state = getattr(optimizer, "_optimizer", optimizer)
+        if not state.finished:
+            state.rest()
+        return state.state_dict()
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath, storage_options=None):
+        """Write a checkpoint on rank 0, with the states of all ranks under the key ``"grsgd"``; called on all ranks."""
+        if self._is_training and "optimizer_states" in checkpoint:
+            models_differ = any(not each.algorithm.traits.equal_models for each in self.distributed)
+            states = checkpoint["optimizer_states"]
+            if not models_differ and not self.is_global_zero:  # this rank's numbers are rank 0's
+                states = [{key: value for key, value in state.items() if key not in PLAIN} for state in states]
+            own = self._own if self._own is not None else self._tensors()
+            first = 0 if models_differ else sum(len(list(each.model.parameters())) for each in self.distributed)
+            kept = [tensor.detach().cpu().clone() for tensor in own[first:]]  # pickle would write all of a view's array
+            ranks = collective.gather({"tensors": kept, "optimizers": states})
+            checkpoint = checkpoint | {KEY: {"algorithm": self.algorithm, "ranks": ranks}}
+        super().save_checkpoint(checkpoint, filepath, storage_options)
+
+    def load_model_state_dict(self, checkpoint, strict: bool = True):
+        super().load_model_state_dict(checkpoint, strict)
+        own = self._state_in(checkpoint)
+        if own is not None and own["tensors"]:  # all tensors, or the last ones, the buffers
+            copy_into(self._tensors()[-len(own["tensors"]) :], own["tensors"])
+
+    def load_optimizer_state_dict(self, checkpoint):
+        own = self._state_in(checkpoint)
+        for number, optimizer in enumerate(self.distributed):
+            plain = {key: checkpoint["optimizer_states"][number][key] for key in PLAIN}
+            if own is None:
+                optimizer.optimizer.load_state_dict(plain)
+            else:
+                optimizer.load_state_dict(plain | own["optimizers"][number])
+
+    def _state_in(self, checkpoint) -> dict[str, Any] | None:
+        """Return this rank's state in a checkpoint; None if the checkpoint is of another algorithm or another number
+        of ranks, so that the ranks begin with its averaged model."""
+        kept = checkpoint.get(KEY)
+        if not self.distributed or kept is None:
+            return None
+        if kept["algorithm"] == self.algorithm and len(kept["ranks"]) == self.world_size:
+            return kept["ranks"][self.global_rank]
+        rank_zero_warn(
+            f"the checkpoint is of {kept['algorithm']} on {len(kept['ranks'])} ranks, this job trains by "
+            f"{self.algorithm} on {self.world_size}: all ranks begin with the averaged model of the checkpoint"
+        )
+        return None
+
+    # ---- collective calls
+
+    def reduce(self, tensor, group=None, reduce_op="mean"):
+        """Return ``tensor`` reduced over all ranks; raises ConfigError for another reduction than sums, means, minima,
+        maxima and products."""
+        tensor = tensor if isinstance(tensor, torch.Tensor) else torch.tensor(tensor)
+        return collective.reduce(tensor, reduce_op) if self.world_size > 1 else tensor
+
+    def barrier(self, name: str | None = None):
+        collective.barrier(name)
+
+    def broadcast(self, obj, src: int = 0):
+        return collective.broadcast(obj, src)
+
+    def all_gather(self, tensor: torch.Tensor, group=None, sync_grads: bool = False) -> torch.Tensor:
+        """Return the tensors of all ranks as one tensor; raises ConfigError as `collective.stack`."""
+        return collective.stack(tensor, sync_grads)
+
+
+def tensors_of(models: Iterable[torch.nn.Module]) -> list[torch.Tensor]:
+    """Return the parameters of all models, then the buffers of all models."""
+    models = list(models)
+    parameters = [parameter for model in models for parameter in model.parameters()]
+    return parameters + [buffer for model in models for buffer in model.buffers()]
+
+
+@torch.no_grad()
+def copy_into(tensors: list[torch.Tensor], contents: list[torch.Tensor]):
+    """Copy each of ``contents`` into the tensor of the same number."""
+    for tensor, content in zip(tensors, contents, strict=True):
+        tensor.copy_(content)
+
+
+def is_on_several_ranks() -> bool:
+    """Return whether metrics are to be computed over several ranks."""
+    return size() > 1
+
+
+def gather_metric(state: torch.Tensor, group=None) -> list[torch.Tensor]:
+    """Return the states of a metric on all ranks, in the order of ranks."""
+    return collective.all_gather(state)
+
+
+def register(add: Callable):
+    """Add a strategy ``grsgd_NAME`` for every algorithm that trains in a user's own loop."""
+    for name, cls in ALGORITHMS.items():
+        if cls.traits.supports_own_loop:
+            add(f"grsgd_{name}", GrsgdStrategy, description=f"grsgd.distribute by {name}", algorithm=name)
+
+
+register(StrategyRegistry.register)

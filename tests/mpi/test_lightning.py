@@ -1,0 +1,29 @@
+"""Strategies of Lightning's Trainer and of Fabric, on real ranks."""
+
+import re
+
+import pytest
+
+from tests.support import launcher
+
+JOBS = launcher.ROOT / "tests" / "mpi" / "lightning_jobs.py"
+CASES = ["equals_ddp", "equals_a_plain_loop", "goes_on_from_a_checkpoint", "stops_everywhere", "has_metrics_of_all"]
+CASES += ["works_in_fabric", "refuses_what_cannot_work"]
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
+def test_trainings_are_those_of_ddp_and_of_a_plain_loop(ranks, tmp_path):
+    code, output = launcher.mpiexec("openmpi", ranks, [JOBS, *CASES], timeout=400, cwd=tmp_path)
+    assert code == 0 and all(f"done: {case}" in output for case in CASES), output[-20000:]
+
+
+def test_an_error_on_one_rank_ends_the_job(tmp_path):
+    code, output = launcher.mpiexec("openmpi", 2, [JOBS, "fails_on_one_rank"], timeout=100, cwd=tmp_path)
+    assert code == 1 and output.count("ValueError: a fault of mine\n") == 1 and "done:" not in output, output
+    assert "rank 1" in output, output
+
+
+def test_the_example_learns(tmp_path):
+    script = launcher.ROOT / "experiments" / "demo" / "lightning_mnist.py"
+    code, output = launcher.mpiexec("openmpi", 2, [script, "--epochs", 1], timeout=100, cwd=tmp_path)
+    assert code == 0 and re.search(r"dpsgd: accuracy 0\.[89]\d\d on 2 ranks", output), output
