@@ -12,7 +12,7 @@ script.py``)::
     if grsgd.is_main():
         print("trained on", grsgd.size(), "ranks")
 
-Measurements of a script or of ``grsgd train`` are in its run file::
+The run file of a recorded script, or of ``grsgd train``, holds the measurements of all ranks::
 
     run = grsgd.load_run("results/demo-grsgd.h5")
     run.curve["test_accuracy"], run.ranks["wait_seconds"], run.traffic["sent"]
@@ -41,7 +41,8 @@ _PLACES = {
     "shard": "grsgd.own_loop.ranks",
     "size": "grsgd.own_loop.ranks",
 }
-"""Modules of the public names, imported at the first use of a name: reading a run file needs neither torch nor MPI."""
+"""Module of each public name. A module is imported at the first use of its name, so that reading a run file needs
+neither torch nor MPI."""
 
 __all__ = sorted(_PLACES)
 

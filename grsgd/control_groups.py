@@ -1,4 +1,4 @@
-"""Control groups of this process, in both versions of cgroups, and the limits that they set."""
+"""Control groups (cgroups, version 1 or 2) to which this process belongs, and their limits on processor time."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -35,7 +35,7 @@ def cpu_quota(root: Path = ROOT) -> GroupQuota | None:
 
 
 def quota_of(folder: Path) -> GroupQuota | None:
-    """Return the quota of a control group; None if it has none."""
+    """Return the quota of a control group; None if the group has no quota."""
     try:
         quota, period = (folder / "cpu.max").read_text().split()
         return GroupQuota(int(quota) / int(period), int(period) / 1e6)

@@ -1,4 +1,4 @@
-"""Errors that users meet: each names in one line the error and, if that helps, the allowed values."""
+"""Errors that users can cause. Each message is one line that names the error and, if that helps, the allowed values."""
 
 
 import difflib
@@ -16,11 +16,11 @@ class UsageError(ValueError):
 
 
 class ConfigError(UsageError):
-    """Configuration that cannot be run: the message names the key, its value and the allowed values."""
+    """Error in a configuration or an argument: the message names the key, its value and the allowed values."""
 
 
 class DataError(UsageError):
-    """Data set that cannot be loaded or fetched."""
+    """Error of a data set that cannot be loaded or downloaded."""
 
 
 class RunFileError(UsageError):
@@ -29,7 +29,8 @@ class RunFileError(UsageError):
 
 
 class ModelError(UsageError):
-    """Error of a file that does not have the wanted weights: the message names the path and the error."""
+    """Error of a model file that cannot be read, or does not fit the model: the message names the path and the
+    reason."""
 
 
 class SetupError(UsageError):

@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import IO
 
 LEFTOVER = re.compile(r"\.grsgd-([0-9]+)-[0-9a-f]{8}\.tmp")
-"""Name of a temporary file, with the number of its process."""
+"""Name of a temporary file, with the number of the process that writes it."""
 MIN_LEFTOVER_AGE = 3600.0
-"""Seconds after which a temporary file is removed: its process may be alive on another host that shares the folder."""
+"""Age in seconds at which a temporary file is removed. A younger file may belong to a living process on another host
+that shares the folder."""
 POLL_SECONDS = 0.02
 
 
 @contextmanager
 def temporary_beside(target: Path) -> Iterator[Path]:
-    """Yield the path of a temporary file on the file system of ``target``; the file is removed afterwards."""
+    """Yield the path of a temporary file in the folder of ``target``; the file is removed after the block."""
     temporary = target.with_name(f".grsgd-{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
@@ -56,11 +57,12 @@ def places_instead(target: Path) -> Iterator[Path]:
 
 
 _folders_instead: dict[tuple[str, str], Path] = {}
-"""Folder of each base and target: a file that is written several times goes to one folder."""
+"""Folder for each pair of base and target, so that a file that is written several times always goes to the same
+folder."""
 
 
 def remove_leftovers(folder: Path):
-    """Remove temporary files of processes that were killed while writing."""
+    """Remove temporary files in ``folder`` that were left by processes which were killed while writing."""
     for file in folder.glob(".grsgd-*.tmp"):
         with suppress(OSError):
             found = LEFTOVER.fullmatch(file.name)
@@ -80,7 +82,8 @@ def is_alive(process: int) -> bool:
 
 
 def exclusive_lock(path: Path, timeout: float | None = None, on_wait: Callable[[], None] = lambda: None) -> IO:
-    """Open a file that one process at a time can hold; closing it, or the end of the process, releases it.
+    """Open and lock a file that one process at a time can lock. The lock ends when the file is closed or the process
+    ends.
 
     On a file system without locks nothing is locked.
 
@@ -89,12 +92,12 @@ def exclusive_lock(path: Path, timeout: float | None = None, on_wait: Callable[[
     timeout
         Seconds to wait for another process; None: without limit, 0: not at all.
     on_wait
-        Called once if another process holds the lock.
+        Function that is called once if another process holds the lock.
 
     Raises
     ------
     TimeoutError
-        If another process holds the file all that time.
+        If another process still holds the lock after ``timeout`` seconds.
     OSError
         If the file cannot be opened; ``path`` may not be a symbolic link, because other users may have put it there.
     """

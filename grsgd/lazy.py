@@ -1,4 +1,4 @@
-"""Modules that take long to import, imported at their first use."""
+"""Import of modules that take long to import, at their first use."""
 
 import importlib
 

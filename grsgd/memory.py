@@ -1,4 +1,5 @@
-"""Memory that this process may still allocate, on the machine and in its control groups."""
+"""Number of bytes of memory that this process may still allocate, by the machine's memory and the limits of control
+groups."""
 
 import errno
 import os
@@ -8,21 +9,22 @@ from grsgd.control_groups import ROOT, folders
 
 
 def available(root: Path = ROOT) -> int:
-    """Return the bytes of memory that are free, or that dropping cached files would free."""
+    """Return the number of bytes of memory that are free, including memory that holds only cached files."""
     return min([of_machine(), *(left for folder in folders("memory", root) if (left := of_group(folder)) is not None)])
 
 
 def check_fits(path: str | os.PathLike):
-    """Raise OSError, whose ``strerror`` has both sizes, if a file is larger than the free memory.
+    """Raise OSError if a file is larger than the free memory; the error's ``strerror`` names both sizes.
 
-    A sparse file can have any size although it takes no disk space.
+    Even a file on a small disk can be too large, if it is sparse.
     """
     if (size := os.stat(path).st_size) > (free := available()):
         raise OSError(errno.EFBIG, f"holds {size:,} bytes, and {free:,} bytes of memory are free")
 
 
 def of_machine() -> int:
-    """Return the bytes that the system reports as available; without such a report, the bytes of the whole memory."""
+    """Return the number of bytes of memory that the system reports as available. Return the size of the whole memory if
+    the system has no such report."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
@@ -31,7 +33,7 @@ def of_machine() -> int:
 
 
 def of_group(folder: Path) -> int | None:
-    """Return the bytes that a control group may still allocate; None if it has no limit."""
+    """Return the number of bytes that a control group may still allocate; None if the group has no limit."""
     for limit, usage, cached in (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),

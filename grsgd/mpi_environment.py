@@ -15,7 +15,7 @@ DEFAULTS = {
     "OMP_NUM_THREADS": "1",
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_btl": "^ofi",  # when it is deselected, this component sleeps for a second
+    "OMPI_MCA_btl": "^ofi",  # not loading this component saves a second at the start
     "OMPI_MCA_mpi_yield_when_idle": "1",  # ranks that wait must leave the cores to ranks that compute
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
@@ -24,7 +24,8 @@ DEFAULTS = {
 rank. The Makefile has the same settings."""
 
 WORDS = "GRSGD_WORDS"
-"""Variable with the folder in which ranks leave words for the process that has started them."""
+"""Environment variable with the path of a folder. Ranks write files there that tell the process which has started them
+how the job ended."""
 
 LAUNCHER_VARIABLES = (
     WORDS,
@@ -40,47 +41,51 @@ LAUNCHER_VARIABLES = (
     "PRRTE",
     "SLURM",
 )
-"""Beginnings of the variables by which a launcher makes a process a rank of its job."""
+"""Beginnings of the names of environment variables by which a launcher makes a process a rank of a job."""
 
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 """Environment variables in which launchers tell a process its rank."""
 
 
 def rank() -> str | None:
-    """Return the rank of this process in its job, if its launcher has set it: MPI cannot be asked here."""
+    """Return the rank of this process as the launcher's environment variables give it; None without such variables. MPI
+    itself may not have started yet."""
     return next((os.environ[name] for name in RANK_VARIABLES if os.environ.get(name)), None)
 
 
 def fault_tolerant() -> bool:
-    """Return whether Open MPI was started with ``--with-ft ulfm``. With this option Open MPI's MPI_Abort ends only the
-    calling process: other ranks learn neither of this end, nor of a rank that leaves with an exit code other than 0."""
+    """Return whether Open MPI was started with ``--with-ft ulfm``. MPI_Abort then ends only the calling process. Other
+    ranks do not learn of this end, nor of a rank that ends with an exit code other than 0."""
     return os.environ.get("OMPI_MCA_mpi_ft_enable", "0").lower() in ("1", "true", "yes")
 
 
 PIDFD_GETFD = 438
-"""Number of Linux's call that copies a descriptor of another process, on all architectures except Alpha."""
+"""Number of Linux's system call pidfd_getfd, which copies a file descriptor of another process; the same on all
+architectures except Alpha."""
 
 LAUNCHERS = ("mpiexec", "mpirun", "prterun", "hydra", "srun", "orterun")
-"""Beginnings of the names of launchers' processes."""
+"""Beginnings of the names of processes that are launchers."""
 
 
 def job_environment() -> dict[str, str]:
-    """Return this process's environment, completed by the defaults of an MPI job."""
+    """Return the environment variables of this process, with `DEFAULTS` for variables that are not set."""
     return DEFAULTS | os.environ
 
 
 def without_launcher(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a process that belongs to no job, to start another job, or to run alone."""
+    """Return ``environment`` without the variables of a launcher, so that a process with these variables can start
+    another job, or run alone."""
     return {key: value for key, value in environment.items() if not key.startswith(LAUNCHER_VARIABLES)}
 
 
 def module(name: str) -> list[str]:
-    """Return the command that runs a module of this program, which imports nothing from the working directory."""
+    """Return the command line that runs a module of this program without importing modules from the working
+    directory."""
     return [sys.executable, "-P", "-m", name]
 
 
 def flush():
-    """Print buffered output; a process may have been started without these streams."""
+    """Flush stdout and stderr, which are None in a process that was started without these streams."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
@@ -96,7 +101,7 @@ def find_mpiexec() -> str:
 
 
 def launcher() -> int | None:
-    """Return the process of the outermost launcher of this job, if it runs on this host."""
+    """Return the process number of the outermost launcher of this job; None if the launcher runs on another host."""
     found, pid = None, os.getppid()
     while pid > 1:
         try:
@@ -109,8 +114,9 @@ def launcher() -> int | None:
 
 
 def srun() -> int | None:
-    """Return the process of the ``srun`` that has started this task, if it runs on this host. ``srun`` listens on the
-    port in the task's environment. ``srun`` is no ancestor of the task, because Slurm's daemon has started the task."""
+    """Return the process number of the ``srun`` that has started this task; None if it runs on another host. It is
+    found by the port on which it listens, which is in the task's environment: ``srun`` is no ancestor of the task,
+    because Slurm's daemon has started the task."""
     port = os.environ.get("SLURM_STEP_LAUNCHER_PORT", "")
     if not port.isdecimal():
         return None
@@ -132,7 +138,7 @@ def say(line: str):
 
 @cache
 def speaker() -> Callable[[str], None]:
-    """Return a function that prints a line after a signal has arrived, prepared so that it takes no time then.
+    """Return a function that prints a line after a signal has arrived. All preparation is done here, before the signal.
 
     Open MPI's launcher passes on no output after a signal. So the line goes to the stream to which the launcher itself
     prints, if the launcher is on this host.
@@ -144,7 +150,7 @@ def speaker() -> Callable[[str], None]:
         return lambda line: print(f"\ngrsgd: {line}", file=sys.stderr, flush=True)
 
     def say(line: str):
-        with suppress(OSError):  # the pipe may be full, and have no reader
+        with suppress(OSError):  # the pipe may be full or without a reader
             os.write(stderr, f"\ngrsgd: {line}\n".encode())
 
     return say

@@ -1,11 +1,12 @@
-"""Options of a model, a data set or a task: a check that a value is of the default's kind."""
+"""Check that the value of an option of a model, a data set or a task is of the same kind as the option's default."""
 
 from grsgd.errors import ConfigError
 
 
 def check_kind(key: str, value, default, whole: bool = False):
-    """Raise ConfigError if ``value`` is not of the kind of the option's default: true or false, a number, or a list of
-    equally many numbers. ``whole`` asks for whole numbers. A default of any other kind allows everything."""
+    """Raise ConfigError if ``value`` is not of the same kind as ``default``: a bool, a number, or a list of the same
+    number of numbers. With ``whole``, numbers must be whole. If the default is of any other kind, every value is
+    allowed."""
     numbers = "whole number" if whole else "number"
     if isinstance(default, bool):
         fits, expected = isinstance(value, bool), "true or false"
@@ -22,5 +23,6 @@ def check_kind(key: str, value, default, whole: bool = False):
 
 
 def is_number(value, whole: bool) -> bool:
-    """Return whether ``value`` is a number, and a whole number with ``whole``; true and false are no numbers."""
+    """Return whether ``value`` is a number; with ``whole``, whether it is a whole number. True and False are no
+    numbers."""
     return isinstance(value, int if whole else int | float) and not isinstance(value, bool)

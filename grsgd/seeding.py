@@ -1,5 +1,5 @@
-"""Random streams of the whole program. Each depends only on its purpose, the seed and a key, such as (rank, step), and
-never on the order in which messages arrive. No two streams coincide."""
+"""Random streams of the whole program. The numbers of a stream depend only on its purpose, the seed and a key, such as
+(rank, step), and never on the order in which messages arrive. No two streams have the same numbers."""
 
 import enum
 import random
@@ -12,32 +12,33 @@ import numpy as np
 
 
 class Purpose(enum.Enum):
-    """Purpose of a random stream; the value is mixed into the stream's numbers, so it must not change."""
+    """Purpose of a random stream. The stream's numbers depend on the value, so the value must not change."""
 
     SHARDS = "shards"
     """Assignment of samples to shards; no key."""
     ORDER = "order"
     """Order of a rank's samples; key (rank, epoch)."""
     AUGMENTATION = "augment"
-    """Distortion of images; key (rank or block, position of the batch in the stream), and the image's position in the
-    batch if each image is read by itself."""
+    """Random crops and flips of images; key (rank or block, number of the batch), or with the image's position in the
+    batch as a third element if images are read one by one."""
     SYNTHETIC_DATA = "synthetic"
     """Images of the data set ``synthetic``; key (0) for the centres, (1) for training images, (2) for test images."""
     INITIAL_MODEL = "initial model"
-    """Model from which all ranks start, as after ``torch.manual_seed(seed)`` in any other program; no key."""
+    """Model from which all ranks start; no key. The numbers are the same as after ``torch.manual_seed(seed)``."""
     DROPOUT = "dropout"
-    """Draws of a rank's model while it trains on batches of its own; key (rank)."""
+    """Random numbers that a rank's model draws, as for dropout, in training on the rank's own batches; key (rank)."""
     BLOCK_DROPOUT = "block dropout"
-    """Draws of the model on a block of a common batch; key (step, block), so the same on every rank."""
+    """Random numbers that a model draws on a block of a batch that all ranks share; key (step, block), so that they are
+    the same on every rank."""
     PARTNERS = "partners"
-    """Partners with whom a rank exchanges models, and the steps of exchanges; key (rank)."""
+    """Ranks with which a rank exchanges models, and the steps in which it does; key (rank)."""
     PAIRS = "pairs"
     """Pairs of ranks that exchange models, drawn by all ranks alike; a stream's key is (number of the round of
     exchanges)."""
     RANDOM_GRAPH = "random graph"
-    """Neighbours on a random topology, whatever the seed of the run; key (ranks)."""
+    """Neighbours on a random topology; key (number of ranks). The run's seed has no influence."""
     COMPRESSION = "compression"
-    """Choice of the values to send, or to round up; key (rank, number of the vector)."""
+    """Choice of the values that a compressor sends or rounds up; key (rank, number of the vector)."""
     STRAGGLERS = "stragglers"
     """Random delays of a rank's steps; key (rank, step)."""
     DEATHS = "deaths"
@@ -52,7 +53,8 @@ class Purpose(enum.Enum):
 
 
 MAX_KEY = 2**32 - 1
-"""Largest element of a key: NumPy cuts larger elements into several, so (2**32,) would be (0, 1)."""
+"""Largest element of a key. NumPy splits larger elements, so the key (2**32,) would give the stream of the key (0,
+1)."""
 
 
 def generator(purpose: Purpose, seed: int | Sequence[int], *key: int) -> np.random.Generator:
@@ -76,7 +78,7 @@ def generator(purpose: Purpose, seed: int | Sequence[int], *key: int) -> np.rand
 def torch_seed(purpose: Purpose, seed: int, *key: int) -> int:
     """Return the seed for a generator of torch, 0 to 2**64 - 1; parameters and errors are as for ``generator``.
 
-    Torch's generator for the CPU uses only the lower 32 bits, so two streams coincide with a probability of 2**-32.
+    Torch's generator for the CPU uses only the lower 32 bits, so two streams are equal with a probability of 2**-32.
     """
     if purpose is Purpose.INITIAL_MODEL and not key:
         return seed
@@ -86,8 +88,8 @@ def torch_seed(purpose: Purpose, seed: int, *key: int) -> int:
 def seed_torch(device, purpose: Purpose, seed: int, *key: int):
     """Seed the generators of torch from which a model on ``device`` draws, so that its draws come from one stream.
 
-    ``torch.manual_seed`` seeds every possible kind of device, and formats the stack for each unused kind, which takes
-    longer than the gradient of a small block.
+    ``torch.manual_seed`` is not used, because it takes longer than the gradient of a small block: it seeds every kind
+    of device, and formats the call stack for each unused kind.
     """
     import torch
 
@@ -116,14 +118,14 @@ def _sequence(purpose: Purpose, seed, key) -> np.random.SeedSequence:
 
 @cache
 def number_of(purpose: Purpose) -> int:
-    """Return the word of ``purpose``, the first word of a key."""
+    """Return the 32-bit number of ``purpose``, which stands before the elements of a key."""
     return zlib.crc32(purpose.value.encode())
 
 
 @contextmanager
 def seeded_alike():
-    """Run the block with the same random numbers of torch, NumPy and Python each time; restore their state
-    afterwards."""
+    """Run the block with the same random numbers of torch, NumPy and Python at each call; restore the generators'
+    states after the block."""
     import torch
 
     state, states = random.getstate(), np.random.get_state()

@@ -1,4 +1,5 @@
-"""Rates and times with units, as `tc` and network files write them: ``25gbit``, ``50us``."""
+"""Rates and times with units, such as ``25gbit`` and ``50us``, in the notation of Linux's ``tc`` and of network
+files."""
 
 import math
 import re
@@ -8,7 +9,8 @@ TIMES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def quantity(text: str, units: dict[str, float], what: str) -> float:
-    """Return the number in ``text``, which ends in a unit, in the base unit; raises ValueError."""
+    """Return the value of ``text``, a number with one of ``units``, in the base unit (bit or second); raises
+    ValueError."""
     match = re.fullmatch(r"\s*([-+]?[\d.]+(?:e[-+]?\d+)?|inf)\s*([a-z]*)\s*", str(text), re.IGNORECASE)
     allowed = ", ".join(units)
     if not match:
@@ -25,7 +27,8 @@ def quantity(text: str, units: dict[str, float], what: str) -> float:
 
 
 def rate(text: str) -> float:
-    """Return the bytes per second of a text such as ``"25gbit"`` (bits per second, units of 1000, as with ``tc``)."""
+    """Return the bytes per second of a text such as ``"25gbit"``, which is in bits per second; 1 kbit is 1000 bit, as
+    with ``tc``."""
     value = quantity(text, RATES, "rate") / 8
     if not value > 0:
         raise ValueError(f"rate {text!r}: must be positive")
@@ -41,7 +44,8 @@ def duration(text: str) -> float:
 
 
 def in_units(value: float, units: dict[str, float]) -> str:
-    """Return ``value``, in the base unit, as three or four digits with a unit, such as ``"3.21gbit"``."""
+    """Return ``value``, which is in the base unit, as a text of up to four digits with a fitting unit, such as
+    ``"3.21gbit"``."""
     unit = max((unit for unit in units if units[unit] <= value), key=units.get, default=min(units, key=units.get))
     number = value / units[unit]
     return (f"{number:.0f}" if number >= 1000 else f"{number:.4g}") + unit

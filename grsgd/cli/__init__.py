@@ -18,8 +18,8 @@ RENAMED_COMMANDS = {"load": "coding-cost"}
 def main(arguments: list[str] | None = None) -> int:
     """Run a command, and return its exit code.
 
-    The exit code is 0, 1 for a run that failed, 2 for wrong input, or 130 after Ctrl-C or SIGTERM; launchers have their
-    own exit codes.
+    The exit code is 0 after success, 1 for a run that failed, 2 for wrong input, and 130 after Ctrl-C or SIGTERM. A
+    launcher such as mpiexec may replace the code by its own.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     open_streams()
@@ -32,8 +32,8 @@ def main(arguments: list[str] | None = None) -> int:
     except UsageError as error:
         print_error(error)
         return 2
-    with suppress(AttributeError):  # an object in place of stdout may lack reconfigure()
-        sys.stdout.reconfigure(errors="replace")  # the terminal's encoding may lack a dash
+    with suppress(AttributeError):  # sys.stdout may have been replaced by an object without reconfigure()
+        sys.stdout.reconfigure(errors="replace")  # for letters that the terminal's encoding lacks
     if options.command is None:
         make_parser().print_help()
         return 2
@@ -65,22 +65,22 @@ def open_streams():
 def parse(arguments: list[str]):
     """Return the options of a command; raises UsageError for a command that has a new name."""
     if arguments and arguments[0] in RENAMED_COMMANDS:
-        raise UsageError(f"{arguments[0]}: is called {RENAMED_COMMANDS[arguments[0]]} now")
+        raise UsageError(f"{arguments[0]}: is now called {RENAMED_COMMANDS[arguments[0]]}")
     if arguments[:1] == ["run"]:
         arguments = with_python(arguments)
     if arguments[:1] == ["report"]:
         arguments = with_way_to_group(arguments)
     if arguments[:1] not in (["simulate"], ["replay"]):
         return make_parser().parse_args(arguments)
-    if "--network" in arguments[:-1]:  # argparse takes a value such as -1gbit,50us for an option
+    if "--network" in arguments[:-1]:  # argparse would read a value such as -1gbit,50us as an option
         at = arguments.index("--network")
         arguments = [*arguments[:at], f"--network={arguments[at + 1]}", *arguments[at + 2 :]]
     return make_parser().parse_args(arguments)
 
 
 def with_way_to_group(arguments: list[str]) -> list[str]:
-    """Return the arguments of `grsgd report` with ``--group=WAY``: argparse would take a file after ``--group`` for
-    WAY."""
+    """Return the arguments of `grsgd report` with ``--group WAY`` as ``--group=WAY``. If WAY is left out, argparse
+    would otherwise read the first file as WAY."""
     if "--group" not in arguments:
         return arguments
     at = arguments.index("--group")
@@ -99,7 +99,7 @@ def with_python(arguments: list[str]) -> list[str]:
 
 
 def end_of_output(error: OSError, on_ranks: bool) -> int:
-    """Return the exit code after stdout could not be written; raise any other error again."""
+    """Return the exit code after an error of writing to stdout; raise any other error again."""
     full = error.filename is None and error.errno in NO_ROOM and not on_ranks
     if not (full or isinstance(error, BrokenPipeError)):  # an error on one rank has to end the job
         raise error

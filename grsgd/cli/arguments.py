@@ -1,4 +1,4 @@
-"""Checked values of the commands' options."""
+"""Conversion and checks of the values of command-line options."""
 
 import secrets
 from datetime import datetime
@@ -15,7 +15,7 @@ def load_config(options):
 
 
 def overrides(options) -> list[str]:
-    """Return the settings that replace keys of the configuration."""
+    """Return the ``KEY=VALUE`` settings that replace keys of the configuration, from ``--set`` and ``--data-dir``."""
     return [*options.set, *([f"data.dir={options.data_dir!r}"] if options.data_dir else [])]
 
 
@@ -31,12 +31,13 @@ def path_or_none(text: str | None) -> Path | None:
 
 
 def in_list(words: str) -> list[str]:
-    """Return the words between commas."""
+    """Return the words of a text that commas separate, without blanks around them."""
     return [word.strip() for word in words.split(",")] if words else []
 
 
 def loggers(options) -> list:
-    """Return the loggers that receive the numbers of a run while it goes on; raises ConfigError, RunFileError."""
+    """Return the loggers that receive the numbers of a run while it trains (``--csv``, ``--tensorboard``). Raises
+    ConfigError and RunFileError."""
     from grsgd.runs.loggers import CsvLogger, TensorBoardLogger
 
     csv = [CsvLogger(options.csv)] if options.csv else []
@@ -44,7 +45,7 @@ def loggers(options) -> list:
 
 
 def default_out(algorithm: str) -> str:
-    """Return a name for a run file that no other run has; raises RunFileError."""
+    """Return a new, unique path for a run file in the folder results; raises RunFileError."""
     try:
         Path("results").mkdir(exist_ok=True)
     except OSError as error:

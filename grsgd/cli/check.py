@@ -1,4 +1,4 @@
-"""``--check``: all checks of a run before its first step, and a description of the run, without a job or training."""
+"""``--check``: checks everything that could stop a run, and describes the run, without starting a job or training."""
 
 import math
 from contextlib import contextmanager
@@ -31,16 +31,17 @@ from grsgd.training.snapshots import MEMORY
 from grsgd.training.trial_batch import try_a_step
 
 TRIAL_STEPS = 400
-"""Steps, summed over ranks, of the simulation that counts the bytes sent."""
+"""Number of steps of all ranks together in the simulation that counts the bytes sent."""
 MOST_TRIED = 64
-"""Largest number of ranks of the simulation that counts bytes: with more ranks it takes too long."""
+"""Largest number of ranks for which the bytes sent are counted in a simulation; with more ranks it takes too long."""
 FAST = "100gbit,1us", "constant:0.01"
-"""Network and computing time of the simulation that counts bytes, for a run in real time: no message waits for
-another."""
+"""Network and computing time of that simulation for a run in real time; the network is so fast that no message waits
+for another."""
 
 
 class RunLength(NamedTuple):
-    """Length of a run: samples of all ranks together and steps per rank; None if they are not known before the run."""
+    """Length of a run: ``workers`` ranks train, on ``samples`` samples of all ranks together, in ``steps`` steps per
+    rank. Samples and steps are None if they are not known before the run."""
 
     workers: int
     samples: int | None
@@ -48,10 +49,11 @@ class RunLength(NamedTuple):
 
 
 def check(config: Config, ranks: int, out: str | None, simulated=None):
-    """Print a description of a run on ``ranks`` ranks; raises ConfigError, DataError and RunFileError for its errors.
+    """Check a run on ``ranks`` ranks and print a description of it. Raises ConfigError, DataError or RunFileError if
+    the run would fail.
 
-    ``simulated`` has the options of ``grsgd simulate``; None for a run in real time. Trains nothing and does not start
-    MPI. Within a job only rank 0 prints.
+    ``simulated`` has the options of ``grsgd simulate``; it is None for a run in real time. This function does not train
+    and does not start MPI. In a job only rank 0 prints.
     """
     if simulated is None:
         config.check_measured()
@@ -65,7 +67,7 @@ def check(config: Config, ranks: int, out: str | None, simulated=None):
     device = gpu.pick_device(config.device)
     timing_only = simulated is not None and simulated.timing_only
     if simulated is None:
-        check_fits(config, data, ranks, 1, device)  # the other ranks may be on other hosts
+        check_fits(config, data, ranks, 1, device)  # one rank only, because the other ranks may be on other hosts
     else:
         check_memory(ranks, 0 if timing_only else each)
     try_a_step(config, data, build_model(config, data, torch.device("cpu")))
@@ -98,7 +100,8 @@ def one_line(config: Config):
 
 
 def try_out(config: Config, ranks: int, simulated) -> Simulation | None:
-    """Simulate the times and messages of a few steps; return None if they do not tell the bytes sent."""
+    """Simulate the times and messages of a few steps. Return None, and simulate nothing, with more than `MOST_TRIED`
+    ranks, or if the bytes sent depend on the models' values."""
     (*links, compute) = (simulated.network, simulated.topology, simulated.compute) if simulated else FAST
     spec = network(*links)
     spec.check_ranks(ranks)

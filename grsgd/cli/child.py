@@ -1,4 +1,4 @@
-"""A command of ``grsgd`` in a process of its own, which ends with this process."""
+"""Running of a ``grsgd`` command in a child process, which ends at the latest when this process ends."""
 
 import signal
 import subprocess
@@ -10,13 +10,14 @@ from grsgd.mpi_environment import module
 INTERRUPTED = 130
 """The exit code of a command after Ctrl-C."""
 OVERDUE = 124
-"""The exit code of a command that was killed at the end of its time."""
+"""The exit code of a command that was killed because it exceeded its time limit."""
 
 
 def in_a_process(arguments: Sequence[str], seconds: float | None = None) -> int:
-    """Run ``grsgd`` with ``arguments`` and return its exit code; Ctrl-C reaches the command, which saves its results.
+    """Run ``grsgd`` with ``arguments`` in a child process, and return its exit code. Ctrl-C reaches the child only,
+    which saves its results.
 
-    The command and all that it has started are killed after ``seconds``, and the exit code is `OVERDUE`.
+    After ``seconds`` the child and all processes that it has started are killed, and the exit code is `OVERDUE`.
     """
     process = subprocess.Popen([*module("grsgd"), *arguments], preexec_fn=with_parent())
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -6,7 +6,7 @@ from grsgd.errors import UsageError
 
 SHELLS = ("bash", "zsh", "fish")
 FILES, FOLDERS = ("FILE", "FIG", "CONFIG", ".pt", ".h5", ".py"), ("DIR", "FOLDER")
-"""Parts of the metavars of arguments that are paths of files, and of folders."""
+"""Parts of argparse metavars that tell that an argument is the path of a file, or of a folder."""
 
 
 def completion(options) -> int:
@@ -22,7 +22,7 @@ def completion(options) -> int:
 
 
 def words() -> dict[tuple[str, str], list[str]]:
-    """Return the possible words of arguments, by command and metavar."""
+    """Return the words that are possible values of an argument, by (command, metavar of the argument)."""
     from grsgd.algorithms import ALGORITHMS
     from grsgd.config import Config
     from grsgd.data import NAMES

@@ -1,4 +1,5 @@
-"""The first command of a new user: three algorithms train on the data set that is part of this package."""
+"""``grsgd demo``, the first command of a new user: three algorithms train on a data set that is part of this
+package."""
 
 import shutil
 from argparse import Namespace
@@ -35,7 +36,8 @@ def demo(options: Namespace) -> int:
 
 
 def train(name: str, file: str, options: Namespace) -> int:
-    """Train one example on ``options.ranks`` ranks, for at most ``options.timeout`` seconds; return the exit code."""
+    """Train the example configuration ``name`` on ``options.ranks`` ranks, for at most ``options.timeout`` seconds;
+    return the exit code."""
     command = ["run", "-n", str(options.ranks), str(EXAMPLES / f"{name}.toml"), "--out", file]
     if options.epochs is not None:
         command += ["--set", f"train.epochs={options.epochs}"]

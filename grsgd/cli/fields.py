@@ -1,4 +1,5 @@
-"""Text that tells users an option's type, bounds, default and description, from the fields of its section."""
+"""Text that describes options of a configuration to users: type, bounds, default and meaning, from the fields of the
+pydantic model."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveM
 
 
 def describe_fields(section: type[BaseModel], prefix: str = "", indent: str = "    ") -> list[str]:
-    """Return a line per option of a section, and below it, further indented, the lines of the tables in the option.
+    """Return a line for each option of a section. If an option is a table of tables, lines for the inner keys follow,
+    further indented.
 
     ``prefix`` stands before the name of each option, such as ``"train."``.
     """

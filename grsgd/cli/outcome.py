@@ -1,4 +1,4 @@
-"""Outcome of a command for its user: lines to read, and an exit code."""
+"""Outcome of a command: the lines that are printed at its end, and the exit code."""
 
 import sys
 from pathlib import Path
@@ -12,8 +12,9 @@ MAX_WARNINGS = 4
 
 
 def announce(out: Path, line: ProgressLine):
-    """Print the path of the run file, and after ``": "`` the result of the run or the reason of its early end. Before
-    this line, print the run's warnings and its own choices. The loggers of ``line`` get the curve."""
+    """Print the path of the run file and, after a colon, the result of the run, with the reason if the run ended early.
+    Print before it the run's warnings and the reasons for options that the run has chosen. The loggers of ``line`` get
+    the curve."""
     from grsgd.runs.ending import Ended
     from grsgd.runs.loggers import log_curve
     from grsgd.runs.result_line import result_line
@@ -42,7 +43,8 @@ def announce(out: Path, line: ProgressLine):
 
 
 def exit_code(reason: str, checkpoint: Path | None = None) -> int:
-    """Return the exit code of a run that ended for ``reason``, after the last ``checkpoint`` if there is one."""
+    """Return the exit code of a run that ended for ``reason``. ``checkpoint`` is the last checkpoint, from which the
+    run can go on, or None."""
     from grsgd.job.signals import CHECKPOINTED, EXIT_CODE
     from grsgd.runs.ending import Ended, how_ended
 
@@ -51,7 +53,7 @@ def exit_code(reason: str, checkpoint: Path | None = None) -> int:
 
 
 class SkippedFiles:
-    """Handler of run files that could not be read: it names them on stderr, and gives an exit code of 1."""
+    """Handler of errors of run files that could not be read: it prints each error, and sets the exit code to 1."""
 
     exit_code = 0
 

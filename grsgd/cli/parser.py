@@ -10,7 +10,7 @@ DESCRIPTION = "Decentralised, asynchronous and coded distributed SGD over MPI."
 
 
 class Help(argparse.HelpFormatter):
-    """Formatter that keeps the lines of the text below the options."""
+    """Formatter of help texts that does not join the lines of the text below the options."""
 
     def _fill_text(self, text, width, indent):
         if "\n" not in text:
@@ -19,8 +19,8 @@ class Help(argparse.HelpFormatter):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands. Parsed options have ``command``; ``on_ranks``, whether all ranks run it; and
-    ``make_parser``, for commands that parse other commands."""
+    """Return the parser of all commands. Parsed options have three more attributes: ``command`` is the function to
+    call, ``on_ranks`` says whether all ranks of a job call it, and ``make_parser`` is this function."""
     top = argparse.ArgumentParser(prog="grsgd", description=DESCRIPTION, epilog=examples.TOP, formatter_class=Help)
     top.add_argument("--version", action="version", version=__version__)
     top.set_defaults(command=None, make_parser=make_parser)
@@ -63,15 +63,17 @@ def add_overrides(sub):
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="replace a key of the configuration, such as optimizer.lr=0.05; may be repeated",
+        help="replace a value of the configuration, such as optimizer.lr=0.05; may be repeated",
     )
     sub.add_argument("--data-dir", metavar="DIR", help="folder with the data sets; same as --set data.dir=DIR")
 
 
 def add_demo(add):
     sub = command(add, demo.demo)
-    sub.add_argument("-n", dest="ranks", type=int, default=4, metavar="RANKS", help="ranks (default: %(default)s)")
-    sub.add_argument("--epochs", type=int, metavar="N", help="passes over the data (default: 10)")
+    sub.add_argument(
+        "-n", dest="ranks", type=int, default=4, metavar="RANKS", help="number of ranks (default: %(default)s)"
+    )
+    sub.add_argument("--epochs", type=int, metavar="N", help="number of passes over the data (default: 10)")
     sub.add_argument(
         "--out", default="results", metavar="FOLDER", help="folder of run files and plot (default: %(default)s)"
     )
@@ -80,7 +82,7 @@ def add_demo(add):
         type=float,
         default=600.0,
         metavar="SECONDS",
-        help="kill a training that takes longer (default: %(default)g)",
+        help="kill each training that takes longer than this (default: %(default)g)",
     )
     sub.add_argument(
         "--copy", metavar="FOLDER", help="train nothing; copy all example configurations and scripts to a new folder"
@@ -93,13 +95,18 @@ def add_train(add):
     sub.add_argument("-n", "--ranks", type=int, metavar="N", help="with --check: number of ranks (default: the job's)")
     add_outputs(sub)
     add_model_files(sub)
-    sub.add_argument("--verbose", action="store_true", help="print where the time before the first step went")
-    sub.add_argument("--checkpoint", metavar="FOLDER", help="keep checkpoints in FOLDER, for --resume")
+    sub.add_argument("--verbose", action="store_true", help="print the duration of each phase before the first step")
+    sub.add_argument("--checkpoint", metavar="FOLDER", help="write checkpoints to FOLDER, from which --resume goes on")
     sub.add_argument(
-        "--every", default="600s", metavar="N", help="steps or seconds between checkpoints: 60s (default: %(default)s)"
+        "--every",
+        default="600s",
+        metavar="N",
+        help="steps (100) or seconds (60s) between two checkpoints (default: %(default)s)",
     )
     add_spares(sub)
-    sub.add_argument("--resume", metavar="FOLDER", help="go on from the last checkpoint in FOLDER, and keep more there")
+    sub.add_argument(
+        "--resume", metavar="FOLDER", help="go on from the last checkpoint in FOLDER; new checkpoints go there, too"
+    )
 
 
 def add_spares(sub: argparse.ArgumentParser):
@@ -108,20 +115,22 @@ def add_spares(sub: argparse.ArgumentParser):
         type=int,
         default=0,
         metavar="K",
-        help="the last K processes wait, and take the ranks of processes that die",
+        help="the last K processes do not train at first: they replace processes that die",
     )
 
 
 def add_check(sub: argparse.ArgumentParser):
-    sub.add_argument("--check", action="store_true", help="check everything, describe the run, and run nothing")
+    sub.add_argument("--check", action="store_true", help="check the configuration, describe the run, and do not train")
 
 
 def add_outputs(sub: argparse.ArgumentParser):
     sub.add_argument("--out", metavar="FILE.h5", help="run file (default: results/ALGORITHM-DATE.h5)")
-    sub.add_argument("--csv", metavar="FILE.csv", help="write the run's numbers to FILE.csv while it goes on")
+    sub.add_argument("--csv", metavar="FILE.csv", help="write the run's loss and metric to FILE.csv during the run")
     sub.add_argument("--tensorboard", metavar="FOLDER", help="write the same numbers to FOLDER, for TensorBoard")
     sub.add_argument(
-        "--timeline", metavar="FILE.json", help="write each rank's activities to FILE.json, for ui.perfetto.dev"
+        "--timeline",
+        metavar="FILE.json",
+        help="write each rank's activities over time to FILE.json, for ui.perfetto.dev",
     )
 
 
@@ -131,7 +140,7 @@ def add_run(add):
         "grsgd run [-h] [-n RANKS] [--launcher LAUNCHER] [-v] [--dry-run] (CONFIG.toml | SCRIPT.py | -m MODULE) ..."
     )
     sub.add_argument(
-        "-n", "-np", dest="ranks", type=int, metavar="RANKS", help="number of ranks (default: tasks in Slurm)"
+        "-n", "-np", dest="ranks", type=int, metavar="RANKS", help="number of ranks (default: Slurm's number of tasks)"
     )
     sub.add_argument(
         "--launcher",
@@ -139,12 +148,16 @@ def add_run(add):
         default="auto",
         help="program that starts the ranks (default: mpiexec; in a Slurm allocation srun, if it works)",
     )
-    sub.add_argument("-v", "--verbose", action="store_true", help="print the variables that the command needs, too")
-    sub.add_argument("--dry-run", action="store_true", help="only print the command, with the variables it needs")
+    sub.add_argument(
+        "-v", "--verbose", action="store_true", help="also print the environment variables of the launcher's command"
+    )
+    sub.add_argument(
+        "--dry-run", action="store_true", help="only print the launcher's command with its environment variables"
+    )
     sub.add_argument(
         "target",
         metavar="CONFIG.toml|SCRIPT.py",
-        help="a configuration to train, a script or its folder, -m MODULE, or python with arguments of python",
+        help="configuration to train, script or folder of a script, -m MODULE, or python with its arguments",
     )
     arguments = sub.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="...", help="options of grsgd train, or of the script"
@@ -163,7 +176,9 @@ def add_sweep(add):
         metavar="KEY=A,B",
         help="values of a key, such as optimizer.lr=0.05,0.1; may be repeated: all combinations are run",
     )
-    sub.add_argument("--simulate", action="store_true", help="make the runs in simulated time, as grsgd simulate")
+    sub.add_argument(
+        "--simulate", action="store_true", help="simulate the runs, as grsgd simulate does, in place of real training"
+    )
     sub.add_argument(
         "--out", default="results/sweep", metavar="FOLDER", help="folder of the run files (default: %(default)s)"
     )
@@ -192,9 +207,11 @@ def add_simulate(add):
         help="computing time of a step: constant:SECONDS, lognormal:MEDIAN,SIGMA, flops:PER_SECOND, or measured "
         "(default: from the network's file, else flops:1e10)",
     )
-    sub.add_argument("--timing-only", action="store_true", help="compute no gradients: only times and traffic")
+    sub.add_argument("--timing-only", action="store_true", help="compute only times and traffic, and no gradients")
     sub.add_argument(
-        "--trace", metavar="FILE.goal", help="write computations, messages and their dependencies, in GOAL format"
+        "--trace",
+        metavar="FILE.goal",
+        help="write computations, messages and their dependencies to FILE.goal, in GOAL format",
     )
 
 
@@ -216,19 +233,25 @@ def add_network(sub: argparse.ArgumentParser):
 
 def add_replay(add):
     sub = command(add, commands.replay)
-    sub.add_argument("file", metavar="FILE.goal", help="schedule in GOAL format, such as from simulate --trace")
+    sub.add_argument(
+        "file", metavar="FILE.goal", help="computations and messages in GOAL format, as simulate --trace writes them"
+    )
     add_network(sub)
 
 
 def add_evaluate(add):
     sub = command(add, commands.evaluate)
-    sub.add_argument("model", metavar="MODEL.pt|RUN.h5", help="file from --save, or a run file that names one")
     sub.add_argument(
-        "config", nargs="?", metavar="CONFIG.toml|RUN.h5", help="source of the network and data of MODEL.pt"
+        "model", metavar="MODEL.pt|RUN.h5", help="model saved with --save, or a run file that names its saved model"
+    )
+    sub.add_argument(
+        "config", nargs="?", metavar="CONFIG.toml|RUN.h5", help="configuration of MODEL.pt: its network and data"
     )
     sub.add_argument("--best", action="store_true", help="with a run file: test the model of --save-best")
     sub.add_argument(
-        "--trust", action="store_true", help="import code that a run file names, FILE.py:NAME: it may do anything"
+        "--trust",
+        action="store_true",
+        help="import Python code that a run file names (FILE.py:NAME), which may do anything",
     )
     add_overrides(sub)
 
@@ -251,17 +274,19 @@ def add_report(add):
         nargs="?",
         const="median",
         choices=("median", "mean"),
-        help="one row for runs that differ only in the seed: median (range), the default, or mean ± interval",
+        help="one row for all runs that differ only in the seed: their median (range), the default, or mean ± interval",
     )
     sub.add_argument(
         "--format",
         choices=("text", "md", "csv", "json", "latex"),
-        help="text fits the terminal; csv and json give all numbers in full (default: text at a terminal, else md)",
+        help="text is as wide as the terminal; csv and json round no numbers (default: text at a terminal, else md)",
     )
     sub.add_argument(
-        "--columns", metavar="A,B,C", help="only these columns, such as time,final,sent; an unknown name lists all"
+        "--columns",
+        metavar="A,B,C",
+        help="print only these columns, such as time,final,sent; an unknown name prints a list of all columns",
     )
-    sub.add_argument("--all", action="store_true", help="at a terminal: all columns, in several tables if needed")
+    sub.add_argument("--all", action="store_true", help="at a terminal: print all columns, in several tables if needed")
 
 
 def add_plot(add):
@@ -274,11 +299,14 @@ def add_plot(add):
         "--panels",
         default="",
         metavar="A,B,C",
-        help="only these panels, such as accuracy/time,sent; an unknown name lists all (default: all with content)",
+        help="draw only these panels, such as accuracy/time,sent; an unknown name prints a list of all panels "
+        "(default: all panels that the runs have content for)",
     )
     sub.add_argument("--labels", default="", metavar="A,B,C", help="names of the curves, in the order of the legend")
     sub.add_argument("--title", default="", metavar="TEXT", help="title above the figure")
-    sub.add_argument("--size", type=inches, metavar="WxH", help="inches, such as 3.5x2.5 (default: as large as needed)")
+    sub.add_argument(
+        "--size", type=inches, metavar="WxH", help="width and height in inches, such as 3.5x2.5 (default: as needed)"
+    )
 
 
 def inches(text: str) -> tuple[float, float]:
@@ -305,13 +333,16 @@ def add_bound(add):
     sub.add_argument(
         "--compute",
         metavar="MODEL",
-        help="computing time of a step, as in simulate; [stragglers] of the configuration are added",
+        help="computing time of a step, as in simulate, prolonged by [stragglers] of the configuration",
     )
     sub.add_argument(
-        "--step-seconds", metavar="H1,H2,...", help="instead of --compute: seconds of a step of each worker"
+        "--step-seconds", metavar="H1,H2,...", help="duration of a step of each worker in seconds, instead of --compute"
     )
     sub.add_argument(
-        "--gradients", type=int, metavar="B", help="gradients of one update (default: as the server's strategy needs)"
+        "--gradients",
+        type=int,
+        metavar="B",
+        help="number of gradients per update (default: number that the server's strategy needs)",
     )
 
 
@@ -322,7 +353,7 @@ def add_coding_cost(add):
 
 def add_data(add):
     sub = command(add, commands.data)
-    sub.add_argument("action", choices=("list", "fetch"), help="list all data sets, or fetch some")
+    sub.add_argument("action", choices=("list", "fetch"), help="list all data sets, or download the named data sets")
     sub.add_argument("names", nargs="*", metavar="NAME", help="data sets to fetch")
     sub.add_argument(
         "--data-dir", default="data", metavar="DIR", help="folder with the data sets (default: %(default)s)"
@@ -348,10 +379,10 @@ def add_models(add):
 
 
 def add_testbed(add):
-    """Add the command's name and help; `grsgd.testbed` reads its options."""
+    """Add the name and help of ``grsgd testbed``, whose options `grsgd.testbed` parses."""
     add.add_parser("testbed", help="run an MPI job over hosts emulated on this machine", add_help=False)
 
 
 def add_completion(add):
     sub = command(add, completion.completion)
-    sub.add_argument("shell", choices=completion.SHELLS, help="shell of the script")
+    sub.add_argument("shell", choices=completion.SHELLS, help="shell for which the script is printed")

@@ -15,7 +15,7 @@ from grsgd import outside
 from grsgd.cli.fields import describe_field, describe_fields
 from grsgd.errors import ConfigError, UsageError
 
-if TYPE_CHECKING:  # the other commands do not need pydantic
+if TYPE_CHECKING:  # other commands must not import pydantic, which takes time
     from pydantic import BaseModel
 
 FURTHER_KEYS = {
@@ -26,9 +26,9 @@ FURTHER_KEYS = {
     "task": "further keys: metric and bytes_per_token of language_modelling, unit of regression",
     "optimizer": "further keys: the arguments of the torch optimizer, such as momentum and weight_decay",
 }
-"""The further keys of sections, in addition to their fields."""
+"""Text on the keys of a section that are not fields of its pydantic model."""
 WIDTH = 120
-"""Columns of a line if the output is no terminal."""
+"""Number of letters of a line if the output is no terminal."""
 
 
 def config(options) -> int:
@@ -54,7 +54,7 @@ def section_of(model: type[BaseModel], name: str) -> type[BaseModel] | None:
 
 
 def described(model: type[BaseModel], wanted: str) -> list[str]:
-    """Return the lines for a section or a key, such as ``train`` or ``train.epochs``; raises UsageError."""
+    """Return the lines that describe a section or a key, such as ``train`` or ``train.epochs``; raises UsageError."""
     from grsgd.config.complaints import unknown_key
 
     name, _, key = wanted.partition(".")
@@ -145,7 +145,7 @@ def brief(cls: type) -> str:
 
 
 def authors(paper: str) -> str:
-    """Return authors and year of a source, with at most two names."""
+    """Return the authors and the year of a paper; of more than two authors the first with "et al."."""
     found = re.match(r"(.*?)( \d{4})", paper)
     if not found:
         return paper
@@ -154,7 +154,7 @@ def authors(paper: str) -> str:
 
 
 def columns() -> int:
-    """Return the number of columns of an output line."""
+    """Return the largest number of letters of an output line."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
 
 
@@ -168,7 +168,7 @@ def say(lines: list[str]):
 
 
 def print_table(rows: list[tuple], headers: list[str], flexible: int):
-    """Print a table as wide as the output; its column number ``flexible`` is narrowed to fit."""
+    """Print a table. If it is wider than the output, column number ``flexible`` is made narrower."""
     from tabulate import tabulate
 
     widths = [max(len(str(row[k])) for row in [headers, *rows]) for k in range(len(headers))]

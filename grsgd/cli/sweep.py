@@ -1,5 +1,5 @@
-"""Runs of one configuration with all combinations of some of its values, one after the other; existing runs are
-kept."""
+"""``grsgd sweep``: runs a configuration with all combinations of the values of some keys, one after the other. Runs
+whose files exist are not repeated."""
 
 import itertools
 import re
@@ -15,9 +15,9 @@ from grsgd.errors import UsageError
 from grsgd.runs.finished import finished_run
 
 MAX_LETTERS = 120
-"""Largest number of letters of a file's name before its digest."""
+"""Largest number of letters in a file name before the digest."""
 OWN = ("--out", "--ranks", "-n")
-"""Options of single runs that a sweep decides itself."""
+"""Options of a single run that the sweep sets itself, so that users cannot give them."""
 
 Runner = Callable[[list[str]], int]
 
@@ -25,11 +25,12 @@ Runner = Callable[[list[str]], int]
 def sweep(options: Namespace, load: Callable[[list[str]], Config], run: Runner | None = None) -> int:
     """Make the missing runs; return the exit code of the last run that failed, or 0.
 
-    All configurations are read before the first run. A run that fails is named, and the others still follow; the same
-    command repeats it. An interrupted run ends the sweep, and the same command continues the sweep.
+    All configurations are read before the first run. If a run fails, the sweep prints its name and goes on with the
+    next run; the same command later repeats only the failed run. An interrupted run ends the sweep; the same command
+    continues it.
 
-    ``options`` are the options of ``grsgd sweep``. ``load`` returns the configuration of a run's arguments. ``run``
-    runs ``grsgd`` with arguments, by default in a new process. Raises UsageError.
+    ``options`` are the options of ``grsgd sweep``. ``load`` returns the configuration for the arguments of a run.
+    ``run`` runs ``grsgd`` with arguments, and returns its exit code; by default in a new process. Raises UsageError.
     """
     if wrong := next((word for word in options.arguments if word.partition("=")[0] in OWN), None):
         raise UsageError(f"{wrong}: not after the configuration: a sweep itself names the files; -n stands before it")
@@ -69,7 +70,7 @@ def combinations(varied: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def split(values: str) -> list[str]:
-    """Return the values between commas; commas within quotes and brackets separate nothing."""
+    """Return the values that commas separate; commas within quotes and brackets do not separate."""
     found = re.findall(r"""(?:"[^"]*"|'[^']*'|\[[^\]]*\]|\{[^}]*\}|[^,])+""", values)
     return [value.strip() for value in found] or [""]
 
@@ -83,9 +84,10 @@ def arguments_of(options: Namespace, changed: Sequence[str]) -> list[str]:
 
 
 def where(options: Namespace) -> list[str]:
-    """Return the texts that, besides the configurations, decide the content of runs.
+    """Return the texts that decide the results of a run in addition to its configuration.
 
-    The texts are the kind of runs, their other options, and the content of files in options, such as networks.
+    The texts are: whether runs are simulated, their other options, and the content of files that options name, such as
+    network files.
     """
     files = [Path(word.rpartition("=")[2]) for word in options.arguments]
     contents = [file.read_text(errors="replace") for file in files if file.suffix == ".toml" and file.is_file()]
@@ -93,5 +95,5 @@ def where(options: Namespace) -> list[str]:
 
 
 def name(changed: Sequence[str]) -> str:
-    """Return the beginning of the file name of a run."""
+    """Return the beginning of the file name of a run with the settings ``changed``."""
     return re.sub(r"[^\w.=+-]+", "_", "-".join(changed))[:MAX_LETTERS]

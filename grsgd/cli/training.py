@@ -1,4 +1,5 @@
-"""Commands that train: on the ranks of a job, as a job that they start, in simulated time, or in many runs."""
+"""Commands that train: ``train`` on the ranks of a job, ``run`` in a job that it starts, ``simulate`` in simulated
+time, ``sweep`` in many runs."""
 
 import os
 import sys
@@ -24,7 +25,7 @@ def train(options) -> int:
     if options.check:
         return check(options, int(count_of_ranks()) if options.ranks is None else options.ranks)
     if options.ranks is not None:
-        options.on_ranks = False  # no job has begun
+        options.on_ranks = False  # an error must not end a job, because MPI has not started
         n = options.ranks
         raise UsageError(f"--ranks {n}: only with --check; `grsgd run -n {n}` starts {n} ranks")
     with Interruption(not_yet_training):  # torch takes seconds to import
@@ -32,7 +33,8 @@ def train(options) -> int:
 
 
 def not_yet_training(reason: str):
-    """End this process after a signal before MPI has started or after the run, in the thread that handles signals."""
+    """End this process after a signal that arrives before MPI has started, or after the run. Called in the thread that
+    handles signals."""
     if rank() in (None, "0"):
         say(f"{reason} outside of training")
     time.sleep(PASSING_ON_SECONDS)
@@ -40,7 +42,7 @@ def not_yet_training(reason: str):
 
 
 def train_on_all_ranks(options) -> int:
-    """Train, and return the exit code on the ranks that are left at the end."""
+    """Train on this rank, and return the exit code if the process still lives at the end."""
     start_up = StartUp(options.verbose)
     with ProgressLine(is_shown=rank() in (None, "0")) as line:
         line.doing(f"starting {ranks()}", only_live=True)
@@ -73,7 +75,7 @@ def train_on_all_ranks(options) -> int:
         try:
             more = {"keeping": keeping, "spares": options.spares, "timeline": path_or_none(options.timeline)}
             end = run(mpi, config, out, start_up, line, models, **more)
-        except SavedElsewhere as error:  # raised on one rank, after the end of the job
+        except SavedElsewhere as error:  # the run file is in another place; raised on one rank only
             problem, end = error, error.end
         reason, remaining, checkpoint, survived = end
         if problem:
@@ -97,7 +99,7 @@ def run(options) -> int:
 
     trains = start.is_configuration(options.target)
     out, leaves_file = None, False
-    if trains:  # an error is printed once here, and not by the launcher as well
+    if trains:  # errors of options are found here, before the launcher starts, and so printed once
         of_train = options.make_parser().parse_args(["train", options.target, *options.arguments])
         out, leaves_file = of_train.out, not of_train.check
     job = start.job(options.target, options.arguments, options.ranks, options.launcher)
@@ -134,9 +136,9 @@ def sweep(options) -> int:
 
 
 def check(options, ranks: int, simulated=None) -> int:
-    """Check a run of `train`, or of `simulate` with the options ``simulated``, and describe it; return 0 if it can
-    run."""
-    options.on_ranks = False  # there is no job to end: each process prints its errors
+    """Check a run of `train`, or of `simulate` with the options ``simulated``, and describe it. Return the exit code 0;
+    raises UsageError if the run would fail."""
+    options.on_ranks = False  # MPI does not start, so an error has no job to end
     check_at_least("--ranks", ranks, 1)
     config = load_config(options)
     with importing():
@@ -146,7 +148,8 @@ def check(options, ranks: int, simulated=None) -> int:
 
 
 def count_of_ranks() -> str:
-    """Return the number of ranks of the job from its launcher's variables: MPI cannot be asked yet."""
+    """Return the number of ranks of the job from the launcher's environment variables, because MPI has not started
+    yet."""
     return next((os.environ[name] for name in SIZE_VARIABLES if os.environ.get(name)), "1")
 
 
@@ -172,7 +175,7 @@ def simulate(options) -> int:
 
 def simulate_until_interrupted(options) -> int:
     """Simulate the run of ``options``, and return the exit code of the command. A signal raises KeyboardInterrupt if it
-    arrives before anything can be saved, or after everything is saved."""
+    arrives before there is anything to save, or after everything is saved."""
     with importing():
         from grsgd.comm.communicator import LostRank
         from grsgd.job.rescue import NotSavedThere, path_of

@@ -29,15 +29,17 @@ from grsgd.errors import ConfigError
 from grsgd.runs.metric import ACCURACY
 
 ELEMENT_WISE = "adadelta adagrad adam adamax adamw asgd nadam radam rmsprop rprop sgd".split()
-"""Optimizers that treat every element of the model by itself, so that several optimizers can share a model."""
+"""Optimizers whose update of an element of the model depends on no other element, so that several servers can each
+update a slice of the model."""
 
 
 class Config(Section):
-    """Everything that decides a run. ``algorithm_options`` are the checked further keys of ``[algorithm]``."""
+    """Configuration of a run. ``algorithm_options`` are the options of the algorithm, from the keys of ``[algorithm]``
+    other than ``name``."""
 
-    seed: int = Field(0, ge=0, lt=2**63, description="decides all random choices: models, shards, batches, partners")
+    seed: int = Field(0, ge=0, lt=2**63, description="seed of all random choices: models, shards, batches, partners")
     device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="device that trains; auto: a GPU if torch and CuPy find one"
+        "auto", description="device on which ranks train; auto: a GPU if torch and CuPy find one, else the CPU"
     )
     dtype: Literal["float32", "float64"] = Field(
         "float32", description="dtype of the model, its gradients and messages"
@@ -72,7 +74,7 @@ class Config(Section):
 
     @property
     def target(self) -> float | None:
-        """The value of the task's metric to which reports measure the time, if one is configured."""
+        """Value of the task's metric that the run should reach, or None; reports give the time until then."""
         return self.train.target if self.train.target_accuracy is None else self.train.target_accuracy
 
     def toml(self) -> str:
@@ -89,7 +91,7 @@ class Config(Section):
         return tomli_w.dumps(content)
 
     def check_measured(self):
-        """Raise ConfigError for an option that needs simulated time."""
+        """Raise ConfigError for an option that is possible only in simulated time."""
         if self.train.stop_at_target:
             raise ConfigError(
                 "train.stop_at_target = true: only in simulated time (grsgd simulate), because evaluation during "
@@ -97,7 +99,7 @@ class Config(Section):
             )
 
     def check_ranks(self, ranks: int):
-        """Raise ConfigError for a value that cannot work with ``ranks`` ranks."""
+        """Raise ConfigError if a value is not possible with ``ranks`` ranks."""
         for kind in ("slowdown", "tail", "pause"):
             for rank in getattr(self.stragglers, kind):
                 if rank >= ranks:
@@ -125,9 +127,9 @@ class Config(Section):
 def load(path: str | Path, overrides: list[str] = ()) -> Config:
     """Read a TOML file and apply ``key=value`` overrides such as ``"optimizer.lr=0.05"``; raises ConfigError.
 
-    Keys that the file lacks are taken from the file in its key ``base``, if it has one. If a file with a base, or an
-    override, sets another ``name`` in a section, the options of the old name are dropped. If it sets another end of
-    training in [train], the old end is dropped.
+    The key ``base`` of a file names another file, from which missing keys are taken. If a file or an override sets
+    another ``name`` in a section than the base, the options of the base's name are dropped. If it sets another end of
+    training in [train], the base's end is dropped.
     """
     return parse(override(read(Path(path)), list(overrides)), str(path))
 

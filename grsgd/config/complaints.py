@@ -1,4 +1,4 @@
-"""Descriptions, in one line, of the errors in a configuration."""
+"""Error messages, of one line, for errors that pydantic finds in a configuration."""
 
 from pydantic import BaseModel, ValidationError
 
@@ -7,7 +7,7 @@ from grsgd.errors import did_you_mean
 
 
 def describe(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
-    """Return all errors of a validation in one line."""
+    """Return one line that describes all errors of a validation."""
     return "; ".join(describe_one(complaint, model, prefix) for complaint in error.errors())
 
 

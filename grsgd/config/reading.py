@@ -1,4 +1,5 @@
-"""Reading of TOML files that build on one another, and of ``key=value`` overrides: nested, unchecked dictionaries."""
+"""Reading of TOML files, which may be based on other files, and of ``key=value`` overrides, into nested dictionaries
+that are not checked yet."""
 
 import os
 import tomllib
@@ -10,18 +11,20 @@ from grsgd.memory import check_fits
 from grsgd.runs.ending import STOP_CRITERIA
 
 SHARED_KEYS = {"algorithm": (), "model": (), "data": tuple(Data.model_fields), "task": (), "schedule": ("warmup",)}
-"""Sections whose ``name`` decides the meaning of further keys, and the keys that mean the same for all names."""
+"""Sections in which the value of ``name`` decides which other keys are allowed, each with the keys that are allowed for
+every name."""
 OF_FILES = (
     *((table, "name") for table in ("algorithm", "model", "data", "task", "optimizer", "schedule")),
     ("algorithm", "topology"),
 )
-"""Keys whose value may be the name of something in a file."""
+"""(Section, key) of the keys whose value may be ``FILE.py:NAME``, a name in a Python file."""
 
 
 def read(path: Path, derived: tuple[str, ...] = ()) -> dict:
-    """Return the content of a TOML file, merged into the content of its base; raises ConfigError.
+    """Return the content of a TOML file, completed by the content of the file that its key ``base`` names; raises
+    ConfigError.
 
-    ``derived`` has the real paths of the files that are based on this file.
+    ``derived`` has the real paths of the files that are based on this file, to find circles.
     """
     try:
         check_fits(path)
@@ -48,9 +51,10 @@ def read(path: Path, derived: tuple[str, ...] = ()) -> dict:
 
 
 def find_beside(path: Path, content: dict):
-    """Replace the path in values ``"FILE.py:NAME"``, such as ``algorithm.name``, by the path of an existing file.
+    """Complete the path in values ``"FILE.py:NAME"``, such as ``algorithm.name``, if the file lies next to the
+    configuration.
 
-    A path is relative to the working directory, or otherwise to the folder of the configuration.
+    A path is looked for in the working directory first, and then in the folder of the configuration.
     """
     for table, key in OF_FILES:
         name = section(content, table).get(key)
@@ -60,7 +64,7 @@ def find_beside(path: Path, content: dict):
 
 
 def code_in(content: dict) -> set[str]:
-    """Return the names by which a configuration may take code from outside: values of the keys `OF_FILES`."""
+    """Return the values of the keys `OF_FILES`, which may name code outside this package."""
     values = (section(content, table).get(key) for table, key in OF_FILES)
     return {value for value in values if isinstance(value, str)}
 
@@ -71,8 +75,8 @@ def merge_with_base(base: dict, own: dict) -> dict:
 
 
 def without_replaced(base: dict, own: dict) -> dict:
-    """Return the part of ``base`` that is still valid next to ``own``: without options of another name, and without
-    another end of training."""
+    """Return ``base`` without the keys that ``own`` makes invalid: the options of a name that ``own`` replaces, and the
+    end of training if ``own`` sets another end."""
     base = dict(base)
     for name, shared in SHARED_KEYS.items():
         chosen, before = section(own, name).get("name"), section(base, name)
@@ -84,7 +88,8 @@ def without_replaced(base: dict, own: dict) -> dict:
 
 
 def merge(base: dict, own: dict) -> dict:
-    """Return both contents: tables under a common key are merged, any other common value is ``own``'s."""
+    """Return the content of ``base`` and ``own`` together. Tables that are in both are merged; any other value that is
+    in both is taken from ``own``."""
     both = {
         key: merge(base[key], value)
         for key, value in own.items()
@@ -94,7 +99,8 @@ def merge(base: dict, own: dict) -> dict:
 
 
 def section(content: dict, name: str) -> dict:
-    """Return a section; it is empty if it is missing or, by mistake, a plain value."""
+    """Return a section of a configuration; an empty dictionary if the section is missing or, by mistake, a plain
+    value."""
     found = content.get(name)
     return found if isinstance(found, dict) else {}
 
@@ -110,9 +116,10 @@ def check_whole_numbers(content, where: str, key: str = ""):
 
 
 def override(content: dict, settings: list[str]) -> dict:
-    """Return the content with ``key=value`` settings; a new ``name`` or end drops the keys of the old one.
+    """Return the content with ``key=value`` settings applied. A setting of another ``name``, or of another end of
+    training, drops the keys that belong to the old value.
 
-    The last setting of a key counts; otherwise the order of settings means nothing. Raises ConfigError.
+    Of several settings of one key the last counts; otherwise the order of settings does not matter. Raises ConfigError.
     """
     own = {}
     for setting in settings:
@@ -124,7 +131,7 @@ def override(content: dict, settings: list[str]) -> dict:
 
 
 def apply(override: str, content: dict):
-    """Set ``key=value`` in nested dictionaries; the value is TOML if it can be read so, else a plain string."""
+    """Set ``key=value`` in nested dictionaries. The value is read as TOML; if it is not valid TOML, it is a string."""
     key, equals, value = override.partition("=")
     path = key.strip().split(".")
     if not equals or not all(path):
@@ -140,5 +147,5 @@ def apply(override: str, content: dict):
             raise ConfigError(f"--set {override}: {part} is not a section")
     if path[0] == "train" and path[-1] in STOP_CRITERIA:
         for other in STOP_CRITERIA:
-            table.pop(other, None)  # the end that is set replaces any other end
+            table.pop(other, None)  # this end of training replaces any other end
     table[path[-1]] = parsed

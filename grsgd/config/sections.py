@@ -15,10 +15,11 @@ class Section(BaseModel):
 
 
 class Named(Section):
-    """Section whose ``name`` decides which further keys it has; the part called ``name`` checks these keys."""
+    """Section in which the value of ``name`` decides which further keys are allowed. The algorithm, model or other part
+    of that name checks the further keys."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
-    name: str = Field(description="name of the part; it decides which further keys there are")
+    name: str = Field(description="name of the part; it decides which further keys are allowed")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -26,7 +27,7 @@ class Named(Section):
 
 
 def integer_keys(table):
-    """Return a table with ranks as numbers, because TOML's keys are strings."""
+    """Return a table whose keys are ranks, with the keys as integers, because keys are strings in TOML."""
     if not isinstance(table, dict):
         return table
     return {int(k) if isinstance(k, str) and k.isdecimal() else k: v for k, v in table.items()}
@@ -58,14 +59,26 @@ class Data(Named):
         "synthetic, or of the data set in the file"
     )
     dir: str = Field("data", description="folder with the data sets")
-    batch_size: int = Field(16, ge=1, le=10**7, description="samples per rank and step")
-    alpha: PositiveFloat | None = Field(None, description="shards by label, by Dirichlet(alpha); not given: iid shards")
-    replication: int = Field(1, ge=1, description="ranks that hold each shard: shard k is on ranks k, k + 1 and so on")
+    batch_size: int = Field(16, ge=1, le=10**7, description="number of samples per rank and step")
+    alpha: PositiveFloat | None = Field(
+        None, description="skew of the ranks' classes: shares drawn from Dirichlet(alpha); not given: iid shards"
+    )
+    replication: int = Field(
+        1, ge=1, description="number of ranks that hold each shard: shard k is on ranks k, k + 1 and so on"
+    )
     augment: bool = Field(False, description="random crops and flips of the training images")
-    only_classes: int | None = Field(None, ge=1, description="number of first classes to train and test on; else all")
-    only_train: int | None = Field(None, ge=1, description="number of training samples, evenly spaced; else all")
-    only_test: int | None = Field(None, ge=1, description="number of test samples, evenly spaced; else all")
-    workers: int = Field(0, ge=0, description="processes per rank that decode images; 0: the rank decodes them itself")
+    only_classes: int | None = Field(
+        None, ge=1, description="use only this number of classes, the first ones; not given: all"
+    )
+    only_train: int | None = Field(
+        None, ge=1, description="use only this number of training samples, evenly spaced; not given: all"
+    )
+    only_test: int | None = Field(
+        None, ge=1, description="use only this number of test samples, evenly spaced; not given: all"
+    )
+    workers: int = Field(
+        0, ge=0, description="number of processes per rank that decode images; 0: the rank decodes images itself"
+    )
 
 
 class Optimizer(Named):
@@ -73,19 +86,28 @@ class Optimizer(Named):
         "sgd", description="class of torch.optim, in any letter case, or FILE.py:CLASS; further keys are its arguments"
     )
     lr: PositiveFloat = Field(0.1, description="learning rate")
-    decay_norms: bool = Field(True, description="whether weight_decay applies to biases and normalisation weights")
-    clip: PositiveFloat | None = Field(None, description="largest norm of a gradient; a larger gradient is scaled down")
+    decay_norms: bool = Field(True, description="whether weight_decay also applies to biases and normalisation weights")
+    clip: PositiveFloat | None = Field(
+        None, description="largest L2 norm of a gradient; a larger gradient is scaled down to it"
+    )
 
 
 class Schedule(Named):
     name: str = Field(
         "constant",
-        description="course of the learning rate: constant; step, times factor at milestones; cosine, down to 0; or "
+        description="learning rate over the run: constant; step (times factor at milestones); cosine (down to 0); or "
         "FILE.py:FUNCTION; further keys are its options",
     )
-    warmup: float = Field(0.0, ge=0, le=10**9, description="epochs of linear increase from 0 before any schedule")
-    milestones: list[PositiveFloat] = Field([], description="epochs after which `step` multiplies the rate by factor")
-    factor: PositiveFloat = Field(0.1, description="factor of the learning rate at each milestone of `step`")
+    warmup: float = Field(
+        0.0, ge=0, le=10**9,
+        description="number of epochs at the start in which the learning rate grows linearly from 0",
+    )
+    milestones: list[PositiveFloat] = Field(
+        [], description="epochs after which `step` multiplies the learning rate by factor"
+    )
+    factor: PositiveFloat = Field(
+        0.1, description="factor by which `step` multiplies the learning rate at each milestone"
+    )
 
     @field_validator("name")
     @classmethod
@@ -96,7 +118,7 @@ class Schedule(Named):
 
     @property
     def is_own(self) -> bool:
-        """Whether the schedule is a function from outside."""
+        """Whether the schedule is a function outside this package, such as ``FILE.py:NAME``."""
         return self.name not in SCHEDULES
 
     @model_validator(mode="after")
@@ -111,27 +133,35 @@ class Schedule(Named):
 
 class Train(Section):
     epochs: PositiveFloat | None = Field(
-        None, le=10**9, description="end after this number of passes over the data, summed over ranks"
+        None, le=10**9, description="end after this number of passes over the data by all ranks together"
     )
-    steps: int | None = Field(None, ge=1, description="end after this number of steps per rank (mean if asynchronous)")
-    samples: int | None = Field(None, ge=1, description="end after this number of samples, summed over ranks")
+    steps: int | None = Field(
+        None, ge=1, description="end after this number of steps per rank (on average if asynchronous)"
+    )
+    samples: int | None = Field(None, ge=1, description="end after this number of samples of all ranks together")
     seconds: PositiveFloat | None = Field(None, description="end after this time, in seconds")
-    target_accuracy: float | None = Field(None, gt=0, le=1, description="accuracy to reach; reports give its time")
+    target_accuracy: float | None = Field(
+        None, gt=0, le=1, description="accuracy to reach; reports give the time until then"
+    )
     target: float | None = Field(
-        None, allow_inf_nan=False, description="value to reach of another metric than accuracy, such as bits_per_byte"
+        None,
+        allow_inf_nan=False,
+        description="value to reach if the metric is not accuracy but, for example, bits_per_byte",
     )
     stop_at_target: bool = Field(
         False, description="end at the first snapshot that reaches the target; only in simulated time"
     )
-    snapshots: int = Field(20, ge=1, le=10**6, description="points of the curve, evenly spread over the run")
+    snapshots: int = Field(20, ge=1, le=10**6, description="number of points of the curve, evenly spread over the run")
     compute_seconds: float = Field(
         0.0,
         ge=0,
         le=3600,
-        description="least processor time of a gradient in seconds, to stand for a larger model; not in simulated "
+        description="shortest processor time of a gradient in seconds, to imitate a larger model; not in simulated "
         "time",
     )
-    evaluate_replicas: bool = Field(True, description="test single replicas, too; else only their average")
+    evaluate_replicas: bool = Field(
+        True, description="whether to test each rank's model, too; else only the average of the models"
+    )
 
     @model_validator(mode="after")
     def one_end(self):
@@ -149,25 +179,26 @@ class Train(Section):
 
 
 class Tail(Section):
-    """Random delays of a rank: with ``probability`` a step takes longer, by an exponential time of mean ``seconds``."""
+    """Random delays of a rank: each step is delayed with ``probability``, by an exponentially distributed time with
+    mean ``seconds``."""
 
-    probability: float = Field(gt=0, le=1, description="probability of a delay in a step")
+    probability: float = Field(gt=0, le=1, description="probability that a step is delayed")
     seconds: PositiveFloat = Field(description="mean of the delays in seconds")
 
 
 class Pause(Section):
-    """Pauses of a rank: a pause of ``seconds`` comes after every ``every`` steps."""
+    """Pauses of a rank: after each ``every`` steps the rank pauses for ``seconds``."""
 
-    every: int = Field(ge=1, description="steps from one pause to the next")
+    every: int = Field(ge=1, description="number of steps from one pause to the next")
     seconds: PositiveFloat = Field(description="length of a pause in seconds")
 
 
 class Stragglers(Section):
     slowdown: Annotated[dict[Rank, Annotated[float, Field(ge=1)]], BeforeValidator(integer_keys)] = Field(
-        {}, description="rank = factor by which the rank's computation takes longer"
+        {}, description="rank = factor by which each step's computation takes longer"
     )
     tail: Annotated[dict[Rank, Tail], BeforeValidator(integer_keys)] = Field(
-        {}, description="rank = { probability, seconds }: random exponential delays"
+        {}, description="rank = { probability, seconds }: random delays, exponentially distributed"
     )
     pause: Annotated[dict[Rank, Pause], BeforeValidator(integer_keys)] = Field(
         {}, description="rank = { every, seconds }: periodic pauses"
@@ -175,7 +206,7 @@ class Stragglers(Section):
 
 
 class Cut(Section):
-    """Cut of a rank's link, from ``at`` seconds after the start of training, for ``seconds``."""
+    """Cut of a rank's link to the network, from ``at`` seconds after the start of training on, for ``seconds``."""
 
     at: float = Field(ge=0, description="seconds after the start of training")
     seconds: PositiveFloat = Field(description="seconds until the link works again")
@@ -191,15 +222,16 @@ class Faults(Section):
         {}, description="rank = seconds from the start of training to the death of the rank's process"
     )
     every: PositiveFloat | None = Field(
-        None, description="mean seconds between deaths of random ranks; exponentially distributed"
+        None, description="mean number of seconds between deaths of random ranks; exponentially distributed"
     )
     back_seconds: PositiveFloat | None = Field(
         None,
         description="seconds after the k-th planned death at which the k-th spare arrives, as if the dead process had "
-        "come back; by default all spares are there from the start",
+        "come back; by default all spares wait from the start",
     )
     cut: Annotated[dict[Rank, Cut], BeforeValidator(integer_keys)] = Field(
-        {}, description="rank = { at, seconds }: messages from and to the rank wait meanwhile; only in simulated time"
+        {},
+        description="rank = { at, seconds }: messages from and to the rank wait for this time; only in simulated time",
     )
     notice_seconds: float = Field(
         0.01, ge=0, le=3600, description="seconds until the other ranks notice a death; only in simulated time"
@@ -215,15 +247,15 @@ class Comm(Section):
     renamed: ClassVar[dict[str, str]] = {"progress": "progress_mode"}
 
     progress_mode: Literal["auto", "thread", "inline"] = Field(
-        "auto", description="mover of messages in the background: a thread, or the training loop itself"
+        "auto", description="what moves messages in the background: a thread, or the training loop itself (inline)"
     )
     transfer: Literal["auto", "direct", "ipc", "staged"] = Field(
-        "auto", description="transfer of arrays in GPU memory; auto: the fastest, as measured at the start of the run"
+        "auto", description="way of sending arrays in GPU memory; auto: the fastest, measured at the start of the run"
     )
     timeout: PositiveFloat = Field(600.0, description="seconds after which a wait for other ranks is an error")
     silent_seconds: float | None = Field(
         None,
         ge=1,
-        description="seconds without a sign of life after which a process is ended, if the run can go on without it; "
-        "by default the run waits for it",
+        description="seconds without a sign of life after which a process is ended, if the run can go on without the "
+        "process; by default the run waits",
     )

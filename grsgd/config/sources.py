@@ -12,7 +12,8 @@ DIGEST_LETTERS = 12
 
 
 def sources_of(config: Config) -> dict[str, str | None]:
-    """Return path, content and digest of each file, as attributes of a run file; None if there is no such file."""
+    """Return the attributes of a run file with path, content and digest of each file outside this package; None for
+    parts of this package."""
     attributes = {}
     for name, thing in parts_of(config).items():
         attributes |= outside.attributes_of(name, thing)
@@ -20,12 +21,13 @@ def sources_of(config: Config) -> dict[str, str | None]:
 
 
 def digests_of(config: Config) -> dict[str, str | None]:
-    """Return only the digests: a run with another digest is another experiment."""
+    """Return only the digests of `sources_of`, by which runs with changed code are told apart."""
     return {name: value for name, value in sources_of(config).items() if name.endswith("_sha256")}
 
 
 def digest(config: Config, ranks: int, *where: str) -> str:
-    """Return a digest of everything that decides the content of a run: runs with equal digests are alike.
+    """Return a digest of everything that decides the results of a run, so that runs with equal digests need not be
+    repeated.
 
     ``where`` describes in text everything else on which the run depends, such as its network, computing times or hosts.
     """
@@ -36,7 +38,8 @@ def digest(config: Config, ranks: int, *where: str) -> str:
 
 
 def parts_of(config: Config) -> dict:
-    """Return the parts of a configuration that may come from a file, by their names in the run file."""
+    """Return the parts of a configuration that may come from a user's file, by the beginning of their attributes in the
+    run file."""
     topology = config.algorithm_options.model_dump().get("topology")
     names = {
         "models": config.model.name,

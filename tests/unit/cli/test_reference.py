@@ -63,7 +63,7 @@ def test_every_key_of_a_configuration_is_listed(grsgd):
 @pytest.mark.parametrize(
     "key, line",
     [
-        ("seed", "seed = 0: decides all random choices: models, shards, batches, partners [integer >= 0, < 2^63]"),
+        ("seed", "seed = 0: seed of all random choices: models, shards, batches, partners [integer >= 0, < 2^63]"),
         ("device", 'device = "auto": device that trains; auto: a GPU if torch and CuPy find one [auto | cpu | cuda]'),
         (
             "train.epochs",
