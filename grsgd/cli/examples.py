@@ -115,7 +115,8 @@ The unit is the model's size in bytes. The bytes of a multicast are counted in t
 """,
     "topology": """\
 "sends to" is the largest number of ranks to which a rank sends in a step. "graphs" is the number of graphs, which are
-used in turn. "steps" is the number of mixing steps until 1 % of the differences between models is left, or rounding errors.
+used in turn. "steps" is the number of mixing steps until 1 % of the differences between models is left, or only
+rounding errors.
 
   grsgd topology --ranks 16
   grsgd topology ring base-2 mine.txt --ranks 8

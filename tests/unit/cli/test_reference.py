@@ -64,10 +64,14 @@ def test_every_key_of_a_configuration_is_listed(grsgd):
     "key, line",
     [
         ("seed", "seed = 0: seed of all random choices: models, shards, batches, partners [integer >= 0, < 2^63]"),
-        ("device", 'device = "auto": device that trains; auto: a GPU if torch and CuPy find one [auto | cpu | cuda]'),
+        (
+            "device",
+            'device = "auto": device on which ranks train; auto: a GPU if torch and CuPy find one, else the CPU '
+            "[auto | cpu | cuda]",
+        ),
         (
             "train.epochs",
-            "train.epochs (not given): end after this number of passes over the data, summed over ranks "
+            "train.epochs (not given): end after this number of passes over the data by all ranks together "
             "[number > 0, <= 1000000000]",
         ),
         ("data.augment", "data.augment = false: random crops and flips of the training images [true | false]"),
