@@ -1,4 +1,5 @@
-"""Comparison of the inputs of a run that each rank reads for itself, and that must be alike, before training."""
+"""Comparison, before training, of the inputs that each rank reads for itself and that must be the same on all ranks:
+configuration, data, model."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,16 +19,17 @@ from grsgd.text import ranks_in_words
 from grsgd.training.inputs import in_own_code
 
 MANY = 4
-"""Largest number of ranks, or values, that an error names."""
+"""Largest number of ranks, and of values, that an error message lists."""
 MISSING = "not there"
-"""Value of a fact that a rank does not have, such as a key of its configuration."""
+"""Text in place of the value if a rank lacks a fact, such as a key of its configuration."""
 
 
 def check_alike(mpi, make_facts: Callable[[], dict[str, object]], cure: str, seconds: float):
-    """Raise SetupError, on all ranks, if a fact differs between the ranks, or cannot be known; collective.
+    """Raise SetupError, on all ranks, if a fact differs between the ranks, or if a rank cannot determine its facts; to
+    be called on all ranks.
 
-    ``make_facts`` returns small values by name; a value of None is not compared, but a missing value is. ``cure`` is
-    the end of the error's line.
+    ``make_facts`` returns this rank's facts: small values by name. A fact with the value None is not compared; a fact
+    that only some ranks have is a difference. ``cure`` is the end of the error message.
     """
     with launch.collective_setup(mpi, seconds):
         facts = make_facts()
@@ -42,7 +44,7 @@ def check_alike(mpi, make_facts: Callable[[], dict[str, object]], cure: str, sec
 
 
 def by_rank(values: list) -> str:
-    """Return the ``values``, one per rank, with the ranks that have each: "60 on ranks 0, 2; 66 on rank 1"."""
+    """Return a text with the ``values``, one per rank, each with its ranks: "60 on ranks 0, 2; 66 on rank 1"."""
     holders: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         holders.setdefault(f"{value}", []).append(rank)
@@ -61,7 +63,7 @@ def check_configuration(mpi, config: Config):
 
 def facts_of_configuration(config: Config) -> dict[str, str | None]:
     facts = {key: f"{value}" for key, value in flattened(config.model_dump(exclude={"data": {"dir"}}))}
-    for table, key in OF_FILES:  # the file may lie elsewhere on each host
+    for table, key in OF_FILES:  # the file's folder may differ between hosts
         if f"{table}.{key}" in facts:
             facts[f"{table}.{key}"] = facts[f"{table}.{key}"].rpartition("/")[2]
     return {"the version of grsgd": __version__} | facts | digests_of(config)

@@ -1,4 +1,4 @@
-"""Communicators of the parts of a job, each with its own messages."""
+"""Communicators for the parts of a job, so that messages of one part are never received by another part."""
 
 from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
@@ -10,24 +10,24 @@ from grsgd.job.timeline_file import TimelineFile
 class Communicators:
     """Communicators of all ranks that a run makes from ``backend``.
 
-    Each is made, and all are freed, by all ranks at once.
+    All ranks must create each communicator at the same time, and free all of them at the same time.
     """
 
     def __init__(self, backend: MpiBackend):
         self.backend = backend
         self.membership: Membership | None = None
-        """Process of each rank, if the run goes on without processes that die."""
+        """Record of which process holds each rank, if the run goes on without processes that die; else None."""
         self.timeline: TimelineFile | None = None
-        """Recorder of the messages of training, if a timeline is asked for."""
+        """Recorder of the messages of training, if the user has asked for a timeline."""
         self.copies: list[MpiBackend] = []
 
     def copy(self) -> MpiBackend:
-        """Return a backend with its own messages."""
+        """Return a copy of the backend, whose messages do not mix with other copies' messages."""
         self.copies.append(self.backend.dup())
         return self.copies[-1]
 
     def communicator(self) -> Communicator:
-        """Return a communicator of all ranks with its own messages."""
+        """Return a communicator of all ranks whose messages do not mix with other communicators' messages."""
         backend = self.copy()
         return Communicator(MembersBackend(backend, self.membership) if self.membership else backend)
 
@@ -41,7 +41,7 @@ class Communicators:
         return Communicator(self.copy())
 
     def free(self):
-        """Free all communicators: an MPI library has some thousands for all runs of a process."""
+        """Free all communicators, because an MPI library has only some thousands, and a process may make many runs."""
         with within(self.backend.timeout, "freeing communicators"):
             for backend in self.copies:
                 backend.free()

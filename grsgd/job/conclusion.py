@@ -18,10 +18,11 @@ from grsgd.training.saving import ModelFiles
 
 
 class RunEnd(NamedTuple):
-    """Reason of a run's end, and the ranks that remained to its end, an mpi4py communicator; the lowest saved the run.
+    """End of a run: its reason, and an mpi4py communicator of the ranks that remained to the end, whose rank 0 has
+    saved the run.
 
-    ``checkpoint`` is the last complete checkpoint, if checkpoints were taken. ``survived`` says whether ranks could
-    die; all living processes have then come to the end.
+    ``checkpoint`` is the last complete checkpoint, if checkpoints were taken. ``survived`` says whether the run would
+    have gone on after deaths; all living processes have then reached the end.
     """
 
     reason: str
@@ -31,7 +32,8 @@ class RunEnd(NamedTuple):
 
 
 class SavedElsewhere(RunFileError):
-    """Error of a run whose file, or a model's file, could not be written to its place; the run ended as in ``end``."""
+    """Error of a run whose run file or model file could not be written to the path that was asked for. ``end`` is the
+    end of the run."""
 
     def __init__(self, problem: str, end: RunEnd):
         super().__init__(problem)
@@ -46,8 +48,9 @@ def evaluate(
     evaluation: Communicator,
     models: ModelFiles,
 ) -> str | None:
-    """Write the run file on the lowest rank, first without accuracies, because they may take long; save the models,
-    too. Return the errors of writing files, if any."""
+    """Evaluate the snapshots and the final model, and write the run file and the models on the lowest rank. A run file
+    without accuracies is written first, because the evaluation may take long. Return an error message if a file could
+    not be written, else None."""
     out = job.rescue.out
     job.rescue.supersede()
     if remaining.rank == 0:
@@ -57,7 +60,7 @@ def evaluate(
             print(f"\ngrsgd: {error}", file=sys.stderr, flush=True)
     marks = marks_of(records, attributes["reason"])
     if attributes["reason"] == TERMINATED and "OMPI_COMM_WORLD_RANK" in os.environ:
-        job.line.hide()  # Open MPI's launcher ends in a moment, and a prompt will stand there
+        job.line.hide()  # Open MPI's launcher is about to end, and the shell's prompt will appear
     job.line.doing(f"evaluating {len(marks)} snapshot{'s' * (len(marks) != 1)}")
     models = models if remaining.rank == 0 else ModelFiles()
     schedule = evaluate_run(job.trainer, evaluation, marks, job.line.counted, models.evaluated)
@@ -66,6 +69,6 @@ def evaluate(
     if remaining.rank == 0:
         try:
             save_with_models(out, assemble(records, attributes, qualities, final), models, job.trainer.replica.model)
-        except RunFileError as error:  # the other ranks need not know: the common work is done
+        except RunFileError as error:  # only this rank reports it: all ranks have done their work
             return str(error)
     return None

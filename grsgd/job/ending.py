@@ -1,4 +1,4 @@
-"""End of everything that an experiment has started, however the experiment ends."""
+"""Ending of the processes that a program has started, however the program itself ends."""
 
 import ctypes
 import os
@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
-PR_SET_PDEATHSIG = 1  # linux/prctl.h defines this number
+PR_SET_PDEATHSIG = 1  # number of this option in linux/prctl.h
 
 
 def exit_on_signals() -> dict:
-    """Make the signals of `ENDING` raise SystemExit, if they would have killed this process; return the earlier
-    handlers. Only a program's main thread can have handlers."""
+    """Make the signals of `ENDING` raise SystemExit, unless the program handles them already; return the earlier
+    handlers. Do nothing outside of the main thread, which alone can have signal handlers."""
 
     def leave(number, frame):
         raise SystemExit(128 + number)
@@ -27,11 +27,10 @@ def exit_on_signals() -> dict:
 
 
 def with_parent() -> Callable[[], None]:
-    """Return a function that a child of this process calls first. Linux then kills the child after the thread that has
-    started it has ended, for any reason, without support by the child's program. SIGTERM is lost in a starting
-    mpiexec."""
+    """Return a function that a child process must call first. Linux then kills the child when the thread that has
+    started it ends, for any reason. SIGTERM is not sufficient for this: an mpiexec that is just starting loses it."""
     parent = os.getpid()
-    # prctl is looked up before the fork, as less can go wrong after it
+    # prctl is looked up before the fork, because few calls are safe after a fork
     return partial(end_with, parent, ctypes.CDLL(None).prctl)
 
 

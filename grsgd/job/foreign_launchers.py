@@ -1,4 +1,5 @@
-"""Launchers that have started several processes without telling MPI: each process would train alone."""
+"""Detection of launchers that have started several processes without connecting them by MPI, so that each process would
+train alone."""
 
 import os
 import shlex
@@ -15,11 +16,11 @@ FOREIGN_LAUNCHERS = {
     "WORLD_SIZE": ("torchrun", "RANK"),
     "SLURM_NTASKS": ("Slurm", "SLURM_PROCID"),
 }
-"""Environment variables with a launcher's number of processes: the launcher, and the variable with a process's
-number."""
+"""Environment variables with the number of processes that a launcher has started. For each: the launcher's name, and
+the variable with the number of this process."""
 FIRST_SPEAKS_SECONDS = 3.0
-"""Seconds that the other processes wait before they end: torchrun kills all processes when one has ended, before the
-first process has printed the reason."""
+"""Seconds that all processes except the first wait before they end. torchrun kills all processes as soon as one has
+ended, so the first process must print the error before."""
 
 
 def check_launcher(ranks: int, library: str):
@@ -30,7 +31,8 @@ def check_launcher(ranks: int, library: str):
     for variable, (launcher, number) in FOREIGN_LAUNCHERS.items():
         text = os.environ.get(variable) or "1"
         count = int(text) if text.isdecimal() else 1
-        if count <= ranks or (variable == "SLURM_NTASKS" and ranks > 1):  # SLURM_NTASKS is of the whole allocation
+        # SLURM_NTASKS counts the tasks of the whole allocation, not of one job step
+        if count <= ranks or (variable == "SLURM_NTASKS" and ranks > 1):
             continue
         if variable == "SLURM_NTASKS":
             instead = (

@@ -1,4 +1,5 @@
-"""Handover of snapshots and measurements to a process that makes a run file of them if the launcher kills the job."""
+"""Handover of snapshots and measurements to a further process, the evaluating process, which writes the run file if the
+launcher kills the job."""
 
 import os
 import pickle
@@ -13,9 +14,9 @@ from grsgd.runs.timeline import FinishedTimeline
 from grsgd.training.record import RankMeasurements
 
 PROGRAM = "grsgd.simulate.late_evaluation"
-"""Module of the process that evaluates; it is run, not imported."""
+"""Module that the evaluating process runs; it is not imported here."""
 LENGTH_BYTES = 8
-"""Number of bytes that encode the length of the content after them."""
+"""Number of bytes in front of each note that encode the note's length."""
 
 
 class HandoverTask(NamedTuple):
@@ -31,7 +32,7 @@ class HandoverTask(NamedTuple):
 
 
 class Note(NamedTuple):
-    """Measurements of a rank when it learns that the run ends."""
+    """Measurements of a rank at the time at which it learns that the run ends early."""
 
     reason: str
     wall_seconds: float
@@ -40,7 +41,7 @@ class Note(NamedTuple):
 
 
 class Files(NamedTuple):
-    """Descriptors, in a rank's process, of the content that it hands over."""
+    """File descriptors, in a rank's process, of the snapshots and notes that the rank hands over."""
 
     snapshots: int
     notes: int
@@ -53,12 +54,13 @@ class Handover:
     """
 
     def __init__(self, snapshots: int, task: HandoverTask):
-        self._task = pickle.dumps(task)  # the task is pickled now, because there is no time after a signal
+        self._task = pickle.dumps(task)  # pickled now, because after a signal there is little time
         self._notes = os.memfd_create("grsgd-notes") if hasattr(os, "memfd_create") else -1
         self._files, self._processes = [Files(snapshots, self._notes)], []
 
     def exchange(self, mpi, processes: list[tuple[str, int]]):
-        """Tell all ranks each rank's descriptors; ``processes`` are from `launch.processes`."""
+        """Tell each rank the file descriptors of all ranks; to be called on all ranks. ``processes`` is the result of
+        `launch.processes`."""
         self._files, self._processes = mpi.allgather(self._files[0]), processes
 
     def _left(self, gone: Collection[int]) -> list[int]:
@@ -67,13 +69,13 @@ class Handover:
     def note(
         self, reason: str, wall_seconds: float, record: RankMeasurements, timeline: FinishedTimeline | None = None
     ):
-        """Leave this rank's measurements so far; the last note counts."""
+        """Write this rank's measurements so far into its notes. The evaluating process reads the last note."""
         content = pickle.dumps(Note(reason, wall_seconds, record, timeline))
         with suppress(OSError):
             os.write(self._notes, len(content).to_bytes(LENGTH_BYTES) + content)
 
     def close(self):
-        """Close the notes: the job has written the run file itself."""
+        """Close the notes, because the job has written the run file itself."""
         if self._notes >= 0:
             os.close(self._notes)
             self._notes = -1
@@ -84,9 +86,10 @@ class Handover:
         return self._notes >= 0 and hosts == {self._processes[rank][0]}
 
     def start(self, rank: int, gone: Collection[int] = ()) -> bool:
-        """Start the evaluating process, on one rank: it waits until all ranks except ``gone`` have ended.
+        """Start the evaluating process, which waits until all ranks except ``gone`` have ended; to be called on one
+        rank.
 
-        Returns whether it could be started.
+        Returns whether the process could be started.
         """
         if not self.is_possible(rank, gone):
             return False
@@ -118,7 +121,7 @@ class Handover:
 
 
 def last_note(file: int) -> Note | None:
-    """Return the last whole note; None if there is none."""
+    """Return the last complete note in ``file``; None if it has none."""
     content, begin, last = os.pread(file, os.fstat(file).st_size, 0), 0, None
     while begin + LENGTH_BYTES <= len(content):
         length = int.from_bytes(content[begin : begin + LENGTH_BYTES])

@@ -1,5 +1,5 @@
-"""Checkpoints of a job: their folder, which no other job uses meanwhile, and the checkpoint from which the job goes
-on."""
+"""Options of checkpoints (``--checkpoint``, ``--every``, ``--resume``): their checks, the lock of the folder, and the
+checkpoint from which a job goes on."""
 
 import sys
 from contextlib import contextmanager
@@ -28,7 +28,8 @@ NOTHING_KEPT = Keeping()
 
 @contextmanager
 def alone(mpi, config: Config, keeping: Keeping):
-    """Run the block while no other job takes checkpoints in the same folder; raises SetupError, on all ranks."""
+    """Run the block while no other job writes checkpoints to the same folder. Raises SetupError, on all ranks, if
+    another job does."""
     lock = None
     try:
         with launch.collective_setup(mpi, config.comm.timeout):
@@ -43,9 +44,9 @@ def alone(mpi, config: Config, keeping: Keeping):
 
 
 def check_keeping(config: Config, keeping: Keeping):
-    """Raise ConfigError if no checkpoints can be taken."""
+    """Raise ConfigError if checkpoints are asked for, but the algorithm or the folder does not allow them."""
     if keeping.folder and config.algorithm_class.remembers is None:
-        raise ConfigError(f"--checkpoint: {config.algorithm.name} does not say what to keep (`remembers`)")
+        raise ConfigError(f"--checkpoint: {config.algorithm.name} does not say which attributes to keep (`remembers`)")
     if keeping.folder and config.traits.tolerates_lost_ranks:
         option = "scheme = 'tolerant'" if config.traits.tolerates_silent_ranks else "on_lost_worker = 'evict'"
         raise ConfigError(f"--checkpoint: not with algorithm.{option}")
@@ -57,7 +58,7 @@ def check_keeping(config: Config, keeping: Keeping):
 
 
 def find_resumed(mpi, config: Config, keeping: Keeping) -> tuple[Resumed | None, Config]:
-    """Return the run from which this one goes on, if it does, and the configuration to use; raises SetupError."""
+    """Return the checkpoint from which this run goes on, or None, and the configuration to use; raises SetupError."""
     resumed = find(mpi, keeping.resume, config.comm.timeout) if keeping.resume else None
     if resumed:
         with launch.collective_setup(mpi, config.comm.timeout):
@@ -68,12 +69,12 @@ def find_resumed(mpi, config: Config, keeping: Keeping) -> tuple[Resumed | None,
 
 
 def say_from_where(resumed: Resumed, ranks: int):
-    """Print the run from which ``ranks`` ranks go on."""
+    """Print the checkpoint from which ``ranks`` ranks go on."""
     others = f"; {ranks} ranks start from the average of the models of {resumed.ranks}"
     print(f"{resumed}: goes on from here{others * (resumed.ranks != ranks)}", file=sys.stderr, flush=True)
 
 
 def go_on_from(resumed: Resumed, trainer: Trainer):
-    """Set the state of a rank whose algorithm has started to its state in the checkpoint."""
+    """Set the state of a rank, whose algorithm has just started, to the state in the checkpoint."""
     curve = resumed.restore(trainer)
     trainer.recovery.go_on_from_checkpoint(resumed.folder, resumed.samples, resumed.names, curve)

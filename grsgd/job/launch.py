@@ -1,4 +1,5 @@
-"""Start and end of a job: MPI, its launcher, and one message for an error."""
+"""Start and end of a job: start of MPI, facts about ranks and hosts, and errors that are printed once and end all
+ranks."""
 
 import os
 import signal
@@ -26,35 +27,35 @@ INTERRUPTED_CODE = 130
 """Exit code after Ctrl-C, and after signals that a recording treats as Ctrl-C."""
 
 EXPLAINED = (LostRank, WaitTimeout, UnevenCalls, UnevenSteps, SilentRanks, UnequalBlocks, UsageError)
-"""Errors whose message is complete, so that no traceback is printed."""
+"""Errors whose message explains the error, so that no traceback is printed."""
 
 START_SECONDS = 600.0
 """Seconds that a rank waits in MPI_Init for the other ranks, before any configuration is read; the environment variable
 GRSGD_START_SECONDS changes it."""
 
 MPI_INIT_GRACE_SECONDS = 1.0
-"""Seconds between the start of MPI and the first message under Slurm. Tasks leave MPI_Init one after the other, and
-Open MPI 5 ends with a segmentation fault if a message arrives before (open-mpi/ompi#12495)."""
+"""Seconds that a rank waits under Slurm between MPI_Init and its first message. Ranks leave MPI_Init one after the
+other, and Open MPI 5 crashes in a rank that receives a message before it has left (open-mpi/ompi#12495)."""
 
 BROADCASTS = ("OMPI_MCA_coll_libnbc_ibcast_algorithm", "1")
-"""Parameter of Open MPI by which a broadcast goes from its root directly to each rank, for more than four ranks, too.
-All ranks have a broadcast under way at the same time, so forwarding would relieve no link, and a forwarding rank may be
-busy: on eight hosts, of an eighth of a core each, a step of ``ssgd`` took one and a half times as long with
-forwarding."""
+"""Parameter of Open MPI by which the root of a broadcast sends directly to each rank; without it, ranks forward
+messages if there are more than four. All ranks have a broadcast under way at the same time, so forwarding would relieve
+no link, and a forwarding rank may be busy: on eight hosts, of an eighth of a core each, a step of ``ssgd`` took one and
+a half times as long with forwarding."""
 
 
 def world():
     """Return MPI_COMM_WORLD. MPI starts here, not on import.
 
-    If some rank does not come, the job ends after GRSGD_START_SECONDS.
+    If a rank does not reach this call within GRSGD_START_SECONDS, the job ends.
 
-    Raises SetupError if mpi4py finds no MPI library, and if a launcher has started several processes without telling
-    MPI, such as ``torchrun``, or ``srun`` without MPI support: each process would silently train alone.
+    Raises SetupError if mpi4py finds no MPI library. Also raises SetupError if a launcher without MPI support has
+    started several processes, such as ``torchrun``, because each process would silently train alone.
     """
     starts = "mpi4py.MPI" not in sys.modules
     os.environ.setdefault(*BROADCASTS)
     if starts and "OMPI_COMM_WORLD_RANK" in os.environ:
-        end_with_launcher()  # some ranks do not notice by themselves that Open MPI's launcher was killed
+        end_with_launcher()  # otherwise ranks might live on after Open MPI's launcher was killed
     try:
         with starting(start_seconds()) if starts else nullcontext():
             from mpi4py import MPI
@@ -87,7 +88,8 @@ def starting(seconds: float):
 
 
 def ranks_on_cores(mpi) -> int:
-    """Return how many ranks of the job, including this one, share cores with this rank; collective."""
+    """Return the number of ranks of the job that may run on the same cores as this rank, including this rank; to be
+    called on all ranks."""
     from mpi4py import MPI
 
     host = mpi.Split_type(MPI.COMM_TYPE_SHARED)
@@ -98,7 +100,8 @@ def ranks_on_cores(mpi) -> int:
 
 
 def local_ranks(mpi) -> tuple[int, int]:
-    """Return the number of this rank on its host, and the number of ranks there; collective."""
+    """Return this rank's number among the ranks on its host, and the number of ranks on this host; to be called on all
+    ranks."""
     from mpi4py import MPI
 
     host = mpi.Split_type(MPI.COMM_TYPE_SHARED)
@@ -108,7 +111,7 @@ def local_ranks(mpi) -> tuple[int, int]:
 
 
 def check_place(mpi, algorithm: type[Algorithm], options: Options, local_ranks: int, device):
-    """Raise ConfigError if the algorithm cannot run where the ranks are.
+    """Raise ConfigError if the algorithm cannot run on these hosts or devices.
 
     Some options need memory that all ranks share, and thus one host. Some need message buffers in host memory, and thus
     no GPU. Sending gradients early from GPUs is untested. ``local_ranks`` is the number of ranks on this host.
@@ -128,7 +131,8 @@ def check_place(mpi, algorithm: type[Algorithm], options: Options, local_ranks: 
 
 
 def driver(mpi, timeout: float, progress_mode: str, **options) -> MpiDriver:
-    """Return the driver of this rank; collective. ``progress_mode`` and further ``options`` are as for `MpiDriver`.
+    """Return the driver of this rank; to be called on all ranks. ``progress_mode`` and ``options`` are arguments of
+    `MpiDriver`.
 
     Raises SetupError if a thread is asked for and the MPI library does not allow calls from two threads.
     """
@@ -158,17 +162,18 @@ def abort_on_error(mpi):
         if issubclass(kind, SystemExit):
             return
         alone = mpi.size == 1 and thread is None and not explained(value)
-        if os.getpid() != process or alone:  # the error ends this process, but not the job
+        if os.getpid() != process or alone:  # print the error as Python does; it does not concern other ranks
             traceback.print_exception(kind, value, trace)
             return
-        if kind is KeyboardInterrupt and mpi.size == 1 and is_alone():  # this process ends by its signal, too
+        if kind is KeyboardInterrupt and mpi.size == 1 and is_alone():  # afterwards Python ends this process by SIGINT
             report(mpi, value)
             return
         if issubclass(kind, SetupError) and thread is None:
             end_alike(value)
         if getattr(value, OF_ANOTHER_RANK, False):
-            time.sleep(TOLD_SECONDS)  # the rank on which it arose prints it, and ends the job
-        # If all ranks fail alike, the first rank to report ends the others before they repeat the report.
+            time.sleep(TOLD_SECONDS)  # the rank on which the error arose prints it and ends the job
+        # If all ranks fail with the same error, the first rank that prints it ends the job before the other ranks print
+        # it, too.
         time.sleep((2 * PASSING_ON_SECONDS if mpi.rank else 0) + stagger(mpi))
         report(mpi, value.with_traceback(trace), thread)
         abort(mpi, failed_here=not explained(value), code=INTERRUPTED_CODE if kind is KeyboardInterrupt else 1)
@@ -178,30 +183,31 @@ def abort_on_error(mpi):
 
 
 OF_ANOTHER_RANK = "_arose_on_another_rank"
-"""Attribute of errors that were raised again on this rank."""
+"""Attribute that marks an error which arose on another rank and was raised again on this rank."""
 TOLD_SECONDS = 5.0
 
 
 def note_as_told(error: BaseException):
-    """Leave the printing of an error that scripts do not catch to the rank on which it arose."""
+    """Mark an error of another rank, so that this rank does not print it if the script does not catch it."""
     setattr(error, OF_ANOTHER_RANK, True)
 
 
 ALIKE_SECONDS = 10.0
-"""Seconds that a rank with an error of all ranks waits for the others to have the error, too."""
+"""Seconds that a rank with a SetupError, which all ranks should raise, waits until the other ranks have raised it,
+too."""
 
 
 def explain_setup_errors():
-    """Make one rank print an uncaught SetupError in one line; for errors before MPI connects."""
+    """Make one rank print an uncaught SetupError as one line. Call this function before MPI connects the ranks."""
     sys.excepthook = lambda kind, value, trace: (
         end_alike(value) if issubclass(kind, SetupError) else sys.__excepthook__(kind, value, trace)
     )
 
 
 def end_alike(error: SetupError):
-    """End this process with exit code 2, as all ranks do; one rank prints the line.
+    """End this process with exit code 2, as all ranks do after a SetupError; one rank prints the message.
 
-    If other ranks go on without the error, this rank adds that to the line, and ends the job.
+    If other ranks go on without the error, this rank prints a message that says so, and ends the job.
     """
     if error.is_printed:
         print(f"grsgd: {error}", file=sys.stderr)
@@ -213,7 +219,8 @@ def end_alike(error: SetupError):
 
 
 def stagger(mpi) -> float:
-    """Return the seconds that a rank waits before it prints an error: another rank may print the same error first."""
+    """Return the seconds that this rank waits before it prints an error, so that a lower rank can print the same error
+    first."""
     return 0.05 * min(mpi.rank, 40)
 
 
@@ -239,7 +246,8 @@ def report(mpi, error: BaseException, thread: str | None = None):
 
 
 def abort(mpi, failed_here: bool = True, code: int = 1):
-    """End the whole job with this exit code, not 0, after the launcher has had time to pass on the output.
+    """End the whole job with exit code ``code``, which must not be 0, after a pause in which the launcher passes on the
+    output.
 
     ``failed_here`` says whether the error arose on this rank.
     """
@@ -249,12 +257,13 @@ def abort(mpi, failed_here: bool = True, code: int = 1):
         os._exit(code)
     if not fault_tolerant():
         mpi.Abort(code)
-    # The others learn of a killed process. The lowest remaining rank gives the job its exit code.
+    # With --with-ft ulfm other ranks learn only of processes that were killed. The lowest remaining rank determines the
+    # job's exit code.
     deadline = time.perf_counter() + 1.0
     others = set(range(mpi.size)) - {mpi.rank}
     while others and min(others) > mpi.rank and time.perf_counter() < deadline:
         with suppress(RuntimeError):
-            mpi.Iprobe()  # deaths are learnt only within calls of MPI
+            mpi.Iprobe()  # MPI reports deaths only within its calls
         others -= set(died_in(mpi))
         time.sleep(0.01)
     if not others or (min(others) > mpi.rank and not failed_here):
@@ -263,15 +272,15 @@ def abort(mpi, failed_here: bool = True, code: int = 1):
 
 
 def is_alone() -> bool:
-    """Return whether the job has one rank, for which no other rank waits."""
+    """Return whether the job has only one rank."""
     from mpi4py import MPI
 
     return MPI.COMM_WORLD.size == 1
 
 
 def end_after_failure(mpi, last: bool):
-    """End this rank with exit code 1, after all ranks have been told that the job ends; with ``last`` end all others,
-    too."""
+    """End this rank with exit code 1, after all ranks have learnt that the job fails. The rank with ``last`` ends the
+    whole job, after a shorter pause than the other ranks."""
     flush()
     if fault_tolerant():
         time.sleep(PASSING_ON_SECONDS)
@@ -281,7 +290,8 @@ def end_after_failure(mpi, last: bool):
 
 
 def barrier(mpi, seconds: float = 600.0, watch=lambda: None):
-    """Wait until all ranks of ``mpi`` have come here; raises WaitTimeout, LostRank, and the errors of ``watch()``."""
+    """Wait until all ranks of ``mpi`` have made this call. Raises WaitTimeout, LostRank, and the errors of ``watch()``,
+    which is called while this rank waits."""
     request, begin = mpi.Ibarrier(), time.perf_counter()
     while not is_complete(request, mpi):
         watch()
@@ -303,10 +313,11 @@ def is_complete(request, mpi) -> bool:
 
 @contextmanager
 def collective_setup(mpi, seconds: float = 600.0):
-    """Run set-up that must succeed on all ranks: a UsageError on some ranks becomes a SetupError on all.
+    """Run the block on all ranks, as a step of the set-up that must succeed on all: if it raises UsageError on some
+    ranks, all ranks raise SetupError.
 
     The SetupError has the message of the lowest rank that failed, and names this rank unless all ranks failed. Raises
-    WaitTimeout if some ranks do not come.
+    WaitTimeout if a rank does not reach the end of the block.
     """
     message = None
     try:
@@ -324,20 +335,20 @@ def collective_setup(mpi, seconds: float = 600.0):
 
 
 def hosts(mpi) -> list[str]:
-    """Return the host name of every rank; collective."""
+    """Return the host name of every rank; to be called on all ranks."""
     from mpi4py import MPI
 
     return mpi.allgather(MPI.Get_processor_name())
 
 
 def processes(mpi) -> list[tuple[str, int]]:
-    """Return (host and PID namespace, PID) of every rank; collective."""
+    """Return (text with host and PID namespace, PID) of every rank's process; to be called on all ranks."""
     from mpi4py import MPI
 
     try:
         place = f"{MPI.Get_processor_name()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
-        place = f"rank {mpi.rank}"  # the process's place is unknown
+        place = f"rank {mpi.rank}"  # no other rank is known to be in the same PID namespace
     return mpi.allgather((place, os.getpid()))
 
 
@@ -361,16 +372,17 @@ def library() -> str:
 
 
 def wait_for_abort(seconds: float = 3600.0):
-    """Wait on an excluded rank: the others end the whole job when they are done."""
+    """Wait for the end of the job, on a rank that the other ranks have excluded; they end the whole job when they are
+    done."""
     time.sleep(seconds)
     os._exit(1)
 
 
 def exit_job(mpi, code: int, complete: bool = True):
-    """End this process after an early end, on all ranks: messages may still be under way, so MPI is not finalised.
+    """End this process without finalising MPI, because messages may be under way after a run that ended early; to be
+    called on all ranks of ``mpi``.
 
-    If ``complete`` is False, further ranks exist besides ``mpi``. These further ranks do not answer, and must be ended
-    with the job.
+    If ``complete`` is False, the job has ranks outside of ``mpi``, which no longer answer, so the whole job is aborted.
     """
     flush()
     with suppress(RuntimeError):  # a process has died meanwhile

@@ -48,7 +48,7 @@ from grsgd.training.trial_batch import check_batch
 
 
 def prepare(mpi, request: RunRequest, comms: Communicators) -> Prepared:
-    """Do everything before the first step; raises SetupError. When it returns, all ranks have come this far."""
+    """Prepare the run on this rank up to its first step, together with all other ranks; raises SetupError."""
     config, timeout, ranks = request.config, request.config.comm.timeout, mpi.size - request.spares
     start_up, line = request.start_up, request.line
     alike.check_configuration(mpi, config)
@@ -150,7 +150,7 @@ def find_place(mpi, request: RunRequest) -> ComputePlace:
 
 
 class Inputs(NamedTuple):
-    """Data set and model, and the number of early snapshots for which all ranks have room."""
+    """Data set, model, and the number of early snapshots for which every rank has enough memory or disk space."""
 
     dataset: Dataset
     model: torch.nn.Module
@@ -167,7 +167,8 @@ def load(mpi, request: RunRequest, place: ComputePlace) -> Inputs:
         check_fits(config, dataset, mpi.size, place.local_ranks, place.device)
         start_up.passed("data")
     alike.check_data(mpi, config, dataset)
-    with launch.collective_setup(mpi, timeout):  # this waits until all ranks have looked at the free memory
+    # no rank has built its model before all ranks have looked at the free memory above
+    with launch.collective_setup(mpi, timeout):
         model = build_model(config, dataset, place.device)
         check_batch(config, dataset, model)
         early_marks = check_room(config, model)
@@ -190,8 +191,8 @@ def trainer_maker(
     resumed: Resumed | None,
     survival: Survival | None,
 ) -> tuple[Callable[[], Trainer], dict]:
-    """Return a function that makes the trainer of this process's rank, and the reasons of automatic options, as
-    attributes of the run file.
+    """Return a function that makes the trainer of this process's rank, and the reasons for the values of options that
+    were "auto", as attributes of the run file.
 
     Raises ConfigError and DataError.
     """
@@ -232,7 +233,8 @@ def trainer_maker(
 def recovery_of_job(
     request: RunRequest, comms: Communicators, driver: MpiDriver, resumed: Resumed | None
 ) -> Recovery:
-    """Return the recovery of a run that ends when the first process dies: a later job may go on."""
+    """Return the recovery of a run that ends when a process dies, and that a later job may continue from a
+    checkpoint."""
     config, keeping, go_on = request.config, request.keeping, partial(go_on_from, resumed) if resumed else do_nothing
     if not keeping.folder:
         return Recovery(go_on)
@@ -254,7 +256,8 @@ def give_first_model(mpi, trainer: Trainer | None, resumed: Resumed | None, driv
 def describe_job(
     mpi, request: RunRequest, trainer: Trainer | None, place: ComputePlace, transfer: Choice
 ) -> dict:
-    """Return attributes of the run file, on all processes at once: the trainer's, and the place of each rank."""
+    """Return the attributes of the run file that the trainer knows, and the host, processor and GPU of each rank; to be
+    called on all processes."""
     ranks = mpi.size - request.spares
     attributes = {"clock": "wall", "mpi": launch.library()} | (describe(trainer) if trainer else {})
     attributes |= {"transfer": transfer.name, "transfers": str(transfer)}
@@ -262,12 +265,13 @@ def describe_job(
         machines = {"hosts": launch.hosts(mpi), "processors": mpi.allgather(gpu.processor())}
         machines["gpus"] = mpi.allgather(gpu.name(place.device))
         attributes |= {name: each[:ranks] for name, each in machines.items()}
-        of_run = ("commit", "started")  # these attributes are alike on all ranks
+        of_run = ("commit", "started")  # rank 0's values count, so that all ranks have the same
         return attributes | dict(zip(of_run, mpi.bcast([attributes.get(name) for name in of_run]), strict=True))
 
 
 def hand_over(mpi, request: RunRequest, trainer: Trainer, attributes: dict, processes) -> Handover:
-    """Return the handover to the process that evaluates the measurements of a killed job; on all ranks at once.
+    """Return the handover of this rank to the process that evaluates the measurements if the job is killed; to be
+    called on all ranks.
 
     ``processes`` are from `launch.processes`.
     """
@@ -298,8 +302,8 @@ def model_bytes(model: torch.nn.Module, config: Config) -> int:
 
 
 def check_room(config: Config, model: torch.nn.Module) -> int:
-    """Return how many early marks have room in $TMPDIR; raise ConfigError if even the other snapshots have none. Other
-    ranks and programs may need the space too; if it fills up later, the curve only loses points."""
+    """Return the number of early snapshots for which $TMPDIR has room. Raise ConfigError if it has no room even for the
+    evenly spread snapshots. The disk may still fill up later; the curve then has fewer points."""
     tensors = [*model.parameters(), *(b for b in model.buffers() if b.is_floating_point())]
     each = getattr(torch, config.dtype).itemsize * sum(t.numel() for t in tensors)
     needed = config.train.snapshots * each

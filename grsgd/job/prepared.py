@@ -1,4 +1,4 @@
-"""The user's request of a run, and the objects of a rank that is ready to train."""
+"""Data classes: the user's request of a run, and the objects of a rank that is ready to train."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,9 +21,9 @@ from grsgd.training.trainer import Trainer
 class RunRequest(NamedTuple):
     """Request of a run.
 
-    ``out`` is the run file. ``start_up`` has the times of this process up to here. ``line`` shows the progress.
-    ``models`` are the files in which models are saved. ``keeping`` has the checkpoints. ``spares`` is the number of
-    processes that take the ranks of processes that die. ``timeline`` is the file of the ranks' activities.
+    ``out`` is the path of the run file. ``start_up`` has the times of the phases of this process so far. ``line`` shows
+    the progress. ``models`` are the files in which models are saved. ``keeping`` has the checkpoints. ``spares`` is the
+    number of processes that take the ranks of processes that die. ``timeline`` is the file of the ranks' activities.
     """
 
     config: Config
@@ -41,7 +41,7 @@ class Survival(NamedTuple):
 
     ``membership`` has the process of each rank. ``driver`` runs the schedules in the background of training. ``states``
     is a communicator of all processes, for `Succession`. ``world`` is an mpi4py communicator of all processes, for the
-    end. ``silence`` ends silent processes, if they are not to be waited for.
+    end. ``silence`` ends processes that are silent for too long, if the configuration asks for it.
     """
 
     config: Config

@@ -1,4 +1,4 @@
-"""Line on a run's present activity and progress, for users who watch it."""
+"""Progress line: the run's present activity and progress, shown to the user in one line."""
 
 import math
 import sys
@@ -15,17 +15,18 @@ from grsgd.runs.loggers import Logger, go_on
 REFRESH_SECONDS = 0.2
 """Seconds between two changes of the line on a terminal."""
 LINES = 20
-"""Number of lines without a terminal in a whole run: one per equal part of the run."""
+"""Number of equal parts of a run; without a terminal, a line is printed after each part."""
 LINE_SECONDS = 30.0
-"""Seconds without a line after which a line is printed without a terminal."""
+"""Largest number of seconds between two lines, if the output is no terminal."""
 LEAST_LINE_SECONDS = 1.0
-"""Fewest seconds between two lines without a terminal."""
+"""Smallest number of seconds between two lines, if the output is no terminal."""
 LONG_SECONDS = 2.0
-"""Seconds after which, without a terminal, an activity before or after training is printed."""
+"""Seconds after which the name of a lasting activity, before or after training, is printed if the output is no
+terminal."""
 
 
 class Mean:
-    """Mean of the values that were added since it was last taken."""
+    """Mean of the values that were added since the last call of `take`."""
 
     def __init__(self):
         self.sum, self.count = 0.0, 0
@@ -35,7 +36,7 @@ class Mean:
         self.count += 1
 
     def take(self) -> float | None:
-        """Return the mean, or None without values, and begin anew."""
+        """Return the mean, or None if no values were added, and forget the values."""
         sum, count = self.sum, self.count
         self.sum, self.count = 0.0, 0
         return sum / count if count else None
@@ -49,13 +50,13 @@ class ProgressLine:
     name
         Beginning of the line on the terminal; may be changed.
     is_shown
-        Whether anything is shown; True on one rank of a job.
+        Whether the line is shown; only one rank of a job shows it.
     """
 
     def __init__(self, name: str = "grsgd", is_shown: bool = True):
         self.name, self.is_shown = name, is_shown
         self.loggers: list[Logger] = []
-        """Loggers that get the numbers after every twentieth of the run, and every half minute."""
+        """Loggers that get the run's numbers after every twentieth of the run, and at least every half minute."""
         self.terminal = Terminal.find() if is_shown else None
         self._what = ""
         self._timer: threading.Timer | None = None
@@ -127,7 +128,7 @@ class ProgressLine:
     def update(self, progress, loss: float | None):
         """Show the progress of the run; ``loss`` is this rank's loss in its last step."""
         if not self.is_shown or self.trainer.stop_signal.request is not None:  # a signal has asked for the end
-            return  # the line on the end is there already
+            return  # the line about the end has been shown already
         if loss is not None:
             self._loss.add(loss)
             self._row_loss.add(loss)
@@ -150,7 +151,7 @@ class ProgressLine:
         elapsed, share, totals = max(progress.elapsed(), 1e-9), min(progress.share(), 1.0), self.trainer.totals
         return Status(
             share,
-            totals.steps + 1,  # the trainer counts the step that has just ended afterwards
+            totals.steps + 1,  # the step that has just ended is not yet in ``totals``
             progress.samples,
             progress.samples / len(self.trainer.data.train),
             loss,
@@ -162,8 +163,7 @@ class ProgressLine:
         )
 
     def log(self, step: int, values: dict[str, float]):
-        """Give numbers to the loggers. A logger that cannot write them gets no more: the run is worth more than its
-        log."""
+        """Give numbers to the loggers. A logger that fails gets no further numbers, and the run goes on."""
         self._each_logger(lambda logger: logger.log(step, values))
 
     def go_on(self, step: int):

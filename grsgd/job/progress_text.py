@@ -1,4 +1,4 @@
-"""Progress of a run in words: one line, shortened to the width of a terminal."""
+"""Text of the progress line, shortened to the width of the terminal."""
 
 import math
 from typing import NamedTuple
@@ -33,7 +33,7 @@ class Status(NamedTuple):
     is_simulated: bool = False
 
     def numbers(self) -> dict[str, float]:
-        """Return the known numbers for a log file, by name."""
+        """Return the numbers of this state that go into a log file, by name, without unknown values."""
         names = ("seconds", "samples", "epoch", "loss", "samples_per_second", "waiting")
         return {name: float(getattr(self, name)) for name in names if getattr(self, name) is not None}
 
@@ -54,7 +54,7 @@ def parts(status: Status) -> list[LinePart]:
 
 
 def loss_text(loss: float) -> str:
-    """Return a loss with two decimals, or with two digits if two decimals would say too little or too much."""
+    """Return a loss with two decimals, or with two significant digits if it is small or huge."""
     return f"{loss:.2f}" if 0.095 <= loss < 1e4 else f"{loss:.2g}"
 
 

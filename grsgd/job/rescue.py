@@ -1,4 +1,4 @@
-"""Run file of a run that ends early: its measurements, and the reason of its end."""
+"""Saving of a run that ends early: the run file has the measurements so far and the reason of the end."""
 
 import sys
 import threading
@@ -38,17 +38,19 @@ present step."""
 
 
 _unfinished: list = []
-"""Messages that may still be under way; their buffers must outlive the call that has sent them."""
+"""Requests of messages that may be under way, kept because the messages' buffers must outlive the call that sends
+them."""
 
 
 class Rescue:
     """Rescue of the ranks' measurements when a run ends early.
 
-    ``mpi`` is a communicator that is used for nothing else; ``processes`` are from `launch.processes`. ``interface()``
-    returns the bytes counted by the host's interfaces. ``attributes`` are the run file's, except the end of the run.
-    ``handover`` goes to the process that evaluates the measurements of a killed job. ``membership`` has the process of
-    each rank, if the run goes on without processes that die. ``timeline`` writes the timeline of all ranks; None if the
-    run has no timeline. Training begins at `begin`.
+    ``mpi`` is a communicator that carries only messages of this class. ``processes`` is the result of
+    `launch.processes`. ``interface()`` returns the bytes counted by the host's interfaces. ``attributes`` are the
+    attributes of the run file, except the attributes about the run's end. ``handover`` gives the measurements to
+    another process if the job is killed. ``membership`` has the process of each rank, if the run goes on without
+    processes that die. ``timeline`` writes the timeline of all ranks; None if the run has no timeline. Training begins
+    at `begin`.
     """
 
     def __init__(
@@ -75,11 +77,12 @@ class Rescue:
         self._stamp_before = stamp(out)
 
     def begin(self):
-        """Record that training begins now, and not when this object was made."""
+        """Set the beginning of the run's time to now, because training begins."""
         self.began += time.perf_counter() - self._made
 
     def supersede(self):
-        """Stop saving: the job itself writes the run file from now on, and a late signal must not overwrite it."""
+        """Save nothing from now on, because the job itself writes the run file, which a late signal must not
+        overwrite."""
         with self._saving:
             self._is_superseded = True
 
@@ -88,21 +91,20 @@ class Rescue:
         return RankMeasurements.of(self.trainer, self.interface())
 
     def nothing(self) -> RankMeasurements:
-        """Return the record of a rank that does not answer."""
+        """Return the record for a rank that does not send its measurements."""
         return RankMeasurements.of_nothing()
 
     def assembled(self, records: list[RankMeasurements], attributes: dict) -> Run:
-        """Return the run of all ranks' records, as far as it needs no computing."""
+        """Return the run that is made of all ranks' records, without accuracies, which would have to be computed."""
         return assemble(records, attributes)
 
     def interrupted(self, reason: str, stop: bool = True):
-        """Save the content that needs no computing, since the launcher may kill this job soon; ask all ranks to stop.
+        """Save the measurements without accuracies, because the launcher may kill this job soon; ask all ranks to stop.
 
-        With ``stop=False`` the ranks end in another way, if the launcher leaves time.
+        With ``stop=False`` the ranks are not asked to stop, because they end by themselves after a checkpoint.
 
-        Launchers also send SIGTERM after a rank has died; a death on this host is noticed. Launchers also send SIGTERM
-        to a rank that was left behind, after the run has completed without this rank: in this case nothing is to be
-        saved.
+        Launchers also send SIGTERM after a rank has died; if it was on this host, the death becomes the reason. If the
+        run has been completed without this rank, the signal only ends this process, and nothing is saved.
         """
         if self._failing or self._has_completed():
             return
@@ -114,22 +116,22 @@ class Rescue:
         if self.handover is not None:
             self.trainer.on_step = ignore  # no more progress is shown
             if is_lowest and watchdog.rank() is not None and self.handover.is_possible(self.mpi.rank, lost):
-                lives_on = reason in (INTERRUPTED, ASKED_TO_END)  # the starter then prints the reason at the end
+                lives_on = reason in (INTERRUPTED, ASKED_TO_END)  # `grsgd run` then prints the reason
                 why = "" if lives_on else f"stopped early: {reason}; "
-                self._speaker(f"{self.early_out}: {why}accuracies follow")  # this line is printed before anything else
+                self._speaker(f"{self.early_out}: {why}accuracies follow")  # printed first, because time is short
                 self._has_said = True
             self.hand_over(reason, self._has_said, lost)
             deadline = time.perf_counter() + STOP_SECONDS
-            # the trainer takes a last snapshot meanwhile
+            # in this time the trainer takes a last snapshot
             while not self.trainer.has_ended and time.perf_counter() < deadline:
                 time.sleep(1e-3)
             self.hand_over(reason, False)
-            if self.timeline is not None:  # writing it takes longer, and the job may be killed meanwhile
+            if self.timeline is not None:  # last, because it takes longer, and the job may be killed
                 self.hand_over(reason, False, with_timeline=True)
         self._save(reason, SIGNAL_SECONDS, tags.RESCUE_AFTER_SIGNAL, set(lost) | self._gone())
 
     def _has_completed(self) -> bool:
-        """Return whether other ranks have saved this very run as a whole."""
+        """Return whether other ranks have already saved this run as a completed run."""
         if stamp(self.out) == self._stamp_before:
             return False
         with suppress(OSError, KeyError, RuntimeError), h5py.File(self.out, "r", locking=False) as file:
@@ -140,9 +142,9 @@ class Rescue:
     def hand_over(
         self, reason: str, starts: bool, lost: Collection[int] = (), with_timeline: bool = False
     ) -> bool:
-        """Leave this rank's measurements to a process that makes a run file of them if the launcher kills the job. Some
-        launchers kill the job a fifth of a second after a signal. With ``starts`` this rank starts the process; return
-        whether it has."""
+        """Hand this rank's measurements over to a process that writes the run file if the launcher kills the job; some
+        launchers do so 0.2 s after a signal. With ``starts`` this rank also starts that process. Return whether the
+        process was started."""
         seconds = self.attributes.get("wall_seconds", time.perf_counter() - self.began)
         self.handover.note(reason, seconds, self.measured(), self.timeline.timeline.kept() if with_timeline else None)
         return starts and self.handover.start(self.mpi.rank, lost)
@@ -150,7 +152,7 @@ class Rescue:
     def failed(self, error: Exception):
         """Print ``error``, tell the other ranks, save, and end the job; does not return.
 
-        On a rank that another rank has told of its failure (``error`` is a Stopped), only take part in saving.
+        If ``error`` is a Stopped, another rank has failed, and this rank only sends its measurements.
         """
         self._failing = True
         if not isinstance(error, Stopped):
@@ -161,14 +163,14 @@ class Rescue:
         launch.end_after_failure(self.mpi, last=saved)
 
     def _gone(self) -> set[int]:
-        """Return the processes without measurements: dead processes, and spares."""
+        """Return the numbers of the processes that have no measurements: dead processes and spares."""
         if self.membership is None:
             return set(self.stop_signal.comm.lost)
         return self.membership.dead | self.membership.spares
 
     def _told(self, seconds: float) -> bool:
-        """Return whether another rank reports a failure within ``seconds``: if all fail alike, one rank prints the
-        reason."""
+        """Return whether another rank reports a failure within ``seconds``. So only one rank prints the reason if all
+        ranks fail with the same error."""
         deadline = time.perf_counter() + seconds
         while not self.stop_signal.failed and time.perf_counter() < deadline:
             with suppress(Stopped, RuntimeError):
@@ -177,7 +179,7 @@ class Rescue:
         return self.stop_signal.failed
 
     def _reason(self, error: Exception) -> str:
-        """Return the reason of the run's end, in a line for the run file."""
+        """Return the reason why the run ends, as one line for the run file."""
         lost = self.stop_signal.comm.lost
         if has_died(error) or (isinstance(error, LostRank) and lost):
             return died(lost) if lost else "a rank was lost: its process has died"
@@ -189,7 +191,7 @@ class Rescue:
         return f"{type(error).__name__}{': ' if text else ''}{text} on rank {self.mpi.rank}"
 
     def _save(self, reason: str, seconds: float, tag: int, gone: set[int]) -> bool:
-        """Save on one rank; return whether it was this rank."""
+        """Collect the measurements and save them on one rank; return whether this rank has saved them."""
         with self._saving:
             if self._is_superseded:
                 return False
@@ -218,9 +220,11 @@ class Rescue:
         (self._speaker if tag == tags.RESCUE_AFTER_SIGNAL else print_error)(line)
 
     def _collect(self, seconds: float, tag: int, gone: set[int]) -> list[RankMeasurements] | None:
-        """Return the records of all ranks, empty ones for ranks that do not answer; None if a lower rank has them.
+        """Return the records of all ranks, with empty records for ranks that do not answer. Return None if a lower rank
+        collects the records.
 
-        After a signal there is no time to tell a slow lower rank from a rank that has died on another host.
+        After a signal, any lower rank is taken to be alive unless its death is known, because there is no time to find
+        out.
         """
         mpi, mine = self.mpi, self.measured()
         answers: dict[int, RankMeasurements | None] = {mpi.rank: mine}
@@ -251,7 +255,7 @@ class Rescue:
 
 
 OF_RUN = ("started", "config", "ranks")
-"""Attributes that tell runs apart."""
+"""Attributes of a run file by which two runs are told apart."""
 
 
 def is_same(found: dict, attributes: dict) -> bool:
@@ -279,7 +283,8 @@ def sent_to(sending: dict, rank: int) -> bool:
 
 
 def path_of(out: Path, reason: str) -> Path:
-    """Return the path for a run that ended for ``reason``: ``out``, but an early end does not replace a whole run."""
+    """Return the path to which a run that ended for ``reason`` is saved: ``out``, or a path with ".interrupted" if the
+    run ended early and ``out`` is a completed run."""
     if how_ended(reason) is Ended.COMPLETED or not Path(out).exists():
         return Path(out)
     try:
@@ -290,13 +295,14 @@ def path_of(out: Path, reason: str) -> Path:
 
 
 class NotSavedThere(RunFileError):
-    """Error of a run that has ended and could not be saved to its place; the message names the file's place."""
+    """Error of a run that could not be saved to the path that was asked for; the message names the path where it was
+    saved."""
 
 
 def save(out: Path, run: Run) -> Path:
     """Write the run file of a run, however it ended; return the path.
 
-    Raises NotSavedThere if that is not possible; the run is then in a place that the message names.
+    Raises NotSavedThere if that is not possible; the message names the path where the run was saved instead.
     """
     path = path_of(out, run.attributes["reason"])
     if was_replaced(path) and not is_of_run(path, run.attributes):
@@ -309,7 +315,7 @@ def save(out: Path, run: Run) -> Path:
 
 
 def save_elsewhere(path: Path, run: Run) -> str:
-    """Save a run that cannot be written to ``path``; return a sentence that names its place."""
+    """Save a run that cannot be written to ``path`` in another folder; return a sentence that names the new path."""
     problems = []
     for place in places_instead(path):
         try:
@@ -323,7 +329,7 @@ def save_elsewhere(path: Path, run: Run) -> str:
 def save_with_models(out: Path, run: Run, models: ModelFiles, final):
     """Write the models of a run, including the ``final`` one, and then the run file, which names their files.
 
-    Raises NotSavedThere at the end for all files that could not be written to their places.
+    Raises NotSavedThere, after all files, if any file could not be written to the path that was asked for.
     """
     saved = models.save(final, run.attributes["reason"])
     run.attributes |= saved.attributes

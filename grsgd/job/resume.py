@@ -28,18 +28,18 @@ from grsgd.training.trainer import Trainer
 MAY_CHANGE = ("train", "comm", "device", "stragglers")
 """Parts of a configuration that may change when a run goes on."""
 MOST = 10**15
-"""Upper bound of a count or a time in a state."""
+"""Upper bound of any count or time (in seconds) in a checkpoint's state."""
 
 
 @dataclass(frozen=True)
 class Resumed:
     """Checkpoint from which one rank goes on.
 
-    ``folder`` is the folder of the checkpoints. ``samples`` counts the samples of all ranks at this checkpoint.
-    ``ranks`` is the number of ranks of the job that made it. ``state`` is this rank's state, or rank 0's if the number
-    of ranks has changed. ``model`` has parameters and buffers, averaged over all ranks; on rank 0 only, and only if the
-    number of ranks has changed. ``config`` is the configuration, as TOML. ``reached`` has the samples and the seconds
-    that the run had reached, the largest values that any rank knew.
+    ``folder`` is the folder of the checkpoints. ``samples`` is the number of samples of all ranks at this checkpoint.
+    ``ranks`` is the number of ranks of the job that took the checkpoint. ``state`` is this rank's state, or rank 0's if
+    the number of ranks has changed. ``model`` has parameters and buffers, averaged over all ranks; it is None on other
+    ranks than rank 0, and if the number of ranks has not changed. ``config`` is the configuration, as TOML. ``reached``
+    has the samples and the seconds that the run had reached, the largest values that any rank knew.
     """
 
     folder: Path
@@ -64,10 +64,11 @@ class Resumed:
         return name_of(self.samples), self.state["curve"]["name"]
 
     def configured(self, config: Config, ranks: int) -> Config:
-        """Return the configuration with all options of the algorithm as they were decided.
+        """Return the configuration with which the run goes on: options of the algorithm that are "auto" get the
+        checkpoint's values.
 
         Raises ConfigError if ``config`` is not the checkpoint's configuration, or cannot go on with ``ranks`` ranks.
-        The checkpoint may be a stranger's: no code that it names is imported unless this run names the code, too.
+        The checkpoint may come from another user, so code that it names is imported only if ``config`` names it, too.
         """
         try:
             before, wanted = tomllib.loads(self.config), tomllib.loads(config.toml())
@@ -95,7 +96,7 @@ class Resumed:
         ]
 
     def give_model(self, replica: Replica):
-        """Put the average of all models into a replica, if the number of ranks has changed.
+        """Copy the average of all ranks' models into ``replica``, if the number of ranks has changed.
 
         Raises ConfigError for a model that does not fit.
         """
@@ -107,9 +108,11 @@ class Resumed:
                 raise ConfigError(f"{self}: {unfit(error)}") from None
 
     def restore(self, trainer: Trainer) -> CurveFile | None:
-        """Set a rank whose algorithm has started to its old state; with another number of ranks, only to its progress.
+        """Set a rank, whose algorithm has just started, to its state in the checkpoint; if the number of ranks has
+        changed, set only the progress.
 
-        Returns the file of its snapshots, if all are undamaged. Raises ConfigError for a state that does not fit.
+        Returns the file of the rank's snapshots if it is undamaged, else None. Raises ConfigError if the state does not
+        fit.
         """
         if self.ranks != trainer.comm.size:
             self._begin(trainer)
@@ -119,7 +122,7 @@ class Resumed:
             kept = self.state["curve"]
             curve = CurveFile(self.folder, trainer.comm.rank, kept["name"], kept["digests"])
             return curve if curve.give(trainer.snapshots) else None
-        except Exception as error:  # a state of another version, or a stranger's, may be anything
+        except Exception as error:  # the state may be of another version or from another user, and have any content
             raise ConfigError(f"{self}: {unfit(error)}") from error
 
     def _begin(self, trainer: Trainer):
@@ -145,11 +148,10 @@ def short(value) -> str:
 
 
 def find(mpi, folder: Path, timeout: float) -> Resumed | None:
-    """Return the newest whole checkpoint, from which this rank goes on.
+    """Return this rank's part of the newest whole checkpoint.
 
-    Returns None, on all ranks, if only a part of a first checkpoint exists: the job was killed while that part was
-    written, and the run begins anew. Prints, in a line each, the newer checkpoints that are not whole, with reasons.
-    Raises SetupError, on all ranks.
+    Returns None, on all ranks, if the folder has only parts of the job's first checkpoint; the run then begins anew.
+    Prints a line with a reason for each newer checkpoint that is not whole. Raises SetupError, on all ranks.
     """
     with within(timeout, "looking for checkpoints"):
         told = mpi.allgather((parts(folder, mpi.rank, mpi.size), (folder / COMPLETE).exists()))
@@ -180,7 +182,8 @@ def find(mpi, folder: Path, timeout: float) -> Resumed | None:
 
 
 def together(mpi, timeout: float, read: Callable[[], Resumed]) -> tuple[str, Resumed | None]:
-    """Return each rank's result of ``read``; if any rank had a problem, the first problem, and None on all ranks."""
+    """Return ("", this rank's result of ``read``). If ``read`` fails on any rank, return (the lowest such rank's error,
+    None) on all ranks."""
     try:
         problem, resumed = "", read()
     except RunFileError as error:
@@ -192,7 +195,8 @@ def together(mpi, timeout: float, read: Callable[[], Resumed]) -> tuple[str, Res
 
 
 def load(folder: Path, checkpoint: Found, mpi) -> Resumed:
-    """Read this rank's part of a checkpoint, or rank 0's if the number of ranks has changed; raises RunFileError."""
+    """Read this rank's part of a checkpoint, or rank 0's part if the number of ranks has changed; raises
+    RunFileError."""
     place, is_same = folder / name_of(checkpoint.samples), checkpoint.ranks == mpi.size
     _, state, config = read(place / file_of(mpi.rank if is_same else 0))
     try:
@@ -208,7 +212,7 @@ def load(folder: Path, checkpoint: Found, mpi) -> Resumed:
 
 
 def check_counts(state: dict):
-    """Raise ValueError for a count or a time of a state that no run reaches: training would fail only later."""
+    """Raise ValueError for an impossible count or time in a state, which would otherwise make training fail later."""
     for section in ("progress", "totals"):
         for name, value in state[section].items():
             if type(value) not in (int, float) or not 0 <= value < MOST:
@@ -216,7 +220,7 @@ def check_counts(state: dict):
 
 
 def unfit(error: Exception) -> str:
-    """Return the line of an error message that says why a run cannot go on from a checkpoint."""
+    """Return the part of an error message that says why a run cannot go on from a checkpoint."""
     what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     return f"is not what this version of grsgd, or of your own code, goes on from ({what})"
 

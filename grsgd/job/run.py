@@ -39,17 +39,19 @@ def run(
     spares: int = 0,
     timeline: Path | None = None,
 ) -> RunEnd:
-    """Train on all processes of ``mpi`` but the last ``spares``, and write the run file on the lowest remaining rank.
+    """Train on all processes of ``mpi`` except the last ``spares``, and write the run file on the lowest remaining
+    rank.
 
     The last ``spares`` processes replace processes that die.
 
     ``start_up`` has the seconds of each part of the start of this process; if the user has asked for them, they are
     printed before training begins. ``line`` shows the progress, by default nothing. ``models`` are the files in which
-    models are saved, by default none. ``timed`` makes a context in which the ranks train, but neither load data nor
-    compute accuracies. ``keeping`` has the checkpoints. ``timeline`` is the file of the ranks' activities, by default
-    none.
+    models are saved, by default none. ``timed()`` returns a context in which the ranks train; loading data and
+    computing accuracies happen outside of it. ``keeping`` has the checkpoints. ``timeline`` is the file of the ranks'
+    activities, by default none.
 
-    A rank that the others have left behind does not return, and no rank returns if one has failed during training.
+    The function does not return on a rank that the other ranks have gone on without. It returns on no rank if a rank
+    has failed during training.
 
     Raises SetupError, on all ranks, for errors in configuration, data or output path; SavedElsewhere on the rank that
     saves, if a file could not be written at the end.
@@ -73,7 +75,7 @@ def run(
         problem = evaluate(job, records, attributes, remaining, evaluation, models)
         job.driver.close()
         job.rescue.handover.close()
-        if reason in STOP_CRITERIA and not lost:  # without such a reason messages may still be under way
+        if reason in STOP_CRITERIA and not lost:  # after an early end messages may be under way
             comms.free()
     end = RunEnd(reason, remaining, job.trainer.recovery.last)
     if problem:
@@ -82,7 +84,7 @@ def run(
 
 
 def train(job: Prepared) -> tuple[str, list[RankMeasurements], object, Communicator]:
-    """Train; does not return if a rank has failed.
+    """Train on this rank. The function does not return if a rank has failed.
 
     Returns the reason of the end, the measurements of all ranks, and the ranks that remain, twice: as an mpi4py
     communicator, and as a communicator for evaluation.
@@ -120,12 +122,13 @@ def train(job: Prepared) -> tuple[str, list[RankMeasurements], object, Communica
 
 
 def before_training(mpi, reason: str):
-    """End this process on a signal that came too early for a run file."""
+    """End this process after a signal that arrived before training began, so that no run file can be written."""
     leave_early(mpi, f"{reason} before training began: there is no run file")
 
 
 def while_training(job: Prepared, reason: str):
-    """Save the measurements, on a signal, and end; with checkpoints take one first, if the launcher leaves time."""
+    """Save the measurements after a signal, and end the run; with ``--checkpoint`` a checkpoint is taken first, if the
+    launcher leaves time."""
     if not job.trainer.recovery.asks_for_checkpoint(reason):
         job.rescue.interrupted(reason)
     elif reason != ASKED_TO_END:
@@ -133,7 +136,7 @@ def while_training(job: Prepared, reason: str):
 
 
 def while_evaluating(job: Prepared, remaining, of_run: str, reason: str):
-    """End this process on a signal that came after training, which ended for the reason ``of_run``."""
+    """End this process after a signal that arrived after training, which ended for the reason ``of_run``."""
     follow = job.rescue.hand_over(of_run, remaining.rank == 0, job.trainer.lost)
     what = "they follow" if follow else "they are missing"
     leave_early(remaining, f"{job.rescue.out}: {reason} while accuracies were computed: {what}")

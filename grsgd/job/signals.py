@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGUSR1: signals after which measurements are still to be saved."""
+"""Handling of Ctrl-C, SIGTERM and SIGUSR1, after which a run must still save its measurements."""
 
 import os
 import signal
@@ -9,19 +9,21 @@ from contextlib import contextmanager
 from grsgd.runs.ending import ASKED_TO_END, INTERRUPTED, TERMINATED
 
 REASONS = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGUSR1: ASKED_TO_END}
-"""Reason of a run's end, by the signal. Some launchers, such as Open MPI's, turn Ctrl-C into SIGTERM."""
+"""Reason of a run's end, by the signal that ended it. Some launchers, such as Open MPI's, send SIGTERM to their ranks
+after Ctrl-C."""
 
 EXIT_CODE = 130
-"""Exit code of a run that ended for one of these reasons."""
+"""Exit code of a run that was ended by one of these signals."""
 CHECKPOINTED = 75
-"""Exit code after a checkpoint was taken: EX_TEMPFAIL, by which programs say that they can be tried again."""
+"""Exit code of a run that ended after a signal with a checkpoint: EX_TEMPFAIL, the code of programs that can be run
+again."""
 
 
 class Interruption:
     """Handler that calls ``on_signal(reason)`` once, in its own thread, at the first signal of `REASONS` in the block.
 
-    ``on_signal`` may be replaced meanwhile. Some launchers kill their ranks a fifth of a second after Ctrl-C. A Python
-    signal handler would run only after the gradient under way is done; this thread runs at once.
+    ``on_signal`` may be replaced in the block. A thread is used because some launchers kill their ranks 0.2 s after
+    Ctrl-C, and a Python signal handler would run only after the present gradient is computed.
     """
 
     def __init__(self, on_signal):

@@ -1,7 +1,7 @@
 """End of processes that are silent for too long, such as stopped ones, by another process on their host.
 
-A process that is only silent, not dead, may come back, with messages of steps that the others have gone on without.
-After it has been killed, MPI tells all ranks that it has died, and they go on as after any other death.
+A silent process that lives may later send messages of steps which the other ranks have finished without it. So it is
+killed; MPI then reports its death to all ranks, which go on as after any other death.
 """
 
 import os
@@ -18,22 +18,23 @@ from grsgd.comm.elastic.membership import Membership, Tolerant
 from grsgd.comm.pollables import Until
 
 SIGNS = 4
-"""Number of signs of life that a process gives in the time after which it is taken for dead."""
+"""Number of signs of life (messages) that a process sends within the time after which it would count as silent."""
 
 
 class Silence:
-    """Sender of signs of life to the other processes of this host, which ends processes that give none.
+    """Sender of signs of life to the other processes on this host; it also kills processes on this host that send no
+    signs.
 
     Parameters
     ----------
     comm
-        Communicator of all processes, which carries nothing else.
+        Communicator of all processes, which carries only signs of life.
     membership
-        Knowledge of which processes live.
+        Record of which processes live, and which process holds each rank.
     processes
         (host, process id) of each process, as `grsgd.job.launch.processes` returns them.
     seconds
-        Seconds after which a silent process is ended.
+        Seconds without a sign of life after which a process is killed.
     """
 
     def __init__(
@@ -56,16 +57,17 @@ class Silence:
         self._sending: list[Tolerant] = []
 
     def attend(self):
-        """Schedule, run in the background without end, that tells the other processes that this process is alive, and
-        kills silent processes."""
+        """Call `look` again and again; a schedule (a generator that yields the objects it waits for), run in the
+        background without end."""
         yield Until(self.look, "silent processes")
 
     def look(self) -> bool:
-        """Give a sign of life, and end processes that have given none for too long; return False."""
+        """Send a sign of life if one is due, and kill processes that are silent for too long. Return False, so that the
+        schedule calls this method again."""
         now = self.membership.clock()
         if now - self._looked < self.seconds / SIGNS / 4:
             return False
-        if now - self._looked > self.seconds / 2:  # this process has stood still itself, and heard no other
+        if now - self._looked > self.seconds / 2:  # this process itself was stopped, and heard nothing
             self.heard = dict.fromkeys(self.ids, now)
         self._looked = now
         while (sign := receive_if_come(self.comm, tags.SIGN_OF_LIFE, 1, np.int64)) is not None:
@@ -84,7 +86,8 @@ class Silence:
             self._sending.append(Tolerant(self.comm.Isend(sign, process, tags.SIGN_OF_LIFE), sign))
 
     def _end_silent(self, now: float):
-        """End silent processes, if this is the lowest process of its host that gives signs: one is enough."""
+        """Kill silent processes, if this process is the lowest on its host that is not silent, so that only one process
+        kills."""
         living = self.ids.keys() - self.membership.dead
         silent = {process for process in living if now - self.heard[process] > self.seconds}
         if min(living - silent | {self.comm.rank}) == self.comm.rank:

@@ -1,4 +1,5 @@
-"""``grsgd run``: starts a job of several ranks with an available launcher, and ends it gently."""
+"""``grsgd run``: starts a job of several ranks with an available launcher, and after a signal lets the job save its
+results."""
 
 import os
 import re
@@ -20,33 +21,34 @@ LAUNCHERS = ("auto", "srun", "mpiexec")
 """Values of ``--launcher``."""
 
 ENDING_SECONDS = 600.0
-"""Seconds for a job that was asked to stop to compute accuracies and save; then it is killed."""
+"""Seconds in which a job that was asked to stop may compute accuracies and save; after that it is killed."""
 KILLING_SECONDS = 5.0
-"""Seconds for its launcher to end the job at once."""
+"""Seconds that the launcher has to end the job at once, before the launcher is killed."""
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals to this process that end the job."""
 GENTLE = signal.SIGUSR1
-"""Signal that the launcher is sent in their place. After a signal that ends a job, a launcher would kill its ranks
-soon; all launchers pass this signal on, and go on."""
+"""Signal that is sent to the launcher in place of the signals `ENDING`. After those signals a launcher would soon kill
+its ranks; all launchers pass this signal on to the ranks and go on."""
 
 KILLED_BY_IT = (-GENTLE, GENTLE, 128 + GENTLE)
-"""Exit codes of launchers whose ranks could not handle the signal yet."""
+"""Exit codes of launchers whose ranks were killed by the signal `GENTLE`, because they could not handle it yet."""
 
 ALONE = {"PMI_SIZE": "1"}
-"""Environment variable that Open MPI does not read. Because of it Hugging Face Accelerate takes each rank for a program
-without other processes, and starts no process group in addition to MPI."""
+"""Environment variable, not read by Open MPI, that makes Hugging Face Accelerate treat each rank as a single process,
+so that it starts no process group in addition to MPI."""
 
 BELOW_LAUNCHER = {
     "OMPI_COMM_WORLD_SIZE": "Open MPI's mpiexec",
     "PMI_SIZE": "mpiexec",
     "SLURM_STEP_NUM_TASKS": "srun",
 }
-"""Variables with the number of processes that a launcher has started, and the launcher that sets each variable."""
+"""Environment variables with the number of processes that a launcher has started, each with the name of the launcher
+that sets it."""
 
 
 class JobCommand(NamedTuple):
-    """Command, and the environment variables that it needs besides the variables that are set."""
+    """Command of a job, and the environment variables that must be set for it in addition to the present ones."""
 
     variables: dict[str, str]
     command: list[str]
@@ -96,7 +98,7 @@ def job(target: str, arguments: list[str], ranks: int | None, launcher: str = "a
     if "--spares" in arguments and library_of(command[0]) == "Open MPI":
         command[1:1] = ["--with-ft", "ulfm"]
     if not trains and sys.stderr.isatty() and AT_ONCE in version_of(command[0]):
-        command[1:1] = ["--output", ":raw"]  # a progress bar does not end its lines
+        command[1:1] = ["--output", ":raw"]  # pass on incomplete lines, such as progress bars
     if "OMPI_MCA_btl" in variables and not trains:
         variables |= ALONE
     missing = {name: value for name, value in variables.items() if name not in os.environ}
@@ -104,7 +106,7 @@ def job(target: str, arguments: list[str], ranks: int | None, launcher: str = "a
 
 
 def is_python(target: str) -> bool:
-    """Return whether ``target`` is Python itself, and not a file: the arguments that follow are Python's."""
+    """Return whether ``target`` is the Python interpreter, such as ``python3``, so that arguments of Python follow."""
     return re.fullmatch(r"python3?(\.\d+)?", Path(target).name) is not None and not target.endswith(".py")
 
 
@@ -154,7 +156,7 @@ def start_command(launcher: str, ranks: int) -> tuple[dict[str, str], list[str]]
     library = library_of(mpiexec) if mpiexec else None
     if launcher == "srun" or (launcher == "auto" and in_allocation and library != "MPICH" and srun_starts()):
         plugin = os.environ.get("SLURM_MPI_TYPE") or "pmix"
-        cores = os.environ.get("SLURM_CPUS_PER_TASK")  # srun does not take it from sbatch
+        cores = os.environ.get("SLURM_CPUS_PER_TASK")  # srun does not inherit this value from sbatch
         variables = threads | ({"SRUN_CPUS_PER_TASK": cores} if cores else {})
         return variables, ["srun", f"--mpi={plugin}", f"--ntasks={ranks}", "--kill-on-bad-exit=1"]
     command = [mpiexec or find_mpiexec(), "-n", str(ranks)]
@@ -163,7 +165,7 @@ def start_command(launcher: str, ranks: int) -> tuple[dict[str, str], list[str]]
     variables = DEFAULTS | threads
     if os.geteuid() != 0:
         variables = {name: value for name, value in variables.items() if "AS_ROOT" not in name}
-    if in_allocation:  # the allocation decides the hosts of ranks, and the kernel their cores
+    if in_allocation:  # Slurm's allocation decides the hosts of the ranks, and the kernel decides their cores
         for name in ("PRTE_MCA_rmaps_default_mapping_policy", "OMPI_MCA_rmaps_base_oversubscribe"):
             variables.pop(name)
         variables.pop("OMPI_MCA_mpi_yield_when_idle")  # no other program needs the cores
@@ -172,7 +174,7 @@ def start_command(launcher: str, ranks: int) -> tuple[dict[str, str], list[str]]
 
 
 def mpiexec_if_any() -> str | None:
-    """Return the ``mpiexec`` that would be used; None if there is none."""
+    """Return the path of the ``mpiexec`` that would be used; None if none is found."""
     try:
         return find_mpiexec()
     except ConfigError:
@@ -180,7 +182,7 @@ def mpiexec_if_any() -> str | None:
 
 
 def library_of(mpiexec: str) -> str | None:
-    """Return the MPI library of an ``mpiexec``, Open MPI or MPICH; None for any other."""
+    """Return the MPI library to which an ``mpiexec`` belongs, "Open MPI" or "MPICH"; None for any other library."""
     text = version_of(mpiexec)
     return next((name for word, name in MARKS.items() if word in text), None)
 
@@ -194,9 +196,9 @@ def version_of(program: str) -> str:
 
 
 AT_ONCE = "Open MPI) 5"
-"""Words in the version of an ``mpiexec`` that can pass on ranks' output at once, and not only whole lines."""
+"""Text in the version of an ``mpiexec`` that can pass on incomplete lines of its ranks' output."""
 MARKS = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "HYDRA": "MPICH"}
-"""Words in the output of ``mpiexec --version``, and the MPI library that each means."""
+"""Words in the output of ``mpiexec --version``, each with the MPI library to which it points."""
 
 
 def srun_starts() -> bool:
@@ -212,11 +214,11 @@ def srun_starts() -> bool:
 def run(job: JobCommand, gently: bool) -> int:
     """Run a job; return its exit code, 128 plus the signal that killed it, or 130 if this process was told to end it.
 
-    With ``gently`` the job trains, and is to save its measurements after a signal, including Ctrl-C. The terminal's
-    signals then do not reach its launcher, and it cannot read from the terminal. Otherwise the job behaves as if this
-    process were not in between.
+    Use ``gently`` for a job that trains, so that it can save its measurements after Ctrl-C or another signal. The
+    launcher is then cut off from the terminal's signals and input. Without ``gently`` the job behaves as if its
+    launcher had been started directly.
     """
-    # under nohup SIGHUP is ignored
+    # signals that this process ignores are left out, such as SIGHUP under nohup
     ending = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
     watched = {*ending, signal.SIGCHLD, *((signal.SIGTSTP, signal.SIGCONT) if gently else ())}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
@@ -250,7 +252,8 @@ def tell(line: str):
 
 
 def attend(process: subprocess.Popen, watched: set[signal.Signals], gently: bool) -> bool:
-    """Wait for the launcher's end and handle the blocked signals ``watched``; return whether a signal has ended it."""
+    """Wait until the launcher ends, and handle the blocked signals ``watched``; return whether a signal has asked for
+    the end."""
     ending, deadline = 0, None
     while process.poll() is None:
         left = 3600.0 if deadline is None else max(deadline - time.monotonic(), 0.0)
@@ -269,12 +272,13 @@ def attend(process: subprocess.Popen, watched: set[signal.Signals], gently: bool
 
 
 def end(process: subprocess.Popen, number: int, attempt: int, gently: bool, is_from_terminal: bool) -> float:
-    """End a job at a signal, harder at each attempt; return the seconds that it may take."""
+    """Ask a job to end after a signal; from the second attempt on, force it. Return the seconds in which the job must
+    end."""
     if attempt > 2:
-        process.kill()  # its ranks end with it
+        process.kill()  # the ranks end when their launcher is killed
         return KILLING_SECONDS
     if not gently:
-        if not is_from_terminal:  # the terminal sends its signals to the launcher, too
+        if not is_from_terminal:  # a terminal has sent its signal to the launcher, too
             process.send_signal(number)
         return ENDING_SECONDS
     if attempt == 2:

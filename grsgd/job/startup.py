@@ -12,7 +12,8 @@ from grsgd.comm.watchdog import within
 
 
 class StartUp:
-    """Real time and processor time of each phase of the start-up, in seconds; ``shown``: whether `tell` prints.
+    """Real time and processor time of each phase of the start-up, in seconds. ``shown`` says whether `tell` prints
+    them.
 
     Phases follow one another without a gap. The first phase begins with the process.
     """
@@ -24,14 +25,14 @@ class StartUp:
         self._last = time.perf_counter() - age(), 0.0
 
     def passed(self, phase: str):
-        """Count the time since the last phase, or since the process began, for ``phase``."""
+        """Add the time since the end of the last phase, or since the process began, to the time of ``phase``."""
         now = time.perf_counter(), time.process_time()
         clock, processor = self.phases.get(phase, (0.0, 0.0))
         self.phases[phase] = clock + now[0] - self._last[0], processor + now[1] - self._last[1]
         self._last = now
 
     def tell(self, mpi, timeout: float):
-        """Make rank 0 print the phases of the rank that has needed most processor time; collective."""
+        """Make rank 0 print the phases of the rank that has needed most processor time; to be called on all ranks."""
         if not self.shown:
             return
         with within(timeout, "telling rank 0 how long the start-up took"):
@@ -51,7 +52,8 @@ def line(ranks: list[dict[str, tuple[float, float]]]) -> str:
 
 
 def age() -> float:
-    """Return the seconds since this process began; if the system does not tell, its processor time, which is less."""
+    """Return the seconds since this process began. If the system does not tell this time, return the process's
+    processor time, which is shorter."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
@@ -61,10 +63,10 @@ def age() -> float:
 
 @contextmanager
 def importing():
-    """Import torch in the block, without garbage collection. Modules stay, but Python would search all of them for
-    garbage again and again, which takes a fifth of the import. So Python searches nothing before the end of the block,
-    and objects of the block never. Python does not search for garbage at the end of the process either, which would
-    search all of a run's objects."""
+    """Import torch in the block, without garbage collection. Python would otherwise search the imported modules for
+    garbage again and again, which takes a fifth of the import's time, although modules are never garbage. Objects that
+    the block creates are never searched. At the end of the process no objects are searched, either, to save the
+    time."""
     # if torch was imported earlier, other objects than modules may exist, so garbage collection stays on
     if "torch" in sys.modules:
         yield

@@ -1,4 +1,5 @@
-"""Conditions under which a job goes on without processes that die, and refusals if it does not."""
+"""Conditions under which a run goes on without processes that die, and errors for options that need these
+conditions."""
 
 from grsgd.config import Config
 from grsgd.errors import ConfigError
@@ -16,7 +17,7 @@ def survives(config: Config, keeping: Keeping) -> bool:
 
 
 def check_spares(config: Config, keeping: Keeping, spares: int, processes: int):
-    """Raise ConfigError if spares could not take the place of a rank, or if no process could die as planned."""
+    """Raise ConfigError for spares, planned deaths or other faults that are not possible in this job."""
     if config.faults.cut:
         raise ConfigError(
             "faults.cut works in simulated time only; to cut links in real time, use the hosts of grsgd testbed"

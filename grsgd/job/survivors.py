@@ -1,4 +1,4 @@
-"""Run that goes on without the processes that die, and with spares in their place."""
+"""Run that goes on when processes die; spare processes may take the ranks of dead processes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from grsgd.training.record import RankMeasurements
 from grsgd.training.trainer import Trainer
 
 LATER_LOOK_SECONDS = 0.05
-"""Seconds between two looks for deaths by a spare that is not the next to take a rank."""
+"""Seconds between two looks for deaths by a spare process, if another spare is the next to take a rank."""
 
 
 class RankEnd(NamedTuple):
-    """Part of one rank in the end of a run: its knowledge when its training is over."""
+    """Result of one rank's training, which the rank tells the other ranks."""
 
     rank: int
     record: RankMeasurements
@@ -41,7 +41,8 @@ class RankEnd(NamedTuple):
 
 
 def run(job: Prepared, models, interruption, timed):
-    """Train on a rank, or wait as a spare; return the `RunEnd`. A spare that was not needed does not return."""
+    """Train on a rank, or wait as a spare; return the `RunEnd`. The function does not return on a spare that was not
+    needed."""
     survival = job.survival
     interruption.on_signal = partial(while_training, job)
     with timed():
@@ -54,18 +55,19 @@ def run(job: Prepared, models, interruption, timed):
 
 
 def while_training(job: Prepared, reason: str):
-    """Save the measurements, on a signal, and end; a spare ends after the ranks have."""
+    """Save the measurements after a signal, and end the run. A spare saves nothing, and ends when the ranks have
+    ended."""
     if job.rescue.trainer is not None:
         job.rescue.interrupted(reason)
 
 
 def stand_by(job: Prepared) -> Trainer | None:
-    """Wait, as a spare, until a rank is to be taken over; return its trainer, or None if all others have ended."""
+    """Wait, on a spare, until it must take a rank; return the trainer of that rank, or None if all ranks have ended."""
     survival = job.survival
     membership, config = survival.membership, survival.config
     began, number = time.monotonic(), membership.process - membership.size
     away = comes_back(config.faults, membership.size, config.seed, number)
-    while not membership.is_called():  # a schedule's driver would take too much of a core on which others train
+    while not membership.is_called():  # running a schedule would take too much of a core on which ranks train
         membership.is_there = time.monotonic() - began >= away
         if survival.silence:
             survival.silence.look()
@@ -81,7 +83,8 @@ def stand_by(job: Prepared) -> Trainer | None:
 
 
 def train(job: Prepared) -> RankEnd | None:
-    """Train; return None if the run has ended before this process could. Does not return if it has failed."""
+    """Train on this process's rank. Return None if the run ended before this process could train. The function does not
+    return if the run has failed."""
     survival, trainer = job.survival, job.trainer
     membership = survival.membership
     is_late = job.mpi.rank >= membership.size
@@ -126,7 +129,8 @@ def die_as_planned(trainer: Trainer):
 
 
 def conclude(job: Prepared, part: RankEnd | None, models):
-    """Evaluate and save, on all living processes, and once more without processes that die meanwhile."""
+    """Evaluate and save the run, on all living processes. If a process dies meanwhile, do it again without that
+    process."""
     world, known = job.survival.world, {part.rank: part} if part else {}
     if job.survival.silence:
         job.survival.silence.is_over = True
@@ -160,11 +164,11 @@ def agreed(mpi, is_done: bool) -> bool:
 
 
 def attempt(job: Prepared, part: RankEnd | None, models, living, made: list, known: dict[int, RankEnd]):
-    """Evaluate and save once, with all processes of ``living``; communicators are added to ``made``.
+    """Evaluate and save the run, with all processes of ``living``. New communicators are appended to ``made``.
 
     ``known`` has the parts that this process knows, by rank, including earlier attempts. A rank whose process dies
-    during the evaluation still counts as having trained to the end. Returns the end of the run, and the errors of
-    writing files; on a spare None twice.
+    during the evaluation still counts as having trained to the end. Returns the end of the run, and an error message
+    about files or None. On a spare it returns (None, None).
     """
     if not any(living.allgather(part is not None)):
         if living.rank == 0:
@@ -191,7 +195,8 @@ def attempt(job: Prepared, part: RankEnd | None, models, living, made: list, kno
 
 
 def records_of(known: dict[int, RankEnd], left: set[int], ranks: int, trainer: Trainer) -> list[RankMeasurements]:
-    """Return the records of all ranks; a rank outside of ``left`` has a warning in its record."""
+    """Return the measurements of all ranks, with a warning for each rank outside of ``left``, whose process has
+    died."""
     config, labels = trainer.config, trainer.data.train.labels
     died = {rank for each in known.values() for rank, *_ in each.deaths}
     records, lost = [], sorted(set(range(ranks)) - left)

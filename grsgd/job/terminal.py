@@ -13,20 +13,21 @@ from grsgd import mpi_environment
 class Terminal:
     """Terminal with one line that is replaced again and again.
 
-    Launchers pass on the output of their ranks, most of them only in whole lines. So the line is written to the
-    launcher's own stderr, if that is a terminal of this host, and without a launcher to this process's stderr. Nothing
-    here raises, waits or stops this process: a terminal may be closed, held by Ctrl-S, or in use by another job.
+    Most launchers pass on the output of their ranks only in whole lines. So the line is written to the launcher's own
+    stderr, if that is a terminal of this host, and without a launcher to this process's stderr. Nothing here raises,
+    waits or stops this process: a terminal may be closed, held by Ctrl-S, or in use by another job.
     """
 
     def __init__(self, file: int, process: int):
         """Write to the descriptor ``file`` of the terminal of ``process``; the descriptor must not block."""
         self.file, self.process = file, process
         self.shown, self.columns = "", 0
-        """Text that stands on the terminal now, and the terminal's width when it was written."""
+        """Text that is on the terminal now, and the width of the terminal at the time of writing."""
 
     @classmethod
     def find(cls) -> "Terminal | None":
-        """Return the terminal on which this job is watched; None if there is none, or if it cannot replace a line."""
+        """Return the terminal to which this job prints; None if it prints to no terminal, or if the terminal cannot
+        replace a line."""
         launcher = mpi_environment.launcher()
         if os.environ.get("TERM") == "dumb" or (launcher is None and not sys.stderr.isatty()):
             return None
@@ -41,8 +42,8 @@ class Terminal:
         return None
 
     def is_in_foreground(self) -> bool:
-        """Return whether the job has the terminal: a job in the background (``&``) would write into the user's
-        typing."""
+        """Return whether the job is in the foreground of the terminal. A job in the background (``&``) must not write
+        into the text that the user types."""
         process, foreground = self.process, -1
         while foreground == -1 and process > 1:  # outside of a terminal's session: its parent `grsgd run` is in one
             try:
@@ -63,7 +64,7 @@ class Terminal:
         columns = 0
         with suppress(OSError):
             columns = os.get_terminal_size(self.file).columns
-        return (columns or 80) - 1  # in the last column, some terminals begin a new line
+        return (columns or 80) - 1  # some terminals begin a new line after the last column
 
     def show(self, line: str):
         """Replace the line."""
@@ -80,15 +81,15 @@ class Terminal:
             self.shown = ""
 
     def close(self):
-        """Leave the terminal to others."""
+        """Remove the line and close the terminal."""
         if self.file >= 0:
             self.clear()
             os.close(self.file)
             self.file = -1
 
     def _erasing(self, width: int) -> str:
-        """Return the characters that erase the line. A narrower terminal than before has broken it into several
-        lines."""
+        """Return the characters that erase the line, which a terminal breaks into several lines if the user makes it
+        narrower."""
         above = (len(self.shown) - 1) // (width + 1) if self.shown and width < self.columns else 0
         return f"\r\x1b[{above}A\x1b[J" if above else "\r\x1b[K"
 

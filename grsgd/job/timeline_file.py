@@ -1,4 +1,5 @@
-"""Timeline of a run on real MPI: each rank keeps its own spans, and one rank writes all spans when training ends."""
+"""Timeline of a run on real MPI: each rank records its activities (spans of time), and one rank writes the file when
+training ends."""
 
 import os
 import sys
@@ -17,12 +18,13 @@ from grsgd.runs.run_file import check_writable
 from grsgd.runs.timeline import FinishedTimeline, Timeline, limit_of, write
 
 SHORTEST = 1e-6
-"""Shortest waits and merges on the timeline, in seconds: a schedule takes some time between any two yields."""
+"""Duration in seconds below which waits and computations are left out of the timeline, because a schedule always takes
+some time between two yields."""
 CLOCK = "wall: ranks of one host have one clock, and clocks of different hosts were set to 0 by a barrier"
 
 
 class TimelineFile:
-    """This rank's share in the timeline file ``path`` of all ranks of ``mpi``; it keeps its records until the end."""
+    """This rank's part of the timeline file ``path``, which all ranks of ``mpi`` make together at the end."""
 
     def __init__(self, path: Path, mpi):
         self.path, self.mpi = path, mpi
@@ -37,9 +39,9 @@ class TimelineFile:
         return observed(schedule, self.timeline)
 
     def begin(self, timeout: float):
-        """Set the zero of the timeline to the beginning of training; collective. Ranks of one host share a clock. Ranks
-        of different hosts take the moment at which they leave a barrier together. A first barrier comes before, so that
-        no rank waits long in the second."""
+        """Set the zero of the timeline to the beginning of training; to be called on all ranks. Ranks on one host have
+        the same clock. For ranks on different hosts the zero is the moment at which they leave a barrier. This is the
+        second of two barriers, so that no rank waits in it for long."""
         for _ in range(2):
             launch.barrier(self.mpi, timeout)
         now = time.perf_counter()
@@ -48,7 +50,7 @@ class TimelineFile:
             self.timeline.begin(self.mpi.allgather(now)[hosts.index(hosts[self.mpi.rank])])
 
     def gather(self, remaining, timeout: float):
-        """Write the file on the lowest rank that remains; collective over ``remaining``."""
+        """Write the file on the lowest rank of ``remaining``; to be called on all its ranks."""
         with within(timeout, "collecting the timelines of all ranks"):
             kept = remaining.gather(self.timeline.kept())
         if remaining.rank == 0:
@@ -87,7 +89,8 @@ class TimelineFile:
 
 
 _unfinished: list = []
-"""Messages that may still be under way; their buffers must outlive the call that has sent them."""
+"""Requests of messages that may be under way, kept because the messages' buffers must outlive the call that sends
+them."""
 
 
 def is_sent(sending) -> bool:

@@ -1,8 +1,9 @@
-"""Words that ranks leave for the process that starts them: the launcher's exit code does not say that a run is whole.
+"""Files called words, by which ranks tell the process that has started their job whether the run is complete: the
+launcher's exit code does not tell.
 
 With ``--with-ft ulfm`` Open MPI's launcher returns 0 after a job whose processes were killed, or whose host has died.
-So `grsgd run` and `grsgd testbed` give the ranks a folder. Each rank leaves a word in this folder when it begins and
-when it has come to its end. The rank that saves a run leaves another word when the file is whole.
+So `grsgd run` and `grsgd testbed` give the ranks a folder. Each rank writes a word, a file with a fixed name, into this
+folder when it begins and when it ends. The rank that saves a run writes another word when the run file is complete.
 """
 
 import atexit
@@ -23,7 +24,7 @@ BEGUN, ENDED, WHOLE = "begun", "ended", "whole"
 
 
 def leave(word: str, text: str = ""):
-    """Leave a word of this rank, if the process that has started the job asks for words."""
+    """Write a word of this rank, if the process that has started the job has given a folder for words."""
     folder = os.environ.get(WORDS)
     if folder:
         with suppress(OSError):  # the folder does not exist on this host
@@ -32,7 +33,7 @@ def leave(word: str, text: str = ""):
 
 @cache
 def of_script():
-    """Leave word that this rank has begun, and leave another word at the end of its script."""
+    """Write the word that this rank has begun, and at the end of its script the word that it has ended."""
     leave(BEGUN)
     process = os.getpid()
     atexit.register(lambda: leave(ENDED) if os.getpid() == process else None)
@@ -45,13 +46,14 @@ class Words:
         self.folder, self.out, self.since = folder, out, time.time()
 
     def ranks(self, word: str) -> list[int]:
-        """Return the ranks that have left this word."""
+        """Return the ranks that have written this word."""
         return sorted(int(path.name.rpartition("-")[2]) for path in self.folder.glob(f"{word}-*"))
 
     def missing(self, leaves_file: bool) -> str | None:
         """Return a text on the missing part of a job whose launcher reports success; None if nothing is missing.
 
-        ``leaves_file`` says whether the job is to leave a run file; otherwise it may be a program that leaves no words.
+        ``leaves_file`` says whether the job must write a run file; otherwise the job may be a program that writes no
+        words.
         """
         if self.ranks(WHOLE):
             return None
@@ -63,7 +65,8 @@ class Words:
         return "no rank has said that the run file is whole" + (f": {self.out}" if self.out else "")
 
     def _has_new_file(self) -> bool:
-        """Return whether the run file is of this job and whole; for ranks on hosts that do not see the folder."""
+        """Return whether this job has written a complete run file. Ranks on hosts that do not see the folder cannot
+        write words."""
         from grsgd.runs.ending import Ended
         from grsgd.runs.run_file import load_run
 
@@ -74,7 +77,8 @@ class Words:
             return False
 
     def judged(self, code: int, leaves_file: bool) -> tuple[int, str | None]:
-        """Return the exit code of the job, and a line if it differs from ``code``, the launcher's exit code."""
+        """Return the exit code of the job and, if it differs from ``code``, the launcher's exit code, a line that says
+        why."""
         missing = self.missing(leaves_file) if code == 0 else None
         if missing is None:
             return code, None
@@ -85,8 +89,8 @@ class Words:
 def asked_for(out: str | None = None) -> Iterator[Words]:
     """Run the block with a folder for the words of a job that is started in it.
 
-    In an allocation of Slurm the folder is in the working directory, which all hosts see, otherwise with temporary
-    files.
+    In an allocation of Slurm the folder is in the working directory, which all hosts see; otherwise it is in the folder
+    of temporary files.
     """
     place = Path.cwd() if "SLURM_JOB_ID" in os.environ and os.access(".", os.W_OK) else None
     folder = tempfile.mkdtemp(prefix=".grsgd-words-", dir=place)
