@@ -1,8 +1,8 @@
 """Descriptions of the root attributes of a run file, for readers without grsgd: the group ``about``."""
 
 GROUP = "about"
-"""HDF5 group that describes the root's attributes: for each of them it has an attribute of the same name, whose value
-is a text on meaning and unit."""
+"""HDF5 group that describes the attributes of a run file's root. For each attribute of the root, the group has an
+attribute of the same name, whose value is a text on meaning and unit."""
 
 _CODE = {
     "algorithm": "the algorithm, if its file is outside of the package",
@@ -81,5 +81,5 @@ ABOUT = {
 
 
 def described(attributes: dict) -> dict[str, str]:
-    """Return the descriptions of the run's attributes that are known, in their order."""
+    """Return the descriptions of those of a run's ``attributes`` that have one, in the order of the attributes."""
     return {name: ABOUT[name] for name, value in attributes.items() if value is not None and name in ABOUT}

@@ -1,4 +1,4 @@
-"""Bars of runs: bytes sent, time of a step, and parts of the time."""
+"""Bar panels of a figure of runs: bytes sent, time of a step, and parts of the time."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -28,20 +28,22 @@ TONES = {
     "wait": ("#eeeeee", "...."),
     "other": ("w", ""),
 }
-"""Grey and hatch of each part of the time."""
+"""Shade of grey, and hatch, with which each part of the time is drawn."""
 LEAST_PART = 0.002
 """A part of a run's time is drawn if it is more than this share of the longest run's time."""
 
 
 class Bars(NamedTuple):
-    """Panel of bars. ``name`` is its name in a figure; ``draw`` draws it for all series, and returns its title."""
+    """Panel of bars. ``name`` is the panel's name among the panels of a figure. ``draw(axes, series)`` draws the bars
+    of all series, and returns the panel's title."""
 
     name: str
     draw: Callable[[Axes, list[Series]], str]
 
 
 def draw_bars(every: Sequence[Axes], series: list[Series], drawn: Sequence[Bars]) -> None:
-    """Draw some of `panels`, one on each axes. More than two panels are narrow: their titles stand higher."""
+    """Draw the panels ``drawn``, one on each of the axes. If there are more than two, they are narrow, and their titles
+    are placed higher."""
     for axes, bars in zip(every, drawn, strict=True):
         title = bars.draw(axes, series)
         narrow = len(every) > 2
@@ -53,8 +55,8 @@ def draw_bars(every: Sequence[Axes], series: list[Series], drawn: Sequence[Bars]
 
 
 def panels(series: list[Series]) -> list[Bars]:
-    """Return the panels that have something to show. Real times and simulated times have separate panels,
-    because simulated seconds are not real seconds."""
+    """Return the panels for which the runs have data. Real times and simulated times have separate panels, because
+    simulated seconds are not real seconds."""
     runs = [run for one in series for run in one.runs]
     found = []
     for alike in by_clock(series):
@@ -69,7 +71,8 @@ def panels(series: list[Series]) -> list[Bars]:
 
 
 def shown_by_default(series: list[Series]) -> list[Bars]:
-    """Return the panels to draw if none are asked for: the time of a step only if accuracies are missing."""
+    """Return the panels to draw if the user names none. The time of a step is among them only if some run has no test
+    values."""
     all_tested = all(is_tested([one]) for one in series)
     return [bars for bars in panels(series) if bars.name != "step" or not all_tested]
 
@@ -85,7 +88,8 @@ def _draw_step(axes: Axes, series: list[Series], shown: list[Series]) -> str:
 
 
 def _draw_sent(axes: Axes, series: list[Series]) -> str:
-    """Draw the payload, with a diamond if counting a multicast once gives another number; return the title."""
+    """Draw the payload that all ranks have sent. A diamond marks the payload in which a multicast counts once, if any
+    run has multicasts. Return the title."""
     unit, size = byte_unit(max(bytes_sent(run) for one in series for run in one.runs))
     _draw_medians(axes, series, lambda run: bytes_sent(run) / size)
     if any(bytes_sent(run) != bytes_sent_once(run) for one in series for run in one.runs):
@@ -97,7 +101,8 @@ def _draw_sent(axes: Axes, series: list[Series]) -> str:
 
 
 def _draw_medians(axes: Axes, series: list[Series], of: Callable[[Run], float]) -> None:
-    """Draw one bar per series: its median, with the range of its seeds; no bar if nothing is known."""
+    """Draw one bar per series: the median of ``of(run)``, with the range over the runs; no bar if no run's value is
+    known."""
     values = [_finite([of(run) for run in one.runs]) or [math.nan] for one in series]
     medians, lows, highs = (np.array([pick(one) for one in values]) for pick in (np.median, min, max))
     spread = np.array([medians - lows, highs - medians])
@@ -130,7 +135,7 @@ def _draw_split(axes: Axes, series: list[Series], shown: list[Series]) -> str:
 
 
 def _median(values: list[float]) -> float:
-    """Return the median of the known values; 0 if no value is known: there is nothing to draw."""
+    """Return the median of the known values; 0, which draws nothing, if no value is known."""
     return float(np.median(_finite(values) or [0.0]))
 
 

@@ -1,4 +1,5 @@
-"""Least time in which workers of different speeds can make an update, to compare with a parameter server's time.
+"""Least time in which workers of different speeds can compute the gradients of an update, to compare with the time of a
+parameter server.
 
 Source: Tyurin, Richtárik 2023, Optimal time complexities of parallel stochastic optimization methods under a fixed
 computation model; Maranjyan, Tyurin, Richtárik 2025, Ringmaster ASGD.
@@ -15,14 +16,15 @@ from grsgd.runs.run_file import Run
 def optimal_seconds(step_seconds: Sequence[float], gradients: int) -> float:
     """Return the smallest t with ``sum over i of floor(t / h_i) >= gradients``.
 
-    No method that computes ``gradients`` gradients of one model is faster. ``step_seconds`` has h_i of each worker,
-    above 0 and finite. Raises ValueError for other values, or if ``gradients`` is below 1.
+    This is the least time in which the workers can compute ``gradients`` gradients of one model. ``step_seconds`` has
+    h_i, the seconds per gradient of worker i, above 0 and finite. Raises ValueError for other values, or if
+    ``gradients`` is below 1.
     """
     if gradients < 1:
         raise ValueError(f"gradients = {gradients}: must be at least 1")
     if not len(step_seconds) or not all(0 < h < math.inf for h in step_seconds):
         raise ValueError("every worker needs a finite time above 0 for a step")
-    ends = [(h, 1, h) for h in step_seconds]  # (end, k, h) of each worker's next gradient, its k-th
+    ends = [(h, 1, h) for h in step_seconds]  # of each worker (end of its k-th gradient, k, h)
     heapq.heapify(ends)
     for _ in range(gradients):
         seconds, k, h = ends[0]
@@ -31,10 +33,11 @@ def optimal_seconds(step_seconds: Sequence[float], gradients: int) -> float:
 
 
 def time_over_optimum(run: Run) -> float:
-    """Return a server's seconds for the run's ``bound_gradients``, divided by the optimal seconds.
+    """Return how many times longer than the optimal time a run with a server took to apply ``bound_gradients``
+    gradients.
 
-    The optimal seconds assume the mean step times of the workers in this run. Dropped gradients do not count. NaN
-    without a server.
+    The optimal time is `optimal_seconds` with the workers' mean step times in this run. Gradients that the server
+    dropped do not count. Returns NaN for a run without a server.
     """
     gradients = run.attributes.get("bound_gradients")
     workers = run.ranks["steps"] > 0

@@ -1,4 +1,4 @@
-"""Busiest cables of a simulated network, as a table."""
+"""Table of the busiest cables of a simulated network."""
 
 import numpy as np
 
@@ -8,13 +8,13 @@ from grsgd.runs.run_file import Run
 from grsgd.runs.table import TextColumn
 
 SHOWN = 8
-"""Largest number of rows of the table."""
+"""Largest number of cables in the table."""
 KINDS = {"from": "U", "to": "U", "bandwidth": "f", "bytes": "i"}
 
 
 def cables_of(run: Run) -> dict[str, np.ndarray] | None:
-    """Return the group ``traffic/cables`` of a run; None if it is missing, or differs from docs/reference/run-file.md:
-    a file may come from anybody."""
+    """Return the group ``traffic/cables`` of a run; None if the group is missing, or is not as
+    docs/reference/run-file.md says."""
     traffic = run.extra.get("traffic", {})
     group = traffic.get("cables", {}) if isinstance(traffic, dict) else {}
     if not isinstance(group, dict) or not all(isinstance(group.get(name), np.ndarray) for name in KINDS):
@@ -29,7 +29,8 @@ def cables_of(run: Run) -> dict[str, np.ndarray] | None:
 def busiest_cables(run: Run) -> tuple[str, list[TextColumn]] | None:
     """Return a heading and the columns of a table of the busiest cables; None for a run without cables.
 
-    A cable is busy, in one direction, for the time that its bytes take at its bandwidth.
+    Each direction of a cable is counted separately; it is busy for the time that its bytes take at the cable's
+    bandwidth.
     """
     cables, time = cables_of(run), seconds(run)
     if cables is None:

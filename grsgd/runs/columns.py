@@ -1,4 +1,5 @@
-"""Columns of reports: values, titles, meanings, and the order in which they give way if there is no room."""
+"""Columns of reports: their values, titles and meanings, and the order in which they are left out if the table is too
+wide."""
 
 import math
 from collections import Counter
@@ -28,23 +29,23 @@ from grsgd.text import printable
 
 
 class Column(NamedTuple):
-    """Number of a run, NaN if it is not known."""
+    """Column with a number of each run, computed by ``of(run)``; NaN if the number is not known."""
 
     name: str
     """Name of the column in ``--columns``."""
     data_name: str
-    """Name with the unit, for CSV and JSON, in which accuracies and shares are fractions of 1."""
+    """Name of the column, with its unit, in CSV and JSON; accuracies and shares are fractions from 0 to 1 there."""
     title: str
     of: Callable[[Run], float]
     text: Callable[[float], str]
     meaning: str
 
     def cell(self, runs: Sequence[Run], spread: Spread) -> str:
-        """Return the number of one run, or the summary of several runs, as text."""
+        """Return the cell's text: the number of one run, or a summary of the numbers of several runs."""
         return spread.text(self.values(runs), self.text)
 
     def data(self, runs: Sequence[Run], spread: Spread) -> dict[str, float | int | None]:
-        """Return the numbers for programs, by the suffix of the column's name."""
+        """Return the numbers for CSV and JSON, by the suffix that is added to the column's name."""
         plain = _count if self.text in (whole, human_bytes) else or_none
         return {end: plain(value) for end, value in spread.numbers(self.values(runs)).items()}
 
@@ -58,7 +59,7 @@ class Column(NamedTuple):
 
 
 class WordsColumn(NamedTuple):
-    """Text about a run, or about several runs that differ only in the seed."""
+    """Column with a text about a run, or about several runs that differ only in the seed."""
 
     name: str
     title: str
@@ -80,7 +81,8 @@ class WordsColumn(NamedTuple):
 
 
 class Key(NamedTuple):
-    """Key of the configurations, such as ``optimizer.lr``, with the same value in all runs of a row."""
+    """Column with the value of a key of the configurations, such as ``optimizer.lr``; all runs of a row have the same
+    value."""
 
     name: str
     meaning = ""
@@ -116,12 +118,13 @@ def _count(value: float | None) -> int | float | None:
 
 BY_IMPORTANCE = """ended data time final to_target loss sent wait_share step epochs samples best rate simulating wait
     over_optimum consensus sent_once communicate compute other steps reason""".split()
-"""Names of the columns by importance: if there is no room, the last columns give way first."""
+"""Names of the columns by importance, most important first. The last columns are left out first if the table is too
+wide."""
 MAX_OWN = 8
-"""Largest number of columns of users' own metrics."""
+"""Largest number of columns with values that users' scripts have logged."""
 BY_DEFAULT = """data epochs samples final best loss to_target time simulating step rate sent sent_once wait wait_share
     over_optimum consensus reason""".split()
-"""Columns that are shown if none are asked for, in this order."""
+"""Names of the columns that are shown, in this order, if the user names none."""
 
 
 def _part(name: str) -> Column:
@@ -238,7 +241,7 @@ def _to_target(runs: Sequence[Run]) -> Column:
 
 
 def _own(runs: Sequence[Run], taken: Container[str]) -> list[Column]:
-    """Return the columns of the last values of metrics that users' own loops have logged."""
+    """Return a column for each name under which users' own loops have logged values; it has the last value."""
     logged = [name for run in runs for name in run.curve if name not in LAYOUT["curve"].keys() | columns_of(run)]
     names = {name: f"{name}_logged" if name in taken else name for name in [*dict.fromkeys(logged)][:MAX_OWN]}
     return [
@@ -248,8 +251,8 @@ def _own(runs: Sequence[Run], taken: Container[str]) -> list[Column]:
 
 
 def _of_metric(metric: Metric, runs: Sequence[Run]) -> list[Column]:
-    """Return the columns of a metric's final and best value, for runs with this metric; the columns are named after the
-    metric, unless it is the metric of the first run."""
+    """Return the columns with the final and the best value of ``metric``; runs with another metric have no value there.
+    The columns' names contain the metric's name, unless it is the metric of the first run."""
     every = metrics_of(runs)
     first, alone = metric == metric_of(runs[0]), every == [ACCURACY]
     alike = [other for other in every if other.name == metric.name]
@@ -273,7 +276,7 @@ def _of_metric(metric: Metric, runs: Sequence[Run]) -> list[Column]:
 
 
 def shown_by_default(runs: Sequence[Run]) -> list[AnyColumn]:
-    """Return the columns that suit the runs if none are asked for."""
+    """Return the columns to show if the user names none; columns that say nothing about these runs are left out."""
     columns = all_columns(runs)
     in_samples = any(math.isnan(measures.epochs(run)) for run in runs)
     is_tested = any(known_values([measures.best(run)]) for run in runs)
@@ -292,14 +295,16 @@ def shown_by_default(runs: Sequence[Run]) -> list[AnyColumn]:
 
 
 def by_importance(columns: Sequence[AnyColumn]) -> list[str]:
-    """Return the names of the columns, most important first; logged metrics rank above the bytes sent."""
+    """Return the names of the columns, most important first. Values that scripts have logged come before the bytes
+    sent."""
     own = [column.name for column in columns if column.name not in BY_IMPORTANCE]
     at = BY_IMPORTANCE.index("sent")
     return [*BY_IMPORTANCE[:at], *own, *BY_IMPORTANCE[at:]]
 
 
 def chosen(runs: Sequence[Run], wanted: Sequence[str]) -> list[AnyColumn]:
-    """Return the columns called ``wanted``, or keys of configurations, in this order; raises UsageError."""
+    """Return the columns, or keys of configurations, that ``wanted`` names, in this order. Raises UsageError for an
+    unknown name."""
     columns = all_columns(runs)
     by_name = {column.data_name: column for column in columns.values()} | columns
     keys = {key: Key(key) for run in runs for key in settings(run)}
@@ -311,13 +316,14 @@ def chosen(runs: Sequence[Run], wanted: Sequence[str]) -> list[AnyColumn]:
 
 
 def data_and_model(run: Run) -> str:
-    """Return the names of the data set and the model, as far as they are known."""
+    """Return the names of the data set and the model as "data/model", without a name that is not known."""
     known = [run.attributes[name] for name in ("dataset", "model") if run.attributes.get(name)]
     return "/".join(known) or UNKNOWN
 
 
 def early_ends(runs: Sequence[Run]) -> str:
-    """Return the reasons of runs that ended early, with their number; empty if none did."""
+    """Return a text with the reasons for which runs ended early, and the number of runs for each reason; empty if no
+    run ended early."""
     return _counted([run for run in runs if run.attributes["ended"] != Ended.COMPLETED], "reason", len(runs))
 
 

@@ -1,4 +1,4 @@
-"""Curves of runs: their metric, training loss and logged values, over time and over samples."""
+"""Curve panels of a figure of runs: metric, training loss and logged values, over time and over samples."""
 
 import math
 from collections.abc import Callable
@@ -20,26 +20,26 @@ from grsgd.runs.series import Series
 BAND = 0.15  # opacity
 TARGET = {"color": "black", "linestyle": ":", "linewidth": 1}
 MAX_OWN = 4
-"""Largest number of users' own metrics that are drawn."""
+"""Largest number of quantities that are drawn of the values that users' scripts have logged."""
 
 
 class Quantity(NamedTuple):
-    """Dataset of the curve, multiplied by ``factor`` in the figure."""
+    """Quantity that is drawn: a column (dataset) of the run file's curve, multiplied by ``factor``."""
 
     dataset: str
     title: str
     label: str
     factor: float = 1.0
     metric: Metric | None = None
-    """The metric whose test values the dataset has, if there is one."""
+    """The metric whose test values the dataset has; None if it has no test values."""
 
     @property
     def name(self) -> str:
-        """Name among the panels of a figure: the metric's name, or the dataset's."""
+        """Name by which users choose the panel: the metric's name, or else the dataset's name."""
         return self.metric.name if self.metric else self.dataset
 
     def of(self, run: Run) -> np.ndarray:
-        """Return the run's value at each snapshot, NaN if it is not known."""
+        """Return the quantity of a run at each snapshot; NaN if it is not known."""
         if self.metric is not None:
             is_of_it = metric_of(run) == self.metric
             return self.factor * values_of(run) if is_of_it else np.full(len(run.curve["time"]), math.nan)
@@ -47,11 +47,11 @@ class Quantity(NamedTuple):
         return np.full(len(run.curve["time"]), math.nan) if values is None else self.factor * values.astype(float)
 
     def is_known(self, series: list[Series]) -> bool:
-        """Return whether any run has a value at a snapshot, or at its end."""
+        """Return whether the quantity is known for any run, at a snapshot or at the end."""
         return any(known_values([*self.of(run), self.final(run)]) for one in series for run in one.runs)
 
     def final(self, run: Run) -> float:
-        """Return the value of the run's final model, NaN if it is not known."""
+        """Return the quantity of the run's final model; NaN if it is not known."""
         return self.factor * final_of(run) if self.metric is not None and metric_of(run) == self.metric else math.nan
 
 
@@ -60,7 +60,8 @@ SAMPLES = Quantity("samples", "samples of all ranks", "samples")
 
 
 class Axis(NamedTuple):
-    """Axis over which curves of some series are drawn: its values at each snapshot, and at the end."""
+    """Horizontal axis over which the curves of ``series`` are drawn. ``of(run)`` returns its values at each snapshot,
+    and ``end(run)`` its value at the end of the run."""
 
     name: str
     label: str
@@ -103,9 +104,10 @@ def time_label(series: list[Series]) -> str:
 
 
 def quantities(series: list[Series]) -> list[Quantity]:
-    """Return the quantities to draw by default: metrics, or losses if all runs have losses, and logged values.
+    """Return the quantities to draw if the user names none: the metrics, or the training loss if no metric is known,
+    and the values that scripts have logged.
 
-    Returns samples if there is nothing else.
+    Returns the number of samples if the runs have nothing else.
     """
     found = [quantity for quantity in own_quantities(series) if quantity.is_known(series)]
     if is_tested(series):
@@ -128,7 +130,7 @@ def tested(series: list[Series]) -> list[Quantity]:
 
 
 def own_quantities(series: list[Series]) -> list[Quantity]:
-    """Return the quantities that users have logged, `MAX_OWN` at most."""
+    """Return the quantities that users' scripts have logged, at most `MAX_OWN`."""
     runs = [run for one in series for run in one.runs]
     own = {name: None for run in runs for name in run.curve if name not in LAYOUT["curve"].keys() | columns_of(run)}
     return [Quantity(name, name, name) for name in [*own][:MAX_OWN] if _is_curve(series, name)]
@@ -178,13 +180,14 @@ def draw_curves(axes: Axes, quantity: Quantity, over: Axis) -> dict[str, Artist]
 
 def _draw_line(axes: Axes, one: Series, x: np.ndarray, y: np.ndarray) -> None:
     known = ~np.isnan(y)
-    # Markers of different series are at different snapshots, for curves that lie on each other.
+    # Different series have markers at different snapshots, so that curves which lie on each other can be told apart.
     every = max(known.sum() // 8, 1)
     axes.plot(x[known], y[known], markevery=(one.index % every, every), **one.style)
 
 
 def _draw_seeds(axes: Axes, one: Series, runs: list[Run], quantity: Quantity, over: Axis) -> bool:
-    """Draw the median of several seeds, and their range, where all seeds are known; return whether it was drawn."""
+    """Draw the median and the range of the runs with several seeds, over the part of the axis that all runs cover.
+    Return whether there was anything to draw."""
     curves = [(over.of(run), quantity.of(run)) for run in runs]
     curves = [(x[~np.isnan(y)], y[~np.isnan(y)]) for x, y in curves]
     if len(curves) < 2:
@@ -201,7 +204,7 @@ def _draw_seeds(axes: Axes, one: Series, runs: list[Run], quantity: Quantity, ov
 
 
 def _draw_replicas(axes: Axes, one: Series, run: Run, quantity: Quantity, over: Axis) -> bool:
-    """Draw the range of the single replicas; return whether there is a range."""
+    """Draw the range between the worst and the best single replica of a run; return whether the replicas differ."""
     x, least, greatest = over.of(run), *(quantity.factor * values_of(run, end) for end in ("_min", "_max"))
     known = ~np.isnan(least) & ~np.isnan(greatest)
     x, least, greatest, colour = x[known], least[known], greatest[known], one.style["color"]
@@ -213,7 +216,8 @@ def _draw_replicas(axes: Axes, one: Series, run: Run, quantity: Quantity, over: 
 
 
 def _draw_final(axes: Axes, one: Series, quantity: Quantity, over: Axis) -> bool:
-    """Mark the final model if its value differs from the last snapshot's; return whether it was marked."""
+    """Mark the final model's value with a star, if it differs from the last snapshot's value; return whether it was
+    marked."""
     finals, ends = [], []
     for run in one.runs:
         final, x, y = quantity.final(run), over.of(run), quantity.of(run)

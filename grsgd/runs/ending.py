@@ -1,12 +1,12 @@
-"""End of a run, as its run file records it: the kind of end, and the reason in words."""
+"""End of a run, as recorded in its run file: the kind of end, and the reason as text."""
 
 from enum import StrEnum
 
 from grsgd.text import printable
 
 STOP_CRITERIA = ("epochs", "steps", "samples", "seconds")
-"""Keys of ``[train]`` that say when a run ends. A run has exactly one of these keys; a run that reaches its end gives
-the key as its reason."""
+"""Keys of ``[train]`` that say when a run ends; a configuration has exactly one of them. The reason of a run that
+reaches this end is the name of the key."""
 
 END_OF_LOOP = "end of the loop"
 """Reason of a user's own loop that came to its end."""
@@ -32,15 +32,15 @@ class Ended(StrEnum):
     INTERRUPTED = "interrupted"
     """A signal ended the run."""
     FAILED = "failed"
-    """The run failed otherwise: a rank was lost or raised an exception, or waited too long."""
+    """The run failed: a rank died, raised an exception, or waited too long."""
 
 
 FINISHED = (Ended.COMPLETED, Ended.DIVERGED)
-"""Ends of runs that need not be repeated."""
+"""Kinds of ends after which a run need not be repeated."""
 
 
 def how_ended(reason: str) -> Ended:
-    """Return the kind of end with this reason."""
+    """Return the kind of end of a run that ended for ``reason``."""
     if reason in (*STOP_CRITERIA, TARGET_REACHED, END_OF_LOOP):
         return Ended.COMPLETED
     if reason.startswith(NON_FINITE_LOSS):
@@ -55,5 +55,6 @@ def end_attributes(reason: str) -> dict[str, str]:
 
 
 def joint_reason(reasons: list[str]) -> str:
-    """Return the reason of a run's end from its ranks' reasons: some ranks may have completed just before a stop."""
+    """Return the reason of a run's end from the reasons of its ranks. If some ranks were stopped just after others had
+    completed, the reason of the stop counts."""
     return next((reason for reason in reasons if reason not in STOP_CRITERIA), reasons[0])

@@ -1,20 +1,21 @@
-"""Reading of an HDF5 file that another user may have written: into nested dicts, with limits, and no other file.
+"""Safe reading of an HDF5 file that another user may have written: it is read into nested dicts, within limits of size,
+and no other file is opened.
 
 The format can refer to other files (external links and storage), to itself (circular links), or to much data in few
-bytes (data that was never written, one group under many names, compression). A file from `grsgd.runs.run_file.save_run`
-has none of these, and the reader refuses them all.
+bytes (data that was never written, one group under many names, compression). Files that `grsgd.runs.run_file.save_run`
+writes use none of these features, and the reader refuses files that do.
 """
 
 import h5py
 import numpy as np
 
 MAX_OBJECTS = 10_000
-"""Largest number of groups and datasets of a file, and of attributes of each."""
+"""Largest number of groups and datasets together in a file, and of attributes of any of them."""
 MAX_LEVELS = 8
 MAX_BYTES = 64 * 2**20
-"""Largest number of bytes of all arrays together, unless the file itself is larger."""
+"""Largest number of bytes of all arrays together; for a file larger than this, the file's size is the limit."""
 MAX_TEXTS = 2**16
-"""Largest number of elements of an array of text, each of which may be as long as the file."""
+"""Largest number of elements in an array of texts, because each text may be as long as the file."""
 
 
 class Hdf5Reader:
@@ -26,8 +27,9 @@ class Hdf5Reader:
         self._bytes, self._objects, self._seen = max(bytes, MAX_BYTES), MAX_OBJECTS, set()
 
     def tree(self) -> tuple[dict, dict]:
-        """Return the attributes of the root, and its content: a dict per group, an array per dataset, any other value
-        for an attribute of its group. Raises ValueError for a file that the module refuses."""
+        """Return the attributes of the root, and the root's content as nested dicts: a group is a dict, a dataset is an
+        array, and any other value is an attribute of its group. Raises ValueError for a file that this module
+        refuses."""
         self._count(self.file, "/")
         return self._attributes(self.file, "/"), self._members(self.file, "", MAX_LEVELS)
 
@@ -64,8 +66,8 @@ class Hdf5Reader:
         return {name: self._attribute(item, name, f"attribute {name!r} of {path!r}") for name in item.attrs}
 
     def _attribute(self, item, name: str, what: str):
-        """Return an attribute. HDF5 tells the lengths of texts only after all are read, so they are counted
-        afterwards."""
+        """Return an attribute. The lengths of texts are checked after reading, because HDF5 does not tell them
+        before."""
         found = item.attrs.get_id(name)
         self._check(what, found.dtype, int(np.prod(found.shape, dtype=float)))
         value = item.attrs[name]
@@ -90,8 +92,8 @@ class Hdf5Reader:
         return self._texts(item, path) if h5py.check_string_dtype(item.dtype) else np.asarray(item[()])
 
     def _texts(self, item: h5py.Dataset, path: str) -> np.ndarray:
-        """Read texts one after the other: many may be the same long text in the file, and each needs the longest's
-        space."""
+        """Return an array of texts, which are read one by one. In the file many texts may share one long text, but in
+        the array each takes the space of the longest."""
         texts, longest = np.empty(item.shape, object), 1
         for place in np.ndindex(item.shape):
             texts[place] = item.asstr()[place]
@@ -102,7 +104,7 @@ class Hdf5Reader:
         return texts.astype(str)
 
     def _check(self, what: str, dtype: np.dtype, size: int):
-        """Raise ValueError for an unfit dtype or size, before anything of the object is read."""
+        """Raise ValueError if an object's dtype is not allowed or its size too large, before its content is read."""
         if dtype.hasobject:
             if not h5py.check_string_dtype(dtype):
                 raise ValueError(f"{what} holds neither numbers nor text")

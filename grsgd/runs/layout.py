@@ -9,7 +9,7 @@ FORMAT = 2
 
 
 class Layout(NamedTuple):
-    """Layout of one dataset; its shape follows from the names of its axes."""
+    """Layout of one dataset. Axes with the same name have the same length in all datasets."""
 
     dtype: type
     axes: tuple[str, ...]
@@ -70,7 +70,7 @@ KNOWN = {
     "best_test_accuracy": float,
     "warnings": list,
 }
-"""Attributes that a run may have and that reports read; further attributes are kept unchanged."""
+"""Attributes that reports read if a run has them, and their types. Any other attribute is kept unchanged."""
 
 
 def _measured(unit: str, description: str) -> Layout:
@@ -124,7 +124,8 @@ LAYOUT: dict[str, dict[str, Layout]] = {
         "count": Layout(np.int64, ("rank", "value"), "1", "merged models of each age at each rank", optional=True),
     },
 }
-"""Datasets of a run file, by group. An optional dataset may be missing: it is filled with NaN, or empty."""
+"""Datasets of a run file, by group. If an optional dataset is missing in a file, the read run has an array of NaN, or
+an empty array."""
 
 UNITS = {f"{group}/{name}": (c.unit, c.description) for group in LAYOUT for name, c in LAYOUT[group].items()}
 """Unit and description of all datasets, by path."""

@@ -1,5 +1,5 @@
-"""Loggers that take the numbers of a run while it goes on: a CSV file, TensorBoard, or any object with their
-methods."""
+"""Loggers, which receive the numbers of a run while it trains: a CSV file, TensorBoard, or any object with the methods
+of `Logger`."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:  # a command that only shows progress needs no NumPy
 
 
 class Logger(Protocol):
-    """Logger on one rank, which takes numbers while a run goes on."""
+    """Methods that a logger must have; it is used on one rank."""
 
     def log(self, step: int, values: dict[str, float]):
-        """Take numbers by name, as they are after ``step`` steps."""
+        """Receive the values by name, as measured after ``step`` steps."""
 
     def close(self):
-        """Write the remaining numbers; nothing may be logged after this call."""
+        """Write the numbers that are not yet written; `log` is not called after this call."""
 
 
 class CsvLogger:
-    """CSV file with a column ``step``, a further column per name, and a row per call, which is written at once.
+    """CSV file with a column ``step``, a column per name, and a row per call of `log`, which is written at once.
 
-    An existing file stays until the first row replaces it; `go_on` keeps its rows up to a step. A new name gets a
-    column at the right, and rows without this name get an empty field. For a new column the whole table is written to a
-    new file in the same folder, which then replaces the old file in one step.
+    An existing file is replaced when the first row is written, unless `go_on` was called, which keeps its rows up to a
+    step. A new name gets a column at the right, and rows without this name get an empty field. For a new column the
+    whole table is written to a new file in the same folder, which then replaces the old file in one step.
 
     Raises RunFileError, here and in `log`, if the file cannot be written.
     """
@@ -52,7 +52,7 @@ class CsvLogger:
                 open(temporary, "x").close()
 
     def go_on(self, step: int):
-        """Keep the rows of an existing file up to ``step``, and do not replace it: a run goes on from this step."""
+        """Keep the rows of an existing file up to ``step``, from which the run goes on."""
         with naming(self.path):
             rows = self._rows_kept(step)
             self._columns += [name for name in rows[0] if name != "step"] if rows else []
@@ -78,8 +78,8 @@ class CsvLogger:
         return csv.DictWriter(self._file, self._columns, restval="", lineterminator="\n")
 
     def _rows_kept(self, last: float = math.inf) -> list[dict]:
-        """Return the existing rows, up to the step ``last`` and while steps go up: after the end of a run follow the
-        rows of its curve, which begins anew."""
+        """Return the rows of the existing file up to the step ``last``. A row whose step is below the row before ends
+        them, because the rows of the curve, which follow a finished run, are not wanted."""
         with open(self._target, newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         return rows if last == math.inf else list(takewhile(goes_up(last), rows))
@@ -98,7 +98,8 @@ class CsvLogger:
 
 
 def goes_up(last: float) -> Callable[[dict], bool]:
-    """Return a function that tells for each row, in order, whether its step goes up and is not above ``last``."""
+    """Return a function that is called with each row in order, and tells whether the row's step is at least the step
+    before, and at most ``last``."""
     before = -math.inf
 
     def is_next(row: dict) -> bool:
@@ -113,15 +114,15 @@ def goes_up(last: float) -> Callable[[dict], bool]:
 
 
 def go_on(logger: Logger, step: int):
-    """Tell a logger that a run goes on after ``step``, if it has a method ``go_on(step)``."""
+    """Tell a logger that the run goes on after ``step``, if the logger has a method ``go_on(step)``."""
     getattr(logger, "go_on", lambda step: None)(step)
 
 
 class TensorBoardLogger:
     """Event files for ``tensorboard --logdir FOLDER``, with a scalar per name; written every few seconds.
 
-    The steps of a name only go up: a value for an earlier step than the last one is left out, because the drawn line
-    would go back and forth.
+    Values for an earlier step than the last logged step of the same name are left out, because TensorBoard's line would
+    go backwards.
 
     Raises ConfigError if the package ``tensorboard`` is not installed, RunFileError if the folder cannot be written.
     """
@@ -140,7 +141,7 @@ class TensorBoardLogger:
             self._writer = self._make_writer()
 
     def go_on(self, step: int):
-        """Make TensorBoard leave out values that were logged after ``step``: a run goes on from this step."""
+        """Make TensorBoard ignore values that were logged after ``step``, from which the run goes on."""
         self._writer.close()
         self._writer = self._make_writer(purge_step=step + 1)
 
@@ -155,7 +156,7 @@ class TensorBoardLogger:
 
 
 def log_curve(run: Run, logger):
-    """Log the snapshots of a run with their known values, as evaluated after training."""
+    """Log the known values of each snapshot of a finished run."""
     curve, known = run.curve, run.attributes.get("train_samples")
     for at, step in enumerate(curve["step"]):
         values = {"seconds" if name == "time" else name: column[at] for name, column in curve.items() if name != "step"}

@@ -1,4 +1,4 @@
-"""Numbers of one run, which reports, figures and tables compare."""
+"""Numbers that reports, figures and tables derive from a run."""
 
 import math
 
@@ -19,14 +19,15 @@ def is_virtual(run: Run) -> bool:
 
 
 def epochs(run: Run) -> float:
-    """Return the passes over the training data, all ranks together; NaN if the length of the data is not known."""
+    """Return the number of passes over the training data of all ranks together; NaN if the number of training samples
+    is not known."""
     return samples(run) / (run.attributes.get("train_samples") or math.nan)
 
 
 def snapshot_at_target(run: Run) -> int | None:
     """Return the first snapshot whose averaged model reaches the target of the run's metric.
 
-    None if no snapshot does, and for a run that diverged, before or after it.
+    Returns None if no snapshot reaches the target, and for any run that diverged.
     """
     if run.attributes["ended"] == Ended.DIVERGED:
         return None
@@ -40,16 +41,16 @@ def time_to_target(run: Run) -> float:
 
 
 def samples_to_target(run: Run) -> float:
-    """Return the samples of all ranks to the target; NaN if it was not reached."""
+    """Return the number of samples of all ranks until the target was reached; NaN if it was not reached."""
     return math.nan if (at := snapshot_at_target(run)) is None else float(run.curve["samples"][at])
 
 
 def crossing(run: Run, column: str) -> float | None:
     """Return the value of a column of the curve at the point where the averaged model reaches the target.
 
-    The value is interpolated linearly between the last snapshot before the target and the first snapshot that reaches
-    it. If the first snapshot of all reaches the target, the value at this snapshot is returned, an upper bound
-    (`crosses_before_first`). None if the target was not reached, as `snapshot_at_target` defines it.
+    The value is interpolated linearly between the first snapshot that reaches the target and the snapshot before. If
+    already the run's first snapshot reaches the target, its value is returned, which is an upper bound
+    (`crosses_before_first`). Returns None if the target was not reached, as `snapshot_at_target` defines it.
     """
     if (at := snapshot_at_target(run)) is None:
         return None
@@ -60,7 +61,8 @@ def crossing(run: Run, column: str) -> float | None:
 
 
 def crosses_before_first(run: Run) -> bool:
-    """Return whether the first snapshot of the averaged model reaches the target already: the crossing may be earlier.
+    """Return whether already the first snapshot of the averaged model reaches the target, so that the crossing may have
+    been earlier.
 
     A crossing at time 0, before any training, is exact.
     """
@@ -98,10 +100,10 @@ def other_seconds(run: Run) -> float:
 
 
 def seconds_per_step(run: Run) -> float:
-    """Return n / (steps per second of all ranks) while they train: the mean time of a step of all ranks [s].
+    """Return the mean time [s] of a step: the number of ranks that train, divided by their steps per second together.
 
-    Only the times of the ranks' steps count, because the end of the curve includes messages that are drained after
-    them. Returns NaN if no rank has taken a step.
+    Only time within steps counts, because the time of the whole run includes receiving the last messages after the
+    steps. Returns NaN if no rank has taken a step.
     """
     trains = _trains(run)
     steps, seconds = run.ranks["steps"][trains], sum(run.ranks[f"{name}_seconds"][trains] for name in PARTS)
@@ -111,30 +113,32 @@ def seconds_per_step(run: Run) -> float:
 
 
 def _trains(run: Run) -> np.ndarray:
-    """Return which ranks have taken steps: other ranks serve, or were lost. All ranks, if none has."""
+    """Return a mask of the ranks that have taken steps; ranks without steps serve or were lost. If no rank has taken a
+    step, return all ranks."""
     trains = run.ranks["steps"] > 0
     return trains if trains.any() else ~trains
 
 
 def best(run: Run) -> float:
-    """Return the best value of the run's metric that the averaged model had; NaN if none was measured."""
+    """Return the best value of the run's metric that the averaged model had at a snapshot or at the end; NaN if no
+    value was measured."""
     return metric_of(run).best_of([*values_of(run), final_of(run)])
 
 
 def samples_per_second(run: Run) -> float:
-    """Return the samples of all ranks per second, up to the last snapshot."""
+    """Return the number of samples per second of all ranks together, up to the last snapshot."""
     time = run.curve["time"]
     return float(run.curve["samples"][-1] / time[-1]) if time.size and time[-1] > 0 else math.nan
 
 
 def waiting_share(run: Run) -> float:
-    """Return the share of waiting in the ranks' time, a fraction."""
+    """Return the share of waiting in the time of the ranks' steps, as a fraction from 0 to 1."""
     split = time_split(run)
     return split["wait"] / total if (total := sum(split.values())) else math.nan
 
 
 def last_value(run: Run, name: str) -> float:
-    """Return the last known value of a column of the curve; NaN if there is none."""
+    """Return the last value of a column of the curve that is not NaN; NaN if no value is known."""
     values = run.curve.get(name)
     is_curve = values is not None and values.ndim == 1 and values.dtype.kind in "biuf"
     known = known_values(values) if is_curve else []
@@ -147,17 +151,18 @@ def final_consensus(run: Run) -> float:
 
 
 def bytes_sent(run: Run) -> float:
-    """Return the payload of all ranks in bytes."""
+    """Return the payload that all ranks together have sent, in bytes."""
     return float(run.traffic["sent"].sum())
 
 
 def bytes_sent_once(run: Run) -> float:
-    """Return the payload of all ranks in bytes, with a multicast counted once."""
+    """Return the payload that all ranks together have sent, in bytes, in which a multicast counts once."""
     return float(run.traffic["sent_once"].sum())
 
 
 def median_staleness(values: np.ndarray, counts: np.ndarray) -> float:
-    """Return the median of ``values`` (ascending), each taken ``counts`` times; NaN if there are none."""
+    """Return the median of ``values`` (ascending), of which value k occurs ``counts[k]`` times; NaN if all counts are
+    0."""
     up_to = counts.cumsum(dtype=float)
     total = up_to[-1] if up_to.size else 0
     if not total:
@@ -167,9 +172,9 @@ def median_staleness(values: np.ndarray, counts: np.ndarray) -> float:
 
 
 def samples(run: Run) -> float:
-    """Return the samples that all ranks have trained on.
+    """Return the number of samples that all ranks together have trained on.
 
-    The rows of lost ranks are 0; the end of the curve includes their samples, as the run itself did.
+    Lost ranks have 0 samples in ``run.ranks``, but the curve includes their samples, so the larger of both sums counts.
     """
     last = run.curve["samples"][-1] if run.curve["samples"].size else 0
     return float(max(run.ranks["samples"].sum(), last))

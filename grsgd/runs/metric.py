@@ -1,4 +1,4 @@
-"""Metric of a model's quality on test data: its name, its unit, and whether higher or lower values are better."""
+"""Metrics by which models are tested: name, unit, and whether higher or lower values are better."""
 
 import math
 import re
@@ -13,27 +13,28 @@ from grsgd.text import printable
 
 
 class Metric(NamedTuple):
-    """Metric of models, such as accuracy. In run files and in Python its values are plain numbers."""
+    """Metric by which models are tested, such as accuracy. Its values are plain numbers in run files and in Python."""
 
     name: str
-    """Name in lower case, with ``_`` between words: the curve's column is ``test_NAME``."""
+    """Name in lower case, with ``_`` between words. The column of the curve is called ``test_NAME``."""
     unit: str = ""
     """Unit such as "m". The unit "%" means a fraction of 1 that is shown in per cent."""
     higher_is_better: bool = False
 
     @property
     def column(self) -> str:
-        """Column of the curve for the averaged model; with ``_min`` and ``_max`` the columns for single replicas."""
+        """Name of the curve's column for the averaged model. Columns with ``_min`` and ``_max`` at the end are for the
+        worst and best single replica."""
         return f"test_{self.name}"
 
     @property
     def final(self) -> str:
-        """Attribute of a run with the value of its final model."""
+        """Name of the run file's attribute with the value of the final model."""
         return f"final_test_{self.name}"
 
     @property
     def best(self) -> str:
-        """Attribute of a run with the value of the model that was saved as its best."""
+        """Name of the run file's attribute with the value of the model that was saved as the best."""
         return f"best_test_{self.name}"
 
     @property
@@ -46,12 +47,12 @@ class Metric(NamedTuple):
 
     @property
     def factor(self) -> float:
-        """Factor by which shown values are multiplied."""
+        """Factor by which values are multiplied when they are shown: 100 for per cent, else 1."""
         return 100.0 if self.unit == "%" else 1.0
 
     @property
     def in_unit(self) -> str:
-        """Unit in brackets, for titles and axes; empty if there is none."""
+        """Unit in brackets, for titles and axes; empty if the metric has no unit."""
         return f" [{printable(self.unit, 20)}]" if self.unit else ""
 
     def number(self, value: float) -> str:
@@ -63,7 +64,8 @@ class Metric(NamedTuple):
         return printable(f"{self.number(value)} {self.unit}".rstrip())
 
     def chosen(self, value: float) -> str:
-        """Return a chosen value, such as a target, as text: a percentage, or the metric's name and the value."""
+        """Return a value that the user has chosen, such as a target, as text: a percentage, or the metric's name and
+        the value."""
         name = "" if self.unit == "%" else f"{self.words} "
         return printable(f"{name}{self.factor * value:g} {self.unit}".rstrip())
 
@@ -73,7 +75,7 @@ class Metric(NamedTuple):
         return f"{text} {self.title}" if self.unit == "%" else f"{self.title} {text}"
 
     def is_reached(self, values, target: float):
-        """Return whether values are as good as the target, or better; False for values that are not known."""
+        """Return for each of ``values`` whether it is at least as good as the target; False for NaN."""
         return values >= target if self.higher_is_better else values <= target
 
     def units(self) -> dict[str, tuple[str, str]]:
@@ -95,7 +97,7 @@ ACCURACY = Metric("accuracy", "%", higher_is_better=True)
 
 
 def check_metric(metric):
-    """Raise ConfigError for an object that is no `Metric`, or whose name could not be a column's name."""
+    """Raise ConfigError if ``metric`` is no `Metric`, or if its name cannot be the name of a column."""
     if not isinstance(metric, Metric):
         raise ConfigError(f"metric = {metric!r}: must be a grsgd.Metric")
     if not (isinstance(metric.name, str) and re.fullmatch(r"[a-z0-9_]+", metric.name)):
@@ -105,7 +107,8 @@ def check_metric(metric):
 
 
 def attributes_of(metric: Metric, target: float | None) -> dict:
-    """Return the attributes of a run file for its metric and the target; for accuracy only the target."""
+    """Return the attributes of a run file that record the metric and the target. For accuracy only the target is
+    recorded."""
     if metric == ACCURACY:
         return {"target_accuracy": target}
     return {
@@ -117,7 +120,7 @@ def attributes_of(metric: Metric, target: float | None) -> dict:
 
 
 def metric_in(attributes: dict) -> Metric:
-    """Return the metric in the attributes of a run file; accuracy if they name none."""
+    """Return the metric that the attributes of a run file record; accuracy if they record none."""
     if attributes.get("metric") is None:
         return ACCURACY
     return Metric(
@@ -136,8 +139,8 @@ def metrics_of(runs) -> list[Metric]:
 
 
 def values_of(run: Run, end: str = "") -> np.ndarray:
-    """Return the metric at each snapshot, [s], NaN if it was not measured. ``end`` "_min" or "_max" selects single
-    replicas."""
+    """Return the metric's value at each snapshot, an array [snapshots]; NaN if it was not measured. With ``end`` "_min"
+    or "_max" return the worst or best single replica's value."""
     values, time = run.curve.get(metric_of(run).column + end), run.curve["time"]
     is_curve = values is not None and values.shape == time.shape and values.dtype.kind in "biuf"
     return values.astype(float) if is_curve else np.full(len(time), math.nan)
@@ -149,7 +152,7 @@ def final_of(run: Run) -> float:
 
 
 def target_of(run: Run) -> float:
-    """Return the value of the metric that is to be reached; NaN if there is none."""
+    """Return the value of the metric that the run should reach; NaN if no target was given."""
     name = "target_accuracy" if metric_of(run) == ACCURACY else "target"
     target = run.attributes.get(name)
     return math.nan if target is None else target

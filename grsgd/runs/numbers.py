@@ -9,7 +9,7 @@ UNKNOWN = "—"
 
 
 def number(value: float) -> str:
-    """Return a number with three digits or more: 0.12, 12.3, 1234."""
+    """Return a number with two decimals below 10, one below 1000, and none above: 0.12, 12.3, 1234."""
     return f"{value:.{0 if value >= 1000 else 1 if value >= 10 else 2}f}"
 
 
@@ -50,7 +50,8 @@ def known_values(values: Sequence[float]) -> list[float]:
 
 
 def median_and_range(values: Sequence[float], text: Callable[[float], str]) -> str:
-    """Return one value, or the median and range of several; unknown values are left out but counted."""
+    """Return the text of one value, or of the median and range of several values. If some values are unknown, the text
+    says how many are known."""
     known = known_values(values)
     if not known:
         return UNKNOWN

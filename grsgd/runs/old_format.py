@@ -1,17 +1,18 @@
-"""Run files of format 1, which recorded less about the algorithm: this module holds all knowledge of its options."""
+"""Conversion of run files of format 1, in which attributes about the algorithm are missing; they are derived from its
+options."""
 
 import tomllib
 
 from grsgd.runs.ending import end_attributes
 
 LABELLED = ("strategy", "scheme")
-"""Options of ``[algorithm]`` that belonged to the algorithm's name."""
+"""Options of ``[algorithm]`` whose values are part of the run's label."""
 COMPARED = {"mode": "pair", "centre": "server", "rho": 1}
-"""Options of ``[algorithm]`` that decide the messages of an exchange or the data of a rank, with their defaults."""
+"""Options of ``[algorithm]``, with their defaults, that must be equal before the bytes of two runs can be compared."""
 
 
 RENAMED = {"progress": "progress_mode"}
-"""Attributes that have another name now."""
+"""Old names of attributes, each with its new name."""
 
 
 def from_format_1(attributes: dict) -> dict:

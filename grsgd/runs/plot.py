@@ -1,4 +1,4 @@
-"""Runs as one figure: their curves, and bars of bytes sent and parts of the time."""
+"""Figure of several runs: curves above, and below them bars of bytes sent and parts of the time."""
 
 import io
 import math
@@ -25,15 +25,17 @@ from grsgd.runs.several import load_runs
 SUFFIXES = (".png", ".pdf", ".svg")
 """File types that ``plot`` writes."""
 WIDTH, NARROW = 11.0, 6.0
-"""Width of a figure in inches, and of a figure with a single column of curves and no bars."""
+"""Width in inches of a figure, and of a narrow figure, which has only one column of curves and no bars."""
 PANEL_HEIGHT = 3.6
 """Height of a row of curves in inches."""
 CURVES_TO_BARS = 0.75
-"""Least height of the curves, as a multiple of the bars' height, so that many bars leave room for curves."""
+"""Smallest height of the curves as a multiple of the bars' height, so that many bars do not make the curves too
+small."""
 MANY = 8
-"""Number of series above which names are printed smaller."""
+"""Number of series above which names are printed in small letters."""
 COLUMN_WIDTH, COLUMN_FONT = 5.0, 7.5
-"""Largest width in inches of a figure for a column of a paper, and the size of its letters in points."""
+"""Width in inches up to which a figure is taken to be for a column of a paper, and the size of its letters in
+points."""
 
 
 Rows = list[tuple[Quantity, list[Axis]]]
@@ -41,7 +43,7 @@ Rows = list[tuple[Quantity, list[Axis]]]
 
 
 class Look(NamedTuple):
-    """Look of a figure; the fields are parameters of `plot`."""
+    """Options of the look of a figure, which are parameters of `plot`."""
 
     panels: Sequence[str] = ()
     labels: Sequence[str] = ()
@@ -53,7 +55,7 @@ AS_IT_IS = Look()
 
 
 class Drawing(Figure):
-    """Figure that notebooks show by themselves."""
+    """matplotlib figure that notebooks display when it is the value of a cell."""
 
     def _repr_png_(self) -> bytes:
         content = io.BytesIO()
@@ -67,27 +69,28 @@ def plot(
     skip: Callable[[RunFileError], None] | None = None,
     **look,
 ) -> Drawing:
-    """Draw runs, and write the figure to the file ``out``, if it is given, whose suffix is one of ``SUFFIXES``.
+    """Draw runs, and write the figure to the file ``out``, if given. The suffix of ``out`` must be .png, .pdf or .svg.
 
-    Runs that differ only in the seed share one curve and one bar (their median), and one entry of the legend. Simulated
-    times and real times have separate panels.
+    Runs that differ only in the seed are drawn as one curve and one bar, the median, with one entry in the legend.
+    Simulated times and real times have separate panels.
 
     Parameters
     ----------
     runs
-        Runs, or files of runs.
+        Runs (`Run`), or paths of run files.
     skip
-        As for `load_runs`.
+        Function that is called with the error of each file that cannot be read; without it, such an error is raised.
     panels
-        Names of the panels, in order; by default all with content. A ``NAME`` of a metric, of a value that a loop has
-        logged, ``train_loss`` or ``samples`` means two panels, over time and over samples; ``NAME/time`` and
-        ``NAME/samples`` are one of them. ``step``, ``sent`` and ``split`` are bars.
+        Names of the panels, in order; by default all panels for which the runs have data. The name of a metric or of a
+        logged value, ``train_loss`` and ``samples`` stand for two panels each, over time and over samples.
+        ``NAME/time`` and ``NAME/samples`` stand for one of the two. ``step``, ``sent`` and ``split`` are panels of
+        bars.
     labels
         Names of the curves and bars, in the order of the legend.
     title
         Title above the figure.
     size
-        Width and height in inches; by default as large as the content needs.
+        Width and height in inches; by default chosen by the content.
 
     Raises RunFileError for a file that ``load_run`` refuses, another suffix, an unwritable ``out``, and if there is
     nothing to draw; UsageError for unknown panels and a wrong number of labels.
@@ -106,7 +109,7 @@ def plot(
 
 
 def series_of(runs: Sequence[str | os.PathLike | Run], skip: Callable[[RunFileError], None] | None) -> list[Series]:
-    """Return the series of runs, some of which are in files."""
+    """Return the series of the given runs and run files."""
     files = [each for each in runs if not isinstance(each, Run)]
     paths, loaded = load_runs(files, skip) if files or not runs else ([], [])
     given = [each for each in runs if isinstance(each, Run)]
@@ -114,10 +117,10 @@ def series_of(runs: Sequence[str | os.PathLike | Run], skip: Callable[[RunFileEr
 
 
 def draw(series: list[Series], look: Look = AS_IT_IS) -> Drawing:
-    """Draw curves above bars, in two subfigures, so that the names of the bars do not narrow the curves.
+    """Draw curves above bars, in two subfigures, so that long names at the bars do not make the curves narrower.
 
-    Only panels with content are drawn, or the panels in ``look``. Raises RunFileError if there is nothing to draw, and
-    UsageError.
+    The panels that ``look`` names are drawn, or else all panels for which the runs have data. Raises RunFileError if
+    there is nothing to draw, and UsageError.
     """
     series = named(series, look.labels)
     rows, drawn = chosen(series, look.panels)
@@ -143,7 +146,8 @@ def _drawn(series: list[Series], rows: Rows, drawn: list[Bars], look: Look, widt
 
 
 def named(series: list[Series], labels: Sequence[str]) -> list[Series]:
-    """Return the series with new names, if there are any; raises UsageError for a wrong number of names."""
+    """Return the series with ``labels`` as names, or unchanged if ``labels`` is empty. Raises UsageError if the number
+    of labels is wrong."""
     if not labels:
         return series
     if len(labels) != len(series):
@@ -153,8 +157,8 @@ def named(series: list[Series], labels: Sequence[str]) -> list[Series]:
 
 
 def chosen(series: list[Series], panels: Sequence[str]) -> tuple[Rows, list[Bars]]:
-    """Return the rows of curves, each a quantity over some axes, and the panels of bars. Raises UsageError for unknown
-    names."""
+    """Return the rows of curves to draw (each row shows one quantity over some axes), and the panels of bars. Raises
+    UsageError for unknown names of panels."""
     over = [*curves.time_axes(series), curves.samples_axis(series)]
     if not panels:
         rows = [(each, _axes_of(each, over)) for each in curves.quantities(series)]
@@ -177,14 +181,15 @@ def chosen(series: list[Series], panels: Sequence[str]) -> tuple[Rows, list[Bars
 
 
 def _axes_of(quantity: Quantity, over: list[Axis]) -> list[Axis]:
-    """Return the horizontal axes over which ``quantity`` is drawn: axes of runs in which the quantity is known, but not
-    the quantity itself."""
+    """Return the axes of ``over`` for which ``quantity`` is drawn. Axes whose runs lack the quantity are left out, and
+    so is the axis of the quantity itself."""
     axes = [axis for axis in over if quantity.is_known(axis.series)]
     return [axis for axis in axes if axis.name != quantity.name]
 
 
 def _heights(series: list[Series], rows: Rows, drawn: list[Bars], width: float) -> list[float]:
-    """Return the heights in inches of the curves with their legend, and of the bars, if there are any."""
+    """Return a list of the heights in inches of the curves with their legend, and of the bars; a missing part has no
+    entry."""
     per_row = 0.25 + 0.15 * _lines(series, 30) if len(series) <= MANY else 0.15 + 0.12 * _lines(series, 45)
     bars_height = (1.7 if len(drawn) > 2 else 1.2) + per_row * _bar_rows(series)
     entries = [_wrapped(one.name, 60) for one in series] + [""] * 3
@@ -246,17 +251,18 @@ def _name_rows(axes: Axes, series: list[Series]) -> None:
 
 
 def _plain(text: str) -> str:
-    """Return a text in which a dollar sign starts no formula."""
+    """Return a text for matplotlib in which dollar signs are printed, and do not start a formula."""
     return text.replace("$", r"\$")
 
 
 def _wrapped(name: str, width: int) -> str:
-    """Return lines of at most ``width`` letters, with numbers and their nouns together; a dollar starts no formula."""
+    """Return ``name`` broken into lines of at most ``width`` letters, but not between a number and the word after
+    it."""
     return _plain(textwrap.fill(re.sub(r"(\d) ", "\\1\N{NO-BREAK SPACE}", name), width))
 
 
 def _legend_columns(labels: list[str], width: float) -> int:
-    """Return how many columns fit the width: a letter takes about 0.08 inch at 10 points, a line and gaps seven
-    letters."""
+    """Return the number of legend columns that fit into ``width`` inches. A letter of 10 points takes about 0.08 inch;
+    the line sample and the gaps take the room of seven letters."""
     longest = max((len(line) for label in labels for line in label.splitlines()), default=1)
     return max(int(width / (0.008 * rcParams["font.size"])) // (longest + 7), 1)

@@ -1,4 +1,5 @@
-"""Runs as tables: one row per run, or one row per rank; for terminals, documents and programs."""
+"""Tables of runs, with one row per run or, for a single run, one row per rank; as text, Markdown, LaTeX, CSV or
+JSON."""
 
 import csv
 import io
@@ -35,7 +36,7 @@ from grsgd.text import printable
 
 FORMATS = ("text", "md", "csv", "json", "latex")
 WIDTH = 120
-"""Letters per line, except on a terminal."""
+"""Number of letters per line if the output is no terminal."""
 
 
 def report(
@@ -47,17 +48,18 @@ def report(
     width: int = WIDTH,
     skip: Callable[[RunFileError], None] | None = None,
 ) -> str:
-    """Return a table of the runs in the files ``paths``, one row per run in the order given, with a legend below.
+    """Return a table of the runs in the files ``paths``, with one row per run in the given order, and a legend below
+    it.
 
-    ``group``: runs that differ only in the seed share a row. "median" or True shows the median, with the least and
-    greatest value in brackets; "mean" shows the mean, and half of its 95 % interval. ``form``: one of ``FORMATS``;
-    "text" is for terminals, "csv" and "json" give all numbers in full. ``wanted``: names of the columns; by default the
-    columns that suit the runs. ``everything``: whether to show columns that do not fit ``width`` in further tables, for
-    "text" only. ``skip``: see `load_runs`.
+    With ``group`` runs that differ only in the seed share a row: "median" or True shows the median, with the least and
+    greatest value in brackets; "mean" shows the mean and half of its 95 % interval. ``form`` is one of ``FORMATS``;
+    "text" is for terminals, "csv" and "json" have unrounded numbers. ``wanted`` has the names of the columns; by
+    default they are chosen by the content of the runs. With ``everything`` and "text", columns that do not fit into
+    ``width`` letters follow in further tables. ``skip`` is called with the error of each file that cannot be read.
 
-    For a single file, text and Markdown have two more tables, if no columns were asked for: the ranks, and the busiest
-    cables of a simulated network. Raises RunFileError for a file that ``load_run`` refuses, and UsageError for unknown
-    columns.
+    For a single file, and without ``wanted``, text and Markdown have two more tables: one of the ranks, and one of the
+    busiest cables of a simulated network. Raises RunFileError for a file that ``load_run`` refuses, and UsageError for
+    unknown columns.
     """
     paths, runs = load_runs(paths, skip)
     groups = by_experiment(runs) if group else [[i] for i in range(len(runs))]
@@ -124,7 +126,8 @@ def _text(
 
 
 def _tells(column: AnyColumn, columns: Sequence[AnyColumn], runs: list[Run]) -> bool:
-    """Return whether a column says anything: "target not reached by any run" does, if models were tested."""
+    """Return whether a column has anything to say. An empty column of the time to the target has, if models were
+    tested: no run reached the target."""
     if column.name == "to_target":
         return any(other.name.startswith("best") and other.is_known(runs) for other in columns)
     return column.is_known(runs)
@@ -137,8 +140,8 @@ def _laid_out(
 
 
 def _for_terminal(runs: list[Run]) -> list[AnyColumn]:
-    """Return the columns for a terminal. Values that all runs have in common are no columns but stand above the table,
-    and reasons of early ends stand below the table."""
+    """Return the columns for a terminal. Values that are the same for all runs have no column, because they are printed
+    above the table; reasons of early ends are printed below it."""
     columns = available.all_columns(runs)
     shown = [column for column in shown_by_default(runs) if column.name != "reason"]
     if len({data_and_model(run) for run in runs}) == 1:
@@ -147,7 +150,7 @@ def _for_terminal(runs: list[Run]) -> list[AnyColumn]:
 
 
 def _common(runs: list[Run]) -> str:
-    """Return the facts that are the same for all runs, in a line."""
+    """Return one line with the facts that are the same for all runs."""
     facts = (data_and_model, ranks_of, _batch, lambda run: f"seed {run.attributes['seed']}", _clock)
     found = [{fact(run) for run in runs} for fact in facts]
     return ", ".join(one.pop() for one in found if len(one) == 1 and not one & {"", UNKNOWN})
@@ -188,7 +191,8 @@ def _text_columns(
 
 
 def _legend(columns: Sequence[AnyColumn], rows: list[list[Run]], width: int, spread: Spread) -> str:
-    """Return the meanings of the columns, with units only if two columns differ only in the unit."""
+    """Return a text with the meaning of each column. Titles are without units, unless two columns differ only in the
+    unit."""
     stems = [column.title.split(" [")[0] for column in columns]
     titles = [column.title if stems.count(stem) > 1 else stem for column, stem in zip(columns, stems, strict=True)]
     meanings = [f"{title}: {column.meaning}" for title, column in zip(titles, columns, strict=True) if column.meaning]
@@ -202,8 +206,8 @@ def _legend(columns: Sequence[AnyColumn], rows: list[list[Run]], width: int, spr
 
 
 def _savings(labels: list[str], rows: list[list[Run]]) -> list[str]:
-    """Return lines on the savings and costs of adaptive communication, against each row of the same algorithm without
-    it."""
+    """Return lines on what adaptive communication saves and costs. Each adaptive run is compared with each row of the
+    same algorithm without adaptive communication."""
     lines = []
     for label, runs in zip(labels, rows, strict=True):
         for other_label, others in zip(labels, rows, strict=True):
@@ -244,7 +248,7 @@ FACTS = (
     *("algorithm", "label", "ranks", "seed", "clock", "dataset", "model", "batch_size"),
     *("target_accuracy", "metric", "target"),
 )
-"""Attributes that each record has."""
+"""Attributes of the run file that are in each row of CSV and JSON."""
 
 
 def _records(
@@ -254,7 +258,8 @@ def _records(
     wanted: list[AnyColumn] | None,
     spread: Spread | Literal[False],
 ) -> list[dict]:
-    """Return a dict per row, with full numbers, None if unknown, and the same keys in all; ``spread`` is of groups."""
+    """Return a dict per row for CSV and JSON, all with the same keys. Numbers are not rounded, and unknown numbers are
+    None. ``spread`` summarises the runs of a row; it is False if each row is one run."""
     runs = [run for row in rows for run in row]
     columns = [column for column in available.all_columns(runs).values() if column.name != "data"]
     keys = [Key(key) for key in differing([row[0] for row in rows])]

@@ -1,4 +1,4 @@
-"""Result of a run, in one line."""
+"""Result of a run as one line of text."""
 
 import math
 
@@ -8,9 +8,9 @@ from grsgd.runs.numbers import human_bytes, number
 from grsgd.runs.run_file import Run
 
 FAR_POINTS = 10.0
-"""Percentage points by which a final value is far worse than the best."""
+"""Number of percentage points from which on a final value counts as far worse than the best value."""
 FAR_PART = 1 / 3
-"""Difference, as a part of the larger value, by which a value without per cent is far worse than the best."""
+"""The same for values that are not in per cent: the difference as a part of the larger value."""
 
 
 def result_line(run: Run) -> str:
@@ -31,9 +31,10 @@ def result_line(run: Run) -> str:
 
 
 def far_below_best(metric: Metric, final: float, best: float) -> list[str]:
-    """Return a text on how much worse the final value is than the run's best value, if it is far worse.
+    """Return a list with a text on how much worse the final value is than the run's best value; an empty list if it is
+    not far worse.
 
-    Training has then become unstable.
+    A far worse final value shows that training has become unstable.
     """
     gap = abs(final - best)
     if not metric.is_better(best, final):

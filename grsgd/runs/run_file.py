@@ -29,9 +29,9 @@ from grsgd.text import printable
 class Run:
     """Training run of n ranks with s snapshots.
 
-    - ``attributes``: str, int, float, bool or lists of these; the names in ``ATTRIBUTES`` are required. None means not
-      known and is not stored. ``final_test_accuracy`` (a fraction of 1), or ``final_test_`` and the name of the run's
-      metric, is NaN if not known.
+    - ``attributes``: str, int, float, bool or lists of these; the names in ``ATTRIBUTES`` are required. An attribute
+      that is None is not known, and is not written to the file. ``final_test_accuracy`` (a fraction of 1), or
+      ``final_test_`` and the name of the run's metric, is NaN if not known.
     - ``curve``: arrays [s], one value per snapshot: int64 for ``step`` and ``samples``, else float64, NaN if not
       measured.
     - ``ranks``: arrays [n], one value per rank: int64 for ``steps`` and ``samples``, else float64, in seconds.
@@ -67,7 +67,7 @@ class Run:
         return frame(self, which)
 
     def plot(self):
-        """Return the figure that ``grsgd plot`` draws of the run, a matplotlib.figure.Figure; notebooks show it."""
+        """Return the figure that ``grsgd plot`` draws of the run, a matplotlib.figure.Figure that notebooks display."""
         from grsgd.runs.views import figure
 
         return figure(self)
@@ -84,7 +84,7 @@ class Run:
 
 
 def save_run(path: str | os.PathLike, run: Run) -> None:
-    """Write ``run`` to ``path``, as a whole or not at all: an existing file stays until the new one is complete.
+    """Write ``run`` to the file ``path``. An existing file is replaced only when the new file is complete.
 
     HDF5 builds the file in memory, because it would end the process on a full disk. Raises RunFileError if a required
     name of ``run`` is missing or does not fit, or if the file cannot be written.
@@ -107,7 +107,7 @@ def check_content(path: str | os.PathLike, attributes: dict) -> None:
 
     The attributes are written into memory with the code of `save_run`, and read back.
 
-    Raises RunFileError that names ``path``, and the attribute that HDF5 cannot hold, or would change.
+    Raises RunFileError, which names ``path``, for an attribute that HDF5 cannot hold or would change.
     """
     attributes = {name: plain(value) for name, value in attributes.items() if value is not None}
     with naming(path):
@@ -137,18 +137,19 @@ def why_unfit(name: str, array: np.ndarray, unit: tuple[str, str] = ("1", "")) -
 def check_writable(path: str | os.PathLike, size: int = 0) -> None:
     """Check before training whether ``save_run`` can write ``path``; an existing file stays unchanged.
 
-    ``size`` is about the number of bytes of the file. Leftovers of killed processes next to it are removed.
+    ``size`` is the approximate number of bytes of the file. Temporary files that killed processes have left in the same
+    folder are removed.
 
     Raises RunFileError if the file cannot be written.
     """
     with naming(path):
         target = target_of(path)
-        # Only trying gives the answer: permission bits say nothing about root, quotas or read-only file systems.
+        # Writing is tried, because permission bits say nothing about root, quotas and read-only file systems.
         if target.exists():
             open(target, "r+b").close()
             check_replaceable(target)
             with suppress(OSError, ValueError):
-                try_reading(target)  # tried now, because the end of the run asks how the old run has ended
+                try_reading(target)  # the end of the run will read this old file
         with temporary_beside(target) as temporary:
             with open(temporary, "xb") as file:
                 os.posix_fallocate(file.fileno(), 0, min(max(size, 1), MAX_TRIED_BYTES))
@@ -157,7 +158,8 @@ def check_writable(path: str | os.PathLike, size: int = 0) -> None:
 
 
 _seen: dict[Path, tuple[int, int] | None] = {}
-"""Files that this process is about to write, with their stamps when it last saw or wrote them."""
+"""Files that this process will write, each with its `stamp` at the time at which this process last checked or wrote
+it."""
 
 
 def was_replaced(path: str | os.PathLike) -> bool:
@@ -168,14 +170,15 @@ def was_replaced(path: str | os.PathLike) -> bool:
 
 
 def load_run(path: str | os.PathLike) -> Run:
-    """Read a run file: numpy arrays of the shapes and dtypes named at ``Run``, attributes as plain Python values.
+    """Read a run file. The run's arrays are NumPy arrays with the shapes and dtypes that `Run` lists, and its
+    attributes are plain Python values.
 
-    Raises RunFileError if the file is missing, not HDF5, truncated, not a run file or of a newer format. Also refuses
-    features of HDF5 that run files never need, such as data in other files (``hdf5``).
+    Raises RunFileError if the file is missing, damaged, no run file, or of a newer format. Also raises RunFileError if
+    the file uses features of HDF5 that run files never need, such as data in other files (`grsgd.runs.hdf5`).
     """
     with naming(path):
         target = target_of(path)
-        open(target, "rb").close()  # open() has plainer errors than h5py
+        open(target, "rb").close()  # errors of open() are easier to understand than h5py's
         if not h5py.is_hdf5(target):
             raise ValueError("not an HDF5 file")
         try_reading(target)
@@ -190,22 +193,24 @@ def load_run(path: str | os.PathLike) -> Run:
 
 
 MAX_TRIED_BYTES = 2**28
-"""Number of bytes that are written, at most, to find out before training whether the disk has room for the run file."""
+"""Largest number of bytes that are reserved before training to find out whether the disk has room for the run file."""
 
 
 # ---- between a Run and an open file
 
 LIBVER = "v108"
-"""Files of HDF5 1.8 and later may have attributes of more than 64 KiB, as for the hosts of many ranks."""
+"""Version of the HDF5 file format. From 1.8 on attributes may be larger than 64 KiB, such as the host names of many
+ranks."""
 
 
 def _in_memory() -> h5py.File:
-    """Return a new file that is only in memory, under a name that no other file of this process has."""
+    """Return a new HDF5 file that is only in memory; its name is random, because names must be unique in a process."""
     return h5py.File(secrets.token_hex(), "w", libver=LIBVER, driver="core", backing_store=False)
 
 
 def _as_written(run: Run) -> Run:
-    """Return the run as it is written: checked, and without the datasets that were not measured."""
+    """Return the run as it is written: with checked and converted content, and without optional datasets that were not
+    measured."""
     checked = _checked(run)
     for group in LAYOUT:
         given, arrays = getattr(run, group), getattr(checked, group)
@@ -273,7 +278,8 @@ NOT_TEXT = re.compile(r"\\x00|\\ud[89a-f]")
 
 
 def _storable(value):
-    """Return lists of text as variable-length UTF-8; h5py does so by itself only for a single str."""
+    """Return lists of text as arrays of variable-length UTF-8 strings, as which h5py by itself writes only a single
+    str."""
     return np.asarray(value, h5py.string_dtype()) if np.asarray(value).dtype.kind == "U" else value
 
 
@@ -281,7 +287,8 @@ def _storable(value):
 
 
 def _checked(run: Run) -> Run:
-    """Return the run with plain attributes, arrays of the dtypes of ``LAYOUT``, and its optional datasets filled in."""
+    """Return the run with attributes as plain Python values, arrays with the dtypes of ``LAYOUT``, and missing optional
+    datasets filled in. Raises ValueError for wrong content."""
     attributes = {name: plain(value) for name, value in run.attributes.items() if name != "format"}
     final = f"final_test_{attributes.get('metric') or 'accuracy'}"
     attributes.setdefault(final, math.nan)

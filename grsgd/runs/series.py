@@ -1,4 +1,4 @@
-"""Series of a figure: the runs of one experiment, drawn with one colour, line and marker."""
+"""Series of a figure: the runs of one experiment, which are drawn with the same colour, line style and marker."""
 
 import os
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "h", "d")
 
 
 def style(index: int) -> dict:
-    """Return matplotlib's style of curve number ``index``; dozens of numbers have different styles."""
+    """Return the matplotlib style of curve number ``index``; dozens of curves have different styles."""
     return {
         "color": COLOURS[index % len(COLOURS)],
         "linestyle": LINES[(index + index // len(COLOURS)) % len(LINES)],

@@ -1,4 +1,4 @@
-"""Configurations of runs, key by key: the keys in which several differ, and their values."""
+"""Configurations of runs as keys with values, and the keys in which the configurations of several runs differ."""
 
 import json
 import tomllib
@@ -8,9 +8,9 @@ from grsgd.runs.run_file import Run
 from grsgd.text import printable
 
 MAX_KEYS = 4
-"""Largest number of keys in a name."""
+"""Largest number of keys whose values are part of a run's name in reports."""
 MAX_LETTERS = 40
-"""Largest number of letters of a value in a name."""
+"""Largest number of letters of a value that is part of a run's name."""
 
 
 OF_LOOPS = {
@@ -23,25 +23,27 @@ OF_LOOPS = {
     "config.epochs": "train.epochs",
     "config.steps": "train.steps",
 }
-"""Keys under which own loops keep a value, and keys under which `grsgd train` has the same value."""
+"""Keys under which a recorded user's own loop keeps a value, each with the key of `grsgd train` that means the same."""
 WHERE = ("network", "compute", "device")
-"""Attributes of a run file that say where a run took place; they count as keys of its configuration."""
+"""Attributes of a run file that say on which machine a run took place. They are treated as keys of the
+configuration."""
 
 
 def settings(run: Run) -> dict[str, object]:
-    """Return the keys of a run's configuration with their values, in order, with sections before a dot and without the
-    seed, and the attributes in `WHERE`. The keys are missing if the configuration is no valid TOML."""
+    """Return the keys of a run's configuration with their values, in order, and the attributes in `WHERE`. A key has
+    its section before a dot; the seed is left out. Returns only the attributes if the configuration is no valid
+    TOML."""
     where = {name: run.attributes[name] for name in WHERE if run.attributes.get(name) not in (None, "meta")}
     try:
         table = tomllib.loads(run.attributes["config"])
         known = {OF_LOOPS.get(key, key): value for key, value in flattened(table)}
         return {key: value for key, value in known.items() if key.rpartition(".")[2] != "seed"} | where
-    except (ValueError, RecursionError):  # ValueError also for whole numbers of thousands of digits
+    except (ValueError, RecursionError):  # ValueError also for whole numbers with thousands of digits
         return where
 
 
 def flattened(table: Mapping, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the keys of nested tables with their values, with sections before a dot."""
+    """Yield the keys of nested tables with their values; a key in a table has the table's name and a dot in front."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from flattened(value, f"{prefix}{key}.")
@@ -59,7 +61,7 @@ def differing(runs: Sequence[Run]) -> list[str]:
 def distinguishing(runs: Sequence[Run]) -> list[str]:
     """Return as few keys as possible that tell the configurations of runs apart, in order, and at most `MAX_KEYS`.
 
-    A key that only repeats the keys before it is left out. The keys may not tell all runs apart.
+    A key is left out if it tells no more runs apart than the keys before it. Some runs may still not be told apart.
     """
     known, chosen = [settings(run) for run in runs], []
     kinds = 1
@@ -89,7 +91,7 @@ def text(value: object) -> str:
 
 
 def _short(key: str) -> str:
-    """Return the last word of a key; if it is the number of a rank, with the word before."""
+    """Return the last word of a key. If it is the number of a rank, return it with the word before."""
     *_, before, last = f".{key}".split(".")
     return f"{before}.{last}" if last.isdigit() else last
 

@@ -1,4 +1,5 @@
-"""Several runs: read from their files, named so that they can be told apart, and grouped by experiment."""
+"""Functions on several runs: reading them from files, naming them so that names differ, and grouping them by
+experiment."""
 
 import hashlib
 import os
@@ -17,7 +18,7 @@ DIGESTS = tuple(
     f"{what}_sha256"
     for what in ("algorithm", "model_code", "data_code", "task_code", "schedule_code", "optimizer_code")
 )
-"""Attributes with the digests of files that a run uses."""
+"""Attributes of a run file with the digests of the user's own code that the run used."""
 
 
 def load_runs(
@@ -25,10 +26,11 @@ def load_runs(
 ) -> tuple[list[str | os.PathLike], list[Run]]:
     """Read run files; return the paths of the readable files, and their runs.
 
-    A file with the same content as an earlier one is left out, with a line on stderr: a copy is no other run.
+    A file with the same content as an earlier file is left out, with a line on stderr, because a copy is not another
+    run.
 
-    ``skip`` receives the error of each file that cannot be read. Raises RunFileError if ``skip`` is not given, and if
-    no file is left.
+    ``skip`` receives the error of each file that cannot be read. Without ``skip`` the error, a RunFileError, is raised.
+    It is also raised if no file can be read.
     """
     if not paths:
         raise RunFileError("no run files given")
@@ -63,8 +65,8 @@ def _digest(path: str | os.PathLike) -> bytes:
 
 
 def names(paths: Sequence[str | os.PathLike], runs: Sequence[Run], short: bool = False) -> list[str]:
-    """Return names of the runs: label, ranks and clock; if these are alike, also the keys in which the configurations
-    differ; then the seed or the file.
+    """Return a name for each run: label, number of ranks and clock. If runs have the same name, it is extended by the
+    keys in which their configurations differ, and then by the seed or the file.
 
     ``short`` leaves out the number of ranks and the clock if these are the same for all runs.
     """
@@ -112,7 +114,7 @@ def _clock(run: Run) -> str:
 
 
 def seeds_of(runs: Sequence[Run]) -> str:
-    """Return words such as "3 seeds", or "4 runs of 3 seeds" if several runs have the same seed; return "" for a single
+    """Return a text such as "3 seeds", or "4 runs of 3 seeds" if some runs have the same seed. Return "" for a single
     run."""
     seeds = len({run.attributes["seed"] for run in runs})
     if len(runs) == 1:
@@ -128,7 +130,8 @@ def ranks_of(run: Run) -> str:
 
 
 def by_experiment(runs: Sequence[Run]) -> list[list[int]]:
-    """Return groups of indices of runs that differ only in the seed, in the order of each group's first run."""
+    """Return groups of runs that differ only in the seed. A group is a list of positions in ``runs``; groups are in the
+    order of their first runs."""
     groups: dict[tuple, list[int]] = {}
     for i, run in enumerate(runs):
         names = ("algorithm", *DIGESTS, "ranks", "dataset", "model", "clock", "timing_only")

@@ -1,4 +1,4 @@
-"""Summaries of the runs of one experiment: their median and range, or their mean and its interval."""
+"""Summaries of a number over the runs of one experiment: the median and range, or the mean and its 95 % interval."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ import numpy as np
 from grsgd.runs.numbers import UNKNOWN, known_values, median_and_range
 
 Values = Sequence[tuple[object, float]]
-"""Seed and number of each run; the number is NaN if it is not known."""
+"""Pairs (seed, number) of the runs; the number is NaN if it is not known."""
 EXACT_QUANTILES = {1: 12.706205, 2: 4.302653, 3: 3.182446, 4: 2.776445, 5: 2.570582, 6: 2.446912}
 """Quantiles of Student's t distribution at 0.975, for few degrees of freedom, where the expansion is inexact."""
 NORMAL_QUANTILE = 1.959964
@@ -34,7 +34,7 @@ class MedianAndRange:
 class MeanAndInterval:
     """Summary by the mean over the seeds, with half of its 95 % interval, by Student's t distribution.
 
-    Runs of one seed are no independent samples, so only their mean counts.
+    Runs with the same seed are not independent samples, so their mean counts as one value.
     """
 
     note = "mean ± half of its 95 % interval, by Student's t over the seeds"

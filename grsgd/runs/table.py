@@ -1,4 +1,4 @@
-"""Tables of text: as wide as a terminal, in Markdown and in LaTeX. The first column names the rows."""
+"""Tables of text for terminals, in Markdown and in LaTeX. The first column has the names of the rows."""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from grsgd.text import printable
 GAP = 2
 """Number of spaces between two columns."""
 LEAST_NAME = 12
-"""Letters of a row's name that are shown on the narrowest terminal."""
+"""Smallest number of letters to which the names of rows are shortened."""
 
 
 class TextColumn(NamedTuple):
@@ -49,9 +49,9 @@ def latex(columns: Sequence[TextColumn]) -> str:
 
 
 def fitted(columns: Sequence[TextColumn], width: int, by_importance: Sequence[str]) -> tuple[str, list[str]]:
-    """Return a table of at most ``width`` letters, and the names of the columns that do not fit.
+    """Return a table whose lines have at most ``width`` letters, and the names of the columns that were left out.
 
-    ``by_importance`` has names of columns, of which the last give way first.
+    ``by_importance`` has the names of the columns, the most important first; the last are left out first.
     """
     rows, *others = _short(columns, width)
     room, kept = width - rows.width, set()
@@ -64,7 +64,7 @@ def fitted(columns: Sequence[TextColumn], width: int, by_importance: Sequence[st
 
 
 def stacked(columns: Sequence[TextColumn], width: int) -> str:
-    """Return all columns as tables one below the other, as many as ``width`` needs."""
+    """Return all columns in several tables, one below the other, whose lines have at most ``width`` letters."""
     rows, *others = _short(columns, width)
     tables = [[rows]]
     for column in others:
@@ -76,8 +76,8 @@ def stacked(columns: Sequence[TextColumn], width: int) -> str:
 
 
 def _short(columns: Sequence[TextColumn], width: int) -> list[TextColumn]:
-    """Return the columns with one line per cell; names leave half of the width to the others, and words are cut to
-    fit."""
+    """Return the columns with cells of one line that are shortened to fit. The names of the rows take at most half of
+    ``width``."""
     rows, *others = [column._replace(cells=[printable(cell) for cell in column.cells]) for column in columns]
     rows = _cut(rows, max(width // 2, LEAST_NAME))
     room = max(width - rows.width - GAP, LEAST_NAME)
@@ -89,7 +89,7 @@ def _cut(column: TextColumn, most: int) -> TextColumn:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return at most ``most`` letters of a text, from its beginning and its end, because both tell runs apart."""
+    """Return ``text`` shortened to ``most`` letters, by leaving out letters in the middle."""
     if len(text) <= most:
         return text
     end = (most - 1) // 2
@@ -97,7 +97,8 @@ def shortened(text: str, most: int) -> str:
 
 
 def _plain(columns: Sequence[TextColumn]) -> str:
-    """Return a plain table whose header and dashes are ordinary rows: tabulate would make more room for a header."""
+    """Return a plain table. The header and the dashes below it are passed to tabulate as ordinary rows, because
+    tabulate makes columns with a header wider."""
     cells = list(zip(*([one.title, "-" * one.width, *one.cells] for one in columns), strict=True))
     text = tabulate(cells, tablefmt="plain", colalign=_alignment(columns), disable_numparse=True)
     return "\n".join(line.rstrip() for line in text.splitlines())

@@ -1,4 +1,4 @@
-"""File behind a path from a user, found without foreign links; its errors fit in one line."""
+"""Finding the file to which a user's path leads, without following other users' symbolic links; errors are one line."""
 
 import os
 import stat
@@ -20,7 +20,7 @@ def naming(path: str | os.PathLike) -> Iterator[None]:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the text of an error for one line: the system's text for an errno."""
+    """Return the text of an error as one line; for an error of the system, the system's text for its number."""
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
     return printable(str(error))
@@ -57,14 +57,15 @@ def check_links(path: Path, depth: int = 40) -> None:
 
 
 def check_replaceable(target: Path) -> None:
-    """Raise ValueError for a file that can be written but not replaced: another user's, in a sticky folder as /tmp."""
+    """Raise ValueError for a file that may be written but not replaced, such as another user's file in /tmp."""
     folder, owner = target.parent.stat(), target.stat().st_uid
     if folder.st_mode & stat.S_ISVTX and os.geteuid() not in (0, owner, folder.st_uid):
         raise ValueError("is another user's file in a folder where only its owner may replace it")
 
 
 def stamp(path: str | os.PathLike) -> tuple[int, int] | None:
-    """Return numbers that change when a file is replaced; None if there is no file."""
+    """Return (inode, time of the last change), which changes when a file is replaced; None if the file does not
+    exist."""
     try:
         found = os.stat(path)
     except OSError:

@@ -1,7 +1,8 @@
 """Timelines of the activities of every rank, in Chrome's trace-event format: for ui.perfetto.dev or chrome://tracing.
 
-In the file each rank is a process, with the tracks in `TRACKS`. Overlapping spans of one track, such as messages to
-several ranks, are on several lanes of the track. An arrow leads from the sending of a message to its receipt.
+In the file each rank is a process, with the tracks in `TRACKS`. A span is an activity from its begin to its end. Spans
+of a track that overlap, such as messages to several ranks, are on several lanes. An arrow leads from the sending of a
+message to its receipt.
 """
 
 from __future__ import annotations
@@ -17,20 +18,21 @@ from grsgd.runs.targets import naming, target_of
 
 COMPUTE, MERGE, WAIT, SEND, RECEIVE = TRACKS = ("compute", "merge", "wait", "send", "receive")
 MAX_SPANS = 100_000
-"""Largest number of spans of a rank that are kept, the first ones: about 40 MB of memory."""
+"""Largest number of spans that are kept of a rank; later spans are left out. This many spans take about 40 MB of
+memory."""
 MAX_SPANS_TOGETHER = 1_000_000
 """Largest number of spans of all ranks of a run that are kept."""
 SHORTEST_MESSAGE = 2e-9
-"""Least seconds for which a message is drawn, because an arrow needs a span to begin and end in."""
+"""Shortest duration in seconds with which a message is drawn, because an arrow must begin and end within a span."""
 ARROW_INSET = 1e-9
-"""Seconds from the edge of a span to the end of an arrow in it."""
+"""Seconds between the edge of a span and the end of an arrow inside the span."""
 
 
 class Span(NamedTuple):
     """Activity of a rank from ``begin`` to ``end``, in seconds since training began.
 
-    ``peer``, ``nbytes`` and ``tag`` are a message's; ``peer`` is None if it is unknown, or if there are several.
-    ``message`` is the same object at sender and receiver.
+    For a message, ``peer`` is the other rank (None if unknown or several), ``nbytes`` its size and ``tag`` its tag.
+    ``message`` identifies the message; it is equal at sender and receiver.
     """
 
     track: str
@@ -51,20 +53,21 @@ class Timeline:
     clock
         Function that returns seconds.
     limit
-        Largest number of spans that are kept, the first ones.
+        Largest number of spans that are kept; later spans are only counted.
     shortest
-        Seconds up to which waiting and merging are left out as negligible.
+        Duration in seconds up to which spans are left out as negligible, unless they are messages.
     """
 
     def __init__(self, rank: int, clock: Callable[[], float], limit: int = MAX_SPANS, shortest: float = 0.0):
         self.rank, self.clock, self.limit, self.shortest = rank, clock, limit, shortest
         self.spans: list[Span] = []
         self.left_out = 0
-        """Number of spans beyond the limit."""
+        """Number of spans that were left out because of the limit."""
         self._zero: float | None = None
 
     def begin(self, zero: float):
-        """Begin to record: training begins at ``zero`` of the clock, and earlier spans are left out."""
+        """Begin to record spans. ``zero`` is the time of the clock at which training begins; earlier spans are left
+        out."""
         self._zero = zero
 
     def add(self, track: str, name: str, begin: float, end: float, *message):
@@ -80,12 +83,12 @@ class Timeline:
             self.spans.append(Span(track, sys.intern(name), begin - self._zero, end - self._zero, *message))
 
     def kept(self) -> FinishedTimeline:
-        """Return the timeline to be written."""
+        """Return the recorded spans in the form in which `write` takes them."""
         return FinishedTimeline(self.rank, list(self.spans), self.left_out)
 
 
 class FinishedTimeline(NamedTuple):
-    """Spans of a rank that are written, and the number of spans that are left out."""
+    """Recorded spans of a rank, and the number of spans that were left out."""
 
     rank: int
     spans: list[Span]
@@ -93,14 +96,15 @@ class FinishedTimeline(NamedTuple):
 
 
 def limit_of(ranks: int) -> int:
-    """Return the most spans of each rank that are kept, in a run of ``ranks`` ranks."""
+    """Return the largest number of spans that each rank keeps in a run of ``ranks`` ranks."""
     return max(1, min(MAX_SPANS, MAX_SPANS_TOGETHER // ranks))
 
 
 def write(path: str | os.PathLike, timelines: Iterable[FinishedTimeline], clock: str) -> list[str]:
-    """Write the timelines of all ranks as a whole or not at all; ``clock`` names their clock for the reader.
+    """Write the timelines of all ranks to a file; no incomplete file is left. ``clock`` is a text on the clock, for
+    readers of the file.
 
-    Returns a line on each missing part. Raises RunFileError.
+    Returns a list with a message if spans are missing, else an empty list. Raises RunFileError.
     """
     timelines = list(timelines)
     missing = [cut_off(path, timelines)] if any(kept.left_out for kept in timelines) else []
@@ -114,7 +118,7 @@ def write(path: str | os.PathLike, timelines: Iterable[FinishedTimeline], clock:
 
 
 def cut_off(path, timelines: list[FinishedTimeline]) -> str:
-    """Return a line that says from when on spans are missing."""
+    """Return a message that says from which time on spans are missing."""
     cut = [kept for kept in timelines if kept.left_out]
     first = min(cut, key=lambda kept: kept.spans[-1].begin)
     return (
@@ -159,8 +163,8 @@ def is_end(span: Span, track: str) -> bool:
 
 
 def as_drawn(span: Span, sent: dict[Hashable, float]) -> Span:
-    """Return a span as it is drawn: a message is received from its sending on, not from the wait for it. ``sent`` has
-    the times of sending, by message."""
+    """Return a span as it is drawn. The span of receiving a message begins when the message is sent, not when the
+    receiver begins to wait. ``sent`` has the time of sending of each message."""
     if span.track not in (SEND, RECEIVE):
         return span
     begin = span.begin
@@ -170,7 +174,8 @@ def as_drawn(span: Span, sent: dict[Hashable, float]) -> Span:
 
 
 def lanes_of(spans: list[Span]) -> list[int]:
-    """Return a lane for each span, ascending by begin: the lowest free lane, so that spans of a lane do not overlap."""
+    """Return the number of a lane for each of ``spans``, which are in the order of their beginnings. Each span gets the
+    lowest lane in which it overlaps no other span."""
     lanes, free = [], []
     for span in spans:
         lane = next((number for number, end in enumerate(free) if end <= span.begin), len(free))

@@ -1,9 +1,9 @@
 """Trial reading of an HDF5 file, in another process.
 
-Wrong bytes can make HDF5 loop, crash, or allocate all memory, and no call of it can be interrupted.
+A damaged file can make HDF5 loop, crash, or allocate all memory, and a call of HDF5 cannot be interrupted.
 
-One process tries all files, one after the other, each within limits of time and memory; it is started for the first
-file. ``python -m grsgd.runs.trial`` is this process.
+So a helper process, ``python -m grsgd.runs.trial``, first tries to read each file within limits of time and memory. It
+is started for the first file, and reads all files one after the other.
 """
 
 import atexit
@@ -25,28 +25,32 @@ from grsgd.mpi_environment import module
 from grsgd.runs.hdf5 import Hdf5Reader
 
 SECONDS = 10.0
-"""Seconds of processor time that reading an empty file may take; `BYTES_PER_SECOND` adds to them for larger files."""
+"""Seconds of processor time that reading an empty file may take. Larger files may take one second more per
+`BYTES_PER_SECOND` bytes."""
 BYTES_PER_SECOND = 8 * 2**20
 MOST_SECONDS = 300.0
 BYTES = 2**30
-"""Number of bytes of memory that reading an empty file may take, in addition to the memory of Python itself."""
+"""Number of bytes of memory that reading an empty file may take, in addition to the memory that the process has
+already."""
 PATIENCE = 600.0
-"""Seconds to wait for a process that gets no processor time, or reads from a folder that does not answer."""
+"""Seconds to wait for the helper's answer. The helper may get no processor time, or read from a file system that does
+not answer."""
 
 _good: set[tuple] = set()
-"""Files that could be read, with their state at that time."""
+"""Files that could be read, each with its size and time of change at that time."""
 _lock = threading.Lock()
 _helper: tuple[int, subprocess.Popen] | None = None
-"""The process that tries, and the process that has started it: a fork must not talk to it."""
+"""Number of the process that has started the helper, and the helper. A fork of that process must start its own
+helper."""
 
 
 def try_reading(path: str | os.PathLike):
-    """Raise ValueError, in one line, if a file cannot be read as a whole within the limits."""
+    """Raise ValueError, with a message of one line, if a file cannot be read within the limits."""
     with _lock:
         key = _key(path)
         if key in _good:
             return
-        size = key[-1]  # for a sparse file possibly terabytes that take no disk
+        size = key[-1]  # may be terabytes, if the file is sparse
         seconds = min(SECONDS + size / BYTES_PER_SECOND, MOST_SECONDS)
         most = min(BYTES + 4 * size, max(available(), 2**27))
         answer = _ask({"path": os.path.abspath(path), "seconds": seconds, "bytes": most})
@@ -56,7 +60,7 @@ def try_reading(path: str | os.PathLike):
 
 
 def is_good(path: str | os.PathLike):
-    """Record that a file, which this process has written, can be read."""
+    """Note that a file can be read without a trial, because this process has written it."""
     with suppress(OSError):
         _good.add(_key(path))
 
@@ -67,10 +71,10 @@ def _key(path) -> tuple:
 
 
 def _ask(request: dict) -> str:
-    """Return the error of a file; "" if it has none."""
+    """Return an error message if the helper cannot read the file of ``request``, else ""."""
     try:
         process = _process()
-    except OSError:  # no other process can be started, so there is no trial
+    except OSError:  # no process can be started, so the file is not tried
         return ""
     try:
         with suppress(BrokenPipeError):
@@ -81,7 +85,7 @@ def _ask(request: dict) -> str:
             return f"not read after {PATIENCE:g} s: the machine is busy, or its folder does not answer"
         if line := process.stdout.readline():
             return json.loads(line)
-    except BaseException:  # after a signal the answer must not be taken for the answer of the next file
+    except BaseException:  # after a signal this answer must not be read as the next file's
         stop()
         raise
     stop()
@@ -100,7 +104,7 @@ def _process() -> subprocess.Popen:
         root = str(Path(__file__).parents[2])
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([root, *filter(None, [os.getenv("PYTHONPATH")])])}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # each thread takes address space
+        one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # further threads would take address space
         command = module("grsgd.runs.trial")
         process = subprocess.Popen(command, env=environment | one_thread, start_new_session=True, **pipes)
         _helper = os.getpid(), process
@@ -109,7 +113,7 @@ def _process() -> subprocess.Popen:
 
 
 def stop():
-    """End the process that tries; the next file starts another process."""
+    """End the helper; the next file starts a new one."""
     global _helper
     if _helper is not None and _helper[0] == os.getpid():
         process = _helper[1]
@@ -125,7 +129,8 @@ def stop():
 
 
 def main():
-    """Try each file in a line on stdin, and answer with a line: its error, or ""."""
+    """Run the helper: for each request (a line on stdin) try to read the file, and print an error message or "" as
+    JSON."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     for line in sys.stdin.buffer:
@@ -139,7 +144,7 @@ def main():
 
 
 def wrong_with(path: str) -> str:
-    """Return why a file cannot be read; "" if it can."""
+    """Return the reason why a file cannot be read; "" if it can be read."""
     try:
         with h5py.File(path, "r", locking=False) as file:
             Hdf5Reader(file, os.path.getsize(path)).tree()

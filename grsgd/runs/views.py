@@ -1,4 +1,4 @@
-"""One run in Python and in notebooks: a line, a small page, and frames of pandas."""
+"""Views of one run in Python and notebooks: one line of text, a small HTML page, and pandas data frames."""
 
 import numpy as np
 from tabulate import tabulate
@@ -15,14 +15,14 @@ from grsgd.runs.several import ranks_of
 from grsgd.text import printable
 
 ROWS = 5
-"""Number of last snapshots that a notebook shows."""
+"""Number of snapshots, the last ones, that a notebook shows."""
 BARE = ("run", "ended")
-"""Facts that need no name."""
+"""Facts that are shown without their name."""
 FRAMES = ("curve", "ranks", "traffic")
 
 
 def line(run: Run) -> str:
-    """Return the run's label, its end, and its most important numbers, in a line."""
+    """Return one line with the run's label, its end, and its most important numbers."""
     try:
         facts = _facts(run)
     except (KeyError, TypeError, ValueError):  # the run is still being assembled
@@ -31,7 +31,7 @@ def line(run: Run) -> str:
 
 
 def page(run: Run) -> str:
-    """Return HTML: a table of the facts, and the last rows of the curve."""
+    """Return HTML with a table of facts about the run, and a table of the curve's last rows."""
     time = run.curve["time"]
     names = [name for name, values in run.curve.items() if values.shape == time.shape and _is_known(values)]
     header = [f"{name} [s]" if name == "time" else name for name in names]
