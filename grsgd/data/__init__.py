@@ -1,4 +1,4 @@
-"""Data sets: ``load`` loads one by name, and ``status`` lists all.
+"""Data sets: ``load`` loads a data set by its name, and ``status`` lists all data sets.
 
 | name | samples | of | from |
 |---|---|---|---|
@@ -12,7 +12,7 @@
 | imagefolder | any | 3 x size x size | your own train/<class>/* and val/<class>/* |
 | synthetic | any | any | generated; never replaces another set |
 
-A new set is a file in ``sets`` with a loader under the decorator ``base.dataset``.
+To add a data set, write a file in the folder ``sets`` with a loader that has the decorator ``base.dataset``.
 """
 
 from pathlib import Path
@@ -37,8 +37,8 @@ def load(name: str, directory: str | Path, /, *, seed: int = 0, **options) -> Da
 
     Options: imagefolder takes size (224 pixels); moby-dick and text take block (128), the bytes of a sample, and text
     takes file ("input.txt"); synthetic takes samples (2000), shape ((1, 28, 28)) and classes (10), and only synthetic
-    uses ``seed``. Raises DataError, in one line, if the name or an option is unknown, or if files are missing,
-    truncated or corrupt; no other data replace them.
+    uses ``seed``. Raises DataError, with a message of one line, if the name or an option is unknown, or if files are
+    missing, truncated or corrupt; other data are never used instead.
     """
     key = name, Path(directory).expanduser().absolute(), repr(sorted(options.items()))
     if _kept is not None and key in _kept:
@@ -66,7 +66,8 @@ def load(name: str, directory: str | Path, /, *, seed: int = 0, **options) -> Da
 
 
 def keep_loaded():
-    """Make this process read each set of unchanging files only once, for programs that make many runs."""
+    """Make `load` keep data sets in memory, so that a program that makes many runs reads the files of a data set only
+    once."""
     global _kept
     _kept = {} if _kept is None else _kept
 
@@ -74,7 +75,7 @@ def keep_loaded():
 def find(name: str) -> Entry:
     """Return the data set called ``name``: a registered set, one in a file or module (`grsgd.outside`), or a plug-in's.
 
-    Raises DataError if there is none.
+    Raises DataError if there is no data set of this name.
     """
     if name in REGISTER:
         return REGISTER[name]
@@ -93,14 +94,14 @@ class DataSetRow(NamedTuple):
     shape: tuple[int, ...] | None
     classes: int | None
     state: str
-    """present, absent or damaged; or plug-in."""
+    """One of "present", "absent", "damaged" and "plug-in"."""
     where: str
-    """Place of the set; if it is absent, the way to get it; if it is damaged, the error."""
+    """Place of the data set; or, if it is absent, the way to get it; or, if it is damaged, the error."""
 
 
 def status(directory: str | Path) -> list[DataSetRow]:
-    """Return a row per data set, after loading each from ``directory``; never raises DataError. Sets of plug-ins are
-    listed and not loaded."""
+    """Return a row per data set. Each data set is loaded from ``directory`` to learn its state, except data sets of
+    plug-ins. Never raises DataError."""
     others = outside.plugins_beside("data", NAMES)
     return [
         *(_row(name, directory) for name in NAMES),

@@ -1,4 +1,4 @@
-"""Data sets: their interface, their errors, and the register of all sets."""
+"""Interface of data sets, their errors, and the register of all data sets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ torch = LazyModule("torch")
 
 
 CLASSES, TOKENS, NUMBERS = "classes", "tokens", "numbers"
-"""Kinds of targets."""
+"""Kinds of the targets of a data set."""
 
 
 class MissingData(DataError):
@@ -34,13 +34,14 @@ class Split(Protocol):
     """Training or test part of a data set."""
 
     labels: np.ndarray
-    """int64 [n], each in 0..classes-1; zeros if samples have no classes."""
+    """Class of each sample, int64 [n] from 0 to classes - 1; zeros if samples have no classes."""
 
     def __len__(self) -> int:
         """Return the number of samples."""
 
     def digest(self) -> int | None:
-        """Return a number that is cheap to compute and differs if the samples differ, or None.
+        """Return a number, cheap to compute, by which ranks notice that their samples differ; None if there is no such
+        number.
 
         A user's own split may lack this method.
         """
@@ -57,10 +58,11 @@ class Split(Protocol):
         """Yield (inputs, targets) for each array of sample numbers in ``indices``, which may never end.
 
         Images are float32 [b, C, H, W], normalised, and labels int64 [b]; of text both are tokens, int64 [b, places].
-        ``indices`` is read lazily: at most a few batches ahead, and only with workers. With ``augment``, the images are
-        distorted as is usual for the set. The random numbers depend only on ``seed`` and on the batch's position in the
-        stream, which counts from ``first``; give each rank its own seed, such as (seed, rank). Raises DataError if the
-        set has no augmentation, or if an image cannot be read.
+        ``indices`` is read when a batch is needed; with workers it is read a few batches ahead. With ``augment``,
+        images are distorted at random, in the way that is usual for the data set. The random numbers depend only on
+        ``seed`` and on the batch's position in the stream, which counts from ``first``; give each rank its own seed,
+        such as (seed, rank). Raises DataError if ``augment`` is True and the data set has no augmentation, or if an
+        image cannot be read.
         """
 
 
@@ -75,7 +77,7 @@ class Dataset:
     """Shape of a sample's input: (channels, height, width) of images, (places,) of text."""
     classes: int
     source: str
-    """Place from which the samples came."""
+    """Place from which the samples were read, such as a folder."""
     targets: str = CLASSES
     """Kind of the targets. With `CLASSES`, ``classes`` is the number of classes; with `TOKENS`, the number of different
     tokens; with `NUMBERS`, the count of numbers in a target."""
@@ -83,20 +85,21 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Entry:
-    """Loader, and facts about its set that are known before loading."""
+    """Loader of a data set, and facts about the data set that are known before loading."""
 
     load: Callable[..., Dataset]
-    """Function that is called as load(directory, seed, **options); raises DataError without the set's name."""
+    """Function that is called as load(directory, seed, **options), with directory and seed only if it has these
+    parameters. The messages of its DataErrors lack the data set's name."""
     samples: tuple[int, int] | None
-    """Numbers of training and test samples in the usual files; None if any number is allowed."""
+    """Numbers of training and test samples in the usual files; None if the numbers are not fixed."""
     shape: tuple[int, int, int] | None
     classes: int | None
     hint: str
-    """Way to get the set."""
+    """Text that says how to get the data set."""
 
     @property
     def values(self) -> float:
-        """Number of pixel values in the usual files; infinite if any number is allowed."""
+        """Number of pixel values in the usual files; infinite if it is not fixed."""
         return sum(self.samples) * math.prod(self.shape) if self.samples and self.shape else math.inf
 
     @property
@@ -106,7 +109,8 @@ class Entry:
         return {name: p.default for name, p in parameters if name not in ("directory", "seed")}
 
     def make(self, directory: Path, seed: int, options: dict[str, Any]):
-        """Load the set; ``load`` gets ``directory`` and ``seed`` if it has these parameters."""
+        """Load the data set, by calling ``load`` with the options, and with ``directory`` and ``seed`` if it has these
+        parameters."""
         return outside.call(self.load, {"directory": directory, "seed": seed}, options)
 
 
@@ -126,9 +130,10 @@ def dataset(name: str, *, samples=None, shape=None, classes=None, hint: str | No
 
 
 def find_files(places: Iterable[Path], names: Sequence[str], endings: Sequence[str] = ("",)) -> list[Path]:
-    """Return the paths of ``names`` in the first of ``places`` that holds all, each with the first fitting ending.
+    """Return the paths of the files ``names`` in the first of ``places`` that has all of them. A file's name may be
+    followed by any of ``endings``; the first that exists is taken.
 
-    Raises MissingData that names the missing files and their places.
+    Raises MissingData, which names the missing files and the places, if no place has all files.
     """
     incomplete = []
     for place in places:

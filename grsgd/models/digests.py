@@ -1,4 +1,5 @@
-"""Digests of tensors: equal for equal bytes, and with a probability of one in 4,000 million for other bytes."""
+"""Digests of tensors. Equal bytes have equal digests; different bytes have equal digests with a probability of one in
+4,000 million."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from grsgd.lazy import LazyModule
 torch = LazyModule("torch")
 
 BLOCK = 2**16
-"""Number of bytes that are summed, as whole numbers of 8 bytes, before the CRC, which takes ten times as long."""
+"""Number of bytes per block. The 8-byte numbers of each block are summed, and only the sums go through the CRC, which
+takes ten times as long per byte."""
 
 
 def digests(tensors: Iterable[torch.Tensor]) -> np.ndarray:
@@ -31,6 +33,7 @@ def digest(content: np.ndarray) -> int:
 
 
 def bytes_of(tensor: torch.Tensor) -> np.ndarray:
-    """Return the bytes of a dense tensor, uint8, in the tensor's own memory if it lies on the host without gaps."""
+    """Return the bytes of a dense tensor as a uint8 array. The array shares the tensor's memory if the tensor is
+    contiguous and in host memory."""
     tensor = tensor.detach().cpu().contiguous()
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()  # strides of length 1 may be any number

@@ -1,4 +1,4 @@
-"""Memory that communication sees as an array and arithmetic as a tensor.
+"""Memory with two views: an array for communication, and a torch tensor for arithmetic.
 
 The arrays are NumPy on the CPU, CuPy on a GPU, and without content on torch's device ``meta``; torch sees the same
 memory through DLPack.
@@ -41,7 +41,7 @@ class Flat:
             array = cupy.zeros(size, name)
         else:
             array = aligned_zeros(size, name)
-        if size == 0:  # DLPack has no address to hand over
+        if size == 0:  # an empty array has no address for DLPack
             return cls(array, torch.zeros(0, dtype=dtype, device=device))
         return cls.of(array)
 
@@ -56,8 +56,8 @@ class Flat:
 
 
 def aligned_zeros(size: int, dtype: str) -> np.ndarray:
-    """Return an array that begins at a cache line, as torch's arrays do. NumPy's may begin within a line, and every
-    vector that the processor loads may then lie in two lines."""
+    """Return an array of zeros that begins at a cache line, as torch's tensors do. NumPy's arrays may begin within a
+    line, so that each vector that the processor loads may lie in two lines."""
     nbytes = size * np.dtype(dtype).itemsize
     memory = np.zeros(nbytes + LINE_BYTES, np.uint8)
     begin = -memory.__array_interface__["data"][0] % LINE_BYTES

@@ -1,4 +1,4 @@
-"""Models for images of any (channels, height, width) that is not too small.
+"""Models for images of any shape (channels, height, width) that is not too small for the model.
 
 resnet18 and resnet50 have torchvision's parameter names, so they can load torchvision's weights.
 """
@@ -28,9 +28,9 @@ def dnn(shape, classes, output: str = "linear"):
     """Linear layers d-d-396-192-128-classes with tanh, where d is the number of values of an image. CSSGD's code has
     the ``output`` "sigmoid"; the default here is "linear".
 
-    Softmax cross-entropy of values in 0..1 cannot fall below 1.46 and trains slowly. On mnist-5k, 20 epochs of batch 64
-    at learning rate 0.05 gave a test accuracy of 0.73 with sigmoid and 0.92 with linear output; with momentum 0.9 they
-    gave 0.94 with both (one run each).
+    With sigmoid output, values are in 0..1, so the cross-entropy of ten classes cannot fall below 1.46, and training is
+    slow. On mnist-5k, 20 epochs of batch 64 at learning rate 0.05 gave a test accuracy of 0.73 with sigmoid and 0.92
+    with linear output; with momentum 0.9 they gave 0.94 with both (one run each).
     """
     d = math.prod(shape)
     if d > 12_288:
@@ -43,7 +43,8 @@ def dnn(shape, classes, output: str = "linear"):
 
 @model("mlp", source="the usual small baseline")
 def mlp(shape, classes, hidden: Sequence[int] = (256, 128)):
-    """Linear layers with ReLU between. The widths are ``hidden``; an empty list makes a linear classifier."""
+    """Linear layers with ReLU between them. ``hidden`` has the widths of the hidden layers; an empty list makes a
+    linear classifier."""
     if not (isinstance(hidden, list | tuple) and all(type(width) is int and width > 0 for width in hidden)):
         raise ValueError(f"model mlp: hidden is {hidden!r}, expected a list of positive integers, such as [256, 128]")
     if len(hidden) > MOST_LAYERS:
@@ -52,8 +53,8 @@ def mlp(shape, classes, hidden: Sequence[int] = (256, 128)):
 
 
 class ChannelsLast(nn.Sequential):
-    """Layers whose input images have the channels of a pixel side by side in memory. On a CPU the two convolutions of
-    `cnn` are then tested 2.4 times as fast, and trained 1.2 times as fast."""
+    """Layers whose input images are converted to torch's memory format channels_last. On a CPU the two convolutions of
+    `cnn` are then 2.4 times as fast in testing, and 1.2 times as fast in training."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.contiguous(memory_format=torch.channels_last))
@@ -63,7 +64,8 @@ class ChannelsLast(nn.Sequential):
 def cnn(shape, classes):
     """Two convolutions and two linear layers with ReLU.
 
-    ReLU after the maximum gives the same result as the maximum after ReLU, from a quarter of the numbers.
+    ReLU comes after the pooling, where it has only a quarter of the values to compute; the result is the same as before
+    the pooling.
     """
     channels, height, width = shape
     return ChannelsLast(
@@ -79,7 +81,8 @@ def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
 
 
 class PadShortcut(nn.Module):
-    """Shortcut of option A: every ``stride``-th pixel, and channels of zeros on both sides."""
+    """Shortcut of option A of He et al.: it takes every ``stride``-th pixel, and adds channels of zeros before and
+    after the input's channels."""
 
     def __init__(self, inputs: int, outputs: int, stride: int):
         super().__init__()
@@ -90,7 +93,7 @@ class PadShortcut(nn.Module):
 
 
 def conv_shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
-    """Return the shortcut of option B: a 1x1 convolution."""
+    """Return the shortcut of option B of He et al.: a 1x1 convolution with batch normalisation."""
     return nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
 
 
@@ -115,17 +118,18 @@ class Residual(nn.Module):
 
 
 def basic(inputs: int, width: int, stride: int) -> list[nn.Conv2d]:
-    """Return two 3x3 convolutions."""
+    """Return the convolutions of a basic block: two 3x3 convolutions."""
     return [_conv(inputs, width, 3, stride), _conv(width, width, 3)]
 
 
 def bottleneck(inputs: int, width: int, stride: int) -> list[nn.Conv2d]:
-    """Return 1x1, 3x3 and 1x1 convolutions, the last to four times the width."""
+    """Return the convolutions of a bottleneck block: 1x1, 3x3, and 1x1 with four times the width as output."""
     return [_conv(inputs, width, 1), _conv(width, width, 3, stride), _conv(width, 4 * width, 1)]
 
 
 class ResNet(nn.Module):
-    """Residual network: a stem, stages layer1, layer2, ... of blocks, the first at full size, and a linear layer."""
+    """Residual network: a first convolution (the stem), stages of blocks called layer1, layer2, ..., and a linear
+    layer. Each stage but the first halves the size of the images."""
 
     def __init__(self, stem: nn.Conv2d, pool: nn.Module, block, blocks, widths, shortcut, classes: int):
         super().__init__()
@@ -156,7 +160,7 @@ class ResNet(nn.Module):
 
 @model("resnet20", smallest=8, source="He et al. 2016, 4.2", usual=((3, 32, 32), 10))
 def resnet20(shape, classes):
-    """Three stages of three basic blocks. New channels of a shortcut are zeros (option A)."""
+    """Three stages of three basic blocks. Channels that a shortcut adds are zeros (option A)."""
     return ResNet(_conv(shape[0], 16, 3), nn.Identity(), basic, (3, 3, 3), (16, 32, 64), PadShortcut, classes)
 
 

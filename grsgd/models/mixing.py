@@ -1,4 +1,4 @@
-"""Weighted sums of models, in place: each vector is read from memory once."""
+"""Weighted sums of models, computed in place and so that each vector is read from memory only once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ torch = LazyModule("torch")
 
 
 BLOCK = 1 << 16
-"""Elements that are mixed at a time on the CPU: such blocks of three models fit into the cache."""
+"""Number of elements that are mixed at a time on the CPU; blocks of this length of three models fit into the cache."""
 
 
 def mix(x: torch.Tensor, weight: float, others: list[tuple[float, torch.Tensor]]):
@@ -35,7 +35,8 @@ def add_difference(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor, weight: fl
 
 
 def add_difference_of_buffers(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor):
-    """Set x = x + (y - s) where y differs from s: equal infinities have no difference."""
+    """Set x = x + (y - s) at the places where y differs from s. Where both are the same infinity, y - s would be
+    NaN."""
     x.copy_(torch.where(y == s, x, x + (y - s)))
 
 

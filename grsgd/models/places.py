@@ -20,14 +20,14 @@ SPARSE = {
     "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
     "torch.jagged": ("offsets", "values"),
 }
-"""Methods, by layout, that return the dense tensors of which a tensor consists."""
+"""Names of the methods that return the dense parts of a tensor, by the tensor's layout."""
 
 
 class MemoryPlace(NamedTuple):
     """Place in memory of ``found``, a tensor or NumPy array that belongs to a model.
 
-    ``name`` is the part's name in the model; ``begin`` is the address of its first byte, and ``end`` the address after
-    its last byte.
+    ``name`` is the name of the tensor or array in the model. ``begin`` is the address of its first byte, and ``end``
+    the address after its last byte.
     """
 
     name: str
@@ -37,14 +37,15 @@ class MemoryPlace(NamedTuple):
 
 
 class Follower(NamedTuple):
-    """Tensor that shares the memory of another tensor, from the element ``offset`` on."""
+    """Tensor that shares the memory of another tensor, of which it begins at element ``offset``. When the other tensor
+    is moved, its followers are moved with it."""
 
     tensor: torch.Tensor
     offset: int
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Return whether each element of a tensor lies in memory of its own."""
+    """Return whether a tensor stores each of its elements separately, unlike sparse, quantised and expanded tensors."""
     repeats = any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, strides(tensor), strict=False))
     return tensor.layout is torch.strided and not tensor.is_quantized and not repeats
 
@@ -54,9 +55,9 @@ def strides(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def content(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return dense tensors that hold all of a tensor's numbers, in its own memory.
+    """Return dense tensors that contain all numbers of a tensor and share its memory.
 
-    An expanded dimension is held once; a sparse tensor becomes its indices and values.
+    Of an expanded dimension only one element is returned; a sparse tensor is returned as its indices and values.
     """
     tensor = tensor.detach()
     if str(tensor.layout) in SPARSE:
@@ -71,13 +72,14 @@ def content(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def extent(tensor: torch.Tensor) -> int:
-    """Return the bytes from the first to the last element of a tensor."""
+    """Return the number of bytes from the first to the last element of a tensor."""
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return (last + 1) * tensor.element_size()
 
 
 def places_of(model: torch.nn.Module) -> list[MemoryPlace]:
-    """Return all parameters, buffers and other attributes of a model's modules, also in lists and dicts, each once."""
+    """Return the memory places of all tensors and arrays of a model: parameters, buffers and other attributes of its
+    modules, also within lists and dicts. Each object is returned once."""
     found: dict[int, MemoryPlace] = {}
     for name, value in everything(model):
         if id(value) in found:
@@ -106,7 +108,7 @@ def everything(model: torch.nn.Module) -> Iterator[tuple[str, object]]:
 
 
 def within(value, depth: int = 3) -> Iterator[object]:
-    """Yield the tensors and arrays in a value: itself, or the contents of lists, tuples and dicts."""
+    """Yield ``value`` if it is a tensor or array, or the tensors and arrays in it if it is a list, tuple or dict."""
     if isinstance(value, torch.Tensor | np.ndarray):
         yield value
     elif isinstance(value, list | tuple | dict) and depth:
@@ -134,8 +136,8 @@ def overlap(one: MemoryPlace, other: MemoryPlace) -> bool:
 
 
 def followers(place: MemoryPlace, others: Iterable[MemoryPlace]) -> list[Follower] | None:
-    """Return ``others``, which overlap the tensor at a place, as followers of the tensor. Return None if one of them
-    cannot follow: it reaches beyond the tensor, has another dtype, or is an array."""
+    """Return ``others``, which overlap the tensor at ``place`` in memory, as followers of that tensor. Return None if
+    one of them cannot follow, because it reaches beyond the tensor, has another dtype, or is a NumPy array."""
     tensor, result = place.found, []
     for other in others:
         fits = (
@@ -162,8 +164,8 @@ def move(tensor: torch.Tensor, view: torch.Tensor, following: Iterable[Follower]
 def following_trained(model: torch.nn.Module, places: Iterable[MemoryPlace]) -> dict[int, list[Follower]]:
     """Return, by the id of each trained parameter, its followers, if it has any.
 
-    Raises ConfigError, with the name of the parameter, if another parameter lies in its memory, if a tensor of the
-    model reaches beyond it, or if other processes share it.
+    Raises ConfigError, which names the parameter, if the parameter cannot be moved: its memory is shared with another
+    parameter, with a tensor that reaches beyond it, or with another process.
     """
     parameters = {id(p): name for name, p in model.named_parameters()}
     for name, p in model.named_parameters():
@@ -198,8 +200,8 @@ def following_buffers(
 ) -> tuple[dict[str, torch.Tensor], dict[int, list[Follower]]]:
     """Return the ``buffers``, by name, that may be moved, and the followers of each, by its id.
 
-    A buffer that follows another tensor is not moved, nor a buffer whose old memory the model or another process would
-    still use.
+    A buffer is not moved by itself if it follows another tensor, or if the model or another process would go on using
+    its old memory.
     """
     wanted = {id(buffer) for buffer in buffers.values()}
     followed: dict[int, list[Follower]] = {}

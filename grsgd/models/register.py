@@ -1,4 +1,4 @@
-"""Register of models."""
+"""Register of the models that this package has, by name."""
 
 import inspect
 from collections.abc import Callable
@@ -16,15 +16,15 @@ class RegisteredModel:
 
     make: Callable[..., nn.Module]
     smallest: int
-    """Pixels per side of the smallest images that the model takes."""
+    """Number of pixels per side of the smallest images that the model takes."""
     source: str
     usual: tuple[tuple[int, ...], int]
-    """Shape of the data and number of classes for which its size is listed."""
+    """Shape of the data and number of classes for which `grsgd models` lists the number of parameters."""
     reads_text: bool = False
     """Whether the model is for tokens of text, and not for images."""
 
     def parameters(self) -> int:
-        """Return the number of parameters for the usual data."""
+        """Return the number of parameters of the model for its ``usual`` data."""
         with torch.device("meta"):
             return sum(p.numel() for p in self.build(*self.usual, {}).parameters())
 
@@ -49,14 +49,15 @@ class RegisteredModel:
         return {parameter.name: parameter.default for parameter in parameters if parameter.name not in OF_DATA}
 
     def build(self, shape: tuple[int, ...], classes: int, options: dict) -> nn.Module:
-        """Make the model; the function gets ``shape`` and ``classes`` of the data if it has these parameters."""
+        """Create the model, by calling ``make`` with the options, and with ``shape`` and ``classes`` of the data if it
+        has these parameters."""
         return outside.call(self.make, {"shape": shape, "classes": classes}, options)
 
 
 MOST_LAYERS = 1000
-"""Largest number of layers that an option may ask for: each layer takes time and memory, whatever its size."""
+"""Largest number of layers that an option may ask for, because even a tiny layer takes time and memory."""
 OF_DATA = ("shape", "classes")
-"""Parameters of a model that come from the data; all others are options."""
+"""Parameters of a model's function that are taken from the data; all other parameters are options."""
 MODELS: dict[str, RegisteredModel] = {}
 
 

@@ -1,6 +1,6 @@
 """Torch model whose parameters, gradients and float buffers each lie in one flat array.
 
-Communication takes one contiguous array, arithmetic is written once with torch, and any torch optimizer works in place.
+So communication sends one contiguous array, arithmetic works on whole models, and any torch optimizer works in place.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ class Replica:
     ``buffers`` has all buffers of the same dtype (batch-norm statistics). The model keeps its own parameter objects, so
     an optimizer may be made before or after. ``dtype`` converts the model; None keeps its dtype.
 
-    Views of parameters and buffers that the model keeps, as buffers or attributes, become views of the flat arrays. If
-    that is impossible, as for a row of a larger table that the model keeps, a buffer stays in its place, `outside`.
+    Views of parameters and buffers that the model keeps as buffers or attributes become views of the flat arrays. A
+    buffer for which this is impossible, such as a row of a larger table, stays where it is (`outside`).
 
-    ``flat_gradients = False`` leaves the gradients where autograd puts them, for algorithms that send none. With
-    ``flat_gradients = False`` autograd hands over each gradient instead of adding the gradient to zeros, which saves 10
-    to 20 % of a small model's step.
+    With ``flat_gradients = False``, for algorithms that send no gradients, gradients stay where autograd puts them.
+    Autograd then need not add each gradient to zeros, which saves 10 to 20 % of a small model's step.
 
     Raises ConfigError if the trained parameters do not share one floating-point dtype and device, if NumPy does not
     have the dtype, or if a trained parameter cannot be moved (`following_trained`).
@@ -55,8 +54,8 @@ class Replica:
         self.params = self._flatten(self.trained)
         self.buffers = self._flatten(self.in_buffers())
         self.buffers_at_start = self.buffers.like().tensor
-        """Buffers with which ``average_buffers`` compares; 0 for values that were not finite, as in an attention
-        mask."""
+        """Values of the buffers at the start of training, from which `average_buffers` computes changes; 0 in place of
+        values that are not finite, as in attention masks."""
         self.grads = self.params.like() if flat_gradients else None
         if flat_gradients:
             self._grad_views = views(self.grads.tensor, self.trained)
@@ -64,22 +63,23 @@ class Replica:
 
     @property
     def nbytes(self) -> int:
-        """M, the bytes of all trained parameters, which is also the size of one gradient."""
+        """M, the number of bytes of all trained parameters, which is also the size of one gradient."""
         return self.params.array.nbytes
 
     def note_buffers(self):
-        """Record the buffers at the start of training, when they are the same on all ranks."""
+        """Note the values of the buffers at the start of training, when they are the same on all ranks."""
         buffers = self.buffers.tensor
         if buffers.is_meta:  # buffers on the device meta have no content
             return
         self.buffers_at_start = torch.where(buffers.isfinite(), buffers, 0)
 
     def average_buffers(self, allreduce, buffers: Flat | None = None):
-        """Schedule that replaces the buffers, or a copy of them, by the mean over all ranks, in place.
+        """Replace the buffers, or their copy ``buffers``, by the mean over all ranks. This method is a schedule (a
+        generator that yields the objects it waits for).
 
-        ``allreduce(array)`` is a generator that yields each object it waits for, and that replaces an array by its mean
-        over all ranks. The array to average is the change of the buffers by training. So buffers that training does not
-        change (masks, position encodings) keep their bits: a mean of equal numbers may be rounded.
+        ``allreduce(array)`` is a schedule that replaces an array by its mean over all ranks. Not the buffers are
+        averaged, but their changes since the start of training. So buffers that do not change (masks, position
+        encodings) keep their bits, while a mean of equal numbers could be rounded.
         """
         buffers, start = buffers or self.buffers, self.buffers_at_start
         buffers.tensor.sub_(start)
@@ -96,11 +96,11 @@ class Replica:
             return
         self.grads.tensor.zero_()
         for p, view in zip(self.trained, self._grad_views, strict=True):
-            if p.grad is not view:  # a foreign `zero_grad` has detached it: gradients elsewhere are dropped
+            if p.grad is not view:  # `zero_grad` of torch has detached the view
                 p.grad = view
 
     def collect_gradients(self):
-        """Move every gradient into ``grads``, wherever autograd or ``zero_grad`` has put it.
+        """Copy into ``grads`` every gradient that lies elsewhere in memory, and let the parameter use ``grads`` again.
 
         A parameter without a gradient gets a gradient of zeros, because another rank may have a gradient for it.
         """
@@ -123,15 +123,16 @@ class Replica:
         self.collect_gradients()
 
     def on_each_gradient(self, call) -> list:
-        """Call ``call()`` whenever backward has finished the gradient of a parameter; a call costs microseconds.
+        """Call ``call()`` each time the backward pass has finished the gradient of a parameter; each call costs
+        microseconds.
 
         Returns handles with ``remove()``.
         """
         return [p.register_post_accumulate_grad_hook(lambda _: call()) for p in self.trained]
 
     def on_gradient(self, call) -> list:
-        """Call ``call(i)`` whenever backward has finished the gradient of trained parameter ``i``, which is then in
-        ``grads``.
+        """Call ``call(i)`` each time the backward pass has finished the gradient of trained parameter number ``i``; the
+        gradient is then in ``grads``.
 
         Returns handles with ``remove()``.
         """
@@ -160,7 +161,8 @@ class Replica:
         return [now[name] for name in self._buffer_names if name in now]
 
     def outside(self, copy: torch.nn.Module | None = None) -> list[torch.Tensor]:
-        """Return the tensors of the model, or of a ``copy``, outside the flat arrays, as dense tensors in their memory.
+        """Return the tensors of the model, or of its ``copy``, that lie outside of the flat arrays, as dense tensors
+        that share their memory.
 
         These are frozen parameters, buffers of other dtypes and kinds, and buffers that are left in place.
         """
@@ -171,7 +173,8 @@ class Replica:
         return [part for tensor in found for part in content(tensor)]
 
     def follow(self, copy: torch.nn.Module):
-        """Update buffers of a copy that was given other parameters, if they follow parameters in this model."""
+        """Update the buffers of ``copy``, a copy of the model whose parameters were changed, that in this model share
+        memory with parameters."""
         trained = [p.data for p in copy.parameters() if p.requires_grad]
         places = {
             id(other.tensor): (p, other.offset)
@@ -184,8 +187,8 @@ class Replica:
                 copy.get_buffer(name).copy_(p.as_strided(buffer.shape, buffer.stride(), p.storage_offset() + offset))
 
     def leave(self):
-        """Give parameters and buffers their own memory again, so that a saved tensor does not include the whole
-        array."""
+        """Give each parameter and buffer its own memory again, because otherwise saving one tensor would save the whole
+        flat array."""
         for tensor in [*self.trained, *self.in_buffers()]:
             own = torch.empty_like(tensor.data, memory_format=torch.contiguous_format)
             move(tensor, own, self._following.get(id(tensor), ()))
@@ -195,7 +198,7 @@ class Replica:
         buffers."""
         model, places = self.model, places_of(self.model)
         self._following = following_trained(model, places)
-        """Followers of a tensor, by its id: tensors that share its memory and are moved with it."""
+        """Followers of each tensor, by the tensor's id: tensors that share its memory and are moved with it."""
         following = {id(other.tensor) for others in self._following.values() for other in others}
         buffers = {name: b for name, b in model.named_buffers() if id(b) not in following}
         dense = {name: b for name, b in buffers.items() if b.dtype == self.dtype and is_dense(b)}
@@ -205,7 +208,7 @@ class Replica:
         self._buffer_names = list(movable)
         self._outside_names = [name for name, b in buffers.items() if name not in movable and id(b) not in following]
         self.left_in_place = [name for name in self._outside_names if name in dense]
-        """Names of buffers that could not be moved, because something else of the model uses their memory."""
+        """Names of buffers that could not be moved, because another object of the model uses their memory, too."""
 
     def _flatten(self, tensors: list[torch.Tensor]) -> Flat:
         flat = Flat.zeros(sum(t.numel() for t in tensors), self.dtype, self.device)
@@ -229,8 +232,8 @@ def shaped(flat: torch.Tensor, shapes: Iterable[tuple[int, ...]]) -> list[torch.
 def to_device(x: torch.Tensor, y: torch.Tensor, device: torch.device, dtype: torch.dtype):
     """Return the inputs and targets of a batch on a device.
 
-    Inputs are converted to ``dtype``, except tokens (int64 or int32). Targets are converted only if they are real
-    numbers.
+    Inputs are converted to ``dtype``, unless they are tokens (int64 or int32). Targets are converted to ``dtype`` if
+    they are floating-point numbers.
     """
     is_tokens = x.dtype in (torch.int64, torch.int32)
     x = x.to(device) if is_tokens else x.to(device, dtype)

@@ -3,7 +3,8 @@
 import numpy as np
 
 PREFIX_BYTES = 16
-"""Number of bytes at the beginning of a ``ShapeOnlyArray`` that are real memory, so that headers can be read."""
+"""Number of bytes at the beginning of a ``ShapeOnlyArray`` that are real memory, so that algorithms can read the
+headers of messages."""
 
 
 WITHOUT_CONTENT = (

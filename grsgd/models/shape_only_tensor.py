@@ -1,4 +1,4 @@
-"""Tensors without content, for runs that only measure time, whose arithmetic in place takes no time at all."""
+"""Tensors without content, for runs that only measure time; in-place arithmetic on them does nothing."""
 
 from functools import lru_cache
 
@@ -8,15 +8,16 @@ IN_PLACE = (
     *("add_", "sub_", "mul_", "div_", "neg_", "abs_", "sign_", "sqrt_", "rsqrt_", "square_", "lerp_", "addcmul_"),
     *("addcdiv_", "clamp_", "copy_", "zero_", "fill_"),
 )
-"""Methods that change only content. Torch's own methods, on its device ``meta``, take a millisecond each, because they
-are written in Python and check shapes; the first call imports torch's compiler, which takes seconds."""
+"""Names of methods that change only the content, and so do nothing here. Torch's own methods on the device ``meta``
+take a millisecond each, because they check shapes in Python; the first call imports torch's compiler, which takes
+seconds."""
 
 
 class ShapeOnlyTensor(torch.Tensor):
     """Tensor on torch's device ``meta``; its slices and views are of this class, too."""
 
     is_meta = True
-    """Same value as torch's, which takes a hundred times as long."""
+    """Always True; torch's own attribute takes a hundred times as long to read."""
     vector: tuple[int, torch.dtype] | None = None
     """Length and dtype of a tensor that `shape_only_tensor` has made."""
 
@@ -59,7 +60,8 @@ for name in IN_PLACE:
 
 @lru_cache(maxsize=1024)
 def shape_only_tensor(size: int, dtype: torch.dtype) -> ShapeOnlyTensor:
-    """Return a tensor of ``size`` elements, the same one each time: it has no content, and making one takes time."""
+    """Return a tensor of ``size`` elements. Each call returns the same tensor, because tensors without content need not
+    be distinct, and creating one takes time."""
     tensor = torch.empty(size, dtype=dtype, device="meta").as_subclass(ShapeOnlyTensor)
     tensor.vector = size, dtype
     return tensor

@@ -33,7 +33,8 @@ class Attention(nn.Module):
 
 
 class AttentionBlock(nn.Module):
-    """Attention, then a network of two layers at each place; each result is added to its input."""
+    """Block of a transformer: attention, then a network of two layers at each place. The result of each is added to its
+    input."""
 
     def __init__(self, width: int, heads: int, dropout: float):
         super().__init__()
@@ -60,7 +61,7 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(AttentionBlock(width, heads, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.apply(self._initialise)
-        for block in self.blocks:  # the sum over blocks grows with the number of layers
+        for block in self.blocks:  # smaller weights, because the sum over blocks grows with the number of layers
             for linear in (block.attention.outward, block.outward):
                 nn.init.normal_(linear.weight, std=0.02 / math.sqrt(2 * layers))
 
@@ -78,11 +79,12 @@ class GPT(nn.Module):
         hidden = self.dropout(hidden)
         for block in self.blocks:
             hidden = block(hidden, self.rotary)
-        return functional.linear(self.norm(hidden), self.tokens.weight)  # the embedding has the same weights
+        return functional.linear(self.norm(hidden), self.tokens.weight)  # the embedding's weights, too
 
 
 def angles(places: int, size: int) -> Tensor:
-    """Return cosine and sine of the angle of each place and pair of a head's numbers, [2, places, size / 2]."""
+    """Return the cosines and sines of rotary positions, [2, places, size / 2]: one angle per place and pair of a head's
+    numbers."""
     speeds = ROTARY_BASE ** (-torch.arange(0, size, 2) / size)
     turned = torch.outer(torch.arange(places), speeds)
     return torch.stack([turned.cos(), turned.sin()])

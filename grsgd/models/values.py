@@ -1,4 +1,4 @@
-"""Copies of arrays, tensors and numbers that share no memory with them, and their restoration."""
+"""Copying of arrays, tensors and other attributes for saving, and restoring them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ torch = LazyModule("torch")
 
 
 def array_of(value: Flat | torch.Tensor) -> np.ndarray:
-    """Return a copy of the array on the host."""
+    """Return a copy of a tensor as a NumPy array in host memory."""
     tensor = value.tensor if isinstance(value, Flat) else value
     return tensor.detach().cpu().numpy().copy()
 
 
 def value_of(value):
-    """Return a copy of an array or tensor as a NumPy array, and of anything else in a form for JSON."""
+    """Return a copy of ``value``: of an array or tensor as a NumPy array, and of any other value in a form that JSON
+    can hold."""
     if isinstance(value, Flat | torch.Tensor):
         return array_of(value)
     if isinstance(value, np.ndarray):
@@ -38,7 +39,8 @@ def fill(into: Flat | torch.Tensor, content: np.ndarray):
 
 
 def set_value(owner, name: str, value):
-    """Set an attribute to a value that `value_of` has returned; arrays and tensors keep their memory."""
+    """Set an attribute to a value that `value_of` has returned. An array or tensor keeps its memory, into which the
+    value is copied."""
     now = getattr(owner, name)
     if isinstance(now, Flat | torch.Tensor):
         fill(now, value)

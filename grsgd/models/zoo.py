@@ -1,4 +1,4 @@
-"""Models by name: models of images, `gpt` for text, and models from outside. `grsgd models` lists them."""
+"""Finding and creating models by name: models of this package, and users' own models."""
 
 from collections.abc import Sequence
 
@@ -13,8 +13,8 @@ NAMES = tuple(MODELS)
 
 
 def build(name: str, shape: Sequence[int], classes: int, **options) -> nn.Module:
-    """Return a new model from float32 [b, *shape] to logits [b, classes], or from tokens int64 [b, places] to logits
-    [b, places, classes], initialised by torch's global generator.
+    """Return a new model, initialised by torch's global generator. It maps inputs float32 [b, *shape] to logits [b,
+    classes], or tokens int64 [b, places] to logits [b, places, classes].
 
     Raises ValueError, in one line, if the name or an option is unknown, or if the model cannot take such data.
     """
@@ -57,7 +57,7 @@ def check_parameters(name: str, model: nn.Module):
 def find(name: str) -> RegisteredModel:
     """Return the model called ``name``: one of `MODELS`, one in a file or module (`grsgd.outside`), or a plug-in's.
 
-    Raises ValueError if there is none.
+    Raises ValueError if there is no model of this name.
     """
     if name in MODELS:
         return MODELS[name]

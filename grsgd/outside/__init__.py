@@ -28,11 +28,12 @@ from grsgd.text import printable
 __all__ = ["KINDS", "PREFIX", "attributes_of", "call", "fault_in", "load", "loaded", "names_from", "source_of"]
 
 RECORDED = {"file": "path", "source": "text", "sha256": "sha256"}
-"""Suffixes of a source's attributes in a run file, and the fields of `SourceFile` with their values."""
+"""Endings of the attributes of a run file about a source file, each with the field of `SourceFile` that has the
+value."""
 _sources: dict[str, SourceFile] = {}
-"""Source files by the name of their module."""
+"""Source files that were imported, by the name of their module."""
 _of_things: dict[int, SourceFile] = {}
-"""Source files by the ``id`` of an object from outside, which may be defined in another file than the named one."""
+"""Source files by the ``id`` of the object that was taken from them; the object may be defined in another file."""
 
 
 def is_outside(name: str) -> bool:
@@ -42,22 +43,26 @@ def is_outside(name: str) -> bool:
 
 @functools.cache
 def plugins(kind: str) -> dict[str, str]:
-    """Return the plug-ins of a kind (``algorithms``, ``models``, ``data``): the place of each name."""
+    """Return the plug-ins of a kind, such as ``models``: for each name the module and object,
+    ``PACKAGE.MODULE:NAME``."""
     return {point.name: point.value for point in entry_points(group=f"grsgd.{kind}")}
 
 
 def plugins_beside(kind: str, ours: Container[str]) -> dict[str, str]:
-    """Return the plug-ins of a kind whose names are not in ``ours``, which take precedence; none is loaded."""
+    """Return the plug-ins of a kind, without loading them. Names that are in ``ours`` are left out, because they are
+    found first."""
     return {name: place for name, place in sorted(plugins(kind).items()) if name not in ours}
 
 
 def place_of(name: str, kind: str) -> str | None:
-    """Return the file or module in a name, or the place of the plug-in of this kind; None if it is neither."""
+    """Return ``name`` if it has the form ``FILE.py:NAME`` or ``PACKAGE.MODULE:NAME``, or the place of the plug-in of
+    this name and kind; else None."""
     return name if is_outside(name) else plugins(kind).get(name)
 
 
 def loaded(name: str, kind: str):
-    """Return the object behind a name from outside; None for a name of this package. ``kind`` is a key of `KINDS`.
+    """Return the object outside this package to which ``name`` refers; None if it refers to none. ``kind`` is a key of
+    `KINDS`.
 
     Raises ConfigError as `load` does.
     """
@@ -66,12 +71,12 @@ def loaded(name: str, kind: str):
 
 
 def load(name: str, kind: str, is_plugin: bool = False):
-    """Return the object behind ``FILE.py:NAME`` or ``PACKAGE.MODULE:NAME``; a path is relative to the working
+    """Return the object to which ``FILE.py:NAME`` or ``PACKAGE.MODULE:NAME`` refers. A path is relative to the working
     directory.
 
-    Nothing is called. Before a file or a module is imported for the first time, a line on stderr announces it. Raises
-    ConfigError for a name of the standard library, for an object of another kind, and for errors while importing. Names
-    from a stranger's file may also be refused, as by `grsgd.outside.origin.Origin`.
+    The object is not called. Before a file or module is imported for the first time, a line on stderr announces it.
+    Raises ConfigError for a name of the standard library, for an object of another kind, and for errors while
+    importing. Also raises ConfigError for a name from another user's file that `grsgd.outside.origin.Origin` refuses.
     """
     place, _, wanted = name.rpartition(":")
     if not is_plugin:
@@ -86,7 +91,7 @@ def load(name: str, kind: str, is_plugin: bool = False):
     origin().check_source(name, KINDS[kind].record, source)
     try:
         module = _run(source) if is_file else _module(place, source)
-    except (Exception, SystemExit) as error:  # a script's SystemExit would end the run as a success
+    except (Exception, SystemExit) as error:  # SystemExit would end this program with exit code 0
         raise ConfigError(f"{name!r}: {_reason(error, place)}") from error
     found = getattr(module, wanted, None)
     if found is None:
@@ -110,29 +115,31 @@ def source_of(thing) -> SourceFile | None:
 
 
 def attributes_of(name: str, thing) -> dict[str, str | None]:
-    """Return the attributes of a run file for the file of ``thing``, with the prefix ``name``; None without a file."""
+    """Return the attributes of a run file about the source file of ``thing``; their names begin with ``name``. The
+    values are None if ``thing`` is of this package."""
     source = source_of(thing)
     return {f"{name}_{what}": source and getattr(source, key) for what, key in RECORDED.items()}
 
 
 def call(make: Callable, known: dict, options: dict):
-    """Call ``make`` with the options, and with those values in ``known`` for which it has parameters."""
+    """Call ``make`` with the options, and with each value in ``known`` for which it has a parameter."""
     asked = inspect.signature(make).parameters
     return make(**{name: value for name, value in known.items() if name in asked}, **options)
 
 
-@functools.cache  # a run keeps the content at its start, also if the file changes
+@functools.cache  # a run uses the content at its start, even if the file changes later
 def _file(path: str) -> SourceFile:
     return source_at(path)
 
 
 @functools.cache
 def _run(source: SourceFile) -> ModuleType:
-    """Run a file once; modules in its folder can be imported, with lower precedence than others."""
+    """Execute a file once, as a module. The file can import modules of its folder; modules of the same name elsewhere
+    are found first."""
     _say(source.path)
     name = f"{PREFIX}{sha256(source.path.encode()).hexdigest()[:8]}_{source.sha256[:8]}"
     module = importlib.util.module_from_spec(importlib.util.spec_from_file_location(name, source.path))
-    sys.modules[name] = module  # pydantic looks up the annotations of options there
+    sys.modules[name] = module  # pydantic looks up annotations in this module
     folder = os.path.dirname(source.path)
     if folder not in sys.path:
         sys.path.append(folder)
@@ -182,14 +189,13 @@ def _working_directory(module: str):
 
 
 def _say(what: str):
-    """Print on rank 0, before it runs, that code ``what`` from outside of the package is imported."""
+    """Print on rank 0 that code outside this package, ``what``, is about to be imported."""
     if rank() in (None, "0"):
         print(f"grsgd: imports {printable(what)}", file=sys.stderr, flush=True)
 
 
 def fault_in(thing, error: Exception) -> str | None:
-    """Return a line on an error in the file of a class or function from outside; None if the error came from
-    elsewhere."""
+    """Return an error message with file and line, if ``error`` arose in the source file of ``thing``; else None."""
     source = source_of(thing)
     if source is None or not _lines(error, source.path):
         return None
@@ -203,7 +209,7 @@ def _lines(error: BaseException, path: str) -> list[int]:
 
 
 def _reason(error: BaseException, place: str) -> str:
-    """Return a line on why a file could not be loaded, or on an error in it."""
+    """Return one line that says why a file could not be loaded, or which error arose in it."""
     if isinstance(error, OSError) and error.filename == os.path.realpath(place):
         return f"{place}: {error.strerror}, neither here nor in the configuration's folder"
     if isinstance(error, ModuleNotFoundError) and error.name and f"{place}.".startswith(f"{error.name}."):

@@ -1,9 +1,10 @@
 """Kinds of objects that a configuration may take from outside, and a check of an object's kind that calls nothing.
 
-A class is of a kind if it is derived from the kind's base class. The name of a function does not show its purpose, so
-its home decides. Functions of the user (in a file, or in a module outside of ``site-packages``) and of plug-ins are
-accepted. Functions of an installed package are accepted only if they are declared to return the kind's result.
-Functions of the standard library, of this package and of its dependencies are refused, also if imported elsewhere.
+A class is of a kind if it is derived from the kind's base class. A function does not show its purpose by itself, so the
+place where it is defined decides. Functions of the user (in a file, or in a module outside of ``site-packages``) and of
+plug-ins are accepted. Functions of an installed package are accepted only if they are declared to return the kind's
+result. Functions of the standard library, of this package and of its dependencies are refused, also if imported
+elsewhere.
 """
 
 import functools
@@ -16,14 +17,14 @@ from types import FunctionType, MethodType
 from typing import NamedTuple
 
 PREFIX = "grsgd_outside_"
-"""Beginning of the names of modules that are made from files: their objects are found by path, not by name."""
+"""Beginning of the names of the modules that are made of files ``FILE.py``."""
 INSTALLED = {"site-packages", "dist-packages"}
 """Names of the folders in which Python installs packages."""
 THIS = {"grsgd", "coding"}
 """Packages of this project."""
 BUILT_ON = set("cupy h5py matplotlib mpi4py numba numpy pandas pydantic scipy simpy sklearn torch tqdm".split())
-"""Libraries that this project uses: none of their functions is a model or data, and some run text as code, such as
-``torch.hub.load``."""
+"""Libraries that this project uses. Their functions are refused, because none makes a model or data set, and some
+execute downloaded code, such as ``torch.hub.load``."""
 
 
 class Kind(NamedTuple):
@@ -31,7 +32,7 @@ class Kind(NamedTuple):
 
     ``record`` is its name in a run file, and ``what`` its name in errors. ``base`` is the full name of the base class,
     or "". ``result`` is the full name of the class that an installed package's function must be declared to return, or
-    "". ``expected`` is the end of the line that refuses another object.
+    "". ``expected`` is the end of the error message for an object of another kind.
     """
 
     record: str
@@ -59,7 +60,8 @@ KINDS = {
 
 
 def misfit(thing, kind: Kind, is_plugin: bool = False) -> str:
-    """Return why an object is not of a kind; "" if it is. ``is_plugin`` says whether an entry point declares it."""
+    """Return the reason why an object is not of a kind; "" if it is of this kind. ``is_plugin`` says whether an entry
+    point declares the object."""
     if isinstance(thing, type):
         return "" if kind.base in names_of(thing.__mro__) else kind.expected
     function = function_of(thing)
@@ -87,7 +89,8 @@ def names_of(classes: Iterable) -> set[str]:
 
 
 def function_of(thing) -> FunctionType | None:
-    """Return the Python function in which a call of an object ends; None if it ends in C, or nowhere."""
+    """Return the Python function that a call of ``thing`` finally executes; None if it executes C code, or if ``thing``
+    cannot be called."""
     for _ in range(100):  # a chain of wrappers may be circular
         wrapped = inspect.getattr_static(thing, "__wrapped__", None)  # getattr_static runs no code of the object
         if wrapped is not None:

@@ -1,4 +1,5 @@
-"""Origin of names: code that a stranger's file names is refused, or compared with the file's record of it."""
+"""Origin of names of code. Code that is named in another user's file is refused, or must equal the copy that the file
+has recorded."""
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,8 +13,9 @@ from grsgd.outside.sources import SourceFile
 class Origin(NamedTuple):
     """File from which names come.
 
-    ``own`` has names that the user has given, too. ``remedy`` is advice about a refused name; "" if all names are
-    accepted. ``sha256`` has the digests of code that the file has recorded, by its names for them.
+    ``own`` has names that this user has given, which are always accepted. ``remedy`` is advice for the error message
+    about a refused name; if it is "", all names are accepted. ``sha256`` has the attributes of the file, among them the
+    digests of recorded code.
     """
 
     file: str
@@ -22,12 +24,12 @@ class Origin(NamedTuple):
     sha256: Mapping[str, object]
 
     def check_name(self, name: str):
-        """Raise ConfigError for a name of code that is not to be imported."""
+        """Raise ConfigError if code called ``name`` must not be imported."""
         if self.remedy and name not in self.own:
             raise ConfigError(f"{self.file}: its configuration names code, {name!r}, which would run: {self.remedy}")
 
     def check_source(self, name: str, record: str, source: SourceFile | None):
-        """Raise ConfigError for code that differs from the file's record."""
+        """Raise ConfigError if the code ``source`` differs from the code that the file has recorded."""
         recorded = self.sha256.get(f"{record}_sha256")
         if name in self.own or recorded is None or source is None or recorded == source.sha256:
             return
@@ -44,8 +46,8 @@ _now: ContextVar[Origin] = ContextVar("origin", default=OURS)
 
 
 def origin() -> Origin:
-    """Return the `Origin` (the user's own configuration, or a stranger's file) of the names that are being looked
-    up."""
+    """Return the `Origin` of the names that are being looked up: the user's own configuration, or another user's
+    file."""
     return _now.get()
 
 
@@ -53,7 +55,8 @@ def origin() -> Origin:
 def names_from(
     file, *, own: Collection[str] = (), remedy: str = "", sha256: Mapping[str, object] | None = None
 ) -> Iterator[None]:
-    """Look up names, in the block, as from a stranger's file; the parameters are the fields of `Origin`."""
+    """Treat all names that are looked up in the block as names from ``file``; the parameters are the fields of
+    `Origin`."""
     before = _now.set(Origin(str(file), own, remedy, sha256 or {}))
     try:
         yield

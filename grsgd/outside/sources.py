@@ -1,4 +1,4 @@
-"""Source code from outside this package: found, read and given a digest before any of it runs."""
+"""Source code outside this package: it is found and read, and its digest is computed, before it is executed."""
 
 import ast
 import hashlib
@@ -13,7 +13,7 @@ from grsgd.outside.kinds import THIS, is_own_file
 
 
 class SourceFile(NamedTuple):
-    """File as it was when it was read, with the files next to it that it imports.
+    """Content of a file when it was read, together with the files of its folder that it imports.
 
     ``text`` is the content, followed by the contents of the imported files, each below a line with its name. ``sha256``
     is the digest of the content, or, with imported files, of ``text`` in UTF-8. ``content`` has the bytes of the file
@@ -29,7 +29,8 @@ class SourceFile(NamedTuple):
 def source_at(path: str, module: str = "") -> SourceFile:
     """Read a source file; raises OSError, SyntaxError or UnicodeDecodeError.
 
-    ``module`` is its full name; "" for a single file, whose imports are looked for in its folder.
+    ``module`` is the full name of the file's module; it is "" for a single file, whose imports are looked for in its
+    folder.
     """
     content = Path(path).read_bytes()
     text = importlib.util.decode_source(content)
@@ -44,7 +45,7 @@ def source_at(path: str, module: str = "") -> SourceFile:
 
 
 def files_beside(path: Path, folder: Path) -> list[Path]:
-    """Return the files in a folder that a file in it imports, and their imports in turn, in the order of their
+    """Return the files of ``folder`` that ``path``, a file in it, imports directly or indirectly, in the order of their
     names."""
     found, left = {path}, [path]
     while left:
@@ -55,7 +56,7 @@ def files_beside(path: Path, folder: Path) -> list[Path]:
 
 
 def imported_by(path: Path, folder: Path) -> Iterator[Path]:
-    """Yield the files in a folder that a file in it imports."""
+    """Yield the files of ``folder`` that ``path``, a file in it, imports directly."""
     package = path.relative_to(folder).parent.parts
     for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
         if isinstance(node, ast.Import):
@@ -97,7 +98,8 @@ def check_beside(path: str):
 
 
 def file_of_module(name: str) -> str | None:
-    """Return the file of a module, without importing it or its parent packages; None if there is none."""
+    """Return the path of the file of a module, without importing the module or its parent packages; None if no file is
+    found."""
     spec, parts = None, name.split(".")
     for end in range(1, len(parts) + 1):
         places = spec.submodule_search_locations if spec else None

@@ -81,5 +81,6 @@ ABOUT = {
 
 
 def described(attributes: dict) -> dict[str, str]:
-    """Return the descriptions of those of a run's ``attributes`` that have one, in the order of the attributes."""
+    """Return the description of each of a run's ``attributes`` that has a description, in the order of the
+    attributes."""
     return {name: ABOUT[name] for name, value in attributes.items() if value is not None and name in ABOUT}

@@ -83,8 +83,7 @@ def plot(
     panels
         Names of the panels, in order; by default all panels for which the runs have data. The name of a metric or of a
         logged value, ``train_loss`` and ``samples`` stand for two panels each, over time and over samples.
-        ``NAME/time`` and ``NAME/samples`` stand for one of the two. ``step``, ``sent`` and ``split`` are panels of
-        bars.
+        ``NAME/time`` and ``NAME/samples`` stand for one of the two. Panels of bars: ``step``, ``sent`` and ``split``.
     labels
         Names of the curves and bars, in the order of the legend.
     title

@@ -132,7 +132,7 @@ def events(timelines: list[FinishedTimeline]) -> Iterator[dict]:
     """Yield the events of the file: names of tracks, spans, arrows. Times are in microseconds."""
     sent = {span.message: span.begin for kept in timelines for span in kept.spans if is_end(span, SEND)}
     ends: dict[Hashable, dict[str, tuple[int, int, float]]] = {}
-    tid = 1 + max((kept.rank for kept in timelines), default=0)  # a thread with its process's number is drawn first
+    tid = 1 + max((kept.rank for kept in timelines), default=0)  # a thread numbered as its process is drawn first
     for rank, spans, _ in timelines:
         yield named("process_name", rank, tid, f"rank {rank}")
         yield named("process_sort_index", rank, tid, rank)

@@ -1,4 +1,4 @@
-"""Tasks, for which models are trained, by name."""
+"""Tasks for which models are trained, and finding them by name."""
 
 import inspect
 
@@ -34,7 +34,8 @@ def find(name: str) -> type[Task]:
 
 
 def build(name: str, options: dict) -> Task:
-    """Make the task called ``name``; raises ConfigError for options that it does not have or cannot take."""
+    """Create the task called ``name`` with ``options``. Raises ConfigError for an unknown task, an unknown option, or a
+    wrong value."""
     try:
         make = find(name)
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""Tasks for which models are trained: the loss of a batch, and the metric of a model's quality."""
+"""Base class of tasks; a task defines the loss of a batch, and the metric by which models are tested."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ torch = LazyModule("torch")
 
 
 class Task(ABC):
-    """Task; a subclass defines at least its loss. Further parameters of its ``__init__``, all with defaults, are
-    options of the configuration's [task].
+    """Base class of tasks. A subclass defines at least `total_loss`. Parameters of its ``__init__``, which must have
+    defaults, are keys of the configuration's section [task].
 
-    Losses and scores are sums over the items of a batch (samples, or tokens of text), and items are counted. So means
-    over batches and ranks of different sizes are exact.
+    Losses and scores are sums over the items of a batch, and the items (samples, or tokens of text) are counted. So
+    means over batches and ranks with different numbers of items are exact.
     """
 
     metric: Metric = Metric("loss")
-    """Metric that `value` returns; by default the mean loss."""
+    """Metric whose value `value` returns; by default the mean loss."""
 
     targets: str | None = None
-    """Kind of targets of the task, as in `grsgd.data.Dataset.targets`: "classes", "tokens" or "numbers"; None for
-    any."""
+    """Kind of targets that the task needs, as in `grsgd.data.Dataset.targets`: "classes", "tokens" or "numbers". None
+    if the task takes any targets."""
 
     @abstractmethod
     def total_loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -37,18 +37,21 @@ class Task(ABC):
         """
 
     def count(self, targets: torch.Tensor) -> int:
-        """Return the number of items in a batch: by default one per sample."""
+        """Return the number of items in a batch; by default each sample is one item."""
         return len(targets)
 
     def total_score(self, outputs: torch.Tensor, targets: torch.Tensor) -> float | torch.Tensor:
-        """Return the sum over all items of the metric's ingredient: by default the loss. Several sums, such as true and
-        false positives, are a tensor [k]; `value` then takes (sums, items)."""
+        """Return the sum over a batch's items of the score from which `value` computes the metric; by default the score
+        is the loss. To use several sums, such as the numbers of true and false positives, return a tensor [k]; `value`
+        then takes (sums, items)."""
         return float(self.total_loss(outputs, targets))
 
     def value(self, mean: float) -> float:
-        """Return the metric from the mean score of all items of the test data: by default the mean itself.
+        """Return the metric's value, computed from the mean score of all items of the test data; by default it is this
+        mean.
 
-        A subclass may take (sums, items) instead: the sums over all test data, float64 [k], and their number of items.
+        In a subclass whose `total_score` returns several sums, this method takes (sums, items): the sums over all test
+        data, float64 [k], and the number of items of the test data.
         """
         return mean
 
@@ -57,7 +60,7 @@ class Task(ABC):
     def totals(self, outputs, targets, items: int) -> np.ndarray:
         """Return the k sums of `total_score` and the number of items of a batch as float64 [k + 1].
 
-        Raises ConfigError for unusable sums.
+        Raises ConfigError if `total_score` returns no sum or array of sums.
         """
         found = self.total_score(outputs, targets)
         if isinstance(found, torch.Tensor):
@@ -77,7 +80,7 @@ class Task(ABC):
         return np.append(sums, float(items))
 
     def metric_of(self, totals: np.ndarray) -> float:
-        """Return the metric of test data with these `totals`, summed over batches."""
+        """Return the metric's value for test data; ``totals`` are the results of `totals` summed over all batches."""
         *sums, items = totals
         if self.takes_sums:
             return float(self.value(torch.tensor(sums, dtype=torch.float64), float(items)))

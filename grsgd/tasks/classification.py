@@ -1,4 +1,4 @@
-"""Classification: one of several classes for each sample."""
+"""Classification: the task of predicting the class of each sample."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ torch = LazyModule("torch")
 
 
 class Classification(Task):
-    """Cross-entropy of logits [b, classes] and labels int64 [b]; the metric is accuracy, a fraction of 1."""
+    """Task with the cross-entropy of logits [b, classes] and labels int64 [b] as loss, and accuracy (a fraction from 0
+    to 1) as metric."""
 
     metric = ACCURACY
     targets = "classes"

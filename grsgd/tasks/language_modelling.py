@@ -1,4 +1,4 @@
-"""Language modelling: the next token at each place of a text."""
+"""Language modelling: the task of predicting the next token at each place of a text."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ METRICS = {
     "bits_per_byte": (Metric("bits_per_byte"), lambda nats, each: nats / math.log(2) / each),
     "perplexity": (Metric("perplexity"), lambda nats, each: math.exp(min(nats, 700.0))),
 }
-"""Metrics, each with the function of its value: of the mean cross-entropy of a token in nats, and a token's bytes."""
+"""Metrics, each with a function that computes its value from (mean cross-entropy per token in nats, mean number of
+bytes per token)."""
 
 
 class LanguageModelling(Task):
-    """Cross-entropy of logits [b, places, tokens] and the tokens that follow, int64 [b, places].
+    """Task with the cross-entropy of logits [b, places, tokens] and the tokens that follow, int64 [b, places], as loss.
 
-    Every token has the same weight, in any batch and on any rank. Tokens below 0 (such as torch's -100) are padding:
-    they have no loss and are not counted.
+    Every token has the same weight, in any batch and on any rank. Targets below 0 (such as torch's -100) are padding,
+    which has no loss and is not counted.
 
-    ``metric`` is "bits_per_byte", or "perplexity" of a token. ``bytes_per_token`` is the text's mean; 1 for bytes.
+    ``metric`` is "bits_per_byte", or "perplexity" (per token). ``bytes_per_token`` is the mean number of bytes of a
+    token in the text; 1 if tokens are bytes.
     """
 
     targets = "tokens"

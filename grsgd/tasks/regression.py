@@ -1,4 +1,4 @@
-"""Regression: numbers for each sample."""
+"""Regression: the task of predicting one or more real numbers for each sample."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ torch = LazyModule("torch")
 
 
 class Regression(Task):
-    """Squared error of outputs and targets, float [b] or [b, ...]; the metric is the root of its mean over all numbers.
+    """Task with the squared error of outputs and targets, float [b] or [b, ...], as loss. The metric is the root of the
+    mean squared error over all numbers.
 
-    ``unit`` is the targets' unit, for reports and figures.
+    ``unit`` is the unit of the targets, which reports and figures show.
     """
 
     targets = "numbers"

@@ -1,1 +1,2 @@
-"""A cluster on one machine: each host has its own network, name and share of the processor. Needs Linux and root."""
+"""Emulated cluster on one machine. Each host of the cluster has its own network, host name and share of the processor.
+Needs Linux and root."""

@@ -15,7 +15,7 @@ from grsgd.testbed.hosts import Testbed, TestbedError, clear
 from grsgd.testbed.links import Medium
 
 MAX_END_SECONDS = 20.0
-"""Seconds that a job may take to end after it has been asked to end."""
+"""Seconds that a job may take to end after a signal; then it is killed."""
 
 
 def main(args: list[str]) -> int:
@@ -104,7 +104,7 @@ def run(command: list[str]) -> int:
     job = subprocess.Popen(command, env=job_environment(), preexec_fn=with_parent())
     try:
         return job.wait()
-    except SystemExit:  # on Ctrl-C (a KeyboardInterrupt) the terminal has sent the signal to the job already
+    except SystemExit:  # after SIGTERM or SIGHUP; the terminal itself sends Ctrl-C to the job
         job.terminate()
         raise
     finally:
@@ -115,7 +115,8 @@ def run(command: list[str]) -> int:
 
 
 def show(testbed: Testbed, counted):
-    """Print the bytes that the hosts' interfaces have counted, including the job's start and end."""
+    """Print the bytes that the hosts' network interfaces have counted, including traffic at the start and end of the
+    job."""
     cores = [f"{share:.3g}" for share in testbed.cpu.values()] if testbed.cpu else ["-"] * len(testbed.hosts)
     rows = [
         (host, share, *(f"{count / 2**20:.2f}" for count in bytes_of_host))

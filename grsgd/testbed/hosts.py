@@ -1,4 +1,4 @@
-"""The hosts of a testbed: made when its context is entered, and always removed when the context is left."""
+"""Hosts of a testbed, a context manager: entering creates the hosts, and leaving always removes them."""
 
 import itertools
 import os
@@ -32,19 +32,19 @@ ENTER = Path(__file__).with_name("enter.sh")
 TOOLS = ("ip", "tc", "bridge", "nsenter", "unshare", "sysctl", "hostname")
 EAGER = ("btl_tcp_eager_limit", "btl_tcp_rndv_eager_limit", "btl_tcp_max_send_size")
 EAGER_BYTES = 4 * 1024 * 1024
-"""Greatest size, in bytes, of messages that leave at once.
+"""Largest size in bytes of messages that Open MPI sends without asking the receiver first.
 
-For a longer message Open MPI asks the receiver first, by default from 64 KiB on. If data go both ways, the answer waits
-behind them in a TCP connection, and a slow link is idle half of the time.
+By default Open MPI asks the receiver from 64 KiB on. If data go in both directions, the receiver's answer waits behind
+data in the TCP connection, and a slow link is idle half of the time.
 """
 
 
 class Testbed:
     """Hosts on one machine, each with a network namespace, a host name and a share of the processor.
 
-    A context manager. SIGTERM and SIGHUP leave the context, too, unless the program handles these signals. Hosts are
-    named after the testbed: ``tb0-0``, ``tb0-1``, ... Launchers run on the host ``head``, which has no quota and no
-    limited link.
+    Use it as a context manager. SIGTERM and SIGHUP also leave the context, unless the program handles these signals.
+    Hosts are named after the testbed: ``tb0-0``, ``tb0-1``, ... Launchers run on the host ``head``, which has no quota
+    and no limited link.
 
     Parameters
     ----------
@@ -55,9 +55,10 @@ class Testbed:
     cpu
         Cores of each host, which may be a fraction; None for no limit.
     slow
-        By host, the factor by which its share is smaller than ``cpu``, or than a fair share of the cores.
+        For each slow host, the factor by which its share of the processor is smaller than ``cpu`` or, without ``cpu``,
+        than a fair share of the cores.
     slow_links
-        By host, the rate of its link if it differs from ``rate``; not allowed on a shared medium.
+        For each host whose link has another rate than ``rate``, this rate; not allowed on a shared medium.
     medium
         ``"switched"`` or ``"shared"``, see `links.connect`.
     mtu
@@ -232,7 +233,7 @@ def find_mpiexec() -> str:
 
 
 def fair_share(hosts: int) -> float:
-    """Return the number of cores per host at which no host has to wait until another host gives up a core."""
+    """Return the largest number of cores per host at which no host must wait for a core that another host uses."""
     return min(available_cores() / hosts, 1.0)
 
 
@@ -312,7 +313,7 @@ def remove(name: str, seconds: float = 10.0):
 
 @contextmanager
 def only_one(seconds: float = 120.0):
-    """Return a context that only one process at a time can be in, for naming and removing testbeds.
+    """Return a context that only one process at a time can enter, for creating and removing testbeds.
 
     Raises TestbedError if another process stays in the context for ``seconds``.
     """

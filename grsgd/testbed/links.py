@@ -1,7 +1,7 @@
-"""The network of a testbed: namespaces, a bridge, and the rate limiter ``tc tbf`` at both ends of every link.
+"""Network of a testbed: network namespaces, a bridge, and the rate limiter ``tc tbf`` at both ends of every link.
 
-All parts lie in namespaces of the testbed itself; the bridge is in the head's namespace. So the network is invisible
-from outside, and all testbeds can use the same addresses without meeting each other.
+All parts are in namespaces of the testbed; the bridge is in the head's namespace. So the network is invisible from
+outside, and several testbeds can use the same addresses.
 """
 
 import json
@@ -21,15 +21,16 @@ MTU = 9000
 Headers then take 1 % of the wire, and the emulating machine has fewer packets to move.
 """
 BURST_SECONDS = 0.001
-"""Seconds of its rate that an idle link may send at once; at least two frames."""
+"""Size of the burst that an idle link may send at once, in seconds at the link's rate; a burst has at least two
+frames."""
 FRAMES_AT_ONCE = 4
 """Number of frames that TCP hands to the interface in one piece.
 
-With more frames, the short messages by which MPI arranges its next transfer wait behind the long rest of the last one,
-and links stand idle. Real network cards avoid this with byte queue limits.
+With more frames, the short messages by which MPI prepares its next transfer would wait behind the last transfer, and
+links would be idle. Real network cards avoid this with byte queue limits.
 """
 QUEUE_SECONDS = 0.1
-"""Length of a full queue in seconds of its rate; packets that arrive at a full queue are dropped."""
+"""Length of a full queue, in seconds at the link's rate; packets that arrive at a full queue are dropped."""
 SETTINGS = {
     "net.ipv4.tcp_congestion_control": "reno",  # allowed on every machine; BBR leaves part of a limited link unused
     "net.ipv4.tcp_limit_output_bytes": "65536",  # FRAMES_AT_ONCE says why
@@ -41,7 +42,7 @@ COMMAND_SECONDS = 30
 
 
 class TestbedError(RuntimeError):
-    """An error: this machine cannot have the testbed; one line says why."""
+    """Error of a testbed that cannot be made or used on this machine; the message is one line."""
 
     __test__ = False  # pytest must not collect this class
 
@@ -151,7 +152,8 @@ def make_namespace(name: str):
 
 
 def limit(namespace: str, interface: str, rate: float, mtu: int, delay: float = 0.0):
-    """Let at most ``rate`` bytes per second leave through the interface, each of them ``delay`` seconds late."""
+    """Limit the traffic that leaves through ``interface`` to ``rate`` bytes per second, and delay it by ``delay``
+    seconds."""
     burst = max(rate * BURST_SECONDS, 2 * (mtu + 14))
     queue = max(rate * QUEUE_SECONDS, 32 * (mtu + 14))
     tbf = ("tbf", "rate", f"{rate * 8:.0f}bit", "burst", f"{burst:.0f}b", "limit", f"{queue:.0f}b")

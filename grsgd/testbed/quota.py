@@ -1,4 +1,4 @@
-"""A share of the processor for each host, by control groups of version 1 or 2, depending on the machine."""
+"""Limits on the processor time of each host, by control groups of version 1 or 2."""
 
 import time
 from pathlib import Path
@@ -10,8 +10,8 @@ MIN_US = 1000
 QUOTA_US = 2000
 """Microseconds that a group may compute in a period.
 
-A shorter computation after a wait would not be slowed at all, so the quota should be small. But it should not be far
-below the kernel's clock tick, at which the kernel notices that a quota is used up.
+A computation that is shorter than the quota is not slowed, so the quota should be small. But it should not be far below
+the kernel's clock tick, because only at a tick the kernel notices that a quota is used up.
 """
 
 

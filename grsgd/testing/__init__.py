@@ -1,4 +1,4 @@
-"""Tests of a user's own algorithm::
+"""Ready-made tests for users' own algorithms, to be used with pytest::
 
     from grsgd.testing import AlgorithmTests
 

@@ -1,4 +1,4 @@
-"""Tests that every algorithm has to pass, for pytest to collect from a subclass."""
+"""Tests that every algorithm must pass; pytest collects them from a subclass."""
 
 import inspect
 import subprocess
@@ -33,7 +33,8 @@ NETWORK = {"bandwidth": "1 mbit", "latency": "1 ms", "eager_bytes": 64}
 
 
 class AlgorithmTests:
-    """Tests of properties that every algorithm must have; a subclass names the algorithm. Some need further attributes.
+    """Tests of properties that every algorithm must have. A subclass sets ``algorithm``; some tests run only if further
+    attributes are set.
 
     The ranks of most tests are simulated and minimise quadratics (`Job`); the last two tests train under mpiexec.
     """
@@ -44,18 +45,20 @@ class AlgorithmTests:
     options: ClassVar[dict] = {}
     """Options of the algorithm."""
     ranks: ClassVar[tuple[int, ...]] = (2, 3, 5)
-    """Numbers of ranks that are tried."""
+    """Numbers of ranks with which the algorithm is tested."""
     orders: ClassVar[int] = 8
-    """Number of orders of messages and steps that are tried, for each number of ranks."""
+    """Number of different orders of messages and steps that are tried for each number of ranks."""
     distance: ClassVar[float] = 0.3
-    """Distance of the mean model from the optimum that must be reached in 40 steps (`STEPS`), as a part of the distance
-    at the start; larger for an algorithm that is slower by its nature."""
+    """Largest allowed distance of the mean model from the optimum after 40 steps (`STEPS`), as a part of the distance
+    at the start. Choose a larger value for an algorithm that is slow by its nature."""
     keeps_mean: ClassVar[bool] = False
-    """Whether exchanges keep the mean of all models, by ``Algorithm.weight``, including models under way."""
+    """Whether exchanges keep the mean of all models, weighted by ``Algorithm.weight``, including models in messages
+    under way."""
     mixing_matrix: ClassVar[Callable[[int, int], np.ndarray] | None] = None
     """Static method that returns W, [n, n], from the number of ranks and the step.
 
-    Only for an algorithm in which a step of all ranks is a local step and X <- W X."""
+    Set this only for an algorithm in which a step of all ranks is a local step and X <- W X, where X has a row per
+    rank's model."""
     mixes_first: ClassVar[bool] = False
     """Whether the step is X <- W X - rate G, with the gradients G at the models before the mixing; else the step is X
     <- W (X - rate G)."""
@@ -85,7 +88,7 @@ class AlgorithmTests:
             )
 
     def test_no_order_of_messages_or_steps_stops_it(self):
-        """Raise Deadlock, with the waits of each rank, if one occurs."""
+        """Try several orders; a deadlock raises Deadlock, whose message names each rank's wait."""
         for n in self.ranks:
             for seed in range(self.orders):
                 slow = {seed % n: 4.0} if seed % 2 else {}
@@ -106,7 +109,8 @@ class AlgorithmTests:
             assert (one.X == other.X).all(), f"{n} ranks: the models depend on how long steps and messages take"
 
     def test_the_mean_of_all_models_is_kept(self):
-        """Compare the mean of models that differ, before and after training without learning."""
+        """Compare the mean of the ranks' models before and after training with learning rate 0; the models differ at
+        the start."""
         if not self.keeps_mean:
             skip("keeps_mean is not said")
         for n in self.ranks:
@@ -147,7 +151,8 @@ class AlgorithmTests:
     # ---- on real ranks
 
     def test_real_ranks_do_what_simulated_ones_do(self):
-        """Compare real and simulated ranks of synchronous algorithms up to rounding; other runs only have to end."""
+        """Train on real ranks. For a synchronous algorithm, the model must equal the model of simulated ranks up to
+        rounding."""
         with tempfile.TemporaryDirectory() as folder:
             n = self.ranks[-1]
             model = self.train(Path(folder), n)
@@ -159,7 +164,8 @@ class AlgorithmTests:
                     assert apart < 1e-5, f"{n} ranks: {name} is {apart:g} from the value of simulated ranks"
 
     def test_it_goes_on_from_a_checkpoint(self):
-        """Compare runs of synchronous algorithms bit for bit; runs of other algorithms only have to end."""
+        """Train with checkpoints, and resume. For a synchronous algorithm, the resumed run must give the same model bit
+        for bit."""
         if find(self.name).remembers is None:
             skip("it does not say what to keep (`remembers`)")
         with tempfile.TemporaryDirectory() as name:

@@ -1,4 +1,5 @@
-"""Algorithm on ranks that minimise |A x - b|^2 / 2, each with its own A and b, and the same computation in NumPy."""
+"""Simulated ranks that minimise |A x - b|^2 / 2 with an algorithm, each rank with its own A and b, and a reference
+computation in NumPy."""
 
 from dataclasses import dataclass
 from functools import cache, partial
@@ -60,17 +61,18 @@ class Problem:
         )
 
     def gradients(self, X, step):
-        """Return, row by row, the gradient of rank i at row i of ``X``."""
+        """Return a matrix whose row i is the gradient of rank i at the model in row i of ``X``."""
         return np.array([self.gradient(i, x, step) for i, x in enumerate(X)])
 
 
 PROBLEM = Problem()
 SHIFTED = Problem(12, skew=0.0, shift=3.0)
-"""Problem whose ranks agree on the optimum, except for noise, and start far from it."""
+"""Problem in which all ranks have the same optimum, except for noise, and start far from the optimum."""
 
 
 class Quadratic(torch.nn.Module):
-    """One rank's loss, in two layers; ``statistics``, if there are any, represent batch normalisation's buffers."""
+    """Model of one rank, with parameters in two layers. ``statistics`` is the length of a buffer that stands for
+    statistics of batch normalisation; 0 means no buffer."""
 
     def __init__(self, rank: int, problem: Problem = PROBLEM, statistics: int = 0):
         super().__init__()
@@ -148,7 +150,8 @@ class Job:
             algorithm.x.array[:] = np.random.default_rng(rank).standard_normal(self.problem.size)
 
     def note(self, algorithm, method, *what):
-        """Log every call of ``method``, which does not wait; ``what`` are functions of its arguments to log as well."""
+        """Log each call of ``method``, which must not be a schedule. ``what`` has functions of the call's arguments,
+        whose results are logged, too."""
         original = getattr(algorithm, method)
 
         def noted(*arguments):
@@ -163,7 +166,8 @@ class Job:
         return np.array([algorithm.x.array for algorithm in self.algorithms])
 
     def train(self, steps=STEPS, after=None, drain=True, after_step=lambda algorithm: None):
-        """Let all ranks take ``steps`` (a number, or one per rank) and drain.
+        """Let all ranks take ``steps`` steps (a number, or a list with a number per rank), and then drain: receive all
+        messages under way.
 
         ``after()`` is called after every event, ``after_step(algorithm)`` after every step of a rank.
         """
@@ -236,7 +240,8 @@ def shifted_job(name, n, seconds=None, latencies=None, slow_link=False, **more) 
 
 
 def in_order_of_time(slowdown):
-    """Return all (rank, step) in the order in which the steps end; ``slowdown`` has the time of a step, by rank."""
+    """Return all (rank, step) in the order in which the steps end. ``slowdown`` has the duration of a step of each
+    rank."""
     steps = [(i, step) for i in slowdown for step in range(STEPS)]
     return sorted(steps, key=lambda step: slowdown[step[0]] * (step[1] + 1))
 
@@ -273,7 +278,7 @@ class Reference:
 
 
 def straggler(factor=4.0, rank=0):
-    """Return ``seconds`` of a `Job` with one slow rank."""
+    """Return a function ``seconds`` for a `Job` in which one rank takes ``factor`` times as long as the others."""
     return lambda i, step: factor if i == rank else 1.0
 
 

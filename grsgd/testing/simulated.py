@@ -1,4 +1,4 @@
-"""Ranks in one process and simulated time, for tests."""
+"""Groups of ranks in one process and in simulated time, for tests."""
 
 import simpy
 
@@ -11,7 +11,8 @@ from grsgd.simulate.network import NetworkSpec
 
 
 def network_of(**options) -> NetworkSpec:
-    """Return a network as from a TOML file; by default without bandwidth limit and latency."""
+    """Return a network with ``options`` as in a TOML file of a network; by default the bandwidth is unlimited and the
+    latency 0."""
     return NetworkSpec(**{"bandwidth": "inf bit", "latency": "0 s"} | options)
 
 
@@ -47,7 +48,7 @@ class Ranks:
         self.comms = self.fabric.communicators()
 
     def event(self) -> bool:
-        """Process the next event; return whether there was one."""
+        """Process the next event; return False if no event was left."""
         if self.env.peek() == simpy.core.Infinity:
             return False
         self.env.step()
@@ -59,7 +60,7 @@ class Ranks:
             after()
 
     def finish(self, schedules, after=None) -> list:
-        """Drive one schedule per rank to its end, in the foreground; return their values."""
+        """Run one schedule per rank, in the foreground, until all have ended; return their values."""
         pairs = zip(self.drivers, schedules, strict=True)
         activities = [driver.start_foreground(schedule) for driver, schedule in pairs]
         while after is not None and not all(activity.complete for activity in activities) and self.event():
@@ -68,7 +69,7 @@ class Ranks:
         return [activity.value for activity in activities]
 
     def at_once(self, rank: int, *hooks):
-        """Run hooks that do not wait on a rank, one after the other, as its training loop would."""
+        """Run ``hooks``, which must not wait, one after the other on ``rank``, as the rank's training loop would."""
 
         def schedule():
             for hook in hooks:

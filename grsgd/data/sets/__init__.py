@@ -1,4 +1,5 @@
-"""Data sets, one file for each or for a few similar sets. A new file in this folder is found by itself."""
+"""Data sets, with one file per data set or per group of similar data sets. All files in this folder are imported, so a
+new file needs no entry elsewhere."""
 
 import importlib
 import pkgutil

@@ -1,7 +1,7 @@
 """Two small data sets that need no download: scikit-learn's digits, and 5,000 images of MNIST in this package.
 
-The file of the digits is read without importing scikit-learn, which takes over a second. Neither set has a test split:
-every fifth sample of each class is for testing, in every run.
+The file of the digits is read without importing scikit-learn, which takes over a second. Neither data set has a test
+split of its own, so every fifth sample of each class is used for testing.
 """
 
 import gzip
@@ -18,7 +18,7 @@ from grsgd.data.pixels import GREY, Normalise
 from grsgd.data.sets.idx import read_idx
 
 HERE = Path(__file__).parent / "mnist-5k"
-"""Folder of MNIST's 5,000 images, and of their licence."""
+"""Folder with the 5,000 images of MNIST, and their licence."""
 
 
 @dataset("digits", samples=(1437, 360), shape=(1, 8, 8), classes=10, hint="pip install 'grsgd[data]'")
@@ -36,7 +36,8 @@ def load_mnist_5k(directory: Path, seed: int) -> Dataset:
 
 
 def package_file(package: str, relative: str) -> Path:
-    """Return the path of a file inside an installed package, without importing it; MissingData if there is none."""
+    """Return the path of a file inside an installed package, without importing the package. Raises MissingData if the
+    package or the file does not exist."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise MissingData(f"{relative} lies in the Python package {package}, which is not installed")
@@ -56,7 +57,8 @@ def _dataset(name: str, path: Path, images: np.ndarray, labels: np.ndarray, norm
 
 
 def _read(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Read lines of comma-separated pixels and a label."""
+    """Return the images and labels in a gzipped file, whose lines have comma-separated pixels and, at the end, the
+    label."""
     try:
         with gzip.open(path) as file:
             table = np.loadtxt(file, np.uint8, delimiter=",", max_rows=shape[0] + 1)

@@ -20,7 +20,7 @@ CLASSES = 10
 BINARY, PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"
 PIXELS = 3072
 MAX_BYTES = 2**26
-"""Largest size of a file in bytes; the archive's files have 31 million bytes."""
+"""Largest allowed size of a file in bytes; the files of the archive have 31 million bytes."""
 
 
 @dataset("cifar-10", samples=(50_000, 10_000), shape=SHAPE, classes=CLASSES)
@@ -29,7 +29,7 @@ def load_cifar(directory: Path, seed: int) -> Dataset:
     paths, read = _find(directory)
     batches = [read(path) for path in paths]
     sizes = [len(labels) for _, labels in batches]
-    if len(set(sizes)) > 1:  # nothing else shows that a file was cut between two samples
+    if len(set(sizes)) > 1:  # a file that was cut between two samples shows no other error
         odd = paths[sizes.index(min(sizes))]
         raise DamagedData(f"{odd}: {min(sizes)} samples, expected {max(sizes)} as in the other files")
     train = (np.concatenate(arrays) for arrays in zip(*batches[:-1], strict=True))
@@ -42,7 +42,8 @@ def binary_files(directory: Path) -> list[Path]:
 
 
 def _find(directory: Path):
-    """Return the paths of one version and the function that reads them."""
+    """Return the paths of the files of the binary version, or else of the Python version, and the function that reads a
+    file."""
     try:
         return binary_files(directory), read_binary
     except MissingData as no_binary:
@@ -58,7 +59,8 @@ def _split(images: np.ndarray, labels: np.ndarray) -> MemorySplit:
 
 
 def read_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return pixels uint8 [n, 3072], channels first, and labels uint8 [n] of one .bin file; DamagedData if wrong."""
+    """Return the pixels, uint8 [n, 3072], channels first, and the labels, uint8 [n], in a .bin file. Raises DamagedData
+    for wrong content."""
     check_size(path, MAX_BYTES)
     try:
         content = np.fromfile(path, np.uint8)
@@ -93,8 +95,8 @@ def read_pickle(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _Dtype:
-    """Class that takes the place of ``numpy.dtype`` and keeps only the name. ``numpy.dtype`` itself would accept any
-    state that the file has."""
+    """Class that replaces ``numpy.dtype`` in unpickling and keeps only the dtype's name, because ``numpy.dtype`` would
+    accept any state from the file."""
 
     def __init__(self, name, *flags):
         self.name = name
@@ -104,8 +106,7 @@ class _Dtype:
 
 
 class _Pixels:
-    """Class that takes the place of ``numpy.ndarray`` when a file of pickled pixels is read. The class accepts only
-    uint8 in C order."""
+    """Class that replaces ``numpy.ndarray`` in unpickling, and accepts only uint8 arrays in C order."""
 
     def __init__(self, *arguments):
         self.array = np.empty(0, np.uint8)
@@ -114,13 +115,13 @@ class _Pixels:
         _, shape, dtype, fortran, content = state
         if not isinstance(dtype, _Dtype) or dtype.name not in (b"u1", "u1") or fortran:
             raise pickle.UnpicklingError(f"pixels are {getattr(dtype, 'name', dtype)!r}, expected uint8 in C order")
-        if not isinstance(content, bytes):  # bytes(NUMBER) would make NUMBER zeros
+        if not isinstance(content, bytes):  # np.frombuffer would accept other types
             raise pickle.UnpicklingError(f"pixels are of type {type(content).__name__}, expected bytes")
         self.array = np.frombuffer(content, np.uint8).reshape([int(size) for size in shape])
 
 
 class _Limited:
-    """File that refuses to read beyond its end, before memory is allocated."""
+    """File whose ``read`` raises an error if more bytes are asked for than are left, before memory is allocated."""
 
     def __init__(self, file: IO[bytes], size: int):
         self.file, self.left = file, size
@@ -138,14 +139,16 @@ class _Limited:
 
 
 class _ArrayUnpickler(pickle._Unpickler):
-    """Unpickler that can rebuild only an array of pixels: a pickle can name any function to be called on loading.
+    """Unpickler that can rebuild only an array of pixels. An ordinary unpickler would call any function that the file
+    names.
 
     The base class is pickle's unpickler in Python, because a few bytes of a damaged file can make the unpickler in C
     allocate gigabytes. Raises UnpicklingError if text or bytes are longer than the file.
     """
 
     dispatch = pickle._Unpickler.dispatch | {pickle.BYTEARRAY8[0]: pickle._Unpickler.load_binbytes8}
-    """Function for each operation; the usual function for a bytearray would allocate memory before it reads."""
+    """Function for each operation of a pickle. The usual function for a bytearray is replaced, because it allocates
+    memory before it reads."""
     _allowed = {"ndarray": None, "dtype": _Dtype, "_reconstruct": _Pixels}
 
     def __init__(self, file: IO[bytes], size: int):

@@ -17,18 +17,18 @@ SHAPE = (1, 28, 28)
 CLASSES = 10
 MAX_DIMS = 4
 MAX_BYTES = 2**26
-"""Largest size of an unpacked file in bytes; MNIST's largest file has 47 million bytes."""
+"""Largest allowed size of an unpacked file in bytes; MNIST's largest file has 47 million bytes."""
 
 
 def mnist_files(directory: Path) -> list[Path]:
-    """Return the paths of ``FILES`` in this package's layout or torchvision's; raises MissingData if the files are in
-    neither layout."""
+    """Return the paths of ``FILES`` in the folders of this package (mnist) or of torchvision (MNIST/raw). Raises
+    MissingData if neither folder has all files."""
     return find_files([directory / "mnist", directory / "MNIST" / "raw"], FILES, ENDINGS)
 
 
 def fashion_files(directory: Path) -> list[Path]:
-    """Return the paths of ``FILES`` in this package's layout, torchvision's or Debian's; raises MissingData if the
-    files are in no such layout."""
+    """Return the paths of ``FILES`` in the folders of this package, of torchvision or of Debian's package. Raises
+    MissingData if no folder has all files."""
     installed = Path("/usr/share/datasets/fashion-mnist")
     return find_files([directory / "fashion-mnist", directory / "FashionMNIST" / "raw", installed], FILES, ENDINGS)
 
@@ -82,10 +82,11 @@ def read_idx(path: Path, dims: int) -> np.ndarray:
 
 
 def unpacked(path: Path) -> tuple[bytes, bool]:
-    """Return the content of a plain or gzipped file, and whether it is whole; DamagedData if it cannot be read.
+    """Return the unpacked content of a plain or gzipped file, and whether the file is complete. Raises DamagedData if
+    it cannot be read.
 
-    gzip.open would raise for a truncated file without telling its length. At most the length in its header, or
-    ``MAX_BYTES``, is unpacked, because a few bytes can expand to a thousand times as many.
+    gzip.open is not used, because it raises an error for a truncated file without telling its length. No more bytes are
+    unpacked than the idx header says, because a few gzipped bytes can expand to a thousand times as many.
     """
     check_size(path, MAX_BYTES)
     try:

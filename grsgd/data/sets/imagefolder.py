@@ -1,4 +1,4 @@
-"""Images in folders, train/<class>/* and val/<class>/*: the usual layout of ImageNet and its relatives on disk."""
+"""Images in folders train/<class>/* and val/<class>/*, as ImageNet and similar data sets are usually stored."""
 
 from __future__ import annotations
 
@@ -76,11 +76,12 @@ class FolderSplit:
         workers: int = 0,
         first: int = 0,
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield batches as ``Split.batches`` says, decoded by ``workers`` processes, or in this one if there are none.
+        """Yield batches as ``Split.batches`` says. Images are decoded by ``workers`` processes, or in this process if
+        ``workers`` is 0.
 
-        With augmentation a sample is a random part of the image, resized, and mirrored or not (Szegedy et al., 2015).
-        Without it, a sample is the centre, 7/8 of the shorter side (224 of 256 pixels). Raises DataError if an image is
-        broken, or if a worker dies or takes two minutes for a batch.
+        With augmentation a sample is a random part of the image, resized, and mirrored at random (Szegedy et al.,
+        2015). Without augmentation a sample is the central square, with 7/8 of the shorter side (224 of 256 pixels).
+        Raises DataError if an image is broken, or if a worker dies or takes two minutes for a batch.
         """
         decoder = _Decoder(self._folder, self._files, self._size, seed if augment else None)
         for images, index in _pull(_loader(decoder, enumerate(indices, first), workers)):
@@ -90,8 +91,9 @@ class FolderSplit:
 def _images(folder: Path, name: str) -> list[str]:
     """Return the paths, relative to ``folder``, of all images at any depth below its subfolder ``name``, in order.
 
-    Links are followed, to each folder once, but not to folders that contain the class. Hidden files and folders, whose
-    names begin with a dot (``.ipynb_checkpoints``, ``._1.jpg``), are left out.
+    Symbolic links are followed; each folder is read once. Links to folders that contain the class's folder are not
+    followed. Hidden files and folders, whose names begin with a dot (``.ipynb_checkpoints``, ``._1.jpg``), are left
+    out.
     """
     real = os.path.realpath(folder)
     seen = {real, *map(str, Path(real).parents)}  # these folders contain the class itself
@@ -122,14 +124,15 @@ def _is_hidden(entry: os.DirEntry) -> bool:
 
 
 class _Decoder:
-    """Data set for a `DataLoader` in which each item is a whole batch. The index of an item is (position of the batch,
-    sample numbers), so that random numbers depend on the position."""
+    """Data set for a `DataLoader` whose items are whole batches. The index of an item is (number of the batch, sample
+    numbers), because random numbers depend on the number of the batch."""
 
     def __init__(self, folder: Path, files: np.ndarray, size: int, seed):
         self.folder, self.files, self.size, self.seed = folder, files, size, seed
 
     def __getitem__(self, item: tuple[int, np.ndarray]):
-        """Return uint8 [b, 3, size, size] and the sample numbers, or an error; a raised error would have many lines."""
+        """Return the images, uint8 [b, 3, size, size], and the sample numbers. A DataError is returned, not raised,
+        because an error that a worker raises has a message of many lines."""
         position, index = item
         images = np.empty((len(index), self.size, self.size, 3), np.uint8)
         try:
@@ -142,11 +145,12 @@ class _Decoder:
 
 
 def _loader(decoder: _Decoder, items: Iterable, workers: int) -> torch.utils.data.DataLoader:
-    # without a generator of its own the loader draws from the global one
+    # without this generator the loader would draw from torch's global generator
     options = dict(sampler=items, batch_size=None, generator=torch.Generator())
     if workers:
-        # Not "fork": a copy of a process that has initialised MPI may crash. Not "spawn": torch's threads abort some
-        # workers when they exit. Without the time-out, a dead worker would be waited for for ever.
+        # "fork" is not used, because a forked copy of a process that has started MPI may crash. "spawn" is not used,
+        # because torch's threads abort some workers at their exit. Without a timeout the loader would wait for a dead
+        # worker for ever.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch"])  # torch is then imported once, not once per worker
         options |= dict(num_workers=workers, multiprocessing_context=context, timeout=TIMEOUT)
@@ -155,8 +159,8 @@ def _loader(decoder: _Decoder, items: Iterable, workers: int) -> torch.utils.dat
 
 
 def _end_with_parent(worker: int) -> None:
-    """End this worker when the training process is killed; torch watches the fork server, which the worker keeps
-    alive."""
+    """End this worker when the training process is killed. torch would not, because it watches the fork server, which
+    lives as long as a worker."""
 
     def watch():
         multiprocessing.parent_process().join()
@@ -173,7 +177,7 @@ def _pull(loader: torch.utils.data.DataLoader) -> Iterator:
                 raise batch
             yield batch
     finally:
-        del batches  # ends the workers now, however the stream ends, and not when a traceback is collected
+        del batches  # ends the workers now, also after an error, whose traceback would keep them alive
 
 
 def _next(batches: Iterator):
@@ -186,7 +190,8 @@ def _next(batches: Iterator):
 
 
 def decode(path: Path, size: int, rng: np.random.Generator | None) -> np.ndarray:
-    """Return the image as uint8 [size, size, 3]: a random part of it drawn with ``rng``, or the centre if that is None.
+    """Return the image as uint8 [size, size, 3]: a random part that is drawn with ``rng``, or the centre if ``rng`` is
+    None.
 
     Raises DataError if the image cannot be read.
     """
@@ -198,17 +203,19 @@ def decode(path: Path, size: int, rng: np.random.Generator | None) -> np.ndarray
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise DataError(f"imagefolder: {path}: broken image ({error}), mend or remove it") from error
     if rng is None:
-        # `bleed` is cut from each side first: the rest is the centre crop of 224 after a resize to 256.
+        # `bleed` cuts 1/16 from each side first, which gives the central 224 pixels of an image that was resized to
+        # 256.
         return np.asarray(ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR, bleed=1 / 16))
     image = image.resize((size, size), Image.Resampling.BILINEAR, box=random_box(*image.size, rng))
     return np.asarray(ImageOps.mirror(image) if rng.integers(2) else image)
 
 
 def in_8_bits(image: PIL.Image.Image) -> PIL.Image.Image:
-    """Return an image with the upper 8 of 16 bits per pixel; an image of 8 bits is returned unchanged.
+    """Return an image of 16 bits per pixel as an image of their upper 8 bits; an image of 8 bits is returned unchanged.
 
-    Pillow reads colour images of 16 bits in the same way. Raises ValueError for pixels of 32 bits and floats: such a
-    file does not say which values are black and white, and Pillow would make nearly all pixels white, or black.
+    For colour images of 16 bits, Pillow itself does so when it reads them. Raises ValueError for pixels of 32 bits and
+    floats: such a file does not say which values are black and white, and Pillow would make nearly all pixels white, or
+    black.
     """
     from PIL import Image
 
@@ -222,9 +229,10 @@ def in_8_bits(image: PIL.Image.Image) -> PIL.Image.Image:
 
 
 def random_box(width: int, height: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
-    """Return (left, top, right, bottom) of a part with 8 to 100 % of the area and sides of 3:4 to 4:3.
+    """Return (left, top, right, bottom) of a random part of an image. The part has 8 to 100 % of the image's area, and
+    its sides have a ratio from 3:4 to 4:3.
 
-    After ten boxes that do not fit, return the largest centred box with such sides.
+    If ten random boxes do not fit into the image, return the largest centred box with such a ratio.
     """
     for _ in range(10):
         area = rng.uniform(0.08, 1) * width * height

@@ -1,4 +1,4 @@
-"""Synthetic data with one Gaussian cluster per class, for trials and for speed; they replace no real data set."""
+"""Synthetic images with one Gaussian cluster per class, for trials and measurements of speed."""
 
 import math
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ AT_ONCE = 100
 def load_synthetic(
     directory: Path, seed: int, samples: int = 2000, shape: Sequence[int] = (1, 28, 28), classes: int = 10
 ) -> Dataset:
-    """Make ``samples`` training images, and a fifth as many test images, of (channels, height, width) ``shape``."""
+    """Generate ``samples`` training images, and samples / 5 test images; ``shape`` is (channels, height, width)."""
     shape = tuple(shape)
     if len(shape) != 3 or min(shape) < 1:
         raise DataError(f"shape is {shape}, expected three positive integers: channels, height, width")
@@ -45,10 +45,10 @@ def load_synthetic(
 
 
 def _draw(count: int, centres: np.ndarray, rng: np.random.Generator) -> MemorySplit:
-    """Draw the classes equally often, in random order."""
+    """Draw ``count`` samples, with the same number of samples of each class, in random order."""
     labels = rng.permutation(np.arange(count) % len(centres))
     images = np.empty((count, *centres.shape[1:]), np.uint8)
-    for begin in range(0, count, AT_ONCE):  # all floats at once would take four times the memory
+    for begin in range(0, count, AT_ONCE):  # drawing all images at once would take four times the memory
         some = labels[begin : begin + AT_ONCE]
         noisy = centres[some] + rng.standard_normal((len(some), *images.shape[1:]), dtype=np.float32)
         images[begin : begin + AT_ONCE] = np.clip(np.rint(CENTRE + SIGMA * noisy), 0, 255)

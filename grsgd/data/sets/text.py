@@ -1,4 +1,4 @@
-"""Text, byte by byte: Moby-Dick, and users' own files."""
+"""Data sets of text whose tokens are bytes: Moby-Dick, and users' own files."""
 
 from pathlib import Path
 
