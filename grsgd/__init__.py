@@ -28,6 +28,7 @@ _PLACES = {
     "CsvLogger": "grsgd.runs.loggers",
     "Metric": "grsgd.runs.metric",
     "Run": "grsgd.runs.run_file",
+    "RunFailed": "grsgd.cli.from_python",
     "Task": "grsgd.tasks",
     "TensorBoardLogger": "grsgd.runs.loggers",
     "distribute": "grsgd.own_loop.distribute",
@@ -40,6 +41,7 @@ _PLACES = {
     "recording": "grsgd.own_loop.recording",
     "shard": "grsgd.own_loop.ranks",
     "size": "grsgd.own_loop.ranks",
+    "train": "grsgd.cli.from_python",
 }
 """Module of each public name. A module is imported at the first use of its name, so that reading a run file needs
 neither torch nor MPI."""

@@ -189,7 +189,9 @@ def add_sweep(add):
 
 
 def add_model_files(sub):
-    sub.add_argument("--save", metavar="MODEL.pt", help="save the weights of the final, averaged model: a state_dict")
+    sub.add_argument(
+        "--save", metavar="MODEL.pt", help="save the weights of the final, averaged model: .pt or .safetensors"
+    )
     sub.add_argument("--save-best", metavar="MODEL.pt", help="save the weights of the averaged model that tested best")
 
 

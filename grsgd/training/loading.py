@@ -1,14 +1,11 @@
 """Loading of models that runs have saved (``load_model``), and their evaluation (``grsgd evaluate``)."""
 
 import hashlib
-import io
 import os
-import pickle
 import tomllib
 import warnings
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +29,7 @@ from grsgd.training.device import pick_device, use, use_threads
 from grsgd.training.evaluation import metric_and_loss
 from grsgd.training.inputs import Images, build_model, images_of, load_data
 from grsgd.training.memory import blueprint
+from grsgd.training.state_file import state_in
 
 MAX_DIFFERENCES = 3
 """Largest number of differences between a file and a model that an error names."""
@@ -267,37 +265,6 @@ def check_fit(model: torch.nn.Module, state: Mapping[str, torch.Tensor], source:
 
 def does_not_fit(source: ModelSource, why: str) -> ModelError:
     return ModelError(f"{source.path}: does not fit model.name = {source.config.model.name!r}: {why}")
-
-
-def state_in(path: Path, content: bytes) -> dict[str, torch.Tensor]:
-    """Return the state dict in the bytes of a file, on the CPU; no code in the file is run. Raises ModelError."""
-    check_plain(path, content)
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise ModelError(
-            f"{path}: is not a state dict: it holds other objects than tensors, which could run code and are not loaded"
-        ) from None
-    except Exception:  # torch raises errors of many kinds for other files
-        raise ModelError(f"{path}: is not a state dict: not a file of torch.save, or a damaged one") from None
-    if not isinstance(state, Mapping):
-        raise ModelError(f"{path}: is not a state dict, but of type {type(state).__name__}")
-    if odd := [name for name, value in state.items() if not isinstance(value, torch.Tensor)]:
-        kind = type(state[odd[0]]).__name__
-        raise ModelError(f"{path}: is not a state dict: {printable(repr(odd[0]), 100)} is of type {kind}, not a tensor")
-    return state
-
-
-def check_plain(path: Path, content: bytes):
-    """Raise ModelError for a zip file that is compressed, or claims to hold more bytes than it has; torch writes
-    neither."""
-    with suppress(zipfile.BadZipFile, NotImplementedError), zipfile.ZipFile(io.BytesIO(content)) as archive:
-        entries = archive.infolist()
-        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-            raise ModelError(f"{path}: is not a file of torch.save: its content is compressed")
-        if sum(entry.file_size for entry in entries) > len(content):
-            raise ModelError(f"{path}: is not a file of torch.save: it claims to hold more bytes than it does")
 
 
 def differences(expected: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Files in which a run saves the weights of its final model, and of its best model, for ``torch.load``."""
+"""Files in which a run saves the weights of its final model, and of its best model."""
 
 import hashlib
 import io
@@ -16,6 +16,7 @@ from grsgd.runs.ending import Ended, how_ended
 from grsgd.runs.run_file import check_writable
 from grsgd.runs.targets import naming, target_of
 from grsgd.training.evaluation import Quality
+from grsgd.training.state_file import bytes_of, check_format
 
 HEADER_BYTES = 2**10
 """Largest number of bytes in a file per tensor, in addition to the tensor's content."""
@@ -48,7 +49,8 @@ class ModelFiles:
     def check(self, out: str | os.PathLike, model: torch.nn.Module):
         """Check before training whether the files of ``model`` can be written; ``out`` is the run file.
 
-        Raises ConfigError if two of the files are the same, RunFileError if a file cannot be written.
+        Raises ConfigError if two of the files are the same, or if the package of a format is missing; RunFileError if a
+        file cannot be written.
         """
         size = sum(tensor.nbytes + HEADER_BYTES for tensor in [*model.parameters(), *model.buffers()])
         taken = {os.path.realpath(out): "--out"}
@@ -56,6 +58,7 @@ class ModelFiles:
             if other := taken.get(os.path.realpath(path)):
                 raise ConfigError(f"{option} {path}: is the file of {other}, too: each option needs its own file")
             taken[os.path.realpath(path)] = option
+            check_format(path)
             check_writable(path, size)
 
     def asked_for(self) -> dict[str, Path]:
@@ -125,8 +128,7 @@ def save_state(path: Path, state: dict[str, torch.Tensor]) -> tuple[Path | None,
     Returns the path of the file, or None if it could be written to neither place; the SHA-256 of its content; and an
     error message of one line, or None.
     """
-    content = io.BytesIO()
-    torch.save(state, content)  # in memory first, because torch reports a full disk in many lines
+    content = bytes_of(path, state)
     sha256 = hashlib.sha256(content.getbuffer()).hexdigest()
     try:
         write(path, content)

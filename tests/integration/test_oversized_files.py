@@ -28,7 +28,7 @@ from grsgd.runs.run_file import load_run, save_run
 from grsgd.simulate.network import network
 from grsgd.simulate.tracing import goal
 from grsgd.simulate.tracing.replay import replay
-from grsgd.training.loading import state_in
+from grsgd.training.state_file import state_in
 from tests.support import damage
 from tests.support.runs import fake_run
 

@@ -1,0 +1,93 @@
+"""State dicts as the bytes of a file: of ``torch.save``, or of safetensors if the file's name ends in .safetensors."""
+
+import io
+import pickle
+import warnings
+import zipfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+from grsgd.errors import ConfigError, ModelError
+from grsgd.text import printable
+
+SUFFIX = ".safetensors"
+
+
+def is_safetensors(path: Path) -> bool:
+    """Return whether the name of a file asks for the format of safetensors."""
+    return path.suffix == SUFFIX
+
+
+def check_format(path: Path):
+    """Raise ConfigError if the package that writes the file's format is not installed."""
+    if is_safetensors(path):
+        try:
+            import safetensors.torch  # noqa: F401
+        except ImportError:
+            raise ConfigError(f"{path}: needs the package safetensors: pip install safetensors") from None
+
+
+def bytes_of(path: Path, state: dict[str, torch.Tensor]) -> io.BytesIO:
+    """Return a state dict as the content of a file of this name; each tensor has memory of its own, on the CPU.
+
+    Raises TypeError for safetensors if the state holds objects that are no tensors.
+    """
+    content = io.BytesIO()
+    if is_safetensors(path):
+        from safetensors.torch import save
+
+        content.write(save({name: value.contiguous() for name, value in state.items()}))
+    else:
+        torch.save(state, content)  # in memory first, because torch reports a full disk in many lines
+    return content
+
+
+def state_in(path: Path, content: bytes) -> dict[str, torch.Tensor]:
+    """Return the state dict in the bytes of a file, on the CPU; no code in the file is run. Raises ModelError."""
+    if is_safetensors(path):
+        return in_safetensors(path, content)
+    check_plain(path, content)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise ModelError(
+            f"{path}: is not a state dict: it holds other objects than tensors, which could run code and are not loaded"
+        ) from None
+    except Exception:  # torch raises errors of many kinds for other files
+        raise ModelError(f"{path}: is not a state dict: not a file of torch.save, or a damaged one") from None
+    if not isinstance(state, Mapping):
+        raise ModelError(f"{path}: is not a state dict, but of type {type(state).__name__}")
+    if odd := [name for name, value in state.items() if not isinstance(value, torch.Tensor)]:
+        kind = type(state[odd[0]]).__name__
+        raise ModelError(f"{path}: is not a state dict: {printable(repr(odd[0]), 100)} is of type {kind}, not a tensor")
+    return state
+
+
+def check_plain(path: Path, content: bytes):
+    """Raise ModelError for a zip file that is compressed, or claims to hold more bytes than it has; torch writes
+    neither."""
+    with suppress(zipfile.BadZipFile, NotImplementedError), zipfile.ZipFile(io.BytesIO(content)) as archive:
+        entries = archive.infolist()
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise ModelError(f"{path}: is not a file of torch.save: its content is compressed")
+        if sum(entry.file_size for entry in entries) > len(content):
+            raise ModelError(f"{path}: is not a file of torch.save: it claims to hold more bytes than it does")
+
+
+def in_safetensors(path: Path, content: bytes) -> dict[str, torch.Tensor]:
+    """Return the state dict in the bytes of a file of safetensors; raises ModelError."""
+    try:
+        check_format(path)
+    except ConfigError as error:
+        raise ModelError(str(error)) from None
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        return load(content)
+    except SafetensorError as error:
+        raise ModelError(f"{path}: is not a file of safetensors: {printable(str(error), 200)}") from None

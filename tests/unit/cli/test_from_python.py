@@ -1,0 +1,51 @@
+"""Runs made from Python: `grsgd.train` and `grsgd.simulate`."""
+
+import tomllib
+
+import numpy as np
+import pytest
+
+import grsgd
+from grsgd.cli.from_python import simulate, toml_of, words_of
+from grsgd.errors import ConfigError
+
+SMALL = {
+    "algorithm": {"name": "dpsgd"},
+    "data": {"name": "digits", "batch_size": 16},
+    "model": {"name": "mlp"},
+    "train": {"steps": 6},
+}
+
+
+@pytest.mark.parametrize("value", [1, 0.5, "a b", True, [1, 2], ["x"]])
+def test_values_become_toml(value):
+    assert tomllib.loads(f"value = {toml_of(value)}")["value"] == value
+
+
+def test_options_become_words():
+    options = {"save": "model.pt", "timing_only": True, "check": False, "csv": None}
+    options["changes"] = {"train": {"epochs": 2}, "seed": 1}
+    assert words_of(options) == ["--save", "model.pt", "--timing-only", "--set", "train.epochs=2", "--set", "seed=1"]
+
+
+def test_a_value_that_toml_cannot_hold_is_refused():
+    with pytest.raises(ConfigError, match="changes: <object"):
+        words_of({"changes": {"model": object()}})
+
+
+def test_a_simulated_run_is_returned(tmp_path):
+    options = {"changes": {"optimizer.lr": 0.05}, "network": "1gbit,50us"}
+    run = simulate(SMALL, ranks=3, out=tmp_path / "run.h5", **options)
+    assert len(run.ranks["steps"]) == 3 and "lr = 0.05" in run.attributes["config"]
+    again = simulate(SMALL, ranks=3, out=tmp_path / "again.h5", **options)
+    np.testing.assert_array_equal(run.curve["time"], again.curve["time"])
+
+
+def test_errors_have_their_cause(tmp_path):
+    with pytest.raises(ConfigError, match="algorithm.name = 'dpsgdd': unknown"):
+        simulate(SMALL | {"algorithm": {"name": "dpsgdd"}}, out=tmp_path / "run.h5")
+    with pytest.raises(ConfigError, match="--networks"):
+        simulate(SMALL, out=tmp_path / "run.h5", networks="1gbit")
+    with pytest.raises(grsgd.RunFailed, match="non-finite loss") as caught:
+        simulate(SMALL, 2, out=tmp_path / "run.h5", changes={"optimizer.lr": 1e30})
+    assert caught.value.code == 1 and caught.value.run.attributes["ended"] == "diverged"
