@@ -43,14 +43,15 @@ class SimulatedBackend:
 
     @property
     def hosts(self):
-        """The host of each rank of the group: from ``hosts:HxR``; on other networks each rank has a host of its own."""
+        """Number of the host of each rank of the group. On networks other than ``hosts:HxR`` each rank has a host of
+        its own."""
         hosts = self.fabric.network.spec.hosts
         return [member // hosts.ranks if hosts else member for member in self.members]
 
     @property
     def lost(self):
         known = self.fabric.known_dead[self.fabric_rank]
-        if len(known) != len(self._lost):  # `lost` is read at every event, so the tuple is kept
+        if len(known) != len(self._lost):  # the tuple is kept, because `lost` is read at every event
             self._lost = tuple(rank for rank, process in enumerate(self.members) if process in known)
         return self._lost
 
@@ -80,7 +81,8 @@ class SimulatedBackend:
         return self.fabric.drivers[self.fabric_rank].start(ring_allreduce(self._for_allreduce, array, tag))
 
     def calculate(self, schedule, comm: Communicator, x, options: dict):
-        """Begin an all-reduce whose end can be calculated; return None if it cannot be.
+        """Begin an all-reduce whose end is calculated at once, in place of a simulation message by message. Return None
+        if that is not possible.
 
         The end cannot be calculated while a schedule runs in the background of this rank.
         """

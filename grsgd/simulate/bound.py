@@ -1,4 +1,4 @@
-"""The least time of a parameter server's update, by theory, for workers of given speeds."""
+"""Least time, by theory, in which a parameter server can make an update with workers of given speeds."""
 
 from grsgd.algorithms.central import CentralAlgorithm
 from grsgd.config import Config
@@ -28,7 +28,7 @@ def bound(
     step_seconds
         In place of ``compute``: the step time of each worker in seconds, separated by commas.
     gradients
-        The number of gradients in an update; None takes the number that the server's strategy waits for.
+        Number of gradients in an update; None means the number for which the server's strategy waits.
 
     Raises ConfigError if a step takes no time, and UsageError if the arguments contradict each other or the algorithm
     has no server that waits for gradients.
@@ -71,7 +71,7 @@ def read(text: str) -> list[float]:
 
 
 def mean_seconds(simulation: Simulation, config: Config, worker: int) -> float:
-    """Return the mean seconds of the first `STEPS` steps of a worker, delays of its stragglers included."""
+    """Return the mean duration in seconds of the first `STEPS` steps of a worker, including delays of [stragglers]."""
     delays = DelayModel(config.stragglers, worker, config.seed)
     total = 0.0
     for step in range(STEPS):

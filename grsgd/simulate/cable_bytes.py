@@ -1,4 +1,4 @@
-"""The table of bytes per cable in the run file."""
+"""Table of the bytes that each cable carried, for the run file."""
 
 import numpy as np
 

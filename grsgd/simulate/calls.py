@@ -1,4 +1,4 @@
-"""Events of SimPy's kernel that only call one function; a simulation makes several of them for each message."""
+"""Light events for SimPy's kernel that only call a function; a simulation creates several of them for each message."""
 
 import heapq
 from collections.abc import Callable
@@ -13,7 +13,8 @@ class Call:
     __slots__ = ("callbacks",)
 
     _ok = True
-    """The flag that the kernel reads: true, because this event never fails."""
+    """Flag that SimPy's kernel reads to see whether an event has failed; always True, because this event cannot
+    fail."""
 
     def __init__(self, call: Callable):
         self.callbacks: tuple[Callable, ...] | None = (call,)
@@ -24,7 +25,8 @@ class Call:
 
 
 def call_at(env: simpy.Environment, moment: float, call: Callable, priority: int = NORMAL) -> Call:
-    """Call ``call(event)`` at exactly ``moment``: a delay from now could change the last bits of the time."""
+    """Call ``call(event)`` at exactly ``moment``. A delay from now, as SimPy takes it, could change the last bits of
+    the time."""
     event = Call(call)
     heapq.heappush(env._queue, (moment, priority, next(env._eid), event))
     return event
@@ -36,9 +38,10 @@ def call_after(env: simpy.Environment, seconds: float, call: Callable, priority:
 
 
 def run_until_complete(env: simpy.Environment, waitable):
-    """Let time pass until ``waitable.complete``; raise simpy.core.EmptySchedule if no event is left before.
+    """Let simulated time pass until ``waitable.complete``. Raise simpy.core.EmptySchedule if no event is left before
+    that.
 
-    The loop does the work of `simpy.Environment.step` for events that do not fail; events of processes may fail.
+    The loop does the same as `simpy.Environment.step`, in less time.
     """
     queue, pop = env._queue, heapq.heappop
     while not waitable.complete:

@@ -1,4 +1,4 @@
-"""The simulated seconds of a step's computation."""
+"""Simulated duration of a step's computation."""
 
 import copy
 from collections.abc import Callable
@@ -35,9 +35,9 @@ class ComputeTime:
     seed
         Seed of the random numbers.
     slowdown
-        By rank, the factor by which its times are longer; 1 for all other ranks.
+        For each slow rank, the factor by which its times are longer; other ranks have the factor 1.
     after_wait
-        Times of steps that follow a long wait, if they differ; see `AfterWaits`.
+        Times of steps that follow a long wait, if these steps take other times; see `AfterWaits`.
     work
         Seconds per step of the algorithm's own code, messages excluded.
     """
@@ -56,7 +56,8 @@ class ComputeTime:
         return cls(spec.median, spec.sigma, seed, spec.slowdown, after, spec.work)
 
     def __call__(self, rank: int, step: int) -> float:
-        """Return the seconds of a rank's step; they depend on (seed, rank, step) alone, not on the algorithm."""
+        """Return the seconds of a rank's step. They depend only on (seed, rank, step), so they are the same for all
+        algorithms."""
         median = self.median * self.slowdown.get(rank, 1.0)
         if not self.sigma:
             return median
@@ -72,7 +73,7 @@ class ComputeTime:
 
 
 class AfterWaits:
-    """Computing times of one rank in seconds; a step may take another time if the rank has waited before it.
+    """Computing times of one rank in seconds, in which a step after a wait may take another time than other steps.
 
     After a wait a processor's quota is unused, and caches are cold. Between no wait and a wait of
     `AFTER_WAIT_SECONDS`, the logarithm of the time changes linearly.
@@ -112,7 +113,8 @@ def parse(text: str) -> tuple[str, list[float]]:
 
 
 def check_end(config: Config, compute: ComputeTime):
-    """Raise ConfigError if the run would never end: it ends after ``train.seconds``, and its steps take no time."""
+    """Raise ConfigError if the run would never end, because it is to end after ``train.seconds`` and its steps take no
+    time."""
     if config.train.seconds is not None and not compute.median:
         raise ConfigError(
             f"--compute {compute}: a step takes no time, so a run of train.seconds = {config.train.seconds:g} would "
@@ -121,7 +123,8 @@ def check_end(config: Config, compute: ComputeTime):
 
 
 def check_free_running(config: Config, compute: ComputeTime, latency: float):
-    """Raise ConfigError if steps take no time but the ranks must receive a message that the run is over."""
+    """Raise ConfigError if steps take no time. The ranks of an asynchronous algorithm would then take steps for ever,
+    because the message that ends the run never arrives."""
     if latency + compute.median == latency:
         raise ConfigError(
             f"--compute {compute}: a step takes no time, so {config.algorithm.name} would never end: no rank waits, "
@@ -146,7 +149,7 @@ def flops(model: torch.nn.Module, sample: torch.Tensor, batch_size: int) -> int:
 
 
 COUNTED_BYTES = 4 * 1024 * 1024
-"""Greatest model, in bytes, whose operations are executed in order to be counted.
+"""Largest size of a model in bytes whose operations are executed in order to be counted.
 
 Counting without execution makes torch load its compiler, which takes 1.7 s and 75 MB.
 """
@@ -194,5 +197,5 @@ def medians_and_sigmas(seconds: np.ndarray) -> list[tuple[float, float]]:
     if ranks > 1:
         logs = (logs - logs.mean(axis=0)) * np.sqrt(ranks / (ranks - 1))  # the mean took this part of sigma
     low, high = np.percentile(logs, [25, 75], axis=1)
-    sigmas = (high - low) / 1.349  # sigma of a normal distribution with these quartiles: ignores outliers
+    sigmas = (high - low) / 1.349  # sigma of a normal distribution with these quartiles, unaffected by outliers
     return [(float(median), float(sigma)) for median, sigma in zip(medians, sigmas, strict=True)]

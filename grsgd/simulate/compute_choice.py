@@ -1,4 +1,4 @@
-"""The choice of computing times for a simulated run: stated by the user or the network file, or measured."""
+"""Choice of the computing times of a simulated run: given by the user or by the network file, or measured."""
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ def choose_compute_time(
 ) -> ComputeTime:
     """Return the ``stated`` time of a step (from `compute.parse`), else the network's time, else the default.
 
-    ``measured`` stands for the network's time, or, if there is none, for a measurement on this machine. ``blueprint``
+    ``measured`` means the network's time or, if the network has no time, a measurement on this machine. ``blueprint``
     is the model without content.
     """
     form, numbers = stated or (None, [])

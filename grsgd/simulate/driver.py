@@ -40,7 +40,8 @@ class Activity(Waitable):
         return self.complete
 
     def resume(self, error: BaseException | None = None):
-        """Run the schedule until it waits or ends; raise ``error``, if any, at the point where the schedule waits."""
+        """Run the schedule until it waits or ends. If ``error`` is given, raise it at the point where the schedule
+        waits."""
         driver = self.driver
         driver.active = self
         if self.blocked_at is not None:
@@ -87,7 +88,7 @@ class Activity(Waitable):
         waitable = pollable.request if type(pollable) is Message else pollable
         if isinstance(waitable, Waitable) and waitable.waiter is None:
             waitable.waiter = self
-        else:  # a flag of this rank changes only when something happens on this rank
+        else:  # a flag of this rank changes only at events of this rank
             self.driver.polled.append(self)
 
     def __str__(self):
@@ -136,7 +137,8 @@ class SimulatedDriver:
         """Seconds that the algorithm's own code takes in addition to each computation."""
         self.wait_seconds = 0.0
         self.watch = None
-        """Function called when a message without a receive arrives; an error that it raises ends the trainer's wait."""
+        """Function that is called when a message arrives for which no receive is posted. An error that it raises is
+        raised where the trainer waits."""
         self.unexpected_message = False
         """Whether a message without a posted receive has arrived while the trainer computed."""
         self.foreground: Activity | None = None
@@ -145,16 +147,18 @@ class SimulatedDriver:
         self.polled: list[Activity] = []
         """Activities that wait for a flag of this rank; the flags are tested after each event of this rank."""
         self.random_state: torch.Tensor | None = None
-        """State of torch's random generator: each rank has its own random stream, like a process of its own."""
+        """State of torch's random generator on this rank: each rank has its own random stream, as if it were a
+        process."""
         self._computed = 0
         self._ready: list[Activity] = []
         self._background: list[Activity] = []
         self._beside: list[Activity] = []
         self.abandoned: list = []
-        """Abandoned receives: always empty, because nothing is written into arrays of abandoned schedules."""
+        """Receives of abandoned schedules; always empty, because a simulation writes nothing into the arrays of
+        abandoned schedules."""
         self._running = False
         self.is_dead = self.polls_messages = False
-        """``polls_messages``: whether activities that wait for a flag also look for messages."""
+        """``polls_messages`` says whether activities that wait for a flag are also tested when a message arrives."""
 
     def kill(self):
         """Let the process of this rank die: none of its schedules continues."""
@@ -193,7 +197,7 @@ class SimulatedDriver:
         return self._begin(activity)
 
     def start_beside(self, schedule: Schedule) -> Activity:
-        """Drive ``schedule`` in the background as a second driver of the rank would: `abandon` does not end it."""
+        """Run ``schedule`` in the background so that `abandon` does not end it, as if the rank had a second driver."""
         self._beside.append(Activity(self, schedule))
         return self._begin(self._beside[-1])
 
@@ -218,7 +222,8 @@ class SimulatedDriver:
         return self.foreground
 
     def begin(self, pollable):
-        """Return the pollable that a schedule has yielded, or in its place a timer if it takes a known time."""
+        """Return the pollable that a schedule has yielded. For a delay or a computation, start a timer and return the
+        timer."""
         if type(pollable) is Message:  # this is the usual case
             return pollable
         if isinstance(pollable, Delay):
@@ -234,7 +239,8 @@ class SimulatedDriver:
         return pollable
 
     def _compute(self, timer: Timer, seconds: float, done: float, stages: list):
-        """Compute the rest of ``seconds``, of which the share ``done`` is over, and call the stages at their shares."""
+        """Compute for the remaining part of ``seconds``, of which the share ``done`` is over. Call the function of each
+        stage when its share is over."""
         if not stages:
             self._pass(seconds * (1 - done), lambda: timer.finish(self))
             return
@@ -282,7 +288,7 @@ class SimulatedDriver:
         self._running = False
 
     def on_unexpected_message(self):
-        """Handle a message without a posted receive, which may say that the run is over."""
+        """Handle the arrival of a message for which no receive is posted; the message may say that the run is over."""
         activity = self.foreground
         if self.polls_messages:
             self.notify(None)

@@ -1,4 +1,5 @@
-"""The evaluation of snapshots of simulated ranks, in a clock of its own, while the clock of training stands still."""
+"""Evaluation of snapshots of simulated ranks. The evaluation has its own simulated clock, and the clock of training
+stands still meanwhile."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -23,9 +24,9 @@ class SnapshotEvaluation:
         self.trainers, self.models = trainers, models
         self.env = simpy.Environment()
         self.qualities: list[Quality] = []
-        """Qualities that `of_new_snapshots` has returned so far, of the first marks that all ranks have passed."""
+        """Qualities of the snapshots that `of_new_snapshots` has evaluated so far."""
         self.marks_seen = 0
-        """Number of marks that all ranks had passed at the last call, including marks without an own snapshot."""
+        """Number of marks (points of the run at which snapshots are due) that all ranks had passed at the last call."""
 
     @cached_property
     def fabric(self) -> MessageFabric:

@@ -1,4 +1,4 @@
-"""All messages between simulated ranks: how they are sent, received, and lost when the process of a rank dies."""
+"""Sending and receiving of messages between simulated ranks, and loss of messages when a process dies."""
 
 import itertools
 from collections import defaultdict
@@ -15,7 +15,7 @@ from grsgd.simulate.waitable import Waitable
 
 
 class MessageFabric:
-    """All messages between the ranks that ``drivers`` drive, in order.
+    """All messages between simulated ranks; ``drivers`` has the driver of each rank, in order.
 
     ``processors``: the processor of each rank, on which messages take time; None if messages take no processor time.
     """
@@ -121,7 +121,8 @@ class MessageFabric:
         return True
 
     def broadcast(self, group, members, array, rank: int, root: int, number: int) -> Waitable:
-        """Take the part of ``rank`` in a group's broadcast ``number`` from ``root``; both are ranks of the fabric."""
+        """Send or receive, on ``rank``, the group's broadcast number ``number`` from ``root``; both ranks are numbers
+        in the fabric."""
         key = group, number
         if key not in self._multicasts:
             done = partial(self._multicasts.pop, key, None)

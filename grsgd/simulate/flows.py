@@ -23,7 +23,7 @@ from grsgd.simulate.calls import Call, call_after, call_at
 from grsgd.simulate.network import NetworkSpec
 
 MIN_WEIGHT = 0.1
-"""Smallest weight of a flow, regardless of the number of flows that began before it."""
+"""Smallest weight of a flow, however many flows began before it."""
 QUEUED_WEIGHT = 0.01
 """Weight, in the sharing of bandwidth, of a flow whose first bytes still wait in a queue."""
 SHARING_PRIORITY = 2
@@ -60,7 +60,7 @@ class Connection:
         self.queue: list[Flow] = []
         self.nbytes = 0
         self.free_at = 0.0
-        """Moment at which the last message with calculated times has left."""
+        """Moment at which the last message left whose times were calculated (`fast_ring`)."""
 
 
 class Flow:

@@ -4,16 +4,16 @@ import gc
 from contextlib import contextmanager
 
 RARELY = 100_000
-"""Number of new objects, in place of 700, after which Python looks for garbage among them."""
+"""Number of new objects after which Python looks for garbage among them; Python's default is 700."""
 
 
 @contextmanager
 def not_looked_for(rarely: bool):
     """Return a context in which garbage collection skips all objects that exist at its beginning.
 
-    Thousands of objects exist for the whole simulation, so looking through them is useless. With ``rarely``, garbage is
-    looked for rarely among new objects, too: a simulation of time only makes no objects that refer to each other in a
-    circle.
+    Thousands of objects exist for the whole simulation, so looking through them is useless. With ``rarely``, Python
+    also looks rarely for garbage among new objects. A simulation of times only creates no objects that refer to each
+    other in a circle.
     """
     thresholds = gc.get_threshold()
     gc.freeze()

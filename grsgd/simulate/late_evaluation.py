@@ -15,12 +15,12 @@ from typing import NamedTuple
 import numpy as np
 
 WAIT_SECONDS = 3600.0
-"""Seconds that this process waits, at most, for the end of the job, which may evaluate the snapshots itself."""
+"""Largest number of seconds that this process waits for the end of the job, which may evaluate the snapshots itself."""
 
 
 class Left(NamedTuple):
-    """Remains of a rank of an ended job: number of the process, and descriptors of two open files with the rank's
-    snapshots and notes."""
+    """Data that a rank of an ended job has left: the number of its process, and the descriptors of two open files with
+    its snapshots and its notes."""
 
     rank: int
     process: int
@@ -110,7 +110,7 @@ def is_wanted(out: Path, attributes: dict) -> bool:
 def evaluate(records: list, attributes: dict, files: dict[int, int], marks: list[int], models):
     """Return the qualities of the snapshots at ``marks``, and the last averaged model; call ``models`` for each model.
 
-    ``files``: by rank, the descriptor of its file of snapshots.
+    ``files`` has for each rank the descriptor of the file with its snapshots.
     """
     import tomllib
 

@@ -31,7 +31,8 @@ def live(simulation) -> list[str | None]:
 
 
 def kill_as_planned(simulation):
-    """Process of the SimPy kernel: kill the process that holds a rank at each time that the configuration plans."""
+    """Kill the process that holds a rank at each time at which the configuration plans a death; run as a process of
+    SimPy's kernel."""
     faults, drivers, env = simulation.config.faults, simulation.drivers, simulation.env
     with suppress(simpy.Interrupt):
         for seconds, rank in planned_deaths(faults, simulation.ranks, simulation.config.seed):
@@ -51,7 +52,8 @@ class Life:
         self.trainer = simulation.trainers[process] if process < simulation.ranks else None
 
     def live(self):
-        """Schedule that trains, or waits as a spare, and returns why training has ended, or None if it never began."""
+        """Train, or wait as a spare; return the reason why training has ended, or None if this process never trained.
+        This method is a schedule (a generator that yields the objects it waits for)."""
         membership, simulation = self.membership, self.simulation
         self.driver.polls_messages = True
         self.driver.start_beside(membership.attend())
@@ -71,7 +73,7 @@ class Life:
         return reason if self.trainer.recovery.has_trained else None
 
     def come_back(self, seconds: float):
-        """Schedule, run in the background, that rejoins the job after ``seconds``."""
+        """Rejoin the job after ``seconds``; a schedule, run in the background."""
         yield Delay(seconds)
         self.membership.is_there = True
 

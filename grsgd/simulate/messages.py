@@ -4,8 +4,9 @@ Messages are matched as the MPI standard says (section 3.5). Messages of one sen
 in the order of sending. A receive from any rank takes the message that arrived first. Receives match in the order in
 which they were posted.
 
-The content of a send buffer is copied at the last moment, when the send completes. So the error shows if a schedule
-writes to the buffer too early. Only short messages, which MPI libraries store, are copied when they are sent.
+The content of a send buffer is copied at the last moment, when the send completes. So if a schedule writes to its
+buffer too early, the receiver gets wrong content, and tests find the error. Only short messages, which MPI libraries
+store, are copied when they are sent.
 """
 
 from collections import defaultdict
@@ -47,7 +48,7 @@ class Sending(Waitable):
         return self.dest in dead or (self.source in dead and not self.short)
 
     def on_handed_over(self):
-        """Handle that the sender's MPI library has taken over the message."""
+        """Continue after the sender's MPI library has taken over the message."""
         if self not in self.fabric.under_way or self.source in self.fabric.dead:
             return
         fabric, network = self.fabric, self.fabric.network
@@ -59,7 +60,7 @@ class Sending(Waitable):
             network.after(network.latency(self.source, self.dest), self.on_announced)
 
     def on_left(self):
-        """Handle that the last byte has left."""
+        """Continue after the last byte has left the sender."""
         processor = self.fabric.processor(self.source)
         if processor is not None:
             processor.left()
@@ -71,7 +72,7 @@ class Sending(Waitable):
             self.finish(self.fabric.drivers[self.source])
 
     def on_arrived(self, dest, _):
-        """Handle that the last byte has arrived."""
+        """Continue after the last byte has arrived at the receiver's host."""
         if self.is_gone():
             return
         processor = self.fabric.processor(self.dest)
@@ -81,7 +82,7 @@ class Sending(Waitable):
             self.on_noticed()
 
     def on_noticed(self):
-        """Handle that the receiving rank has noticed the last byte."""
+        """Continue after the receiving rank has noticed that the last byte has arrived."""
         if self.receiving is not None:
             self.take_in()
         else:
@@ -92,7 +93,7 @@ class Sending(Waitable):
         processor = self.fabric.processor(self.dest)
         if processor is None:
             self.on_received()
-        elif self.is_found:  # the time is charged to the processor, so its next computation ends later
+        elif self.is_found:  # this time prolongs the processor's next computation
             processor.receive(self.nbytes, lambda: None)
             self.on_received()
         else:
@@ -109,7 +110,7 @@ class Sending(Waitable):
                 self.fabric.drivers[self.dest].on_unexpected_message()
 
     def on_received(self):
-        """Handle that the whole message has arrived and its receive is posted."""
+        """Complete the send and the receive, after the whole message has arrived and its receive is posted."""
         fabric = self.fabric
         if self.is_gone() or self not in fabric.under_way:  # a process died while the processor took in the message
             return

@@ -1,4 +1,4 @@
-"""The description of a simulated network: from a command line such as ``1gbit,50us``, or from a TOML file."""
+"""Description of a simulated network, given on the command line, such as ``1gbit,50us``, or in a TOML file."""
 
 import math
 import re
@@ -21,7 +21,7 @@ from grsgd.simulate.cabling.own import OwnCabling
 from grsgd.units import as_duration, as_rate, duration, rate
 
 EAGER_BYTES = 65536
-"""Greatest size, in bytes, of a message that leaves without a posted receive: the value of Open MPI over TCP."""
+"""Largest size in bytes of a message that leaves before its receive is posted: Open MPI's value over TCP."""
 MAX_SIGMA = 20.0
 """The largest sigma of the logarithm of a computation's seconds: one in six then takes e^20 (half a billion) times the
 median. Far larger values would exceed the range of floating-point numbers."""
@@ -30,17 +30,17 @@ AFTER_WAIT_SECONDS = 20e-3
 
 
 MEDIA = ("switch", "shared", "links", "cables")
-"""The media that are not ready-made networks of cables."""
+"""Values of ``medium`` other than ready-made networks of cables such as ``torus:8x8x8``."""
 
 
 ALLOWED = f"switch, shared, or a TOML file; with cables: {ready_made.FORMS}"
-"""Beginnings of ``--network`` that are allowed, for messages."""
+"""Text of error messages on the allowed beginnings of ``--network``."""
 TAKES_PROCESSOR = "messages take processor time"
-"""Words in the run file if the network has a ``[processor]`` section, so that messages take processor time."""
+"""Words in the run file if the network has a section ``[processor]``, so that messages take processor time."""
 
 
 class MissingLink(ConfigError):
-    """An error: a message is sent between two ranks that the network does not connect."""
+    """Error of a message between two ranks that the network does not connect."""
 
 
 class NetworkSection(BaseModel):
@@ -76,7 +76,7 @@ def known_medium(text: str) -> str:
 
 
 class LinkSpec(NetworkSection):
-    """The link from one rank to another, if it differs from the other links."""
+    """Link from one rank to another that differs from the other links."""
 
     source: Rank = Field(alias="from")
     dest: Rank = Field(alias="to")
@@ -86,7 +86,7 @@ class LinkSpec(NetworkSection):
 
 
 class PortSpec(NetworkSection):
-    """The port of a rank, if it differs from the other ports."""
+    """Port of a rank that differs from the other ports."""
 
     rank: Rank
     bandwidth: Rate
@@ -106,7 +106,7 @@ class CableSpec(NetworkSection):
 
 
 class MemorySpec(NetworkSection):
-    """The memory that carries messages within a host, in place of a network."""
+    """Memory of a host, which carries the messages between ranks on the host."""
 
     bandwidth: Rate = MEMORY_BANDWIDTH
     latency: Duration = MEMORY_LATENCY
@@ -115,10 +115,10 @@ class MemorySpec(NetworkSection):
 class ComputeSpec(NetworkSection):
     """Seconds of computation per step, measured by ``grsgd calibrate``: median, and sigma of their logarithm.
 
-    after_wait, after_wait_sigma: the same after `AFTER_WAIT_SECONDS` of waiting or more; None for equal values.
-    work: seconds per step of the algorithm's own code, messages excluded.
-    slowdown: by rank, the factor by which its computation takes longer (less than 1: shorter); 1 for all other ranks.
-    what: description of the measurement, for the reader.
+    after_wait, after_wait_sigma: the same for steps after `AFTER_WAIT_SECONDS` of waiting or more; None if equal. work:
+    seconds per step of the algorithm's own code, messages excluded. slowdown: by rank, the factor by which its
+    computation takes longer (less than 1: shorter); 1 for all other ranks. what: description of the measurement, for
+    the reader.
     """
 
     median: float = Field(gt=0, allow_inf_nan=False)
@@ -251,7 +251,7 @@ class NetworkSpec(NetworkSection):
 
     @property
     def hosts(self) -> HostCards | None:
-        """Return the hosts whose ranks share a network card; None if the medium has none."""
+        """Return the hosts whose ranks share a network card; None if the medium has no hosts."""
         return self._cabling if isinstance(self._cabling, HostCards) else None
 
     @property

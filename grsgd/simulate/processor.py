@@ -47,17 +47,18 @@ class Processor:
         self.free_at = 0.0
         """Moment at which the processor has done all work for messages so far."""
         self.waits_since, self.looks = -math.inf, 0.0
-        """Beginning of the last wait whose looks are charged to the quota, and the number of looks charged so far."""
+        """Moment at which the last wait began whose looks for messages are charged to the quota, and number of looks of
+        this wait that are charged already."""
         self.leaving = 0
         """Number of messages that were posted and have not left yet."""
         self.is_computing = self.has_computed = False
         self.in_turn: deque[Callable] = deque()
         self.turn_at = 0.0
-        """Calls that are to be made in their order, and the moment of the last of them."""
+        """Calls that must be made one after the other in this order, and the moment of the last of these calls."""
         self.taken = 0.0
-        """Seconds by which messages prolong the computation under way."""
+        """Seconds by which messages prolong the present computation."""
         self.unnoticed: deque[list[Callable]] = deque()
-        """Calls that are due for messages that have arrived during the computation."""
+        """Calls to be made when the rank notices messages that have arrived during the present computation."""
 
     def compute(self, seconds: float, polls: bool, call: Callable[[], None]):
         """Compute for ``seconds``, then call ``call``. polls: whether a background schedule waits."""
@@ -66,15 +67,14 @@ class Processor:
             seconds *= 1 + self.spec.polling
         if self.quota is not None:
             seconds = self.quota.compute(seconds, self.network.env.now)
-        self.taken += max(self.free_at - self.network.env.now, 0.0)  # messages posted just before still take this time
+        self.taken += max(self.free_at - self.network.env.now, 0.0)  # time that messages posted just before still need
         self.network.after(seconds, lambda _: self._end(call))
 
     def send(self, nbytes: int, call: Callable[[], None]):
-        """Charge the processor for handing a message of ``nbytes`` bytes to the network, then call ``call``. A rank
-        that does not compute begins at once.
+        """Charge the processor for handing a message of ``nbytes`` bytes over to the network, then call ``call``. A
+        rank that does not compute hands the message over at once.
 
-        If the rank begins to compute before it has handed over the message, the rest of the handing over prolongs the
-        computation.
+        If the rank begins to compute before the message is handed over, the remaining time prolongs the computation.
         """
         self.leaving += 1
         now, of_bytes = self.network.env.now, nbytes * self.spec.send_byte

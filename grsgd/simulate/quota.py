@@ -1,7 +1,9 @@
-"""A quota of processor time: in each period a rank may use a share of it at full speed; unused time expires.
+"""Quota of processor time. In each period a rank may compute at full speed for a share of the period; time that it does
+not use expires.
 
-Linux enforces quotas in this way (kernel documentation, CFS bandwidth control). All times here are for a rank that
-computes without a break, and so at the speed of its share: work of s seconds takes s times the share of a whole core.
+Linux enforces quotas in this way (kernel documentation, CFS bandwidth control). All durations of work here are in
+seconds of a rank that computes without a break, and so at the speed of its share. Work of s such seconds takes only s
+times the share on a whole core.
 """
 
 import math
@@ -49,8 +51,8 @@ class Quota:
         return self.free_at - now
 
     def use(self, seconds: float, now: float) -> float:
-        """Use ``seconds`` of the quota for a message, after earlier work; return the seconds that the message stands
-        still for lack of quota. The other seconds of the message are part of the latency.
+        """Use ``seconds`` of the quota for a message, after earlier work. Return the seconds that the message must wait
+        because the quota is used up. The other seconds are part of the latency already.
         """
         done = self.compute(seconds, now)
         self.free_at = max(self.free_at - seconds * self.share, now)
@@ -66,7 +68,8 @@ class Quota:
         return max(now, self.free_at)
 
     def _refill(self, now: float):
-        """Restore the quota if a period has begun, less the seconds that were taken in excess."""
+        """Restore the quota if a new period has begun, minus the seconds that the rank has used beyond earlier
+        quotas."""
         periods = self._number(now) - self.number
         if periods > 0:
             self.number += periods

@@ -1,12 +1,12 @@
-"""The memory of simulated ranks."""
+"""Check of whether simulated ranks fit into memory."""
 
 from grsgd.errors import ConfigError
 from grsgd.memory import available
 from grsgd.runs.numbers import human_bytes
 
 RANK_BYTES = 400_000
-"""Number of bytes that a simulated rank takes without its model: its objects. The counters of traffic to every other
-rank need further bytes."""
+"""Number of bytes of the Python objects of a simulated rank, without its model, and without its counters of traffic to
+each other rank."""
 
 
 def check_memory(ranks: int, model_bytes: int, said: str = ""):

@@ -103,7 +103,7 @@ class Simulation:
         if ranks > 1 and any(isinstance(trainer.progress, FreeRunning) for trainer in self.trainers):
             compute_times.check_free_running(config, self.compute, network.latency)
         self.lost: frozenset[int] = frozenset()
-        """Ranks that no process holds at the end, because their processes have died."""
+        """Ranks whose processes have died and were not replaced; known after training."""
         self.began = 0.0
         """Simulated moment at which training began; the preparations before it take simulated time, too."""
 
@@ -115,7 +115,7 @@ class Simulation:
         has_quota = network.processor is not None and network.processor.period > 0
         for driver in self.drivers:
             driver.work_seconds = self.compute.work * self.compute.slowdown.get(driver.rank, 1.0)
-            if self.compute.after_wait and not has_quota:  # a quota models the effect of waits itself
+            if self.compute.after_wait and not has_quota:  # a quota itself models the effect of waits
                 driver.compute_seconds = AfterWaits(self.compute, lambda driver=driver: driver.wait_seconds)
         self.network = Network(self.env, network, processes)
         processors = self._make_processors()
@@ -234,21 +234,22 @@ class Simulation:
         return [self.recording.observed(rank, trainer.train()) for rank, trainer in enumerate(self.trainers)]
 
     def seconds(self) -> float:
-        """Return the simulated seconds of the training so far; ranks that were left behind do not count."""
+        """Return the simulated seconds of the training so far, of the ranks that are still part of the run."""
         left = self.left()
         if len(left) == self.ranks:
             return self.env.now - self.began
         return max(self.trainers[rank].snapshots.moments[-1].time for rank in left)
 
     def left(self) -> list[int]:
-        """Return the ranks that the others have not left behind."""
+        """Return the ranks that are part of the run at its end, without the ranks that the others went on without."""
         if self.survives:
             return [rank for rank in range(self.ranks) if rank not in self.lost]
         lost = frozenset().union(*(trainer.lost for trainer in self.trainers))
         return [rank for rank in range(self.ranks) if rank not in lost]
 
     def records(self) -> tuple[list[RankMeasurements], list[int] | None]:
-        """Return the measurements of all ranks, and the ranks that were left behind; None in their place if none was.
+        """Return the measurements of all ranks, and the ranks that the others went on without; None if there are no
+        such ranks.
         """
         left, ranks = self.left(), range(self.ranks)
         lost = [rank for rank in ranks if rank not in left]
@@ -282,7 +283,7 @@ class Simulation:
         return known + qualities, final
 
     def run(self, schedules) -> list:
-        """Drive one schedule each to its end, on the first processes; return the values of the schedules."""
+        """Run each of ``schedules`` to its end, on one of the first processes each; return the schedules' values."""
         schedules = list(schedules)
         with garbage.not_looked_for(rarely=self.timing_only):
             return run_all(self.env, self.drivers[: len(schedules)], schedules)

@@ -1,4 +1,5 @@
-"""A pollable of simulated time: a schedule is resumed when the pollable is complete, without being polled again."""
+"""Base class of pollables in simulated time: a schedule that waits for one is resumed when it is complete, so that no
+schedule has to poll."""
 
 from grsgd.comm.backend import PROCESS_FAILURES
 
@@ -19,7 +20,8 @@ class Waitable:
         return self.complete
 
     def fail(self, driver):
-        """Raise an error at each `Test` from now on; ``driver`` is the driver of the rank that waits."""
+        """Let each `Test` from now on raise an error, and resume the schedule that waits. ``driver`` is the driver of
+        the rank that waits."""
         self.failed = True
         waiter, self.waiter = self.waiter, None
         driver.notify(waiter)

@@ -9,7 +9,7 @@ from grsgd.errors import ConfigError
 from grsgd.simulate.cabling.cable import Cable, Cabling, Place, name
 
 NOWHERE = -1
-"""The distance of a place from which no cables lead to the receiver."""
+"""Number that stands for the distance of a place from which no cables lead to the receiver."""
 
 
 class OwnCabling(Cabling):

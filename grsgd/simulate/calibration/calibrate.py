@@ -1,6 +1,6 @@
-"""Measures this machine or cluster for the simulator: seconds of computing, latency and bandwidth.
+"""Measurement of this machine or cluster for the simulator: durations of computing, latency and bandwidth.
 
-All measurements use the communicator and the driver of real trainings, so their costs are included.
+All measurements use the communicator and the driver of real trainings, so they include the costs of both.
 """
 
 import json
@@ -43,7 +43,7 @@ from grsgd.simulate.calibration.spread import Spread
 LARGE_BYTES = 4 * 1024 * 1024
 """Size in bytes of the messages that measure the bandwidth."""
 MAX_ROUNDS, MIN_ROUNDS = {8: 1000, LARGE_BYTES: 30}, 5
-"""Most round trips, by bytes of the message; least round trips, even if they take longer than `SECONDS` seconds."""
+"""Most round trips, by bytes of the message; and fewest round trips, even if they take more than `SECONDS` seconds."""
 SECONDS = 0.5
 LEAST_QUEUE_BYTES, MOST_QUEUE_BYTES, QUEUE_ROUNDS = 256 * 1024, 1024 * 1024, 9
 """Bounds in bytes of the messages that measure a sender's queue, and the number of rounds, which send three messages.
@@ -54,7 +54,7 @@ TWO_RANKS_SECONDS = 120.0
 MEASURING_SECONDS = 1800.0
 """Seconds that the other ranks wait while two ranks measure the processor time of messages."""
 ANSWER_PREFIX = "grsgd-calibrate "
-"""Beginning of the output line in which two additional ranks report their measurements."""
+"""Beginning of the line of output by which two additional ranks report their measurements."""
 
 
 class Pair(NamedTuple):
@@ -66,10 +66,10 @@ class Pair(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """The results of a calibration."""
+    """Results of a calibration."""
 
     pairs: list[Pair]
-    """Measurements of neighbouring ranks."""
+    """Latency and bandwidth of each measured pair of neighbouring ranks."""
     compute: list["StepTimes"]
     """Seconds per step, by rank."""
     hosts: list[str]
@@ -96,8 +96,8 @@ def calibrate(
     With one rank, two additional ranks are started for a moment.
 
     steps: number of training steps that measure computing; 2 or more.
-    timed: makes a context in which the ranks measure; they load no data in it.
-    share: share of a core to which each rank is limited; None takes the share of its quota, if the rank has a quota
+    timed: function that makes a context in which the ranks measure; they load data outside of it. share: share of a
+    core to which each rank is limited; None takes the share of its quota, if the rank has a quota
     (`compute.seconds_of_steps`).
 
     Raises SetupError, on all ranks, for errors in the configuration or the data, and if two ranks must be started but
@@ -217,15 +217,15 @@ def measure_processor(
 
 
 def waiting_for(pollable, end: float):
-    """Schedule that waits until ``pollable`` is complete, but at most until the time ``end`` of `time.perf_counter`."""
+    """Wait until ``pollable`` is complete, but at most until the time ``end`` of `time.perf_counter`; a schedule."""
     yield Until(lambda: pollable.Test() or time.perf_counter() > end, "ranks that measure")
 
 
 def measure_pairs(comm, hosts: list[str]):
-    """Schedule that measures the pairs (i, i+1) in turn; returns a list with this rank's pair (rank, rank + 1).
+    """Measure the pairs (i, i+1) in turn; return a list with this rank's pair (rank, rank + 1). A schedule.
 
-    hosts: the host of each rank. Within a host the bandwidth is measured with messages in both directions at once:
-    within a host not a wire is the limit but processors and memory, which copy the messages of both directions.
+    hosts: the host of each rank. Within a host the bandwidth is measured with messages in both directions at once,
+    because there not a wire is the limit, but processors and memory, which copy the messages of both directions.
 
     A rank begins with its pair when the pair before has ended, so no other message is under way. The first byte of each
     message says whether another round trip follows: rank i decides by the clock.
@@ -250,7 +250,7 @@ def at_once(nbytes: int, one_host: bool) -> bool:
 
 
 def measure_pair(comm, other: int, one_host: bool):
-    """Schedule that returns the `Pair` of this rank and ``other``, which runs `answer`; both add up their messages."""
+    """Return the `Pair` of this rank and ``other``, which runs `answer`; both add up their messages. A schedule."""
     one_way = {}
     for nbytes, most in MAX_ROUNDS.items():
         outgoing, incoming = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
@@ -274,7 +274,7 @@ def measure_pair(comm, other: int, one_host: bool):
 
 
 def answer(comm, other: int, nbytes: int, at_once: bool):
-    """Schedule that answers each message of ``nbytes`` bytes from ``other`` with one of the same size, until the last.
+    """Answer each message of ``nbytes`` bytes from ``other`` by a message of this size, up to the last; a schedule.
     at_once: whether the answer leaves at once, and not after the message from ``other`` has been received."""
     incoming, outgoing = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
     total = np.zeros(nbytes // 4, np.float32)
@@ -291,10 +291,10 @@ def answer(comm, other: int, nbytes: int, at_once: bool):
 
 
 def measure_queue(comm, sender: int, early: int, late: int, nbytes: int):
-    """Schedule that measures how many bytes of a message wait in the queue of rank ``sender``.
+    """Measure how many bytes of a message wait in the queue of rank ``sender``; a schedule.
 
-    The measure is by how much later a message to rank ``early`` ends if a message to rank ``late`` begins when half of
-    the first one has arrived. Returns the median in bytes on ``sender``, and None on the other ranks.
+    Measured is by how much later a message to rank ``early`` ends if a message to rank ``late`` begins when half of the
+    first message has arrived. Returns the median in bytes on ``sender``, and None on the other ranks.
 
     nbytes: bytes of each message; at most half of them can be observed to wait.
     """
@@ -305,7 +305,7 @@ def measure_queue(comm, sender: int, early: int, late: int, nbytes: int):
         if comm.rank == sender:
             alone = yield from seconds_of_first(comm, early, None, (message, other), 0.0)
             first = yield from seconds_of_first(comm, early, late, (message, other), alone / 2)
-            waiting.append(0.5 - (first / alone - 1))  # this is the share of the message that left before `late`'s
+            waiting.append(0.5 - (first / alone - 1))  # share of the message that left before `late`'s message
         elif comm.rank == early:
             for _ in range(2):
                 yield from take_part(comm, sender, message, signal)
@@ -315,7 +315,7 @@ def measure_queue(comm, sender: int, early: int, late: int, nbytes: int):
 
 
 def seconds_of_first(comm, early: int, late: int | None, buffers, wait: float):
-    """Schedule that returns the seconds until ``early`` has a message; another to ``late`` begins ``wait`` s later."""
+    """Return the seconds until ``early`` has a message; a message to ``late`` begins ``wait`` s later. A schedule."""
     answers = np.zeros(1), np.zeros(1)
     begin = time.perf_counter()
     first = comm.Irecv(answers[0], early, tags.CALIBRATION)
@@ -330,7 +330,7 @@ def seconds_of_first(comm, early: int, late: int | None, buffers, wait: float):
 
 
 def take_part(comm, sender: int, message, signal):
-    """Schedule that receives one message of ``sender``'s measurement, and answers it."""
+    """Receive one message of ``sender``'s measurement, and answer it; a schedule."""
     yield comm.Irecv(message, sender, tags.CALIBRATION)
     yield comm.Isend(signal, sender, tags.CALIBRATION)
 

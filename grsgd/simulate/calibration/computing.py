@@ -1,4 +1,5 @@
-"""Measures the seconds of a step's computation, on all ranks at once; and prepares a rank for measurements."""
+"""Preparation of a rank for measurements, and measurement of the duration of a step's computation on all ranks at
+once."""
 
 import itertools
 from collections.abc import Callable
@@ -18,7 +19,8 @@ from grsgd.simulate.network import AFTER_WAIT_SECONDS
 
 
 class StepTimes(NamedTuple):
-    """Median of the seconds of a step and sigma of their logarithm; the same for steps after a wait, if measured.
+    """Duration of a step: its median in seconds, and sigma (standard deviation) of its logarithm; the same for steps
+    after a wait, if measured.
 
     The wait lasts `AFTER_WAIT_SECONDS`.
     """
@@ -69,7 +71,7 @@ def prepare(mpi, config: Config) -> MeasuringRank:
         dataset = load_data(config)
         device = gpu.pick_device(config.device, local_rank)
         check_fits(config, dataset, mpi.size, local_ranks, device)
-    with launch.collective_setup(mpi):  # this waits until all ranks have checked the free memory
+    with launch.collective_setup(mpi):  # entered after all ranks have checked the free memory
         gpu.use(device)
         poll = driver.poll if driver.progress_mode == "inline" else None
         model = build_model(config, dataset, device)
@@ -111,10 +113,11 @@ def step_times(seconds: list[list[list[float]]]) -> list[StepTimes]:
 
 
 def computing_of(work: Callable[[], None]):
-    """Schedule that lets the driver run ``work()``, which computes a gradient or a whole step."""
+    """Let the driver run ``work()``, which computes a gradient or a whole step; a schedule (a generator that yields the
+    objects it waits for)."""
     yield Compute(work)
 
 
 def barrier(comm):
-    """Schedule that waits until all ranks are at this barrier."""
+    """Wait until all ranks are at this barrier; a schedule."""
     yield from ring_allreduce(comm, np.zeros(comm.size))

@@ -1,4 +1,5 @@
-"""Measures the delay of the thread that moves messages: by short messages that ranks exchange while all compute."""
+"""Measurement of the delay with which a thread moves messages, by short messages that ranks exchange while all ranks
+compute."""
 
 import time
 from collections.abc import Callable
@@ -17,7 +18,8 @@ The messages are sent one after the other while all ranks compute, and only if a
 
 
 def exchanges_beside(driver, comm, step: Callable[[], None]) -> np.ndarray:
-    """Return by how many seconds computing prolongs an exchange of short messages, compared with waiting ranks.
+    """Return the number of seconds by which an exchange of short messages takes longer if the ranks compute than if
+    they only wait.
 
     In an exchange each rank sends a message to the next rank and receives one from the rank before. The result holds
     the means of batches, float64 of shape [`BATCHES_BESIDE`]. Exchanges of a batch follow each other at once, so that

@@ -1,4 +1,4 @@
-"""Work that takes a given time of a core, for a rank that has no training step to compute."""
+"""Artificial work that takes a given time of a core, for a rank that has no training step to compute."""
 
 import time
 from collections.abc import Callable

@@ -1,8 +1,8 @@
-"""Measures the processor time of messages between two ranks: one rank computes, and the other sends to it.
+"""Measurement of the processor time of messages between two ranks, of which one computes while messages pass.
 
-Each result is a difference between computing with messages and computing without, by turns, in rounds. In both cases a
-schedule in the background looks for messages, which takes time of its own. A step after a wait takes another time
-(`grsgd.simulate.compute.AfterWaits`), so some steps that are not timed come first. The result is the median over the
+In each round the rank computes once without messages and once with messages; the result is the difference. In both
+cases a schedule in the background looks for messages, because looking takes time, too. Steps after a wait have another
+duration (`grsgd.simulate.compute.AfterWaits`), so the first steps are not timed. The result is the median over the
 rounds, and the quartiles over the rounds are its spread.
 """
 
@@ -32,7 +32,7 @@ Fewer rounds suffice if the share of time that messages take is known to `grsgd.
 If steps are long there are fewer rounds, but at least `LEAST_ROUNDS`.
 """
 COST_SECONDS = 4.0
-"""Approximate seconds of all rounds that measure one of the costs."""
+"""Approximate duration in seconds of all rounds together that measure one cost, such as the time per sent message."""
 ROUND_SECONDS = 0.25
 """Approximate seconds that a rank computes in a round, with messages or without."""
 PAUSE = 2e-3
@@ -40,7 +40,7 @@ PAUSE = 2e-3
 PINGS, PINGS_BESIDE = 2, 8
 """Numbers of round trips per round that measure how soon a waiting rank, and a computing rank, notices a message.
 
-A computing rank notices a message late by any time up to the length of a gradient, so it is asked more often.
+A computing rank notices a message with a delay between 0 and the duration of a gradient, so it needs more round trips.
 """
 SILENCE = 20e-3
 """Seconds without a message after which a waiting rank sleeps between two looks for messages."""
@@ -147,7 +147,8 @@ class MessageMeter:
         self.driver.run(ended(transfer(array, self.other, tags.CALIBRATION)))
 
     def compute(self, steps: int) -> np.ndarray:
-        """Compute ``steps`` steps, after some untimed ones; return the seconds of the timed steps, as `seconds_now`."""
+        """Compute some untimed steps, and then ``steps`` timed steps; return the seconds of the timed steps, in the
+        form of `seconds_now`."""
         begin = seconds_now()
         for number in range(self.untimed + steps):
             if number == self.untimed:
@@ -156,9 +157,9 @@ class MessageMeter:
         return seconds_now() - begin
 
     def cost(self, nbytes: int, sends: bool, pause: float) -> list[float]:
-        """Return by how many seconds a message prolongs the computation of rank ``here``, for each round.
+        """Return for each round the number of seconds by which a message prolongs the computation of rank ``here``.
 
-        sends: whether the messages come from ``here``; else they go to it. On the other rank the list is empty.
+        sends: whether rank ``here`` sends the messages; else it receives them. The other rank returns an empty list.
         """
         shares, counts, alone = [], [], []
         for _ in self.rounds(shares):
@@ -177,7 +178,7 @@ class MessageMeter:
             if not sends:
                 self.driver.run(self.tell())
             self.driver.run(ended(counted))
-            timed = self.steps / (self.untimed + self.steps)  # this is the share of the messages during timed steps
+            timed = self.steps / (self.untimed + self.steps)  # share of the messages that fell into timed steps
             counts.append(max(counted.value * timed, 1))
             alone.append(without[0])
             shares.append(prolonged(without, beside, self.by_thread))
@@ -199,7 +200,8 @@ class MessageMeter:
                 return
 
     def polling(self) -> Spread | None:
-        """Return by which share a computation of rank ``here`` takes longer while a background schedule waits.
+        """Return the share by which a computation of rank ``here`` takes longer while a schedule waits in the
+        background.
 
         The background schedule waits for a message. Returns None on the rank that is not ``here``.
         """
@@ -218,15 +220,15 @@ class MessageMeter:
         return Spread.of(trusted(shares)) if self.is_here else None
 
     def tell(self):
-        """Schedule that sends a signal of one byte to the other rank."""
+        """Send a one-byte signal to the other rank; a schedule (a generator that yields the objects it waits for)."""
         yield self.comm.Isend(np.zeros(1, np.uint8), self.other, tags.CALIBRATION_SIGNAL)
 
     def told(self):
-        """Schedule that waits for the signal that the other rank sends with `tell`."""
+        """Wait for the signal that the other rank sends with `tell`; a schedule."""
         yield self.comm.Irecv(np.zeros(1, np.uint8), self.other, tags.CALIBRATION_SIGNAL)
 
     def send_until_told(self, nbytes: int, pause: float):
-        """Schedule that sends messages from the first signal of the other rank until its second signal."""
+        """Send messages from the first signal of the other rank until its second signal; a schedule."""
         yield from self.told()
         stop = [False]
 
@@ -239,7 +241,7 @@ class MessageMeter:
         yield listening
 
     def send_all(self, nbytes: int, pause: float, stop: list[bool], begin: Sequence[bool] = (True,)):
-        """Schedule that sends a message after each ``pause`` in seconds, and returns the number of messages.
+        """Send messages, with a pause of ``pause`` seconds after each, and return their number; a schedule.
 
         The first message leaves when ``begin[0]`` is true. The first message after ``stop[0]`` has become true is the
         last message.
@@ -254,8 +256,8 @@ class MessageMeter:
             yield Delay(pause)
 
     def receive_all(self, nbytes: int):
-        """Schedule that receives until the last message, adding each up as all-reduces do, and returns the number of
-        messages."""
+        """Receive all messages up to the last, add each to a sum as all-reduces do, and return the number of messages;
+        a schedule."""
         incoming, total = np.zeros(nbytes, np.uint8), np.zeros(nbytes // 4, np.float32)
         for count in itertools.count(1):
             yield self.comm.Irecv(incoming, self.other, tags.CALIBRATION)
@@ -270,10 +272,10 @@ class MessageMeter:
         The delay of a thread is taken from ``exchanges`` instead: with a quota the time of an answer depends on the
         moment of the period at which a question arrives, so that calibrations differed by a factor of three.
 
-        Ranks that sleep mostly wait for each other, so the other ranks do not compute meanwhile. Questions are as long
-        as the messages of trainings, because a rank looks at such a message while it arrives. A link that has been idle
-        may send faster at first, so a waiting rank is asked after the same silence, but receives a short message just
-        before the question.
+        In trainings, ranks that sleep mostly wait for each other, so no other rank computes during this measurement.
+        Questions are as long as the messages of trainings, because a rank looks at such a message while it arrives. A
+        link that has been idle may send faster at first, so a waiting rank is asked after the same silence, but
+        receives a short message just before the question.
         """
         computing = self.answers(computes=True) if exchanges is None else None
         if self.is_here:
@@ -288,7 +290,7 @@ class MessageMeter:
         return mean_and_quartiles(computing - awake - taking_in), wake
 
     def answers(self, computes: bool = False, warns: bool = False) -> np.ndarray:
-        """Return the seconds of each answer of rank ``here``, on both ranks.
+        """Return, on both ranks, the seconds from each question until the answer of rank ``here`` arrived.
 
         computes: whether rank ``here`` computes while it waits for questions. warns: whether a short message arrives at
         rank ``here`` just before each question.
@@ -306,7 +308,7 @@ class MessageMeter:
         return seconds
 
     def ask(self, seconds: np.ndarray, warns: bool):
-        """Schedule that asks ``len(seconds)`` questions, and notes the seconds of each answer in ``seconds``."""
+        """Ask ``len(seconds)`` questions, and write the seconds until each answer into ``seconds``; a schedule."""
         question, reply = np.zeros(QUESTION_BYTES, np.uint8), np.zeros(1, np.uint8)
         for k in range(len(seconds)):
             yield Delay(SILENCE * (1 + 0.618 * k % 1))  # questions then arrive at any moment of a computation
@@ -319,7 +321,7 @@ class MessageMeter:
             seconds[k] = time.perf_counter() - begin
 
     def answer(self, warns: bool):
-        """Schedule that answers all questions, the last one included."""
+        """Answer all questions, including the last; a schedule."""
         question = np.zeros(QUESTION_BYTES, np.uint8)
         while not question[0]:
             if warns:
@@ -328,7 +330,8 @@ class MessageMeter:
             yield self.comm.Isend(question[:1].copy(), self.other, tags.CALIBRATION)
 
     def exchange_seconds(self) -> list[float]:
-        """Return the seconds of the processor per exchange of short messages, for each measurement, on both ranks."""
+        """Return, on both ranks, the processor seconds per exchange of short messages, for each of several
+        measurements."""
         message, incoming = np.zeros(SMALL, np.uint8), np.zeros(SMALL, np.uint8)
 
         def exchanges():
@@ -346,8 +349,8 @@ class MessageMeter:
     def look_seconds(self) -> list[float]:
         """Return, for each of several waits, the processor seconds that one look for messages takes on rank ``here``.
 
-        A rank that has waited for long looks after each `SLEEP_SECONDS`. The numbers that the other rank returns mean
-        nothing.
+        A rank that has waited for long sleeps for `SLEEP_SECONDS` between two looks. The other rank returns numbers
+        without meaning.
         """
 
         def late_message():
@@ -366,7 +369,7 @@ class MessageMeter:
     def eager_bytes(self, seconds_per_byte: float) -> int:
         """Return the bytes of the longest tested message that leaves rank ``here`` before its receive is posted.
 
-        Returns 0 if no tested message leaves before its receive is posted, and 0 on the rank that is not ``here``.
+        Returns 0 if no tested message leaves so early. Always returns 0 on the other rank.
         """
         longest = 0
         for nbytes in EAGER_BYTES:
@@ -385,10 +388,10 @@ class MessageMeter:
 
 
 def ended(pollable):
-    """Schedule that waits until ``pollable`` is complete."""
+    """Wait until ``pollable`` is complete; a schedule."""
     yield pollable
 
 
 def passed(message, deadline: float):
-    """Schedule that waits until ``message`` is complete, at most until ``deadline`` by `time.perf_counter`."""
+    """Wait until ``message`` is complete, but at most until ``deadline`` by `time.perf_counter`; a schedule."""
     yield Until(lambda: message.Test() or time.perf_counter() > deadline, "a message that may leave at once")

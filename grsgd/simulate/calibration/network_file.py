@@ -1,4 +1,4 @@
-"""The network file and the table with the results of a calibration."""
+"""Network file, and table, with the results of a calibration."""
 
 import json
 import statistics
@@ -15,7 +15,7 @@ from grsgd.simulate.network import AFTER_WAIT_SECONDS, ComputeSpec, ProcessorSpe
 from grsgd.units import as_duration, as_rate
 
 MIN_DEVIATION = 0.2
-"""Relative deviation from the median above which a pair or a rank gets an entry of its own."""
+"""Relative deviation from the median above which a pair of ranks, or a rank, gets its own entry in the network file."""
 OF_QUOTA = {"exchange": "for a message sent and one received", "look": "and for each look for messages"}
 """Times that a waiting rank takes from its quota, with the operation that takes each."""
 CROWDED = "More ranks than cores: a step takes this long while its rank has a core, and longer on average."
@@ -31,7 +31,7 @@ def network_file(measured: Calibration, config: Config, command: str) -> str:
     ranks = len(measured.hosts)
     between = f"between ranks i and i+1 of {ranks}" if ranks > 1 else "between two ranks"
     latency = statistics.median(pair.latency for pair in measured.pairs)
-    # The higher median, because two of four pairs may belong to one slow host.
+    # median_high, because two of four pairs may belong to the same slow host
     bandwidth = statistics.median_high(pair.bandwidth for pair in measured.pairs)
     lines = [
         f"# Measured on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by grsgd {__version__}, {launch.library()}:",
@@ -104,7 +104,8 @@ def work_lines(work: float | None, config: Config) -> list[str]:
 def slow_ports(pairs: list[Pair], bandwidth: float) -> dict[int, float]:
     """Return the bandwidths in bytes/s of ranks that are slow in all of their pairs, by rank.
 
-    A rank needs two pairs or more: if it is slow in all of them, its port is slow, and not one route.
+    Only ranks with two pairs or more are returned. If a rank is slow in all its pairs, its port is slow, and not a
+    single route.
     """
     of_rank = {}
     for pair in pairs:
@@ -192,6 +193,6 @@ def table(measured: Calibration) -> str:
 
 
 def write(path: Path, text: str):
-    """Write a file as a whole, or leave it as it was."""
+    """Replace a file by ``text`` as a whole; if writing fails, the file stays as it was."""
     with atomic_write(path) as temporary:
         temporary.write_text(text)

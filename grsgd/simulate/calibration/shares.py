@@ -1,7 +1,7 @@
-"""The share by which other work, such as messages, prolongs a computation, by the clock or by processor time.
+"""Share by which other work, such as messages, prolongs a computation, measured by the clock or by processor time.
 
-Under a quota the time by the clock varies by some milliseconds from turn to turn. If the clock does not show a share of
-the time to `PRECISION`, processor time does.
+Under a quota the time by the clock varies by some milliseconds from one computation to the next. If the share by the
+clock is not known to `PRECISION`, the share by processor time is used.
 """
 
 import math
@@ -27,7 +27,7 @@ def seconds_now() -> np.ndarray:
 
 
 def prolonged(without: np.ndarray, beside: np.ndarray, by_thread: bool) -> np.ndarray:
-    """Return by which share other work prolongs a computation: float64 of shape [2].
+    """Return the share by which other work prolongs a computation, measured in two ways: float64 of shape [2].
 
     The first share is by the clock, the second by processor time.
 

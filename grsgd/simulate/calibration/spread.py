@@ -1,4 +1,4 @@
-"""The summary of several measurements of one time: median or mean, and quartiles."""
+"""Summary of several measurements of one duration: median or mean, and quartiles."""
 
 import statistics
 from typing import NamedTuple
@@ -19,16 +19,16 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values) -> "Spread":
-        """Return the spread of ``values``, differences of times, in which negative values count as 0."""
+        """Return the spread of ``values``, which are differences of times; negative values count as 0."""
         low, median, high = statistics.quantiles([max(value, 0.0) for value in values], n=4)
         return cls(median, low, high)
 
 
 def mean_and_quartiles(values) -> Spread:
-    """Return a `Spread` with the mean in place of the median, so that rare and long delays count, too.
+    """Return a `Spread` that has the mean in place of the median, because the mean includes rare long delays.
 
     A value above the upper quartile by more than `FAR_OUT` times the distance of the quartiles counts as that limit.
-    Else one moment in which the whole machine stood still would decide the mean of some dozens of values.
+    Otherwise a single moment in which the whole machine stood still could dominate the mean of some dozens of values.
     """
     spread = Spread.of(values)
     far_out = spread.high + FAR_OUT * (spread.high - spread.low)

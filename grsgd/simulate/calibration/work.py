@@ -1,4 +1,5 @@
-"""Measures the processor time per step of an algorithm, besides messages and besides a step of one rank alone.
+"""Measurement of the processor time per step of an algorithm's own code, without messages and without the step of one
+rank alone.
 
 The configured algorithm trains for some steps, on all ranks. The meter counts the time of the algorithm's own code
 between two waits: updates, mixing, merging, compression, coding, and the work of the training loop itself. Gradients
@@ -53,7 +54,8 @@ class WorkMeter:
             self.seconds -= time.thread_time() - begin
 
     def metered(self, schedule: engine.Schedule) -> engine.Schedule:
-        """Schedule that runs ``schedule``, and counts its gradients and the time of its code between two waits."""
+        """Run ``schedule``, and count the time of its gradients, and of its code between two waits; a schedule (a
+        generator that yields the objects it waits for)."""
         resume = partial(next, schedule)
         while True:
             begin, self._counts = time.thread_time(), True
@@ -73,7 +75,7 @@ class WorkMeter:
                 resume = partial(schedule.throw, error)
             else:
                 resume = partial(next, schedule)
-            if isinstance(pending, Compute):  # whose polls may have moved messages of background schedules
+            if isinstance(pending, Compute):  # its polls may have moved background messages
                 moved = engine.ENGINE.worked_seconds - moved
                 self.seconds += time.thread_time() - ended - moved - pending.amount * self.alone
 
@@ -99,10 +101,11 @@ class MeteredCommunicator(Communicator):
 
 
 def measure_work(mpi, config: Config, rank: MeasuringRank, model: torch.nn.Module, steps: int = STEPS) -> float | None:
-    """Train ``model`` for ``steps`` steps, on all ranks of ``mpi``; return the additional processor seconds of a step.
+    """Train ``model`` for ``steps`` steps, on all ranks of ``mpi``; return the processor seconds per step of the
+    algorithm's own code.
 
-    The additional seconds are the excess over a step that this rank takes alone. Returns None if
-    this rank does not train, and on all ranks if a run with this number of ranks or steps is not possible.
+    These are the seconds by which a step takes longer than a step that this rank takes alone. Returns None if this rank
+    does not train, and on all ranks if a run with this number of ranks or steps is not possible.
 
     rank: driver, data set and parts of a step, with which a rank measures. Raises SetupError, on all ranks.
     """

@@ -43,7 +43,8 @@ class Allreduce(Waitable):
 
 
 class AllreduceTimes:
-    """All-reduces of ranks that send each other nothing else over ``fabric``, and run one all-reduce at a time."""
+    """Calculation of the times of all-reduces, for ranks that send no other messages over ``fabric``, and run one
+    all-reduce at a time."""
 
     def __init__(self, fabric: MessageFabric):
         self.fabric = fabric
@@ -70,7 +71,7 @@ class AllreduceTimes:
         return allreduce
 
     def _program(self, schedule, size: int, x, options: dict) -> Program | None:
-        """Return the steps of all ranks; None if there are none, or if two connections share a port."""
+        """Return the recorded steps of all ranks; None if there are no messages, or if two connections share a port."""
         what = schedule, size, x.size, x.dtype, *options.items()
         if what not in self._programs:
             program = record(schedule, size, x.size, x.dtype, options) if size == self.fabric.size else None

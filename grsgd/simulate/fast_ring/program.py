@@ -1,5 +1,5 @@
-"""Record of the messages and waits of a communication pattern on all ranks, made without a clock; possible if neither
-depends on times."""
+"""Record of the messages and waits of a communication pattern on all ranks. It is made without a clock, which is
+possible because messages and waits do not depend on times."""
 
 from collections import defaultdict
 from typing import NamedTuple

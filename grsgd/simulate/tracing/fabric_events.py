@@ -1,4 +1,5 @@
-"""Simulated messages that report their events to observers; they replace plain messages in recorded runs."""
+"""Simulated messages that report their events to observers; runs with a timeline or a trace use them in place of plain
+messages."""
 
 import itertools
 from functools import partial
@@ -85,7 +86,7 @@ class ObservedReceiving(Receiving):
 
 
 class CopySent:
-    """A copy of a broadcast to one of its receivers, reported like a message of its own."""
+    """Copy of a broadcast to one of its receivers, which is reported to observers like a separate message."""
 
     synchronous = False
 

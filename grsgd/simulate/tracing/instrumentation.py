@@ -1,4 +1,5 @@
-"""The recordings of a simulated run besides its run file, if requested: a timeline, and a trace in GOAL."""
+"""Recordings of a simulated run that users may request in addition to the run file: a timeline, and a trace in GOAL
+format."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ PROCESSOR_HINT = (
 class Instrumentation:
     """The files ``timeline`` and ``trace`` of one run; None for a file that is not requested.
 
-    Without both files the drivers and fabrics are plain ones, and nothing is recorded.
+    If neither file is requested, ordinary drivers and fabrics are used, and nothing is recorded.
     """
 
     def __init__(self, timeline: Path | None = None, trace: Path | None = None):
@@ -132,13 +133,13 @@ class MessagesOn:
         self.timelines = timelines
 
     def sent(self, sending):
-        """Do nothing: a message is added when it has left."""
+        """Do nothing, because a message is added to the timeline when it has left."""
 
     def posted(self, receiving):
-        """Do nothing: a receive is added when its message is received."""
+        """Do nothing, because a receive is added to the timeline when its message is received."""
 
     def completed(self, waitable):
-        """Do nothing: for the timeline, a send is over when the last byte has left."""
+        """Do nothing, because for the timeline a send ends when the last byte has left."""
 
     def left(self, sending):
         timeline = self.timelines[sending.source]

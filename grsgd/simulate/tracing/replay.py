@@ -29,8 +29,8 @@ from grsgd.simulate.tracing.trace import BOOKKEEPING, END, FROM_ANY, SHORT_BOOKK
 
 
 class ReplayedRank(NamedTuple):
-    """The results of a replay. ends: simulated seconds of each rank. messages, sent: number and bytes of all counted
-    messages.
+    """Results of a replay. ends: simulated seconds at which each rank ended. messages: number of counted messages.
+    sent: number of their bytes.
     """
 
     ends: list[float]
@@ -107,20 +107,21 @@ class GoalReplay:
             for other in operation.requires:
                 self.after_end[other].append(place)
         self.ready = [place for place, missing in enumerate(self.missing) if not missing]
-        """Indices of operations that may begin, a heap: at one moment they begin in the order of the list."""
+        """Heap of the indices of operations that may begin. Operations that may begin at the same moment begin in the
+        order of the list."""
         self.queued: dict[int, deque[int]] = defaultdict(deque)
         """The calc under way on each cpu, followed by the calcs that wait for it."""
         self.has_end = any(operation.label == END for operation in operations)
         self._beginning = False
 
     def play(self):
-        """Schedule that runs all operations."""
+        """Run all operations; a schedule (a generator that yields the objects it waits for)."""
         self.begin_ready()
         if self.left:
             yield OperationsDone(self)
 
     def begin_ready(self):
-        """Begin all operations that may begin now, and operations that may begin as a consequence."""
+        """Begin all operations that may begin now, including operations that may begin because others have begun."""
         if self._beginning:
             return
         self._beginning = True
@@ -158,7 +159,7 @@ class GoalReplay:
         return (comm.Issend if tag & SYNCHRONOUS else comm.Isend)(content, operation.peer, tag)
 
     def until_ended(self, place: int, pollable: Pollable):
-        """Schedule that waits for the end of an operation, then begins operations that waited for it."""
+        """Wait for the end of an operation, then begin the operations that waited for that end; a schedule."""
         yield pollable
         self.end(place)
         self.begin_ready()
