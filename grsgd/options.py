@@ -4,8 +4,8 @@ from grsgd.errors import ConfigError
 
 
 def check_kind(key: str, value, default, whole: bool = False):
-    """Raise ConfigError if ``value`` is not of the same kind as ``default``: a bool, a number, or a list of the same
-    number of numbers. With ``whole``, numbers must be whole. If the default is of any other kind, every value is
+    """Raise ConfigError if ``value`` is not of the same kind as ``default``: a bool, a number, or a list of numbers of
+    the same length. With ``whole``, numbers must be whole. If the default is of any other kind, every value is
     allowed."""
     numbers = "whole number" if whole else "number"
     if isinstance(default, bool):

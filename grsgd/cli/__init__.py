@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     open_streams()
-    if arguments[:1] == ["testbed"]:  # argparse must not read the words after `--`
+    if arguments[:1] == ["testbed"]:  # not through argparse, which would drop the `--` before a command
         from grsgd.testbed.__main__ import main as testbed
 
         return testbed(arguments[1:])

@@ -64,8 +64,8 @@ def train(config: str | PathLike | Mapping, ranks: int = 1, *, out: str | PathLi
 def simulate(config: str | PathLike | Mapping, ranks: int = 4, *, out: str | PathLike | None = None, **options) -> Run:
     """Train on ``ranks`` ranks in simulated time, and return the run: ``grsgd simulate CONFIG`` from Python.
 
-    ``config``, ``out`` and errors are those of `train`. ``options`` are the options of ``grsgd simulate`` by their
-    names, such as ``network="switch,1gbit,50us"`` or ``timing_only=True``, and ``changes``.
+    ``config``, ``out`` and the errors have the same meaning as in `train`. ``options`` are the options of ``grsgd
+    simulate`` by their names, such as ``network="switch,1gbit,50us"`` or ``timing_only=True``, and ``changes``.
     """
     return _make(["simulate"], config, ["--ranks", str(ranks)], out, options)
 

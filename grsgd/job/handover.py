@@ -48,9 +48,10 @@ class Files(NamedTuple):
 
 
 class Handover:
-    """Part of one rank in the handover. A handover needs features of Linux; on other systems nothing is handed over.
+    """One rank's part in the handover. A handover needs features of Linux; on other systems nothing is handed over.
 
-    ``snapshots`` is the descriptor of this rank's snapshots. The collective `exchange` tells it the other descriptors.
+    ``snapshots`` is the descriptor of this rank's snapshots. The other descriptors it learns in `exchange`, which all
+    ranks call together.
     """
 
     def __init__(self, snapshots: int, task: HandoverTask):

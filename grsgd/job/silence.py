@@ -1,4 +1,4 @@
-"""End of processes that are silent for too long, such as stopped ones, by another process on their host.
+"""Kill processes that are silent for too long, such as stopped processes, from another process on the same host.
 
 A silent process that lives may later send messages of steps which the other ranks have finished without it. So it is
 killed; MPI then reports its death to all ranks, which go on as after any other death.

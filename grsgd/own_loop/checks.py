@@ -47,7 +47,8 @@ def kind_of(thing) -> str:
 
 
 def check_same_arguments(mpi, replica: Replica, algorithm: type[Algorithm], options, seed: int, seconds: float):
-    """Raise SetupError on all ranks if they gave `distribute` different models, options or seeds; collective."""
+    """Raise SetupError on all ranks if they gave `distribute` different models, options or seeds. All ranks must call
+    this."""
     outside = [tensor.nbytes for tensor in replica.outside()]
     sizes = {
         "the number of values in buffers": replica.buffers.array.size,

@@ -110,7 +110,7 @@ class Gradients:
                 places.append(view)
                 found.append(gradient)
                 p.grad = view
-        with torch.no_grad():  # with create_graph gradients have a graph of their own
+        with torch.no_grad():  # backward(create_graph=True) makes gradients with a graph
             if found:
                 torch._foreach_copy_(places, found)
             if all(flags):

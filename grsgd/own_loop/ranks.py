@@ -1,4 +1,4 @@
-"""Number of this rank, and its part of the data, for users' scripts."""
+"""Functions for users' scripts: this rank's number, the number of ranks, and this rank's part of the data."""
 
 import atexit
 import functools

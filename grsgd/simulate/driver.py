@@ -32,7 +32,8 @@ class Activity(Waitable):
         self.blocked_at: float | None = None
         self.abandoned = False
         self.lost: LostRank | None = None
-        """Error that ended this background schedule; it is raised in the schedule that waits for this one."""
+        """Error that ended this background schedule; it is raised again in the schedule that waits for this schedule's
+        end."""
 
     def Test(self) -> bool:
         if self.lost is not None:

@@ -97,7 +97,8 @@ class Processor:
             self.free_at = min(self.free_at, self.network.env.now)
 
     def receive(self, nbytes: int, call: Callable[[], None]):
-        """Take in a message of ``nbytes`` bytes that the rank has noticed, then call ``call``.
+        """Do the processor work of receiving a message of ``nbytes`` bytes that the rank has noticed, then call
+        ``call``.
 
         The call is made at once, unless the rank computes.
         """

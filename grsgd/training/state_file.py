@@ -33,7 +33,7 @@ def check_format(path: Path):
 def bytes_of(path: Path, state: dict[str, torch.Tensor]) -> io.BytesIO:
     """Return a state dict as the content of a file of this name; each tensor has memory of its own, on the CPU.
 
-    Raises TypeError for safetensors if the state holds objects that are no tensors.
+    For a file of safetensors, raises TypeError if the state holds objects that are not tensors.
     """
     content = io.BytesIO()
     if is_safetensors(path):
@@ -68,8 +68,8 @@ def state_in(path: Path, content: bytes) -> dict[str, torch.Tensor]:
 
 
 def check_plain(path: Path, content: bytes):
-    """Raise ModelError for a zip file that is compressed, or claims to hold more bytes than it has; torch writes
-    neither."""
+    """Raise ModelError for a zip file that is compressed, or claims to hold more bytes than it has. `torch.save` writes
+    no such file."""
     with suppress(zipfile.BadZipFile, NotImplementedError), zipfile.ZipFile(io.BytesIO(content)) as archive:
         entries = archive.infolist()
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):

@@ -224,8 +224,8 @@ def waiting_for(pollable, end: float):
 def measure_pairs(comm, hosts: list[str]):
     """Measure the pairs (i, i+1) in turn; return a list with this rank's pair (rank, rank + 1). A schedule.
 
-    hosts: the host of each rank. Within a host the bandwidth is measured with messages in both directions at once,
-    because there not a wire is the limit, but processors and memory, which copy the messages of both directions.
+    hosts: the host of each rank. Within a host the bandwidth is measured with messages in both directions at once. The
+    limit there is not a wire, but processors and memory, which copy the messages of both directions.
 
     A rank begins with its pair when the pair before has ended, so no other message is under way. The first byte of each
     message says whether another round trip follows: rank i decides by the clock.

@@ -2,9 +2,9 @@
 
 Each schedule of a rank has a *course*: its last operation, and the events for which it has waited since. The next
 operation begins when these events have ended and the last operation has begun. A schedule that starts another schedule
-hands its course on to the new schedule. A schedule that waits for the end of another takes over the other's course.
-Flags that several schedules of a rank share (`Signal`, `Until`) do not tell which schedule has set them. A schedule
-that waits for a flag therefore takes over the courses of all schedules of its rank.
+hands its course on to the new schedule. When a schedule has waited for the end of another schedule, it continues with
+that schedule's course. Flags that several schedules of a rank share (`Signal`, `Until`) do not tell which schedule has
+set them. A schedule that waits for a flag therefore takes over the courses of all schedules of its rank.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ BOOKKEEPING, SYNCHRONOUS, FROM_ANY = 1 << 30, 1 << 29, 1 << 28
 """Bits added to the tag of a message.
 
 In their order, they stand for a message outside the counted traffic, for a message that `Issend` sends, and for a
-receive from any rank. GOAL cannot express these; `grsgd.simulate.tracing.replay` observes them.
+receive from any rank. GOAL cannot express these three properties; `grsgd.simulate.tracing.replay` reads the bits and
+obeys them.
 """
 SHORT_BOOKKEEPING, LONG_BOOKKEEPING = 1, 2
 """Bytes written for a short and a long message outside the counted traffic, whose real size costs nothing here."""
