@@ -170,7 +170,8 @@ def stderr_of(process: int | None) -> int:
 
 
 def copied_descriptor(process: int | None, descriptor: int) -> int:
-    """Return a copy of a descriptor of another process; raises OSError, also if the system has no such call."""
+    """Return a copy of a descriptor of another process; raises OSError, also if this system cannot copy descriptors of
+    other processes."""
     if process is None or not hasattr(os, "pidfd_open"):
         raise OSError("there is no such process or no such call")
     handle = os.pidfd_open(process)

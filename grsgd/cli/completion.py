@@ -6,7 +6,7 @@ from grsgd.errors import UsageError
 
 SHELLS = ("bash", "zsh", "fish")
 FILES, FOLDERS = ("FILE", "FIG", "CONFIG", ".pt", ".h5", ".py"), ("DIR", "FOLDER")
-"""Parts of argparse metavars that tell that an argument is the path of a file, or of a folder."""
+"""Words in argparse's metavars which show that an argument is the path of a file, or of a folder."""
 
 
 def completion(options) -> int:

@@ -145,7 +145,8 @@ def brief(cls: type) -> str:
 
 
 def authors(paper: str) -> str:
-    """Return the authors and the year of a paper; of more than two authors the first with "et al."."""
+    """Return the authors and the year of a paper. If a paper has more than two authors, only the first is named, with
+    "et al."."""
     found = re.match(r"(.*?)( \d{4})", paper)
     if not found:
         return paper

@@ -96,7 +96,7 @@ class DataSetRow(NamedTuple):
     state: str
     """One of "present", "absent", "damaged" and "plug-in"."""
     where: str
-    """Place of the data set; or, if it is absent, the way to get it; or, if it is damaged, the error."""
+    """Place where the data set is stored; how to get it, if it is absent; the error, if it is damaged."""
 
 
 def status(directory: str | Path) -> list[DataSetRow]:

@@ -57,12 +57,12 @@ class Split(Protocol):
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield (inputs, targets) for each array of sample numbers in ``indices``, which may never end.
 
-        Images are float32 [b, C, H, W], normalised, and labels int64 [b]; of text both are tokens, int64 [b, places].
-        ``indices`` is read when a batch is needed; with workers it is read a few batches ahead. With ``augment``,
-        images are distorted at random, in the way that is usual for the data set. The random numbers depend only on
-        ``seed`` and on the batch's position in the stream, which counts from ``first``; give each rank its own seed,
-        such as (seed, rank). Raises DataError if ``augment`` is True and the data set has no augmentation, or if an
-        image cannot be read.
+        Images are float32 [b, C, H, W], normalised, and their labels int64 [b]. For text, inputs and targets are
+        tokens, int64 [b, places]. ``indices`` is read when a batch is needed; with workers it is read a few batches
+        ahead. With ``augment``, images are distorted at random, in the way that is usual for the data set. The random
+        numbers depend only on ``seed`` and on the batch's position in the stream, which counts from ``first``; give
+        each rank its own seed, such as (seed, rank). Raises DataError if ``augment`` is True and the data set has no
+        augmentation, or if an image cannot be read.
         """
 
 

@@ -33,8 +33,8 @@ class GrsgdFabricStrategy(ParallelStrategy):
     """Strategy that trains the model on all ranks by ``algorithm``, each optimizer by `grsgd.distribute`.
 
     Start the script by ``grsgd run -n 4 script.py``, ``mpiexec`` or ``srun``: each rank is one process and uses one
-    device. ``options`` are the algorithm's and `grsgd.distribute`'s. ``fabric.setup`` must be given the model together
-    with its optimizers, and raises the errors of `grsgd.distribute`.
+    device. ``options`` are options of the algorithm and of `grsgd.distribute`. ``fabric.setup`` must be given the model
+    together with its optimizers, and raises the errors of `grsgd.distribute`.
     """
 
     def __init__(

@@ -213,7 +213,7 @@ class GrsgdStrategy(ParallelStrategy):
         if self._is_training and "optimizer_states" in checkpoint:
             models_differ = any(not each.algorithm.traits.equal_models for each in self.distributed)
             states = checkpoint["optimizer_states"]
-            if not models_differ and not self.is_global_zero:  # this rank's numbers are rank 0's
+            if not models_differ and not self.is_global_zero:  # equal on all ranks: rank 0 writes these entries
                 states = [{key: value for key, value in state.items() if key not in PLAIN} for state in states]
             own = self._own if self._own is not None else self._tensors()
             first = 0 if models_differ else sum(len(list(each.model.parameters())) for each in self.distributed)

@@ -32,8 +32,8 @@ class RunEnd(NamedTuple):
 
 
 class SavedElsewhere(RunFileError):
-    """Error of a run whose run file or model file could not be written to the path that was asked for. ``end`` is the
-    end of the run."""
+    """Error of a run whose run file or model file could not be written to the path that was asked for. ``end`` says how
+    the run ended."""
 
     def __init__(self, problem: str, end: RunEnd):
         super().__init__(problem)
@@ -56,7 +56,7 @@ def evaluate(
     if remaining.rank == 0:
         try:
             save(out, assemble(records, attributes))
-        except RunFileError as error:  # the run file is written again below
+        except RunFileError as error:  # the file is written again after the evaluation
             print(f"\ngrsgd: {error}", file=sys.stderr, flush=True)
     marks = marks_of(records, attributes["reason"])
     if attributes["reason"] == TERMINATED and "OMPI_COMM_WORLD_RANK" in os.environ:

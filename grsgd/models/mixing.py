@@ -35,8 +35,8 @@ def add_difference(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor, weight: fl
 
 
 def add_difference_of_buffers(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor):
-    """Set x = x + (y - s) at the places where y differs from s. Where both are the same infinity, y - s would be
-    NaN."""
+    """Set x = x + (y - s) at the places where y differs from s. Elsewhere x is not changed, because y - s would be NaN
+    where y and s are the same infinity."""
     x.copy_(torch.where(y == s, x, x + (y - s)))
 
 

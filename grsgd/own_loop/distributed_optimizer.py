@@ -92,9 +92,9 @@ class DistributedOptimizer(WrappingOptimizer):
 
     @untraced
     def step(self, closure=None):
-        """Update the model, and exchange models or gradients with other ranks. Calls a closure once, first.
+        """Update the model, and exchange models or gradients with other ranks. First, a given closure is called once.
 
-        Raises RuntimeError after `finish`; if trained parameters of the model were given new memory, frozen or
+        Raises RuntimeError after `finish`; if trained parameters were given new memory, or parameters were frozen or
         unfrozen; and if this rank waits for a rank that has called `finish` after fewer steps (synchronous algorithms).
         """
         arguments, named = (self,) if closure is None else (self, closure), {}
@@ -173,7 +173,7 @@ class DistributedOptimizer(WrappingOptimizer):
     def finish(self):
         """Receive all messages under way and make all models equal, after the last step; to be called on all ranks.
 
-        Raises RuntimeError if trained parameters of the model were given new memory, frozen or unfrozen, and
+        Raises RuntimeError if trained parameters were given new memory, or parameters were frozen or unfrozen; raises
         UnevenCalls if other ranks are in another call.
         """
         if self.finished:

@@ -78,8 +78,8 @@ class CsvLogger:
         return csv.DictWriter(self._file, self._columns, restval="", lineterminator="\n")
 
     def _rows_kept(self, last: float = math.inf) -> list[dict]:
-        """Return the rows of the existing file up to the step ``last``. A row whose step is below the row before ends
-        them, because the rows of the curve, which follow a finished run, are not wanted."""
+        """Return the rows of the existing file up to the step ``last``. In the file of a finished run, the rows of the
+        curve follow these rows; they begin with a lower step, and are left out."""
         with open(self._target, newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         return rows if last == math.inf else list(takewhile(goes_up(last), rows))

@@ -181,5 +181,5 @@ def samples(run: Run) -> float:
 
 
 def steps(run: Run) -> float:
-    """Return the number of steps of the rank that has taken most."""
+    """Return the number of steps of the rank that has taken the most steps."""
     return float(run.ranks["steps"].max())

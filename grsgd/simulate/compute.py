@@ -195,7 +195,7 @@ def medians_and_sigmas(seconds: np.ndarray) -> list[tuple[float, float]]:
     ranks, medians = len(seconds), np.median(seconds, axis=1)
     logs = np.log(seconds / medians[:, None])
     if ranks > 1:
-        logs = (logs - logs.mean(axis=0)) * np.sqrt(ranks / (ranks - 1))  # the mean took this part of sigma
+        logs = (logs - logs.mean(axis=0)) * np.sqrt(ranks / (ranks - 1))  # corrects sigma for the subtracted mean
     low, high = np.percentile(logs, [25, 75], axis=1)
     sigmas = (high - low) / 1.349  # sigma of a normal distribution with these quartiles, unaffected by outliers
     return [(float(median), float(sigma)) for median, sigma in zip(medians, sigmas, strict=True)]

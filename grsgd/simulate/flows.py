@@ -64,7 +64,7 @@ class Connection:
 
 
 class Flow:
-    """A message on its way. ``left`` bytes had not left at the time ``since``.
+    """A message on its way. ``left`` bytes were still to be sent at the time ``since``.
 
     ``weight``: weight of the flow's share of a port. ``is_queued``: whether its first bytes wait in the sender's queue
     behind bytes of other flows.
@@ -228,7 +228,7 @@ class Network:
                 alone = False
                 self._mark_dirty(port)
             port.flows[flow] = None
-        if alone:  # no other flow shares its ports, as usual on a ring
+        if alone:  # usual on a ring: no other flow has these ports
             flow.set_rate(flow.connection.rate)
         elif queued > 0:
             flow.is_queued = True

@@ -34,7 +34,7 @@ MEDIA = ("switch", "shared", "links", "cables")
 
 
 ALLOWED = f"switch, shared, or a TOML file; with cables: {ready_made.FORMS}"
-"""Text of error messages on the allowed beginnings of ``--network``."""
+"""Text in error messages that lists the allowed values of ``--network``."""
 TAKES_PROCESSOR = "messages take processor time"
 """Words in the run file if the network has a section ``[processor]``, so that messages take processor time."""
 
@@ -301,7 +301,7 @@ class NetworkSpec(NetworkSection):
         return link
 
     def check_ranks(self, ranks: int, spares: int = 0):
-        """Raise ConfigError for links, ports and slowdowns of ranks that do not exist, and if places are too few."""
+        """Raise ConfigError for links, ports and slowdowns of ranks that do not exist, or too few places."""
         if self.has_cables and ranks + spares > self.cabling.places:
             there, what = self.cabling.places, f"{ranks} ranks" + (f" and {spares} spares" if spares else "")
             raise ConfigError(f"{self.name}: {self.medium} has places for {there} ranks, and the run has {what}")

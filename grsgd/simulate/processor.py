@@ -61,7 +61,8 @@ class Processor:
         """Calls to be made when the rank notices messages that have arrived during the present computation."""
 
     def compute(self, seconds: float, polls: bool, call: Callable[[], None]):
-        """Compute for ``seconds``, then call ``call``. polls: whether a background schedule waits."""
+        """Compute for ``seconds``, then call ``call``. polls: whether a background schedule waits meanwhile, and
+        prolongs the computation by looking for messages."""
         self.is_computing = self.has_computed = True
         if polls:
             seconds *= 1 + self.spec.polling

@@ -208,7 +208,7 @@ class Simulation:
         )
 
     def train(self) -> str:
-        """Train on all ranks; return why the run ended. Raises Deadlock, and the errors of all ranks."""
+        """Train on all ranks; return why the run ended. Raises Deadlock, and any error of a rank."""
         self.run(trainer.broadcast_initial_model() for trainer in self.trainers)
         self.began = self.env.now
         self.network.forget_bytes()

@@ -33,7 +33,7 @@ QUEUE_SECONDS = 0.1
 """Length of a full queue, in seconds at the link's rate; packets that arrive at a full queue are dropped."""
 SETTINGS = {
     "net.ipv4.tcp_congestion_control": "reno",  # allowed on every machine; BBR leaves part of a limited link unused
-    "net.ipv4.tcp_limit_output_bytes": "65536",  # FRAMES_AT_ONCE says why
+    "net.ipv4.tcp_limit_output_bytes": "65536",  # the reason is at FRAMES_AT_ONCE
     "net.ipv4.tcp_slow_start_after_idle": "0",  # keep the rate while ranks compute between two messages
 }
 """Kernel settings in the namespace of each host."""
@@ -134,7 +134,7 @@ def plug_in(head: str, port: str, namespace: str, mtu: int):
 
 @contextmanager
 def cut(head: str, port: str):
-    """Return a context in which a port of the bridge carries nothing."""
+    """Context manager during which a port of the bridge carries no frames."""
     command("ip", "-n", head, "link", "set", port, "down")
     try:
         yield

@@ -103,8 +103,8 @@ class Snapshots:
             return False
 
     def skip(self, marks: int):
-        """Note that the next ``marks`` marks have no snapshot here, because another process, which has died, held the
-        rank then."""
+        """Note that this process has no snapshots of the next ``marks`` marks, because the rank was then held by
+        another process, which has died."""
         self.moments += [Moment(-math.inf, 0, 0, {})] * marks
         self.weights += [0.0] * marks
         self.numbers += [NOT_THERE] * marks

@@ -103,7 +103,7 @@ class Trainer:
         self.computing.go_on_from(0, self.algorithm)
         self.snapshots = Snapshots(self.replica, snapshot_memory, early_marks)
         self.has_ended = False
-        """Whether training is over, and the last snapshot taken."""
+        """Whether training is over and the last snapshot has been taken."""
         self.recovery.attach(self)
 
     def make_lifecycle(self, context: RankContext) -> Lifecycle:

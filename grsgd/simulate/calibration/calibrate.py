@@ -48,7 +48,7 @@ SECONDS = 0.5
 LEAST_QUEUE_BYTES, MOST_QUEUE_BYTES, QUEUE_ROUNDS = 256 * 1024, 1024 * 1024, 9
 """Bounds in bytes of the messages that measure a sender's queue, and the number of rounds, which send three messages.
 
-The messages are as long as the model, within these bounds. A longer message shows longer queues."""
+The messages are as long as the model, within these bounds. A longer message can fill longer queues."""
 TWO_RANKS_SECONDS = 120.0
 """Seconds that two additional ranks may take to start and to measure."""
 MEASURING_SECONDS = 1800.0

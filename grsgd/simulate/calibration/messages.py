@@ -178,7 +178,7 @@ class MessageMeter:
             if not sends:
                 self.driver.run(self.tell())
             self.driver.run(ended(counted))
-            timed = self.steps / (self.untimed + self.steps)  # share of the messages that fell into timed steps
+            timed = self.steps / (self.untimed + self.steps)  # share of the messages sent during timed steps
             counts.append(max(counted.value * timed, 1))
             alone.append(without[0])
             shares.append(prolonged(without, beside, self.by_thread))
@@ -273,9 +273,9 @@ class MessageMeter:
         moment of the period at which a question arrives, so that calibrations differed by a factor of three.
 
         In trainings, ranks that sleep mostly wait for each other, so no other rank computes during this measurement.
-        Questions are as long as the messages of trainings, because a rank looks at such a message while it arrives. A
-        link that has been idle may send faster at first, so a waiting rank is asked after the same silence, but
-        receives a short message just before the question.
+        Questions are as long as the messages of trainings, because such a message takes time to arrive, and the rank
+        already looks for it meanwhile. A link that has been idle may send faster at first, so a waiting rank is asked
+        after the same silence, but receives a short message just before the question.
         """
         computing = self.answers(computes=True) if exchanges is None else None
         if self.is_here:

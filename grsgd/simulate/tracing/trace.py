@@ -312,7 +312,7 @@ class Tags:
 
 
 class Processors:
-    """The cpus of a rank: computations and delays that took place at the same time have different cpus.
+    """The cpus of a rank in GOAL: computations and delays that took place at the same time have different cpus.
 
     The rounding error of a calc, in nanoseconds, is compensated by the next calc of its cpu. ``now``: end of the trace.
     """
