@@ -35,8 +35,9 @@ def with_parent() -> Callable[[], None]:
 
 
 def end_with_launcher():
-    """Make Linux kill this process after its launcher has ended. Do nothing if another thread than the main thread
-    started it, as in Open MPI's launcher with many ranks on a host: this process would end with the thread."""
+    """Make Linux kill this process after its launcher has ended. Do nothing if the launcher started this process in
+    another thread than its main thread, as Open MPI's launcher does with many ranks on a host: Linux would kill this
+    process when that thread ends."""
     parent = os.getppid()
     with suppress(OSError):  # not all kernels have this file
         if str(os.getpid()) in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():

@@ -113,8 +113,9 @@ def local_ranks(mpi) -> tuple[int, int]:
 def check_place(mpi, algorithm: type[Algorithm], options: Options, local_ranks: int, device):
     """Raise ConfigError if the algorithm cannot run on these hosts or devices.
 
-    Some options need memory that all ranks share, and thus one host. Some need message buffers in host memory, and thus
-    no GPU. Sending gradients early from GPUs is untested. ``local_ranks`` is the number of ranks on this host.
+    Some options need memory that all ranks share, so all ranks must be on one host. Some need message buffers in host
+    memory, so models must not be on a GPU. Sending gradients early from GPUs is untested. ``local_ranks`` is the number
+    of ranks on this host.
     """
     traits = algorithm.traits_of(options)
     if traits.one_host and local_ranks < mpi.size:

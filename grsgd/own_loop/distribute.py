@@ -107,8 +107,8 @@ def check_algorithm(model, optimizer, name: str, options: dict, ranks: int) -> t
 def decided(
     algorithm: type[Algorithm], options: Options, context: RankContext, replica: Replica
 ) -> tuple[Options, dict[str, str]]:
-    """Return the options, and the reasons by name. Options that were left open (``"auto"``) are decided by a trial,
-    which measures in ``context``."""
+    """Return the options, and the reason for each choice by the option's name. Options that were left open (``"auto"``)
+    are chosen after measurements in a trial."""
     chosen, reasons = context.driver.run(
         algorithm.choose_options(options, Trial(context, replica.model, replica.dtype))
     )

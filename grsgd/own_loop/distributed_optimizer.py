@@ -268,7 +268,7 @@ class DistributedOptimizer(WrappingOptimizer):
         self._roll_call.begin_anew()
 
     def meet(self, call: str) -> Answers:
-        """Wait until all ranks are in a collective call, such as ``in rest()``; raises UnevenCalls."""
+        """Wait until all ranks are in a collective call; ``call`` names it, such as "in rest()". Raises UnevenCalls."""
         answers = self._roll_call.call(call + self._of_this, self.steps)
         self.driver.run(answers.come())
         return answers

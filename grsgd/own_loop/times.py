@@ -49,8 +49,8 @@ class LoopTimes:
     def forward(self, samples: int | None):
         """Record that a forward pass in training begins.
 
-        A forward pass within a backward pass repeats an earlier pass, as with activation checkpoints. It counts only if
-        the earlier pass was not seen.
+        A forward pass within a backward pass repeats an earlier pass, as with activation checkpoints. The repetition is
+        counted only if the hooks have not seen the earlier pass.
         """
         if torch._C._current_graph_task_id() == -1:
             self._is_first = True

@@ -83,7 +83,8 @@ def plot(
     panels
         Names of the panels, in order; by default all panels for which the runs have data. The name of a metric or of a
         logged value, ``train_loss`` and ``samples`` stand for two panels each, over time and over samples.
-        ``NAME/time`` and ``NAME/samples`` stand for one of the two. Panels of bars: ``step``, ``sent`` and ``split``.
+        ``NAME/time`` and ``NAME/samples`` stand for one of these two panels. Panels of bars: ``step``, ``sent`` and
+        ``split``.
     labels
         Names of the curves and bars, in the order of the legend.
     title
@@ -180,8 +181,8 @@ def chosen(series: list[Series], panels: Sequence[str]) -> tuple[Rows, list[Bars
 
 
 def _axes_of(quantity: Quantity, over: list[Axis]) -> list[Axis]:
-    """Return the axes of ``over`` for which ``quantity`` is drawn. Axes whose runs lack the quantity are left out, and
-    so is the axis of the quantity itself."""
+    """Return the axes of ``over`` for which ``quantity`` is drawn. An axis is left out if its runs lack the quantity,
+    or if it shows the quantity itself."""
     axes = [axis for axis in over if quantity.is_known(axis.series)]
     return [axis for axis in axes if axis.name != quantity.name]
 

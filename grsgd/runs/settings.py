@@ -30,8 +30,8 @@ configuration."""
 
 
 def settings(run: Run) -> dict[str, object]:
-    """Return the keys of a run's configuration with their values, in order, and the attributes in `WHERE`. A key has
-    its section before a dot; the seed is left out. Returns only the attributes if the configuration is no valid
+    """Return the keys of a run's configuration with their values, in order, and the attributes in `WHERE`. Keys have
+    the form ``SECTION.KEY``; the seed is left out. Returns only the attributes if the configuration is no valid
     TOML."""
     where = {name: run.attributes[name] for name in WHERE if run.attributes.get(name) not in (None, "meta")}
     try:

@@ -155,7 +155,7 @@ class Processor:
     def _in_turn(self, seconds: float, call: Callable[[], None]):
         """Call ``call`` after ``seconds`` seconds (at once if 0), but after all calls that were ordered earlier.
 
-        So a message that the rank has not paid for yet is not overtaken by a cheaper message.
+        So a message whose processor work is not yet done is not overtaken by a later message that takes less work.
         """
         now = self.network.env.now
         self.turn_at = max(now + seconds, self.turn_at)

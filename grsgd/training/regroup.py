@@ -95,7 +95,7 @@ class KeptGradient:
 
     def settle(self, have: list[bool]):
         """Prepare to take the interrupted step again, if any rank has kept its gradient of the step. ``have`` says for
-        each rank whether it has; the mean is taken over these gradients."""
+        each rank whether it has kept its gradient; the mean is taken over the kept gradients."""
         self.weight = None
         if any(have):
             self.weight = len(have) / sum(have) if self.is_there else 0.0

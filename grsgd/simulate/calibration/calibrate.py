@@ -135,7 +135,7 @@ def calibrate(
 
 
 def computing(mpi, config: Config, steps: int, timed: Callable[[], AbstractContextManager]) -> list[StepTimes]:
-    """Measure on all ranks of ``mpi`` the seconds of a step's computation only, as `Calibration.compute`.
+    """Measure the seconds of a step's computation on all ranks of ``mpi``, and no messages; see `Calibration.compute`.
 
     Raises SetupError, on all ranks."""
     rank = prepare(mpi, config)
@@ -293,8 +293,8 @@ def answer(comm, other: int, nbytes: int, at_once: bool):
 def measure_queue(comm, sender: int, early: int, late: int, nbytes: int):
     """Measure how many bytes of a message wait in the queue of rank ``sender``; a schedule.
 
-    Measured is by how much later a message to rank ``early`` ends if a message to rank ``late`` begins when half of the
-    first message has arrived. Returns the median in bytes on ``sender``, and None on the other ranks.
+    Begin a message to rank ``late`` when half of a message to rank ``early`` has arrived, and measure by how much later
+    the first message then ends. Returns the median in bytes on ``sender``, and None on the other ranks.
 
     nbytes: bytes of each message; at most half of them can be observed to wait.
     """
