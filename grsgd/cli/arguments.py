@@ -1,6 +1,7 @@
 """Conversion and checks of the values of command-line options."""
 
 import secrets
+import tomllib
 from datetime import datetime
 from pathlib import Path
 
@@ -35,13 +36,19 @@ def in_list(words: str) -> list[str]:
     return [word.strip() for word in words.split(",")] if words else []
 
 
-def loggers(options) -> list:
-    """Return the loggers that receive the numbers of a run while it trains (``--csv``, ``--tensorboard``). Raises
-    ConfigError and RunFileError."""
+def loggers(options, config) -> list:
+    """Return the loggers that receive the numbers of a run of ``config`` while it goes on; raises ConfigError,
+    RunFileError."""
     from grsgd.runs.loggers import CsvLogger, TensorBoardLogger
 
-    csv = [CsvLogger(options.csv)] if options.csv else []
-    return csv + ([TensorBoardLogger(options.tensorboard)] if options.tensorboard else [])
+    found = [CsvLogger(options.csv)] if options.csv else []
+    found += [TensorBoardLogger(options.tensorboard)] if options.tensorboard else []
+    if options.wandb or options.mlflow:
+        from grsgd.integrations.trackers import trackers
+
+        resume, kept = (getattr(options, name, None) for name in ("resume", "checkpoint"))
+        found += trackers(options.wandb, options.mlflow, tomllib.loads(config.toml()), kept or resume, bool(resume))
+    return found
 
 
 def default_out(algorithm: str) -> str:

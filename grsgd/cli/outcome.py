@@ -22,6 +22,7 @@ def announce(out: Path, line: ProgressLine):
 
     run = load_run(out)
     log_curve(run, line)
+    line.conclude(run)
     line.clear()
     attributes = run.attributes
     for reason in ("transport", "redundancy"):

@@ -127,6 +127,8 @@ def add_outputs(sub: argparse.ArgumentParser):
     sub.add_argument("--out", metavar="FILE.h5", help="run file (default: results/ALGORITHM-DATE.h5)")
     sub.add_argument("--csv", metavar="FILE.csv", help="write the run's loss and metric to FILE.csv during the run")
     sub.add_argument("--tensorboard", metavar="FOLDER", help="write the same numbers to FOLDER, for TensorBoard")
+    sub.add_argument("--wandb", metavar="PROJECT", help="log the same numbers to this project of W&B")
+    sub.add_argument("--mlflow", metavar="URI", help="log the same numbers to MLflow: a server, or file:FOLDER")
     sub.add_argument(
         "--timeline",
         metavar="FILE.json",

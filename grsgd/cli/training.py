@@ -63,7 +63,7 @@ def train_on_all_ranks(options) -> int:
         with launch.collective_setup(mpi):
             config = load_config(options)
             out = options.out or (default_out(config.algorithm_class.name) if mpi.rank == 0 else None)
-            line.loggers = loggers(options) if mpi.rank == 0 else []
+            line.loggers = loggers(options, config) if mpi.rank == 0 else []
             resume = Path(options.resume) if options.resume else None
             folder = Path(options.checkpoint) if options.checkpoint else resume
             keeping = Keeping(folder, Every.read(options.every), resume)
@@ -193,7 +193,7 @@ def simulate_until_interrupted(options) -> int:
     out = Path(options.out or default_out(config.algorithm_class.name))
     try:
         with ProgressLine(config.algorithm_class.name) as line:
-            line.loggers = loggers(options)
+            line.loggers = loggers(options, config)
             models = ModelFiles(options.save, options.save_best)
             ranks = options.ranks - options.spares
             arguments = config, ranks, spec, out, options.compute, options.timing_only, line, models

@@ -10,7 +10,7 @@ from contextlib import suppress
 from grsgd.errors import RunFileError
 from grsgd.job.progress_text import LinePart, Status, line, parts
 from grsgd.job.terminal import Terminal
-from grsgd.runs.loggers import Logger, go_on
+from grsgd.runs.loggers import Logger, conclude, go_on
 
 REFRESH_SECONDS = 0.2
 """Seconds between two changes of the line on a terminal."""
@@ -169,6 +169,10 @@ class ProgressLine:
     def go_on(self, step: int):
         """Tell the loggers that the run goes on after ``step``, so that their earlier rows stay."""
         self._each_logger(lambda logger: go_on(logger, step))
+
+    def conclude(self, run):
+        """Give the loggers the finished run."""
+        self._each_logger(lambda logger: conclude(logger, run))
 
     def _each_logger(self, call: Callable[[Logger], None]):
         for logger in list(self.loggers):

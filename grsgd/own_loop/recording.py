@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from grsgd.own_loop.loop_rescue import LoopRescue
 from grsgd.own_loop.ranks import check_shards, is_main
 from grsgd.own_loop.roll_call import END_OF_RECORDING
 from grsgd.runs.ending import END_OF_LOOP, INTERRUPTED, end_attributes
-from grsgd.runs.loggers import Logger, go_on
+from grsgd.runs.loggers import Logger, conclude, go_on
 from grsgd.runs.metric import ACCURACY, Metric, metric_in
 from grsgd.runs.run_file import Run, check_content, check_writable, load_run
 from grsgd.training import device as gpu
@@ -192,9 +192,12 @@ class LoopRun:
             values = self._rows[step].values | values
         # The row is replaced, not changed, because another thread may be reading the old row.
         self._rows[step] = LoggedValues(max(self.optimizer.moment - self._began, 0.0), self._samples(), values)
+        self._each_logger(lambda logger: logger.log(step, numbers))
+
+    def _each_logger(self, call: Callable[[Logger], None]):
         for logger in list(self.loggers):
             try:
-                logger.log(step, numbers)
+                call(logger)
             except RunFileError as error:  # a logger that fails must not end the run
                 self.loggers.remove(logger)
                 print(f"warning: {error}: nothing more is written there", file=sys.stderr, flush=True)
@@ -246,6 +249,7 @@ class LoopRun:
             earlier = f"; {out} is still the file of an earlier run" if path != out else ""
             print(f"grsgd: {path}: diverged: {diverged}{earlier}", file=sys.stderr, flush=True)
         self.result = load_run(path)
+        self._each_logger(lambda logger: conclude(logger, self.result))
 
     def broken_off(self, error: BaseException):
         """Save the measurements after ``error`` has ended the block. On a rank that has learnt of another rank's error,

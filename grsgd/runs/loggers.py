@@ -118,6 +118,11 @@ def go_on(logger: Logger, step: int):
     getattr(logger, "go_on", lambda step: None)(step)
 
 
+def conclude(logger: Logger, run: Run):
+    """Give a logger the finished run, if it has a method ``conclude(run)``."""
+    getattr(logger, "conclude", lambda run: None)(run)
+
+
 class TensorBoardLogger:
     """Event files for ``tensorboard --logdir FOLDER``, with a scalar per name; written every few seconds.
 

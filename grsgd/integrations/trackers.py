@@ -1,0 +1,188 @@
+"""Loggers that send the numbers of a run to W&B and to MLflow, as `grsgd.CsvLogger` writes them into a file."""
+
+import math
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from grsgd.errors import ConfigError, RunFileError
+from grsgd.runs.run_file import Run
+from grsgd.runs.settings import flattened, settings
+from grsgd.text import printable
+
+STEP = "step"
+"""Name under which a tracker keeps the number of steps of rank 0."""
+
+
+@contextmanager
+def told_in_a_line(name: str):
+    """Turn any error of the tracker called ``name`` into a RunFileError, after which the run goes on without it."""
+    try:
+        yield
+    except Exception as error:  # a server may fail in any way
+        raise RunFileError(f"{name}: {printable(str(error).partition(chr(10))[0], 300)}") from None
+
+
+class KeptId:
+    """Identity of a tracker's run, in a file of the folder that outlives the job, such as the folder of checkpoints.
+
+    folder: the folder; None if no other job goes on with the run. goes_on: whether this job goes on with the run of an
+    earlier job. name: name of the tracker.
+    """
+
+    def __init__(self, folder: Path | None, goes_on: bool, name: str):
+        self.path = None if folder is None else folder / f"{name}-run"
+        self.known = self.path.read_text().strip() if goes_on and self.path and self.path.exists() else None
+        """Identity of the run with which this job goes on; None for a new run."""
+
+    def keep(self, identity: str):
+        """Keep the identity of a new run for later jobs."""
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_text(identity)
+
+
+class WandbLogger:
+    """Run in a project of W&B; without network set ``WANDB_MODE=offline``, and later call ``wandb sync``.
+
+    Parameters
+    ----------
+    project
+        Name of the project.
+    config
+        Settings of the run, with nested mappings.
+    folder, goes_on
+        As in `KeptId`: a job that goes on from a checkpoint goes on with the run of W&B, too.
+    artifact
+        Whether the final model, if the run saves one, is kept as an artifact.
+
+    Raises ConfigError if the package wandb is not installed, or refuses the project.
+    """
+
+    def __init__(
+        self,
+        project: str,
+        config: Mapping | None = None,
+        folder: Path | None = None,
+        goes_on: bool = False,
+        artifact: bool = False,
+    ):
+        try:
+            import wandb
+        except ImportError:
+            raise ConfigError("logging to W&B needs the package wandb: pip install wandb") from None
+        kept = KeptId(folder, goes_on, "wandb")
+        identity = kept.known or secrets.token_hex(4)
+        try:
+            self._run = wandb.init(project=project, id=identity, resume="allow", config=dict(config or {}))
+        except wandb.errors.Error as error:
+            raise ConfigError(f"W&B: {error}") from None
+        kept.keep(identity)
+        self._run.define_metric("*", step_metric=STEP)
+        self._artifact = wandb.Artifact if artifact else None
+
+    def log(self, step: int, values: dict[str, float]):
+        with told_in_a_line("W&B"):
+            self._run.log({STEP: step, **values})
+
+    def conclude(self, run: Run):
+        """Keep the results of the finished run, and its final model if asked for."""
+        with told_in_a_line("W&B"):
+            self._run.config.update(settings(run), allow_val_change=True)
+            self._run.summary.update(results(run))
+            if self._artifact and "model_file" in run.attributes:
+                artifact = self._artifact(f"model-{self._run.id}", type="model")
+                artifact.add_file(run.attributes["model_file"])
+                self._run.log_artifact(artifact)
+
+    def close(self):
+        self._run.finish()
+
+
+class MlflowLogger:
+    """Run of MLflow on the server, or in the folder, that ``uri`` names, such as ``file:mlruns``.
+
+    ``experiment`` is the name of the experiment; the other parameters are those of `WandbLogger`. Raises ConfigError if
+    the package mlflow is not installed, or cannot use the URI.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        experiment: str = "grsgd",
+        config: Mapping | None = None,
+        folder: Path | None = None,
+        goes_on: bool = False,
+        artifact: bool = False,
+    ):
+        try:
+            from mlflow import MlflowClient
+            from mlflow.exceptions import MlflowException
+        except ImportError:
+            raise ConfigError("logging to MLflow needs the package mlflow: pip install mlflow") from None
+        if uri.startswith("file:"):
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # else MLflow 3 asks for a database
+        kept = KeptId(folder, goes_on, "mlflow")
+        try:
+            self._client = MlflowClient(uri)
+            found = self._client.get_experiment_by_name(experiment)
+            number = found.experiment_id if found else self._client.create_experiment(experiment)
+            self._id = kept.known or self._client.create_run(number).info.run_id
+            self._client.update_run(self._id, "RUNNING")
+            self._note(dict(flattened(config or {})))
+        except MlflowException as error:
+            raise ConfigError(f"MLflow at {uri}: {error}") from None
+        kept.keep(self._id)
+        self._artifact, self._status = artifact, "KILLED"
+
+    def log(self, step: int, values: dict[str, float]):
+        with told_in_a_line("MLflow"):
+            for name, value in values.items():
+                self._client.log_metric(self._id, name, float(value), step=step)
+
+    def conclude(self, run: Run):
+        """Keep the results of the finished run, and its final model if asked for."""
+        with told_in_a_line("MLflow"):
+            self._note(settings(run))
+            for name, value in results(run).items():
+                if isinstance(value, int | float):
+                    self._client.log_metric(self._id, name, value)
+                else:
+                    self._client.set_tag(self._id, name, value)
+            if self._artifact and "model_file" in run.attributes:
+                self._client.log_artifact(self._id, run.attributes["model_file"])
+        self._status = "FINISHED" if run.attributes["ended"] == "completed" else "FAILED"
+
+    def close(self):
+        self._client.set_terminated(self._id, self._status)
+
+    def _note(self, values: Mapping):
+        """Keep the settings that MLflow does not know yet; it lets no setting change."""
+        known = self._client.get_run(self._id).data.params
+        for name in values.keys() - known.keys():
+            self._client.log_param(self._id, name, values[name])
+
+
+def results(run: Run) -> dict[str, float | str]:
+    """Return the results of a run by name: how it ended, its metric, its traffic, waiting and staleness."""
+    found = {name: run.attributes[name] for name in ("ended", "reason")}
+    for name, value in run.attributes.items():
+        if name.startswith(("final_", "best_test_")) and isinstance(value, float) and not math.isnan(value):
+            found[name] = value
+    found["sent_bytes"] = int(run.traffic["sent"].sum())
+    found["wait_seconds"] = float(run.ranks["wait_seconds"].mean())
+    if run.staleness and run.staleness["count"].any():
+        found["staleness"] = float(np.average(run.staleness["value"], weights=run.staleness["count"].sum(0)))
+    return found
+
+
+def trackers(
+    wandb: str | None, mlflow: str | None, config: Mapping, folder: str | os.PathLike | None, goes_on: bool
+) -> list:
+    """Return the loggers for a project of W&B and a URI of MLflow, as far as they are given."""
+    more = {"config": config, "folder": None if folder is None else Path(folder), "goes_on": goes_on, "artifact": True}
+    return [*([WandbLogger(wandb, **more)] if wandb else []), *([MlflowLogger(mlflow, **more)] if mlflow else [])]
