@@ -24,8 +24,8 @@ DEFAULTS = {
 rank. The Makefile has the same settings."""
 
 WORDS = "GRSGD_WORDS"
-"""Environment variable with the path of a folder. Ranks write files there that tell the process which has started them
-how the job ended."""
+"""Environment variable with the path of a folder, into which ranks write files. The files tell the process that has
+started the ranks how the job ended."""
 
 LAUNCHER_VARIABLES = (
     WORDS,

@@ -100,7 +100,7 @@ def report(options) -> int:
 
 def plot(options) -> int:
     """draw runs: curves over time and samples, bytes sent, and the parts of the time"""
-    os.environ.pop("MPLBACKEND", None)  # figures are files here, and an unknown backend would be an error
+    os.environ.pop("MPLBACKEND", None)  # files need no backend, and an unknown one would be an error
     from grsgd.runs.plot import plot as draw
 
     skipped = SkippedFiles()

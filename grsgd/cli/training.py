@@ -25,7 +25,7 @@ def train(options) -> int:
     if options.check:
         return check(options, int(count_of_ranks()) if options.ranks is None else options.ranks)
     if options.ranks is not None:
-        options.on_ranks = False  # an error must not end a job, because MPI has not started
+        options.on_ranks = False  # MPI has not started, so there is no job that the error must end
         n = options.ranks
         raise UsageError(f"--ranks {n}: only with --check; `grsgd run -n {n}` starts {n} ranks")
     with Interruption(not_yet_training):  # torch takes seconds to import

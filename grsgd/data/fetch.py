@@ -81,7 +81,7 @@ def fetch(name: str, directory: str | Path, progress: Progress = print) -> Path:
 
 
 def _nothing_to_fetch(name: str, directory: Path, progress: Progress) -> Path:
-    if REGISTER[name].samples is None:  # data sets of the user, and generated data sets
+    if REGISTER[name].samples is None:  # a data set of the user, or a generated one
         raise DataError(f"{name}: nothing to fetch: {REGISTER[name].hint}")
     source = load(name, directory).source
     progress(f"{name}: nothing to fetch: {REGISTER[name].hint}; present in {source}")
@@ -98,7 +98,7 @@ def _only_one(directory: Path, progress: Progress) -> Iterator[None]:
 
     with exclusive_lock(directory / ".fetch.lock", on_wait=waiting):
         for folder in directory.glob(f"{TEMPORARY}*"):
-            if not _may_be_in_use(folder):  # on a file system without locks another call may work here
+            if not _may_be_in_use(folder):  # without locks on this file system, another fetch may use it
                 shutil.rmtree(folder, ignore_errors=True)
         yield
 

@@ -28,7 +28,7 @@ def shards(labels: np.ndarray, n: int, *, alpha: float | None = None, seed: int 
     return _split(labels.tobytes() if alpha is not None else b"", labels.dtype, len(labels), n, alpha, seed)
 
 
-@lru_cache(maxsize=1)  # simulated ranks all make the same call
+@lru_cache(maxsize=1)  # all simulated ranks make the same call in one process
 def _split(labels: bytes, dtype, samples: int, n: int, alpha: float | None, seed: int) -> tuple[np.ndarray, ...]:
     rng = generator(Purpose.SHARDS, seed)
     parts = _even(samples, n, rng) if alpha is None else _by_class(np.frombuffer(labels, dtype), n, alpha, rng)

@@ -45,7 +45,7 @@ class Terminal:
         """Return whether the job is in the foreground of the terminal. A job in the background (``&``) must not write
         into the text that the user types."""
         process, foreground = self.process, -1
-        while foreground == -1 and process > 1:  # outside of a terminal's session: its parent `grsgd run` is in one
+        while foreground == -1 and process > 1:  # -1: no terminal; the parent `grsgd run` may have one
             try:
                 stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
             except OSError:

@@ -129,7 +129,7 @@ class DistributedOptimizer(WrappingOptimizer):
         self._step_under_way = False
         self.times.step_ended()
         self.moment = self.driver.clock()
-        if not self.algorithm.traits.synchronous:  # synchronous algorithms look in `_watch`
+        if not self.algorithm.traits.synchronous:  # for synchronous algorithms `_watch` does this
             self._roll_call.look(self.steps, self.moment)
         self.stops.watch()
         return loss

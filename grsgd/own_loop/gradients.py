@@ -161,7 +161,7 @@ class Gradients:
         torch counts the changes of every tensor (``_version``), so this method only compares numbers.
         """
         self._steps += 1
-        if not self._noticing:  # no hooks are registered in this step
+        if not self._noticing:  # in this step no hooks have noted changes
             self._notice_again()
             return False
         found = any(

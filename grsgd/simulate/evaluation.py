@@ -18,7 +18,7 @@ from grsgd.training.trainer import Trainer, ignore
 
 
 class SnapshotEvaluation:
-    """Evaluates the snapshots of ``trainers``, one trainer per rank; calls ``models`` for each evaluated model."""
+    """Evaluates the snapshots of ``trainers``, one trainer per rank; ``models`` keeps the best model for its file."""
 
     def __init__(self, trainers: list[Trainer], models: ModelFiles):
         self.trainers, self.models = trainers, models

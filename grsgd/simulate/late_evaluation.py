@@ -74,7 +74,7 @@ def write(task, notes: dict, snapshots: dict[int, int]):
         save(task.out, assemble(records, attributes))
     models = ModelFiles(*task.models)
     qualities, model = evaluate(records, attributes, snapshots, marks_of(records, first.reason), models)
-    if is_wanted(out, attributes):  # no later run has written the file meanwhile
+    if is_wanted(out, attributes):  # false if a later run has written the file meanwhile
         save_with_models(task.out, assemble(records, attributes, qualities, qualities[-1]), models, model)
 
 

@@ -107,7 +107,7 @@ class Processor:
             self._work(self.spec.receive + nbytes * self.spec.receive_byte, call)
         elif self.quota is None:
             call()
-        else:  # bytes received in earlier quota periods were charged to quota that expired unused
+        else:  # bytes of earlier quota periods took only quota that would have expired
             now = self.network.env.now
             nbytes = min(nbytes, self.network.spec.bandwidth * self.quota.since_refill(now))
             of_byte = self.spec.send_byte if self.has_computed else self.spec.receive_byte

@@ -155,7 +155,7 @@ class Regrouping(Surviving):
         self.group.watch()
 
     def gradient(self, step: int):
-        if not self.kept.put_back():  # a gradient that was put back is not computed
+        if not self.kept.put_back():  # else the gradient that was kept is used again
             yield from super().gradient(step)
             self.kept.keep()
 

@@ -213,9 +213,9 @@ def decode(path: Path, size: int, rng: np.random.Generator | None) -> np.ndarray
 def in_8_bits(image: PIL.Image.Image) -> PIL.Image.Image:
     """Return an image of 16 bits per pixel as an image of their upper 8 bits; an image of 8 bits is returned unchanged.
 
-    For colour images of 16 bits, Pillow itself does so when it reads them. Raises ValueError for pixels of 32 bits and
-    floats: such a file does not say which values are black and white, and Pillow would make nearly all pixels white, or
-    black.
+    For colour images of 16 bits, Pillow itself takes the upper 8 bits when it reads them. Raises ValueError for pixels
+    of 32 bits and floats: such a file does not say which values are black and white, and Pillow would make nearly all
+    pixels white, or black.
     """
     from PIL import Image
 

@@ -43,7 +43,7 @@ from grsgd.simulate.calibration.spread import Spread
 LARGE_BYTES = 4 * 1024 * 1024
 """Size in bytes of the messages that measure the bandwidth."""
 MAX_ROUNDS, MIN_ROUNDS = {8: 1000, LARGE_BYTES: 30}, 5
-"""Most round trips, by bytes of the message; and fewest round trips, even if they take more than `SECONDS` seconds."""
+"""Largest number of round trips, by bytes of the message; and smallest number, even if they take over `SECONDS`."""
 SECONDS = 0.5
 LEAST_QUEUE_BYTES, MOST_QUEUE_BYTES, QUEUE_ROUNDS = 256 * 1024, 1024 * 1024, 9
 """Bounds in bytes of the messages that measure a sender's queue, and the number of rounds, which send three messages.

@@ -75,7 +75,7 @@ class WorkMeter:
                 resume = partial(schedule.throw, error)
             else:
                 resume = partial(next, schedule)
-            if isinstance(pending, Compute):  # its polls may have moved background messages
+            if isinstance(pending, Compute):  # polls while it computed may have moved messages in the background
                 moved = engine.ENGINE.worked_seconds - moved
                 self.seconds += time.thread_time() - ended - moved - pending.amount * self.alone
 
