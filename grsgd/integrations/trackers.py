@@ -1,4 +1,5 @@
-"""Loggers that send the numbers of a run to W&B and to MLflow, as `grsgd.CsvLogger` writes them into a file."""
+"""Loggers that send the numbers of a run to the trackers W&B and MLflow, as `grsgd.CsvLogger` writes them into a
+file."""
 
 import math
 import os
@@ -20,7 +21,8 @@ STEP = "step"
 
 @contextmanager
 def told_in_a_line(name: str):
-    """Turn any error of the tracker called ``name`` into a RunFileError, after which the run goes on without it."""
+    """Turn any error of the tracker called ``name`` into a RunFileError, after which the run goes on without the
+    tracker."""
     try:
         yield
     except Exception as error:  # a server may fail in any way
@@ -28,7 +30,8 @@ def told_in_a_line(name: str):
 
 
 class KeptId:
-    """Identity of a tracker's run, in a file of the folder that outlives the job, such as the folder of checkpoints.
+    """Identity of a tracker's run. It is kept in a file of a folder that outlives the job, such as the folder of
+    checkpoints.
 
     folder: the folder; None if no other job goes on with the run. goes_on: whether this job goes on with the run of an
     earlier job. name: name of the tracker.
@@ -56,9 +59,9 @@ class WandbLogger:
     config
         Settings of the run, with nested mappings.
     folder, goes_on
-        As in `KeptId`: a job that goes on from a checkpoint goes on with the run of W&B, too.
+        As in `KeptId`. A job that goes on from a checkpoint also goes on with the run of W&B.
     artifact
-        Whether the final model, if the run saves one, is kept as an artifact.
+        Whether a saved final model is kept as an artifact.
 
     Raises ConfigError if the package wandb is not installed, or refuses the project.
     """
@@ -106,8 +109,8 @@ class WandbLogger:
 class MlflowLogger:
     """Run of MLflow on the server, or in the folder, that ``uri`` names, such as ``file:mlruns``.
 
-    ``experiment`` is the name of the experiment; the other parameters are those of `WandbLogger`. Raises ConfigError if
-    the package mlflow is not installed, or cannot use the URI.
+    ``experiment`` is the name of the experiment; the other parameters have the same meaning as in `WandbLogger`. Raises
+    ConfigError if the package mlflow is not installed, or cannot use the URI.
     """
 
     def __init__(
@@ -161,7 +164,7 @@ class MlflowLogger:
         self._client.set_terminated(self._id, self._status)
 
     def _note(self, values: Mapping):
-        """Keep the settings that MLflow does not know yet; it lets no setting change."""
+        """Send the settings that MLflow does not know yet, because MLflow allows no change of a setting."""
         known = self._client.get_run(self._id).data.params
         for name in values.keys() - known.keys():
             self._client.log_param(self._id, name, values[name])
@@ -183,6 +186,6 @@ def results(run: Run) -> dict[str, float | str]:
 def trackers(
     wandb: str | None, mlflow: str | None, config: Mapping, folder: str | os.PathLike | None, goes_on: bool
 ) -> list:
-    """Return the loggers for a project of W&B and a URI of MLflow, as far as they are given."""
+    """Return a logger for the W&B project ``wandb`` and a logger for the MLflow URI ``mlflow``; none for None."""
     more = {"config": config, "folder": None if folder is None else Path(folder), "goes_on": goes_on, "artifact": True}
     return [*([WandbLogger(wandb, **more)] if wandb else []), *([MlflowLogger(mlflow, **more)] if mlflow else [])]
