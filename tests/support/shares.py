@@ -4,20 +4,19 @@ SHARING = [("openmpi", 2), ("openmpi", 3), ("openmpi", 4), ("mpich", 2), ("mpich
 """The jobs, by library and number of ranks, that share the cases of a test."""
 ALONE = ("openmpi", 1)
 """The job with one rank, on which few messages are seen: another job also runs its cases, if the test allows."""
-LEAST, MOST = 2, 3
-"""Least and largest number of jobs that run a test, depending on its cases; two jobs have different libraries."""
+MOST = 2
+"""Number of jobs that run a test, if it is meant for their numbers of ranks: one per library."""
 
 
 def in_share(job: tuple[str, int], case: int, cases: int, counts: tuple[int, ...], offset: int = 0) -> bool:
     """Return whether a job runs this case of a test.
 
-    A job runs at most one case, so that a test with a hundred cases takes no longer than others. The number of jobs
-    that run a test is its number of cases, limited to ``LEAST`` to ``MOST``. Tests with unequal offsets begin with
-    unequal jobs. ``counts``: the numbers of ranks for which the test is meant.
+    A job runs at most one case, so that a test with a hundred cases takes no longer than others. ``MOST`` jobs run a
+    test. Tests with unequal offsets begin with unequal jobs. ``counts``: the numbers of ranks for which the test is meant.
     """
     if job == ALONE:
         return 1 in counts and case == offset % cases
-    order = in_turns(counts, offset)[: min(max(LEAST, cases), MOST)]
+    order = in_turns(counts, offset)[:MOST]
     return job in order and case == order.index(job) % cases
 
 
