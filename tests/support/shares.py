@@ -12,7 +12,8 @@ def in_share(job: tuple[str, int], case: int, cases: int, counts: tuple[int, ...
     """Return whether a job runs this case of a test.
 
     A job runs at most one case, so that a test with a hundred cases takes no longer than others. ``MOST`` jobs run a
-    test. Tests with unequal offsets begin with unequal jobs. ``counts``: the numbers of ranks for which the test is meant.
+    test. Tests with unequal offsets begin with unequal jobs. ``counts``: the numbers of ranks that the test is meant
+    for.
     """
     if job == ALONE:
         return 1 in counts and case == offset % cases
