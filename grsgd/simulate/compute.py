@@ -142,7 +142,7 @@ def flops(model: torch.nn.Module, sample: torch.Tensor, batch_size: int) -> int:
     device = "cpu" if is_small else "meta"
     inputs = torch.zeros(batch_size, *sample.shape, dtype=sample.dtype, device=device)
     model = copy.deepcopy(model)._apply(lambda tensor: torch.zeros(tensor.shape, dtype=tensor.dtype, device=device))
-    plain = sdpa_kernel(SDPBackend.MATH)  # the operations of fused attention are not all known to the counter
+    plain = sdpa_kernel(SDPBackend.MATH)  # the counter does not know all operations of fused attention
     with torch.random.fork_rng(devices=[]), plain, unwrapped.flop_counter() as counter:
         model(inputs).sum().backward()
     return counter.get_total_flops()

@@ -178,7 +178,8 @@ class Testbed:
         return [str(ENTER), host, "exec " + shlex.join(str(argument) for argument in command)]
 
     def mpiexec(self, arguments: list) -> list[str]:
-        """Return the command that runs ``mpiexec arguments`` over the hosts, by default with one rank per host in turn.
+        """Return the command that runs ``mpiexec arguments`` on the hosts; by default the ranks go to the hosts in
+        turn.
 
         Raises TestbedError if mpiexec is not from Open MPI 5 or newer.
         """
