@@ -3,19 +3,31 @@ tensors equal on all ranks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from grsgd.algorithms.averaging import exact_average
 from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
 from grsgd.comm.allreduce.pieces import cut
 from grsgd.lazy import LazyModule
-from grsgd.models.digests import bytes_of, digests
+from grsgd.models.digests import bytes_of, digests, long_digests
 from grsgd.models.flat import Flat
 
 torch = LazyModule("torch")
 
 LONGEST = 2**28
 """Length of the longest message in bytes: MPI libraries refuse messages of 2 GiB."""
+
+
+def copy_from_root(comm, tensors: list[torch.Tensor]):
+    """Schedule that copies dense tensors from rank 0, in place. A tensor is sent only if its digest on some rank
+    differs from rank 0's; its size must be the same on all ranks."""
+    if comm.size > 1 and tensors:
+        ranks, _ = yield from differing(comm, long_digests(tensors))
+        for tensor, count in zip(tensors, ranks, strict=True):
+            if count:
+                yield from broadcast_tensor(comm, tensor)
 
 
 def broadcast_tensor(comm, tensor: torch.Tensor):
@@ -44,11 +56,16 @@ def differing(comm, numbers: np.ndarray):
     return ranks, mine
 
 
-def make_equal(comm, tensors: list[torch.Tensor]):
+def itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def make_equal(comm, tensors: list[torch.Tensor], to_write: Callable[[torch.Tensor], torch.Tensor] = itself):
     """Schedule that makes dense tensors equal on all ranks, in place.
 
     A tensor that differs becomes the mean over all ranks, or rank 0's tensor if its dtype is neither real nor complex.
-    A tensor whose size differs between ranks stays unchanged.
+    A tensor whose size differs between ranks stays unchanged. ``to_write(tensor)`` returns the tensor that is written
+    in place of a tensor that differs, with the same content.
     """
     if comm.size == 1 or not tensors:
         return
@@ -57,6 +74,7 @@ def make_equal(comm, tensors: list[torch.Tensor]):
     for tensor, is_alike, differs in zip(tensors, other_size == 0, other_content > 0, strict=True):
         if not (is_alike and differs):
             continue
+        tensor = to_write(tensor)
         if tensor.is_floating_point() or tensor.is_complex():
             yield from average_tensor(comm, tensor.detach())
         else:

@@ -1,8 +1,9 @@
-"""Digests of tensors. Equal bytes have equal digests; different bytes have equal digests with a probability of one in
-4,000 million."""
+"""Digests of tensors. Equal bytes have equal digests; different bytes have equal short digests with a probability of
+one in 4,000 million."""
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from collections.abc import Iterable
 
@@ -30,6 +31,15 @@ def digest(content: np.ndarray) -> int:
     whole = content.size - content.size % BLOCK
     sums = content[:whole].view(np.int64).reshape(-1, BLOCK // 8).sum(1)
     return zlib.crc32(content[whole:], zlib.crc32(sums))
+
+
+def long_digests(tensors: Iterable[torch.Tensor]) -> np.ndarray:
+    """Return the first 8 bytes of the SHA-256 of each dense tensor's bytes, int64 of shape [number of tensors].
+
+    A long digest also detects numbers that change places. It takes about ten times the time of a short digest.
+    """
+    firsts = (hashlib.sha256(bytes_of(tensor)).digest()[:8] for tensor in tensors)
+    return np.array([int.from_bytes(first, "little", signed=True) for first in firsts], np.int64)
 
 
 def bytes_of(tensor: torch.Tensor) -> np.ndarray:

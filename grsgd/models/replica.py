@@ -160,14 +160,15 @@ class Replica:
         now = dict(self.model.named_buffers(remove_duplicate=False))
         return [now[name] for name in self._buffer_names if name in now]
 
-    def outside(self, copy: torch.nn.Module | None = None) -> list[torch.Tensor]:
+    def outside(self, copy: torch.nn.Module | None = None, with_frozen: bool = True) -> list[torch.Tensor]:
         """Return the tensors of the model, or of its ``copy``, that lie outside of the flat arrays, as dense tensors
         that share their memory.
 
-        These are frozen parameters, buffers of other dtypes and kinds, and buffers that are left in place.
+        These are frozen parameters, if ``with_frozen``, buffers of other dtypes and kinds, and buffers that are left in
+        place.
         """
         model = copy if copy is not None else self.model
-        found = [p.data for p in model.parameters() if not p.requires_grad]
+        found = [p.data for p in model.parameters() if with_frozen and not p.requires_grad]
         buffers = dict(model.named_buffers(remove_duplicate=False))
         found += [b if (b := buffers.get(name)) is not None else torch.empty(0) for name in self._outside_names]
         return [part for tensor in found for part in content(tensor)]

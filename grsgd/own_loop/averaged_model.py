@@ -1,29 +1,94 @@
-"""Average of all ranks' models, in a copy of the model."""
+"""Methods of a distributed optimizer that return the average of all ranks' models in mid-training."""
+
+from __future__ import annotations
+
+from functools import partial
 
 import torch
 
 from grsgd.algorithms.averaging import average_buffers, exact_average
 from grsgd.algorithms.base import Algorithm
-from grsgd.models.replica import views
+from grsgd.algorithms.equal_models import EqualModels
+from grsgd.algorithms.equal_tensors import make_equal
+from grsgd.algorithms.lifecycle import Lifecycle
+from grsgd.models.replica import Replica, views
 from grsgd.own_loop.checks import InPlace
+from grsgd.own_loop.copying import copy_of, own_memory
+from grsgd.own_loop.tracing import untraced
+from grsgd.own_loop.wrapping import WrappingOptimizer
 
 
-def average_into(model: torch.nn.Module, algorithm: Algorithm, in_place: InPlace):
-    """Write the average of all ranks' parameters and buffers into ``model``, a copy of the replica's model. Each rank's
-    values have the weight that the algorithm gives to the rank. ``in_place`` knows the places of the buffers in the
-    replica. This function is a schedule (a generator that yields the objects it waits for), to be run on all ranks at
-    once.
-    """
-    replica, comm = algorithm.replica, algorithm.uncounted_comm
-    params, buffers = replica.params.like(), replica.buffers.like()
-    for flat, tensor in zip((params, buffers), algorithm.snapshot(), strict=True):
-        flat.tensor.copy_(tensor)
-    yield from exact_average(comm, params, algorithm.weight)
-    yield from average_buffers(comm, replica, buffers)
-    trained = [p for p in model.parameters() if p.requires_grad]
-    for p, view in zip(trained, views(params.tensor, trained), strict=True):
-        p.copy_(view)
-    for name, view in in_place.buffers_in(buffers.tensor):
-        buffer = model.get_buffer(name)
-        if buffer.shape == view.shape:
-            buffer.copy_(view)
+class AveragingOptimizer(WrappingOptimizer):
+    """Optimizer with methods that average the models of all ranks, and change no rank's model."""
+
+    replica: Replica
+    algorithm: Algorithm
+    equal_models: EqualModels
+    finished: bool
+    _lifecycle: Lifecycle
+    _in_place: InPlace
+
+    @untraced
+    @torch.no_grad()
+    def averaged_model(self) -> torch.nn.Module:
+        """Return a copy of the model with the average of all ranks' parameters and buffers; to be called on all ranks.
+
+        The average takes each rank's model at the time of that rank's call, with the weights of push-sum; with
+        ``easgd`` it is the centre. Models in messages under way are missing, so the average of an asynchronous
+        algorithm may test better than the final model; call `rest` first to include them. Training goes on afterwards
+        as if this method had not been called. After `finish`, any single rank may call this method, which then returns
+        a copy of the final model. Tensors of modules that have an autograd graph are copied without the graph. Objects
+        that cannot be copied, such as a lock, are shared with the model, with a warning. Frozen parameters share
+        their memory with the model, unless they differ between ranks.
+
+        Raises the errors of `step`, and RuntimeError if ``copy.deepcopy`` of the model makes no copy.
+        """
+        return self._average("averaged_model()")
+
+    @untraced
+    @torch.no_grad()
+    def averaged_state_dict(self) -> dict[str, torch.Tensor]:
+        """Return the average of all ranks' trained parameters and buffers, by name; to be called on all ranks.
+
+        The model's ``state_dict()`` has these names, too. Frozen parameters are left out: they are neither copied nor
+        compared. ``model.load_state_dict(averaged, strict=False)`` loads the result. Raises the errors of
+        `averaged_model`.
+        """
+        found = self._average("averaged_state_dict()", compares_frozen=False).state_dict(keep_vars=True)
+        return {
+            name: value.detach().clone() if isinstance(value, torch.Tensor) else value
+            for name, value in found.items()
+            if not isinstance(value, torch.nn.Parameter) or value.requires_grad
+        }
+
+    def _average(self, call: str, compares_frozen: bool = True) -> torch.nn.Module:
+        """Return the averaged copy of the model for the user's ``call``."""
+        result = copy_of(self.replica.model, call)
+        if not self.finished:
+            self._in_place.check()
+            self.meet(f"in {call}")
+            self.driver.run(self._average_into(result, compares_frozen))
+        return result
+
+    def _average_into(self, model: torch.nn.Module, compares_frozen: bool):
+        """Write the average of all ranks' parameters and buffers into ``model``, a copy of the replica's model. Each
+        rank's values have the weight that the algorithm gives to the rank. This function is a schedule (a generator
+        that yields the objects it waits for), to be run on all ranks at once."""
+        replica, comm = self.replica, self.algorithm.uncounted_comm
+        yield from self._lifecycle.start()
+        params, buffers = replica.params.like(), replica.buffers.like()
+        for flat, tensor in zip((params, buffers), self.algorithm.snapshot(), strict=True):
+            flat.tensor.copy_(tensor)
+        yield from exact_average(comm, params, self.algorithm.weight)
+        yield from average_buffers(comm, replica, buffers)
+        trained = [p for p in model.parameters() if p.requires_grad]
+        for p, view in zip(trained, views(params.tensor, trained), strict=True):
+            p.copy_(view)
+        for name, view in self._in_place.buffers_in(buffers.tensor):
+            buffer = model.get_buffer(name)
+            if buffer.shape == view.shape:
+                buffer.copy_(view)
+        yield from self.equal_models.look(self.steps)
+        replica.follow(model)
+        others = replica.outside(model, with_frozen=compares_frozen)
+        yield from make_equal(comm, others, partial(own_memory, model))

@@ -6,6 +6,8 @@ import warnings
 import torch
 from torch.overrides import TorchFunctionMode
 
+from grsgd.models.places import is_dense
+
 OF_MODULES = {"_parameters", "_buffers", "_modules"}
 """Attributes of a module that `shared_in_copy` skips: it visits submodules singly, and tensors can be copied."""
 
@@ -23,24 +25,41 @@ class WithoutGraphs(TorchFunctionMode):
 
 
 def copy_of(model: torch.nn.Module, call: str) -> torch.nn.Module:
-    """Return a copy of ``model`` that shares no parameter, buffer or autograd graph with ``model``.
+    """Return a copy of ``model`` that shares no trained parameter, buffer or autograd graph with ``model``.
 
-    Objects that cannot be copied, such as a lock or an open file, are shared by both models; a warning names each of
-    these objects. ``call``: name of the user's call, with which warnings and errors begin. Raises RuntimeError if the
-    model cannot be copied, or if its copy shares parameters with it.
+    Frozen parameters of the copy are parameters of its own, in the memory of the model's frozen parameters. Objects
+    that cannot be copied, such as a lock or an open file, are shared by both models; a warning names each of these
+    objects. ``call``: name of the user's call, with which warnings and errors begin. Raises RuntimeError if the model
+    cannot be copied, or if its copy shares parameters with it.
     """
     with WithoutGraphs():
         try:
-            copied = copy.deepcopy(model)
+            copied = copy.deepcopy(model, frozen_in_copy(model))
         except Exception:  # objects of users may raise errors of any class
             try:
-                copied = copy.deepcopy(model, shared_in_copy(model, call))
+                copied = copy.deepcopy(model, shared_in_copy(model, call) | frozen_in_copy(model))
             except Exception as error:
                 raise RuntimeError(f"{call}: copy.deepcopy of {type(model).__name__} fails: {error}") from error
     own = {id(p) for p in copied.parameters()}
     if copied is model or any(id(p) in own for p in model.parameters()):
         raise RuntimeError(f"{call}: copy.deepcopy of {type(model).__name__} shares parameters with it: copy them, too")
     return copied
+
+
+def frozen_in_copy(model: torch.nn.Module) -> dict:
+    """Return a memo for copy.deepcopy by which the copy's frozen parameters lie in the memory of the model's."""
+    frozen = (p for p in model.parameters() if not p.requires_grad and type(p) is torch.nn.Parameter and is_dense(p))
+    return {id(p): torch.nn.Parameter(p.data, requires_grad=False) for p in frozen}
+
+
+def own_memory(model: torch.nn.Module, tensor: torch.Tensor) -> torch.Tensor:
+    """Return ``tensor``, or its copy if a frozen parameter of ``model`` lies there: the copy becomes the parameter's
+    memory."""
+    for p in model.parameters():
+        if not p.requires_grad and p.data_ptr() == tensor.data_ptr() and p.shape == tensor.shape:
+            p.data = p.data.clone()
+            return p.data
+    return tensor
 
 
 def shared_in_copy(model: torch.nn.Module, call: str) -> dict:
@@ -58,7 +77,7 @@ def shared_in_copy(model: torch.nn.Module, call: str) -> dict:
                     shared[id(part)] = part
                     where = f"{name}.{place}".lstrip(".")
                     said = f"{call}: the copy shares {where!r} with the model: {error}"
-                    warnings.warn(said, RuntimeWarning, stacklevel=7)
+                    warnings.warn(said, RuntimeWarning, stacklevel=8)
     return shared
 
 

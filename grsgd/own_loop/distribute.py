@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from grsgd.algorithms.base import ALGORITHMS, Algorithm, Options, Traits
 from grsgd.algorithms.before_run import Trial
 from grsgd.algorithms.context import RankContext
-from grsgd.algorithms.equal_tensors import broadcast_tensor
+from grsgd.algorithms.equal_tensors import copy_from_root
 from grsgd.algorithms.find import find
 from grsgd.comm.allreduce import broadcast
 from grsgd.comm.backend import MpiBackend
@@ -147,12 +147,11 @@ def make_gradients(replica: Replica, traits: Traits) -> Gradients | None:
 
 
 def give_all_the_same(replica: Replica, comm: Communicator, driver):
-    """Copy rank 0's model to all ranks."""
+    """Copy rank 0's model to all ranks; tensors outside the flat arrays are sent only if they differ."""
     for array in (replica.params.array, replica.buffers.array):
         driver.run(broadcast(comm, array))
     replica.note_buffers()
-    for tensor in replica.outside():
-        driver.run(broadcast_tensor(comm, tensor))
+    driver.run(copy_from_root(comm, replica.outside()))
 
 
 def algorithm_of(name: str) -> type[Algorithm]:

@@ -18,9 +18,8 @@ from grsgd.algorithms.lifecycle import Lifecycle
 from grsgd.comm.allreduce import halving_doubling_allreduce
 from grsgd.comm.watchdog import within
 from grsgd.job import launch
-from grsgd.own_loop.averaged_model import average_into
+from grsgd.own_loop.averaged_model import AveragingOptimizer
 from grsgd.own_loop.checks import InPlace
-from grsgd.own_loop.copying import copy_of
 from grsgd.own_loop.early_gradients import EarlyGradients
 from grsgd.own_loop.forward_hook import BeforeForward
 from grsgd.own_loop.gradients import CHANGED, on_gradients
@@ -32,14 +31,13 @@ from grsgd.own_loop.saved_record import SavedRecord
 from grsgd.own_loop.stops import Stops
 from grsgd.own_loop.times import LoopTimes
 from grsgd.own_loop.tracing import untraced
-from grsgd.own_loop.wrapping import WrappingOptimizer
 from grsgd.training import unwrapped
 
 unfinished: list["DistributedOptimizer"] = []
 """Optimizers of this process whose training has not ended."""
 
 
-class DistributedOptimizer(WrappingOptimizer):
+class DistributedOptimizer(AveragingOptimizer):
     """Torch optimizer whose ``step()`` also mixes the models of all ranks; made by `distribute`.
 
     Everything else comes from the wrapped optimizer: ``param_groups``, ``state``, learning-rate schedulers, and
@@ -235,32 +233,6 @@ class DistributedOptimizer(WrappingOptimizer):
         self.moment = self.driver.clock()
         unfinished.remove(self)
         atexit.unregister(self._check_finished)
-
-    @untraced
-    @torch.no_grad()
-    def averaged_model(self) -> torch.nn.Module:
-        """Return a copy of the model with the average of all ranks' parameters and buffers; to be called on all ranks.
-
-        The average takes each rank's model at the time of that rank's call, with the weights of push-sum; with
-        ``easgd`` it is the centre. Models in messages under way are missing, so the average of an asynchronous
-        algorithm may test better than the final model; call `rest` first to include them. Training goes on afterwards
-        as if this method had not been called. After `finish`, any single rank may call this method, which then returns
-        a copy of the final model. Tensors of modules that have an autograd graph are copied without the graph. Objects
-        that cannot be copied, such as a lock, are shared with the model, with a warning.
-
-        Raises the errors of `step`, and RuntimeError if ``copy.deepcopy`` of the model makes no copy.
-        """
-        result = copy_of(self.replica.model, "averaged_model()")
-        if self.finished:
-            return result
-        self._in_place.check()
-        self.meet("in averaged_model()")
-        self.driver.run(self._lifecycle.start())
-        self.driver.run(average_into(result, self.algorithm, self._in_place))
-        self.driver.run(self.equal_models.look(self.steps))
-        self.replica.follow(result)
-        self.driver.run(make_equal(self._uncounted_comm, self.replica.outside(result)))
-        return result
 
     def broken_off(self):
         """Record that an error has ended a recording, so that some ranks did not make its last collective calls."""

@@ -37,7 +37,7 @@ from grsgd.training.checkpoint_folder import (
     remove_others,
 )
 from grsgd.training.curve_file import CurveFile
-from grsgd.training.rank_state import state_of, state_of_optimizer
+from grsgd.training.rank_state import digests_of_frozen, state_of, state_of_optimizer
 from grsgd.training.recovery import Recovery, do_nothing
 from grsgd.training.trainer import Trainer
 
@@ -125,6 +125,7 @@ class Checkpoints(Recovery):
             raise ConfigError(
                 f"--checkpoint: optimizer {name}: {error}: keep numbers, text, lists or tensors"
             ) from None
+        self._frozen = digests_of_frozen(trainer.replica)
 
     def go_on_from_checkpoint(self, folder: Path, samples: int, names: tuple[str, str], curve: CurveFile | None):
         """Note the checkpoint from which this run goes on. Newer checkpoints in its folder are not whole; they are
@@ -206,7 +207,7 @@ class Checkpoints(Recovery):
             self._at, self._step, self._time = int(told[0]), trainer.totals.steps, time.monotonic()
             header = Header(f"{int(told[1]):013x}", self._at, self.comm.size, self.comm.rank)
             try:
-                state = state_of(trainer)
+                state = state_of(trainer, self._frozen)
             except Exception as error:  # training goes on after any error of a user's optimizer or model
                 self._has_failed(error)
                 state = None

@@ -10,20 +10,26 @@ from dataclasses import asdict
 import numpy as np
 import torch
 
+from grsgd.models.digests import digests
+from grsgd.models.replica import Replica
 from grsgd.models.values import array_of, fill, value_of
 from grsgd.training.snapshots import Moment
 from grsgd.training.trainer import Trainer
 
 
-def state_of(trainer: Trainer) -> dict:
-    """Return the state of a rank between two of its steps, while no message of its algorithm is under way."""
+def state_of(trainer: Trainer, frozen: np.ndarray | None = None) -> dict:
+    """Return the state of a rank between two of its steps, while no message of its algorithm is under way.
+
+    ``frozen`` are the digests of all frozen parameters before training (`digests_of_frozen`): parameters that still
+    have these digests are neither copied nor kept. None keeps all of them.
+    """
     replica, progress, traffic, curve = trainer.replica, trainer.progress, trainer.comm.traffic, trainer.snapshots
     return {
         "model": {
             "parameters": array_of(replica.params),
             "buffers": array_of(replica.buffers),
             "buffers_at_start": array_of(replica.buffers_at_start),
-            "others": {str(number): array_of(tensor) for number, tensor in enumerate(replica.outside())},
+            **state_outside(replica, frozen),
         },
         "optimizer": state_of_optimizer(trainer.optimizer.optimizer),
         "algorithm": {name: value_of(value) for name, value in trainer.algorithm.state().items()},
@@ -55,8 +61,7 @@ def restore(trainer: Trainer, state: dict, samples: int, seconds: float):
     fill(replica.params, model["parameters"])
     fill(replica.buffers, model["buffers"])
     fill(replica.buffers_at_start, model["buffers_at_start"])
-    for number, tensor in enumerate(replica.outside()):
-        fill(tensor, model["others"][str(number)])
+    restore_outside(replica, model)
     restore_optimizer(trainer.optimizer.optimizer, state["optimizer"])
     if missing := trainer.algorithm.state().keys() - state["algorithm"].keys():
         raise KeyError(f"{', '.join(sorted(missing))} of {trainer.config.algorithm.name}")
@@ -80,6 +85,33 @@ def restore(trainer: Trainer, state: dict, samples: int, seconds: float):
 
 
 # ---- parts
+
+
+def digests_of_frozen(replica: Replica) -> np.ndarray:
+    """Return the digests of a model's frozen parameters, which are the first tensors of `Replica.outside`."""
+    outside = replica.outside()
+    return digests(outside[: len(outside) - len(replica.outside(with_frozen=False))])
+
+
+def state_outside(replica: Replica, frozen: np.ndarray | None) -> dict:
+    """Return the tensors outside the flat arrays, by number, and the digests of the frozen parameters that are the same
+    as before training."""
+    now = () if frozen is None else digests_of_frozen(replica)
+    same = {str(number): int(digest) for number, digest in enumerate(now) if digest == frozen[number]}
+    numbered = ((str(number), tensor) for number, tensor in enumerate(replica.outside()))
+    return {"others": {number: array_of(tensor) for number, tensor in numbered if number not in same}, "frozen": same}
+
+
+def restore_outside(replica: Replica, model: dict):
+    """Set the tensors outside the flat arrays; raises ValueError for a frozen parameter that is not kept, and that is
+    another one than at the time of saving."""
+    kept = model.get("frozen", {})  # missing in checkpoints of old versions
+    now = digests_of_frozen(replica) if kept else ()
+    for number, tensor in enumerate(replica.outside()):
+        if str(number) not in kept:
+            fill(tensor, model["others"][str(number)])
+        elif now[number] != kept[str(number)]:
+            raise ValueError(f"frozen parameter {number} has changed since the checkpoint was taken")
 
 
 def result_of(trainer: Trainer) -> dict:

@@ -141,6 +141,7 @@ def train(model, optimizer, steps=2):
 
 ALONE = {
     "averaged_model()": lambda optimizer: optimizer.averaged_model(),
+    "averaged_state_dict()": lambda optimizer: optimizer.averaged_state_dict(),
     "rest()": lambda optimizer: optimizer.rest(),
     "close()": lambda optimizer: optimizer.close(),
     "recording()": lambda optimizer: grsgd.recording("never.h5", optimizer).__enter__(),

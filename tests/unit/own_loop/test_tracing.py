@@ -139,6 +139,7 @@ METHODS = {
     "zero_grad": (),
     "finish": (),
     "averaged_model": (),
+    "averaged_state_dict": (),
     "rest": (),
     "state_dict": (),
     "load_state_dict": ({},),

@@ -11,9 +11,16 @@ import torch
 
 from grsgd.data.shards import index_stream
 from grsgd.errors import ConfigError, RunFileError
+from grsgd.models.replica import Replica
 from grsgd.training.checkpoint_file import PLACE, Header, read, read_header, write
 from grsgd.training.checkpoints import Checkpoints, Every
-from grsgd.training.rank_state import restore_optimizer, state_of_optimizer
+from grsgd.training.rank_state import (
+    digests_of_frozen,
+    restore_optimizer,
+    restore_outside,
+    state_of_optimizer,
+    state_outside,
+)
 from tests.support.exhaustive import exhaustive_unless
 from tests.support.fuzz import damaged
 
@@ -93,6 +100,7 @@ def test_an_optimizer_that_no_file_can_hold_is_refused_before_training():
     trainer = SimpleNamespace(
         optimizer=SimpleNamespace(optimizer=optimizer),
         config=SimpleNamespace(optimizer=SimpleNamespace(name="mine.py:Opt")),
+        replica=frozen_first(),
     )
     checkpoints = object.__new__(Checkpoints)
     checkpoints.attach(trainer)
@@ -141,3 +149,31 @@ def test_after_a_signal_all_ranks_are_asked_for_a_checkpoint():
     asked = []
     checkpoints = SimpleNamespace(meeting=SimpleNamespace(ask=asked.append))
     assert Checkpoints.asks_for_checkpoint(checkpoints, "SIGTERM") and asked == ["SIGTERM"]
+
+
+def frozen_first():
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2)
+    layers[0].requires_grad_(False)
+    return Replica(torch.nn.Sequential(*layers))
+
+
+def test_a_frozen_base_is_kept_only_if_it_has_changed():
+    replica = frozen_first()
+    begin = digests_of_frozen(replica)
+    replica.model[1].num_batches_tracked.fill_(7)
+    same = state_outside(replica, begin)
+    assert len(begin) == 2 and same["others"].keys() == {"2"} and same["frozen"].keys() == {"0", "1"}
+    replica.model[0].weight.data.zero_()
+    changed, whole = state_outside(replica, begin), state_outside(replica, None)
+    assert changed["others"].keys() == {"0", "2"} and changed["frozen"].keys() == {"1"}
+    assert whole["others"].keys() == {"0", "1", "2"} and whole["frozen"] == {}
+
+    later = frozen_first()
+    restore_outside(later, same)
+    assert later.model[1].num_batches_tracked == 7 and later.model[0].weight.any()
+    restore_outside(later, changed)
+    assert not later.model[0].weight.any()
+    restore_outside(later, {"others": whole["others"]})  # a checkpoint of an old version
+    with pytest.raises(ValueError, match="^frozen parameter 0 has changed since the checkpoint was taken$"):
+        restore_outside(later, same)
