@@ -1,4 +1,7 @@
-"""Connections and seed that the algorithm and the trainer of one rank share."""
+"""Connections and seed that the algorithm and the trainer of one rank share.
+
+A schedule is a generator that yields each object it waits for.
+"""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -28,7 +31,7 @@ class RankContext:
     uncounted_comm
         Communicator of messages outside the algorithm: the first broadcast, reports of progress, the last average.
     driver
-        Driver that runs schedules (generators that yield each object they wait for), in real or in simulated time.
+        Driver that runs schedules, in real or in simulated time.
     stop_signal
         Signal of the end of the run; None in a user's own loop.
     seed

@@ -91,14 +91,14 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
         self.lock = threading.Lock()
         """Lock that is held while x changes: by training, or by a background schedule."""
         self.offering: list = []
-        """In mode pair: the pollable of the message ``mine`` that is being sent."""
+        """Pollable of the message ``mine`` that is being sent; used in mode pair."""
         self.finished: set[int] = set()
         """The ranks that have told this rank that they have ended their training."""
         self.has_ended = self.is_closed = False
         """`has_ended`: whether this rank has told its neighbours that it has ended its training. `is_closed`: whether
         its model may no longer change."""
         self.pushing = SendBuffers(self.x, compressor=self.compressor)
-        """In mode push: buffers of the models that are being sent."""
+        """Buffers of the models that are being sent; used in mode push."""
 
     @classmethod
     def traits_of(cls, options):

@@ -24,9 +24,9 @@ class GradientTracking(DPSGD, name="gradient_tracking"):
         y = sum_j W[i, j] y_j + g - g_prev                      # y = g in the first step
         x = sum_j W[i, j] x_j - eta y;  g_prev = g
 
-    The sum of all trackers is the sum of all gradients, so each tracker approaches the mean gradient, and the models
-    reach the same optimum even if the ranks' data differ. A rank sends 2M (M: bytes of the model) to each neighbour per
-    step, 4M on a ring. Each step waits for the slowest neighbour.
+    The sum of all trackers is the sum of all gradients, so each tracker approaches the mean gradient. The models reach
+    the same optimum even if the ranks' data differ. A rank sends 2M (M: bytes of the model) to each neighbour per step,
+    4M on a ring. Each step waits for the slowest neighbour.
     """
 
     paper = (

@@ -13,7 +13,8 @@ ANY_RANK = -1
 MAX_ELEMENTS = 2**31 - 1
 """The largest value of a C int: MPI libraries before version 4 of the standard count elements with a C int."""
 PROCESS_FAILURES = ("MPI_ERR_PROC_FAILED", "MPIX_ERR_PROC_FAILED", "MPI_ERR_REVOKED", "MPIX_ERR_REVOKED")
-"""The errors of fault-tolerant MPI libraries (ULFM) after a rank's process has died; other errors end the whole job."""
+"""Names of the errors that fault-tolerant MPI libraries (ULFM) raise after a rank's process has died. Other errors end
+the whole job."""
 
 
 class Request(Protocol):
@@ -41,15 +42,16 @@ class Backend(Protocol):
     rank: int
     size: int
     lost: tuple[int, ...]
-    """Ranks whose processes have died, as far as `Iprobe` has noticed."""
+    """Ranks whose processes have died, as far as calls of `Iprobe` have noticed."""
     survives_deaths: bool
-    """Whether the other ranks go on after a death; otherwise a death ends the run."""
+    """Whether the other ranks go on after the process of a rank has died. If not, its death ends the run."""
     shares_memory: bool
     """Whether ranks of one host can share memory by a file that all of them map."""
     has_multicast: bool | None
     """Whether a broadcast leaves its sender once for all receivers; None if only a trial of IP multicast can tell."""
     hosts: list | None
-    """Per rank, a value that identifies its host; None if ranks have to ask each other."""
+    """Per rank, a value that identifies its host; None if this backend does not know the hosts, so that ranks must
+    exchange them."""
 
     def Isend(self, array, dest: int, tag: int) -> Request:
         """Send ``array``; the request is complete when ``array`` may be reused."""
@@ -74,8 +76,8 @@ class Backend(Protocol):
         """Return a backend of the same ranks whose messages do not meet the messages of this backend. Collective."""
 
     def subset(self, ranks: Sequence[int]) -> "Backend":
-        """Return a backend of the given ranks whose messages do not meet the messages of this backend; only these ranks
-        call this."""
+        """Return a backend of the given ranks whose messages do not meet the messages of this backend. Only the given
+        ranks call this method."""
 
     def free(self):
         """Free a backend that `dup` or `subset` has made. Collective; no message may be under way."""
@@ -145,7 +147,8 @@ class MpiBackend:
             return False
 
     def next_sender(self, tag: int) -> int | None:
-        """Return a living rank of which a message with ``tag`` has arrived, in turn; None if no message has arrived."""
+        """Return a living rank from which a message with ``tag`` has arrived; None if no message has arrived. Senders
+        take turns."""
         for step in range(1, self.size + 1):
             rank = (self._last_sender + step) % self.size
             if rank in self.lost:
@@ -163,7 +166,8 @@ class MpiBackend:
         return None
 
     def note_failures(self):
-        """Acknowledge deaths, so that receives from any rank work again; a receive from a dead rank still fails."""
+        """Acknowledge the deaths of processes, so that receives from any rank work again. A receive from a dead rank
+        still fails."""
         self.mpi.Ack_failed(self.size)
         self.lost = died_in(self.mpi)
 
@@ -184,7 +188,7 @@ class MpiBackend:
 
 
 class Failed:
-    """A message that could not even begin; ``Test()`` raises its error."""
+    """A message that failed when it was posted; ``Test()`` raises its error."""
 
     def __init__(self, error: RuntimeError):
         self.error = error
@@ -204,7 +208,8 @@ def failed(error: RuntimeError) -> Failed:
 
 
 class FromAnyRank:
-    """A receive from any rank while ranks may die: it takes, in turn, the next rank of which a message has arrived.
+    """A receive from any rank while ranks may die. It receives from the next rank, in turn, from which a message has
+    arrived.
 
     The receive is posted only when a message has arrived. A posted receive may match the announcement of a long message
     whose sender then dies: Open MPI 5 keeps this receive for ever and never reports the death.

@@ -1,4 +1,4 @@
-"""Named messages between the ranks of a group; bytes are counted as they are sent.
+"""Messages between the ranks of a group that have names for error messages, and whose bytes are counted.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -45,7 +45,7 @@ class Message:
 
 
 def receive_if_come(comm, tag: int, size: int, dtype=np.uint8) -> np.ndarray | None:
-    """Return a message from any rank, of at most ``size`` elements, if one has arrived; else None.
+    """Return a message of at most ``size`` elements that has arrived from any rank; None if no message has arrived.
 
     Messages of ranks whose processes have died are skipped: a probe finds such a message, but a receive may never
     complete.
@@ -79,14 +79,16 @@ def until_over(messages: Iterable[Message]):
 
 
 class Communicator:
-    """Messages between this rank and the other ranks of a group, by any `Backend`; counts bytes and names messages.
+    """Messages between this rank and the other ranks of a group, carried by any `Backend`. A communicator counts bytes
+    and names messages.
 
     Parameters
     ----------
     backend
         The object that carries the messages.
     members
-        Numbers under which the traffic counts the ranks; in a `subset`, their numbers in the whole group.
+        Number of each rank in the counters of ``traffic``. In a `subset` these are the ranks' numbers in the whole
+        group.
     traffic
         The counters; a `subset` shares the counters of the whole group.
     """
@@ -101,19 +103,19 @@ class Communicator:
 
     @property
     def rank(self) -> int:
-        """Return this rank's number; a spare process that has taken a rank (`grsgd.comm.elastic.membership`) has its
-        number."""
+        """Return this rank's number. A spare process that has taken over a rank (`grsgd.comm.elastic.membership`)
+        returns the number of this rank."""
         return self.backend.rank
 
     @property
     def lost(self) -> tuple[int, ...]:
         """Return the ranks whose processes have died, as far as `Iprobe` has noticed, and which no other process has
-        taken."""
+        taken over."""
         return self.backend.lost
 
     @property
     def survives_deaths(self) -> bool:
-        """Return whether the other ranks go on when a rank's process dies; messages to and from that rank raise
+        """Return whether the other ranks go on when a rank's process dies. If so, messages to and from this rank raise
         LostRank."""
         return self.backend.survives_deaths
 
@@ -166,8 +168,8 @@ class Communicator:
         return self.backend.Iprobe(source, tag)
 
     def subset(self, ranks: Sequence[int]) -> "Communicator":
-        """Return a communicator of the given ranks with messages of its own; its bytes are counted in this one's
-        traffic.
+        """Return a communicator of the given ranks, whose messages do not meet the messages of this communicator. Both
+        have the same traffic counters.
 
         Only the given ranks call this. A rank that makes several subsets makes them in the same order as all other
         ranks. Call `free` on the result when it is no longer used.
@@ -182,8 +184,8 @@ class Communicator:
     def borrow(self, like, size: int) -> "Borrowed":
         """Return a scratch array of ``size`` elements, of the type and dtype of ``like``, for a ``with`` statement.
 
-        After the ``with`` statement the array is kept for the next borrower. Fresh memory costs a page fault per 4 KiB,
-        which takes many times as long as using the memory.
+        After the ``with`` statement the array is kept for the next borrower. Without this reuse, new memory would cost
+        a page fault per 4 KiB, which takes many times as long as using the memory.
         """
         return Borrowed(self._spare.setdefault((type(like), like.dtype, size), []), like, size)
 

@@ -1,4 +1,5 @@
-"""Drivers of one rank's schedules: in the foreground by the driver, in the background by the process's engine.
+"""Drivers, which run one rank's schedules in the foreground, while the engine of the process runs schedules in the
+background.
 
 A *schedule* is a generator that yields a pollable (`grsgd.comm.pollables`) or a tuple of pollables. A schedule goes on
 when all pollables that it has yielded are true. The driver decides how to wait. So the same schedule runs in the
@@ -33,16 +34,17 @@ BUSY = np.ones((64, 64), np.float32)
 """A matrix whose square takes some microseconds to compute, during which other threads of the process run."""
 
 STOOD_STILL_SECONDS = 1.0
-"""A longer time in seconds between two polls of a waiting rank means that its process was stopped; it is not waiting
-time."""
+"""Longest time in seconds between two polls of a waiting rank that counts as waiting. A longer time means that the
+rank's process was stopped."""
 
 QUOTA_SECONDS = 1.0
-"""Seconds between two looks of a waiting rank at its processor quota, which may be set at any time."""
+"""Number of seconds after which a waiting rank reads its processor quota again, because the quota may change at any
+time."""
 QUOTA_SLEEP_SHARE = 1 / 8
 """Length of a sleep as a share of the time waited so far, divided by the rank's cores, and at most 1.
 
-This share applies to a rank with a quota of less than a core. A poll takes 50 us of a core's time: a quota of an eighth
-of a core supplies that time in 0.4 ms.
+This share applies to a rank with a quota of less than a core. A poll takes 50 us of a core's time; a quota of an eighth
+of a core supplies 50 us in 0.4 ms.
 """
 THREAD_SLEEP_SECONDS = 5e-4
 """The longest sleep in seconds of the background thread of a rank with less than a core, divided by the rank's cores.
@@ -64,8 +66,8 @@ class Driver(Protocol):
     wait_seconds: float
     """Seconds that the foreground has spent waiting."""
     watch: Callable[[], None] | None
-    """Called now and then while the foreground waits; raises an error to end the wait, for example if another rank has
-    stopped."""
+    """Function that is called now and then while the foreground waits. It raises an error to end the wait, for example
+    if another rank has stopped."""
     abandoned: list
     """Abandoned schedules; they are kept because MPI may still write into their arrays."""
     calls_stages: bool
@@ -85,7 +87,7 @@ class Driver(Protocol):
         """
 
     def abandon(self):
-        """Stop driving all schedules that were started so far: from now on none of them changes anything."""
+        """Stop driving all schedules that were started so far: from now on none of these schedules changes anything."""
 
 
 class WaitTimeout(RuntimeError):
@@ -106,8 +108,8 @@ class MpiDriver:
 
         - ``"thread"``: a thread of their own, so messages move whatever the trainer does.
         - ``"inline"``: the trainer, whenever it calls `run`, waits, or calls `poll` (after each gradient of a backward
-          pass). A thread stands in if the trainer has done neither for some milliseconds. This mode costs no thread
-          switch, so it is faster for small models, and if each core has a rank of its own.
+          pass). If the trainer has done none of these for some milliseconds, a thread moves the schedules. This mode
+          costs no thread switch, so it is faster for small models, and if each core has a rank of its own.
         - ``"auto"``: ``"thread"`` if this process has two or more cores to itself, else ``"inline"``.
 
     ranks_on_cores
@@ -116,9 +118,9 @@ class MpiDriver:
         Function that the progress thread calls before the thread resumes schedules of this driver.
 
     thread_allowed
-        Whether the MPI library may be called from a second thread; if not, nothing stands in for the trainer.
+        Whether the MPI library may be called from a second thread. If not, only the trainer moves schedules.
     compute_seconds
-        Least processor time in seconds of a `Compute` of amount 1; so a small model can stand for a larger one.
+        Least processor time in seconds of a `Compute` of amount 1. So a small model can take as long as a large model.
     """
 
     def __init__(
@@ -144,7 +146,8 @@ class MpiDriver:
         self.progress_mode = progress_mode
         self.ranks_on_cores = ranks_on_cores
         self.spin_seconds, self.sleep_share = SPIN_SECONDS, SLEEP_SHARE
-        """Arguments of `back_off` for waits in the foreground; a rank with less than a core has other values."""
+        """Arguments of `back_off` for waits in the foreground. `look_at_quota` changes them on a rank with less than a
+        core."""
         self.thread_pauses = THREAD_SPIN_SECONDS, SLEEP_SHARE, SLEEP_SECONDS
         """Arguments of `back_off` for the thread that moves background schedules."""
         self._quota_asked = -math.inf
@@ -166,7 +169,8 @@ class MpiDriver:
         return time.perf_counter()
 
     def run(self, schedule: Schedule | None):
-        """Drive ``schedule`` to its end and return its value; None stands for nothing to do.
+        """Drive ``schedule`` to its end and return its value. If ``schedule`` is None, this method runs nothing and
+        returns None.
 
         Time spent waiting is added to ``wait_seconds``.
 
@@ -236,7 +240,7 @@ class MpiDriver:
                 ENGINE.poll()
                 ENGINE.check()
                 now = time.perf_counter()
-                # if it has not polled for a while, this process was stopped, and messages may have arrived
+                # a long time without a poll means that this process was stopped, while messages may have arrived
                 if now - seen > STOOD_STILL_SECONDS:
                     stopped += now - seen
                 seen = now

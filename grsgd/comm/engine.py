@@ -1,8 +1,8 @@
 """The engine that moves the background schedules of a process, for all its drivers.
 
 Messages of a background schedule must move whatever else the program does: a long forward pass, an evaluation on one
-rank, a blocking call of the user's own, a wait in another driver. So a process has one engine. The trainer moves its
-schedules if the trainer polls often; otherwise a thread does.
+rank, a blocking call of the user's own, a wait in another driver. So a process has one engine. The trainer (the thread
+that computes gradients) moves the engine's schedules if it polls often. Otherwise a thread of the engine moves them.
 """
 
 import atexit
@@ -13,18 +13,20 @@ import weakref
 from collections.abc import Generator
 
 Schedule = Generator[object, None, object]
-"""A generator that yields pollables (`grsgd.comm.pollables`), and goes on when they are true."""
+"""Type of a schedule: a generator that yields pollables (`grsgd.comm.pollables`), and goes on when they are true."""
 
 TAKEOVER_SECONDS = 5e-3
-"""Seconds without a poll of the trainer after which the thread takes over, until the trainer's next poll."""
+"""Number of seconds without a poll of the trainer after which the engine's thread moves schedules, until the trainer's
+next poll."""
 SPIN_SECONDS, THREAD_SPIN_SECONDS = 1e-3, 2e-4
-"""Seconds that a waiting rank, and the thread of a computing trainer, poll without sleeping.
+"""Number of seconds for which a waiting rank polls without sleeping, and for which the engine's thread does so while
+the trainer computes.
 
 The thread's time is short: in a process with a share of a core, the thread takes its time from the gradient.
 """
 SLEEP_SECONDS = 1e-3
-"""The longest sleep in seconds between two polls of a waiting rank, and the shortest sleep of a thread that
-stands in."""
+"""The longest sleep in seconds between two polls of a waiting rank. Also the shortest sleep of the engine's thread
+while it moves schedules instead of the trainer."""
 SLEEP_SHARE = 1 / 16
 """Length of a sleep as a share of the time waited so far."""
 
@@ -33,8 +35,8 @@ BACKGROUND_SECONDS = 20e-3
 """Longest pause in seconds of a rank that waits for a background schedule which the progress thread resumes."""
 
 LOOKS = 2
-"""Number of looks at messages between two sleeps: Open MPI takes in a message only at the second look after its
-arrival."""
+"""Number of polls between two sleeps. Open MPI reports a message as complete only at the second poll after the
+message's arrival."""
 
 
 class Handle:
@@ -58,7 +60,7 @@ class Handle:
     def Test(self) -> bool:
         if not self.ended:
             self._engine.poll()
-        ended = self.ended  # `ended` is read before the error, because a thread sets the error first
+        ended = self.ended  # `ended` is read before `error`, because the engine's thread sets `error` before `ended`
         if self.error is not None:
             self.error_seen = True
             raise self.error
@@ -106,7 +108,7 @@ class Engine:
     """The background schedules of a process, in the order in which they were started.
 
     If one schedule belongs to a driver with ``progress_mode = "thread"``, the thread moves all schedules. Otherwise the
-    trainer moves them whenever it polls or waits, and the thread stands in: it sleeps while the last poll is less than
+    trainer moves the schedules whenever it polls or waits. The thread moves them only if the last poll was more than
     `TAKEOVER_SECONDS` ago. If a driver's MPI library allows calls from one thread only, the thread moves nothing.
     """
 
@@ -203,7 +205,7 @@ class Engine:
         return abandoned
 
     def remove(self, driver):
-        """Forget ``driver``, which has ended; the thread ends with the last driver."""
+        """Forget ``driver``, which has ended. If it was the last driver, end the engine's thread, too."""
         with self._changed:
             self._drivers.discard(driver)
             last = not self._drivers
@@ -211,7 +213,7 @@ class Engine:
             self._end_thread()
 
     def reset(self):
-        """Start afresh in a process that was forked from the process with the schedules."""
+        """Forget all schedules, in a process that was forked from the process that runs them."""
         atexit.unregister(self._end_thread)
         self.__init__()
 
@@ -282,7 +284,7 @@ class Engine:
                 driver = handles[0].driver
                 driver.look_at_quota(now)
                 back_off(now - moved_at, *driver.thread_pauses)
-            else:  # the trainer computes, perhaps on the same core
+            else:  # the trainer computes, perhaps on the same core as this thread
                 time.sleep(min(SLEEP_SECONDS + (now - max(moved_at, self._polled)) / 16, TAKEOVER_SECONDS))
 
 

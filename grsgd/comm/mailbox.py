@@ -1,4 +1,4 @@
-"""Messages that carry a model to a neighbour: sent without waiting, received in the background.
+"""Messages that carry a model to a neighbour, and that are sent without waiting and received in the background.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -20,8 +20,8 @@ from grsgd.models.flat import Flat
 torch = LazyModule("torch")
 
 HEADER = 8
-"""Number of bytes of bookkeeping in a model message: the sender, and its step, from which the receiver computes the
-model's age."""
+"""Number of bytes of bookkeeping in a model message: the sender's rank, and the sender's step, from which the receiver
+computes the model's age."""
 UNWEIGHTED_HEADER = 16
 """Number of bytes of bookkeeping in a model message whose weight is not used: the whole message except the model."""
 
@@ -32,7 +32,7 @@ class ModelMessage:
     Parameters
     ----------
     like
-        The array whose length, dtype and device ``x`` has.
+        Array that has the length, dtype and device of ``x``.
     compressor
         If given, the buffer holds a compressed payload instead of ``x``: call `seal` before the message is sent, and
         `open` when it has arrived.
@@ -87,10 +87,11 @@ class SendBuffers:
     ):
         self._x, self.returned, self.compressor = x, returned, compressor
         self._sending: dict[int, tuple[object, ModelMessage]] = {}
-        """Per receiver: a pollable that is true when the last message is delivered, and that message."""
+        """Per receiver, the last message, and a pollable that is true when this message is delivered."""
         self._spare: list[ModelMessage] = []
         self._lock = threading.Lock()
-        """Guards `_spare`: the trainer and the schedules that receive in the background take messages from it."""
+        """Lock that guards `_spare`: the trainer and the schedules that receive in the background take messages from
+        this list."""
 
     def ready(self, receiver: int) -> bool:
         """Return whether the last message to ``receiver`` is delivered, so that the next one may be sent."""
@@ -136,13 +137,13 @@ class SendBuffers:
 
 
 class Mailbox(SendBuffers):
-    """Model messages from one rank to ``receivers``, and to the rank from ``sources``; all models are like ``x``.
+    """Model messages from this rank to ``receivers``, and from ``sources`` to this rank. All models are like ``x``.
 
     At most ``capacity`` messages per source are queued. With ``backpressure``, a source with a full queue cannot send
-    its next message before this rank pops one. Without ``backpressure`` it can send: then ``merge_oldest(older,
-    newer)`` merges the oldest queued message into the next one. No model is lost in either mode. After `close` there is
-    no backpressure. `receive_loop` must run in the background, once per source or once for all sources, until every
-    stream has ended.
+    its next message before this rank pops a message. Without ``backpressure`` the source can send: then
+    ``merge_oldest(older, newer)`` merges the oldest queued message into the next message. No model is lost in either
+    mode. After `close` there is no backpressure. `receive_loop` must run in the background, once per source or once for
+    all sources, until every stream has ended.
 
     If a ``compressor`` is given, models are compressed, with random numbers that depend on ``seed``.
 
@@ -152,7 +153,7 @@ class Mailbox(SendBuffers):
     """
 
     END_OF_STREAM = -1
-    """The step in a message without a model that ends the stream of messages to a receiver."""
+    """Value of ``step`` in the message without a model that ends the stream of messages to a receiver."""
 
     def __init__(
         self,
@@ -177,7 +178,7 @@ class Mailbox(SendBuffers):
         self._open = set(self.sources)
         """The sources whose streams have not ended."""
         self._neighbours = set(self.sources)
-        """The present sources: while a rank has no process, other ranks take its place as neighbours."""
+        """The ranks that are sources now. While a rank has no process, other ranks take its place as neighbours."""
         self.capacity = capacity
         self.merge_oldest = merge_oldest
         self.backpressure = self._has_backpressure = backpressure
@@ -195,7 +196,7 @@ class Mailbox(SendBuffers):
     def ready(self, receiver: int) -> bool:
         """Return whether the last message to ``receiver`` is delivered, so that the next one may be sent.
 
-        False for good once the receiver has ended its own stream or has died.
+        After the receiver has ended its own stream or has died, the result is always False.
         """
         return receiver not in self._ended and receiver not in self.comm.lost and super().ready(receiver)
 
@@ -206,13 +207,14 @@ class Mailbox(SendBuffers):
         self._ended.clear()
 
     def send(self, receiver: int, x: Flat, weight: float, step: int) -> ModelMessage:
-        """Start to send ``x`` to ``receiver``; only if `ready`. Return the message, which has the model that the
-        receiver decodes."""
+        """Start to send ``x`` to ``receiver``. This is allowed only if `ready`. Return the message, which has the model
+        that the receiver decodes."""
         message = self.take_buffer()
         message.x.tensor.copy_(x.tensor)
         message.seal((self.seed, self.comm.rank, step))
         message.weight, message.step, message.sender = weight, step, self.comm.rank
-        # A synchronous send: the library would store any number of small messages for a rank that does not receive.
+        # A synchronous send: without it the library would store any number of small messages for a rank that does not
+        # receive.
         delivered = self.comm.Issend(message.buffer, receiver, self.tag, header=HEADER)
         self.keep_until(delivered, receiver, message)
         return message

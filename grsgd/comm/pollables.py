@@ -42,9 +42,9 @@ class Compute:
     ``amount``: size of the computation, where 1 is a gradient of ``data.batch_size`` samples; simulated time is
     proportional to ``amount``.
 
-    ``stages``: pairs of a share of the duration and a function, in order of the shares. If a computation takes another
-    time than ``work()`` (``Driver.calls_stages``), the driver calls the function when that share of the duration is
-    over. Otherwise ``work()`` calls the functions itself.
+    ``stages``: pairs of a share of the duration and a function, in order of the shares. If the computation's duration
+    is not the duration of ``work()`` (``Driver.calls_stages``), the driver calls each function when its share of the
+    duration is over. Otherwise ``work()`` calls the functions itself.
     """
 
     def __init__(
@@ -71,7 +71,8 @@ class Compute:
 
 
 class Until:
-    """A pollable that is true when ``condition()`` is: a state of this rank that another schedule of the rank changes.
+    """A pollable that is true when ``condition()`` is true. The condition is a state of this rank that another schedule
+    of the rank changes.
 
     ``in_background``: only background schedules change the condition. If a thread moves those schedules, a waiting
     foreground need not poll.
@@ -87,7 +88,7 @@ class Until:
 
 
 class Signal:
-    """A flag that one schedule of a rank sets and another one waits for."""
+    """A flag that one schedule of a rank sets and another schedule of the same rank waits for."""
 
     def __init__(self, meaning: str):
         self.meaning = meaning

@@ -1,9 +1,9 @@
 """Memory that the ranks of one host share: each rank has a row, and all ranks can read and write all rows.
 
 The memory is a mapped file. The file's name is removed when all ranks have mapped the file, so no file is left however
-the ranks end. The memory is freed when no array lies in it. ``MPI_Win_allocate_shared`` also gives shared memory. But
-this function blocks until all ranks have called it, which no schedule may do. MPI's shared window also frees the memory
-under arrays that still lie in the window.
+the ranks end. The memory is freed when no array uses it any more. ``MPI_Win_allocate_shared`` also gives shared memory.
+But this function blocks until all ranks have called it, which no schedule may do. MPI's shared window also frees the
+memory under arrays that still lie in the window.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -24,10 +24,12 @@ from grsgd.runs.numbers import human_bytes
 
 PAGE = 4096
 LINE_BYTES = 64
-"""Number of bytes of a line of the processor's cache; numbers that different ranks write lie in different lines."""
+"""Number of bytes of a line of the processor's cache. Numbers that different ranks write are in different lines, so
+that writes do not slow each other down."""
 FIELDS = LINE_BYTES // 8
 BETWEEN_ROWS_BYTES = PAGE + 9 * LINE_BYTES
-"""Bytes between two rows; rows that began at multiples of a power of two would push each other out of a cache."""
+"""Number of bytes between two rows. Without this gap, rows would begin at multiples of a power of two and push each
+other out of the cache."""
 TELLING_BYTES = 1024
 ALLOWED = "ring, halving-doubling, tree, swing, bine, mpi"
 
@@ -60,7 +62,7 @@ class SharedMemory:
         self.rank, self.ranks, self.nbytes = rank, ranks, nbytes
         content = np.frombuffer(mapped, np.uint8)
         self.flags = content[: LINE_BYTES * ranks].view(np.int64).reshape(ranks, FIELDS)
-        """Numbers that ranks tell each other: int64 of shape [rank, 8], initially 0."""
+        """Numbers that each rank writes and the other ranks read: int64 of shape [ranks, 8], initially 0."""
         self._content = content[header_bytes(ranks) :]
         self._rows: dict = {}
         begin, _ = row_of(rank, ranks, nbytes)

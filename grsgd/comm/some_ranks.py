@@ -8,8 +8,9 @@ from grsgd.comm.backend import Backend
 class SomeRanks:
     """Messages between some ranks of a group: a `grsgd.comm.backend.Backend`.
 
-    The messages travel in the whole group, with its tags. Two such objects that use one tag at the same time must not
-    have two ranks in common. Making this object takes no message, so a schedule may make it.
+    The messages travel in the whole group, with its tags. Two objects of this class that use one tag at the same time
+    must not have two ranks in common. Making an object of this class sends no message, so a schedule (a generator that
+    yields each object it waits for) may make one.
 
     ``ranks``: numbers of the ranks in the group ``whole``, in the order of their numbers here; this rank is among them.
     """

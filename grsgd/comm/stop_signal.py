@@ -14,15 +14,15 @@ STOP, FAILURE = b"-", b"!"
 
 
 class Stopped(Exception):
-    """The run ends early, on every rank; the message says why."""
+    """Error that says that the run ends early, on every rank; its message gives the reason."""
 
 
 class UnevenSteps(RuntimeError):
-    """A rank waits for a step that another rank will not take; the message names both ranks."""
+    """Error of a rank that waits for a step that another rank will not take; the error's message names both ranks."""
 
 
 class UnevenCalls(RuntimeError):
-    """Ranks are in collective calls that do not match; the message names the calls of two of them."""
+    """Error of ranks whose collective calls do not match; the error's message names the calls of two ranks."""
 
 
 class StopSignal:
@@ -40,13 +40,13 @@ class StopSignal:
         self.comm, self.tolerant = comm, tolerant
         self.reason: str | None = None
         self.failed = False
-        """Whether the reason is that a rank has failed; then no rank must wait for the failed rank any more."""
+        """Whether the run ends because a rank has failed. If so, no rank may wait for the failed rank any more."""
         self.request: str | None = None
         """A reason to stop at the next `watch`, which another thread of this rank sets."""
         self._sending = []
 
     def stop(self, reason: str):
-        """Tell all ranks to stop; raises Stopped here, and on the other ranks at their next `watch`."""
+        """Tell all ranks to stop. This call raises Stopped, and so does the next `watch` on each of the other ranks."""
         if self.reason is None:
             self.reason = reason
             self._send(STOP)

@@ -8,7 +8,8 @@ GPU transports tag the chunks of a message with the upper half of the tags that 
 """
 
 ARRAYS = 0
-"""Any communicator: all-reduces, broadcasts, and models to and from neighbours; all ranks begin them in one order."""
+"""Messages of all-reduces and broadcasts, and models to and from neighbours, on any communicator. All ranks begin these
+messages in the same order."""
 
 # ---- the stop signal's communicator
 
@@ -17,14 +18,15 @@ STOP = 1
 # ---- the communicator whose traffic is not counted: the first broadcast and the last average (ARRAYS), and these
 
 PROGRESS_REPORT, PROGRESS_TOTAL = 2, 3
-"""Ranks that run freely send their number of samples to rank 0, and rank 0 sends back the total."""
+"""Reports between ranks that run at their own pace: each rank sends its number of samples to rank 0, and rank 0 sends
+back the total."""
 LASGD_ROUND = 4
 """All-reduces in which ranks agree on the end of a round, while they also report progress."""
 
 # ---- the communicator of a roll call
 
 ROLL_CALL = 1
-"""The collective call that a rank is in, in a training loop of the user's own."""
+"""Message that names the collective call in which a rank is, in a user's own training loop."""
 
 # ---- the training's communicator, by algorithm
 
@@ -35,12 +37,13 @@ EASGD_MODEL, EASGD_ELASTIC = 1, 2
 GOSSIP_ANSWER, GOSSIP_OFFER = 1, 2
 SERVER_PUSH, SERVER_GRADIENT, SERVER_ANSWER, SERVER_MODEL, SERVER_LOST_RANKS = 0, 1, 2, 3, 4
 CODED_CONTROL, CODED_REPAIRS = 1, 2
-"""Messages of coded schemes over IP multicast (`grsgd.comm.coded.ip_multicast`): first, a rank's progress and its
-missing datagrams; second, datagrams that are sent again."""
+"""Messages of coded schemes over IP multicast (`grsgd.comm.coded.ip_multicast`): `CODED_CONTROL` has a rank's progress
+and its requests for missing datagrams; `CODED_REPAIRS` has datagrams that are sent again."""
 SUM_HEADER, SUM_CONTENT = 0, 1
 """Header and content of a message in a step that may end without silent ranks (`grsgd.comm.coded.streams`)."""
 CODED_PACKETS = 3
-"""Packets of coded schemes: this tag and all above, one tag per packet (`grsgd.comm.coded.multicast.Unicast.tag`)."""
+"""Lowest tag of the packets of coded schemes. Each packet has its own tag, this one or a higher one
+(`grsgd.comm.coded.multicast.Unicast.tag`)."""
 
 # ---- the communicator on which ranks send their measurements to be saved after a failure
 

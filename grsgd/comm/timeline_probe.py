@@ -16,8 +16,8 @@ from grsgd.comm.pollables import Compute, Delay
 from grsgd.runs.timeline import COMPUTE, MERGE, RECEIVE, SEND, WAIT, Timeline
 
 TRAINERS_OWN = "compute"
-"""Name of the trainer's schedule that yields a gradient; time before this yield is named after the previous
-schedule."""
+"""Name of the trainer's schedule that yields the computation of a gradient. The time before this yield is named after
+the schedule that ran before."""
 MOST_NAMED = 3
 """The largest number of pollables that the name of a wait lists."""
 
@@ -47,8 +47,8 @@ def observed(schedule: Schedule, timeline: Timeline):
 
 
 def note(timeline: Timeline, waiting: list, begin: float, end: float):
-    """Record the pollables ``waiting`` of a schedule from ``begin`` to ``end``: first computations, then the wait for
-    others."""
+    """Record the time from ``begin`` to ``end`` in which a schedule waited for the pollables ``waiting``: first
+    computations, then the wait for all other pollables."""
     others = []
     for pollable in waiting:
         if isinstance(pollable, Compute | Delay):
@@ -70,7 +70,7 @@ def innermost(schedule: Schedule) -> str:
 
 
 class TimelineRequest:
-    """A message under way; on the timeline it ends when its rank notices that it is complete.
+    """A message under way. On the timeline the message ends when this rank notices that it is complete.
 
     ``post()`` begins the message. ``peer``, ``nbytes``, ``tag`` and ``message`` are fields of
     `grsgd.runs.timeline.Span`.
@@ -103,7 +103,8 @@ class TimelineRequest:
 
 
 class FromAny(TimelineRequest):
-    """A receive from any rank; the sender is known when the message has arrived, if the kind of request tells it."""
+    """A receive from any rank. When the message has arrived, its sender is recorded, if the request tells the
+    sender."""
 
     def __init__(self, backend, post, nbytes: int, tag: int):
         super().__init__(backend, post, RECEIVE, "receive", None, nbytes, tag, None)

@@ -1,4 +1,5 @@
-"""Counters of the bytes and messages that one rank sends; they are counted where they are sent and nowhere else."""
+"""Counters of the bytes and messages that one rank sends. Messages are counted by their sender and not by their
+receiver."""
 
 from collections.abc import Iterable
 
@@ -16,7 +17,7 @@ class Traffic:
     def __init__(self, size: int):
         self.size = size
         self.sent_once = 0
-        """Payload in bytes; a multicast counts once, not once per receiver. Without multicast this is the sum of
+        """Payload in bytes; a multicast counts once, not once per receiver. Without multicast this number is the sum of
         `sent`."""
         self.repaired = 0
         """Number of bytes that were sent again by MPI because datagrams of IP multicast were lost; they are no part of
@@ -33,7 +34,7 @@ class Traffic:
         self.sent_once += nbytes - header
 
     def count_one(self, receiver: int, nbytes: int, header: int = 0):
-        """Count one packet to one receiver, as `count` does."""
+        """Count one packet of ``nbytes`` bytes to ``receiver``, as `count` does."""
         self._count(receiver, nbytes, header)
         self.sent_once += nbytes - header
 

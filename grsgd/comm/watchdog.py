@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from grsgd.mpi_environment import rank
 
 EXIT_SECONDS = 1.0
-"""Seconds from a time limit to the end of a process in which the blocking call stops all Python threads."""
+"""Number of seconds between a time limit and the end of the process, if the blocking call stops all Python threads."""
 PASSING_ON_SECONDS = 0.3
-"""Seconds that a launcher may need to pass on printed text before it notices that the process has ended."""
+"""Number of seconds that a launcher may need to pass on printed text. Then the process may end."""
 
 
 @contextmanager
@@ -22,13 +22,14 @@ def within(seconds: float, what: str):
     """End this process with exit code 1, and with it the job, if the block takes longer than ``seconds``.
 
     ``what`` names the action of the block, such as "making a communicator". A thread watches the time, so the blocking
-    call must let other threads run. The calls of mpi4py do, except the start and the end of MPI (`stopped_within`).
+    call must let other threads run. All calls of mpi4py let other threads run, except the start and the end of MPI: see
+    `stopped_within`.
     """
     done = threading.Event()
 
     def watch():
         if not done.wait(min(seconds, threading.TIMEOUT_MAX)):
-            time.sleep(0.05 * min(int(rank() or 0), 40))  # the first rank that prints ends the job
+            time.sleep(0.05 * min(int(rank() or 0), 40))  # one rank prints first, and ends the job
             say(f"{what}: not done after {seconds:g} s: another rank has not joined, has stopped or has died")
             os._exit(1)
 
@@ -41,7 +42,8 @@ def within(seconds: float, what: str):
 
 @contextmanager
 def stopped_within(seconds: float, what: str):
-    """Limit a block like `within`, if the block stops all Python threads: a forked process waits and prints a line.
+    """Limit a block like `within`, also if the block stops all Python threads: a forked process watches the time and
+    prints a line.
 
     ``what`` is the whole line that is printed when the time is over. Then a thread outside of Python ends this process
     with exit code 1: a fault-tolerant launcher would turn a killed process into exit code 0. If this process still has

@@ -94,10 +94,11 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
                                                     w = w - eta/n * sum of weight * g;  V = V + 1
                                                     send w to the workers that are answered
 
-    The strategy bsp waits for all workers, and asp for none. ssp and dssp wait for workers that are too far behind.
-    adsp, the adaptive synchronous parallel strategy, treats workers by their state. Only the abstract of the adsp paper
-    is known, so its rules are inferred (docs/reference/algorithms/server.md). m_sync waits for the fastest m workers.
-    rennala gathers B gradients of one model, from any workers. ringmaster drops gradients that are R updates old.
+    The strategy bsp waits for all workers, and asp for none. The strategies ssp and dssp wait for workers that are too
+    far behind. The adaptive synchronous parallel strategy, adsp, treats workers by their state. Only the abstract of
+    the adsp paper is known, so its rules are inferred (docs/reference/algorithms/server.md). The strategy m_sync waits
+    for the fastest m workers. The strategy rennala gathers B gradients of one model, from any workers. The strategy
+    ringmaster drops gradients that are R updates old.
 
     Each step of a worker sends 2M (M: bytes of the model), half of it from the server. The server applies any torch
     optimizer. The model of the run is w; a worker's x is the w of its last answer. With ``compression`` workers send

@@ -79,10 +79,10 @@ class Dssp(Ssp):
         else:                          hold until c_i - min(c) <= s
 
     The controller predicts the pushes of i and of the slowest worker from the time between the last two pushes of each.
-    It takes the r from 0 to r_max for which i ends r more steps closest to a future push of the slowest worker, and the
-    smallest of equally good r. Four rules are inferred: the start counts as a push; the first of several slowest
-    workers counts as the slowest; the slowest worker must have pushed before any credit is granted; and no r* gives a
-    lead above s + r_max, since a worker may ask repeatedly. So max(c) - min(c) <= s + r_max + 1.
+    It takes the r from 0 to r_max for which i ends r more steps closest to a future push of the slowest worker. If
+    several r are equally good, it takes the smallest. Four rules are inferred: the start counts as a push; the first of
+    several slowest workers counts as the slowest; the slowest worker must have pushed before any credit is granted; and
+    no r* gives a lead above s + r_max, since a worker may ask repeatedly. So max(c) - min(c) <= s + r_max + 1.
     """
 
     Options = DsspOptions

@@ -1,4 +1,4 @@
-"""All-reduce: every variant sets x to ``scale`` times its sum over all n ranks, in place.
+"""All-reduce in several variants, each of which sets x to ``scale`` times the sum of x over all n ranks, in place.
 
 | name              | sent by each rank              | dependent messages | best for                     |
 |-------------------|--------------------------------|--------------------|------------------------------|
@@ -13,8 +13,8 @@
 
 Each element is summed at one rank, in one order, and then copied to the other ranks. So the results are bit-identical
 on all ranks and in all runs. Large messages travel in cache-sized pieces: a piece is added while it is still in the
-cache, and at the same time the next piece is under way. Two ranks exchange short arrays whole, and both add them, with
-the same bits. A mean of float16 is divided before it is summed (`in_range`).
+cache, and at the same time the next piece is under way. Two ranks exchange short arrays as a whole, and both add them,
+with the same bits. For a mean of float16 arrays, each array is divided before the sum (`in_range`).
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -35,11 +35,13 @@ from grsgd.comm.communicator import Communicator
 from grsgd.models.flat import Flat
 
 SHORT_BYTES = 64 * 1024
-"""Largest size in bytes of an array for which few dependent messages matter more than fewer bytes or sums."""
+"""Largest size in bytes of an array that counts as short: few dependent messages save more time than few bytes or
+sums."""
 
 
 def calculable(schedule):
-    """Let simulated time calculate the end of the schedule, if it can, without simulating the schedule's messages."""
+    """Return a schedule like ``schedule`` whose end a simulator calculates, if it can, without simulating the
+    messages."""
 
     @wraps(schedule)
     def begin(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0, **options):
@@ -64,13 +66,15 @@ def calculated(calculate, schedule, comm: Communicator, x, tag: int, scale: floa
 @in_range
 @calculable
 def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0, piece_bytes: int = PIECE_BYTES):
-    """Reduce-scatter, then all-gather, round a ring of n ranks; x consists of n chunks, and rank c-1 sums up chunk c.
+    """Schedule that does a reduce-scatter, then an all-gather, round a ring of n ranks. x consists of n chunks, and
+    rank c-1 sums up chunk c.
 
     In step s, rank i sends chunk i-s to the right and receives chunk i-s-1 from the left. In the first n-1 steps it
     receives a partial sum, to which it adds its own chunk; in the last n-1 steps it receives a finished chunk. A piece
     is sent on as soon as it has arrived.
 
-    With n = 2, recursive halving and doubling has the same messages and takes less Python, so short arrays use it.
+    With n = 2, recursive halving and doubling sends the same messages and executes less Python, so it is used for short
+    arrays.
     """
     n = comm.size
     if n == 1 or x.size == 0:
@@ -103,7 +107,7 @@ def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float =
                 incoming = scratch[0][: place.size]
             else:
                 incoming = place
-                yield sending.pop((chunk, k))  # the partial sum must have left this place
+                yield sending.pop((chunk, k))  # the partial sum must have been sent before its place is overwritten
             receiving.append((step, chunk, k, incoming, comm.Irecv(incoming, left, tag)))
 
         while arrivals or receiving:
@@ -122,7 +126,7 @@ def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float =
 
 
 class RingPlan(NamedTuple):
-    """The pieces of one rank's part in a ring all-reduce, the same for all arrays of one length."""
+    """Plan of one rank's part in a ring all-reduce, which is the same for all arrays of one length."""
 
     places: tuple[tuple[slice, ...], ...]
     """Per chunk, the places of its pieces in x."""
@@ -150,7 +154,7 @@ def exchange(comm: Communicator, x, tag: int, scale: float):
     """Schedule, called on two ranks, that sends all of x to the other rank, and adds the x that the other rank sends.
 
     As a + b equals b + a bit for bit, the sums equal the sums of a ring or of halving and doubling. The exchange needs
-    one message instead of two.
+    one message from each rank instead of two.
     """
     other = 1 - comm.rank
     with comm.borrow(x, x.size) as incoming:
@@ -162,12 +166,14 @@ def exchange(comm: Communicator, x, tag: int, scale: float):
 
 @in_range
 def halving_doubling_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
-    """Reduce-scatter by recursive halving, all-gather by recursive doubling (Rabenseifner 2004), for any n.
+    """Schedule that does a reduce-scatter by recursive halving, then an all-gather by recursive doubling (Rabenseifner
+    2004), for any n.
 
     Two ranks `exchange` a short x, which gives the same sums with the same bytes.
 
-    If n is no power of two, n - p ranks remain beyond the largest power of two p. Each of them first sends its array to
-    a partner and finally receives the sum, which costs these pairs one more array each way.
+    If n is no power of two, n - p ranks remain beyond the largest power of two p. Each of these remaining ranks first
+    sends its array to a partner, and finally receives the sum from this partner. So these pairs send one more array
+    each way.
     """
     n = comm.size
     p = 1 << (n.bit_length() - 1)
@@ -210,7 +216,7 @@ def halving_doubling_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, sc
 
 @in_range
 def tree_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
-    """Reduce to rank 0 along a binomial tree, then broadcast along the same tree."""
+    """Schedule that reduces to rank 0 along a binomial tree, then broadcasts along the same tree."""
     if comm.size == 1 or x.size == 0:
         return
     parent, children = binomial_tree(comm.rank, comm.size)
@@ -231,13 +237,13 @@ def broadcast(comm: Communicator, x, tag: int = tags.ARRAYS, root: int = 0):
     parent, children = binomial_tree((comm.rank - root) % n, n)
     if parent is not None:
         yield comm.Irecv(x, (parent + root) % n, tag)
-    for child in children:  # children follow one another, as sharing the link would delay the largest subtree's copy
+    for child in children:  # one child at a time: sharing the link would delay the largest subtree
         yield comm.Isend(x, (child + root) % n, tag)
 
 
 @in_range
 def mpi_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
-    """Sum by the MPI library's own all-reduce, which chooses its algorithm itself."""
+    """Schedule that sums by the MPI library's own all-reduce. The library chooses the algorithm."""
     if comm.size > 1:
         yield comm.Iallreduce(x)
         if scale != 1:
@@ -246,9 +252,10 @@ def mpi_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 
 
 @in_range
 def hierarchical_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
-    """Sum within hosts through shared memory, and among hosts round rings, one ring per owner of a host.
+    """Schedule that sums within each host through shared memory, then among hosts round rings. An owner is a rank that
+    sums one part within its host; each owner of a host is in a ring of its own.
 
-    Sums are in the order of the ranks within a host, then in the order of the ring.
+    Numbers are added in the order of the ranks within a host, then in the order of the ring.
     """
     yield from allreduce_by_hosts(comm, x, tag, scale, across_hosts)
 
@@ -260,7 +267,8 @@ def across_hosts(comm: Communicator, x, tag: int, scale: float):
 
 
 def get_ready(comm: Communicator, variant: str, x):
-    """Load the compiled code for all-reduces of arrays like x, before anything is timed."""
+    """Load the compiled code for all-reduces of arrays like x, so that later measurements of time do not include the
+    loading."""
     if variant in THROUGH_MEMORY and comm.size > 1 and comm.backend.shares_memory:
         load_loops(x.dtype)
 
@@ -288,7 +296,7 @@ ALLREDUCE = {
 }
 """The variants by name: ``schedule(comm, x, tag, scale)``, where x is a contiguous one-dimensional array.
 
-With one rank a variant does nothing: x stays as it is, and is not multiplied by ``scale``.
+With one rank a variant does nothing: x is unchanged, and not even multiplied by ``scale``.
 """
 Variant = Literal["ring", "halving-doubling", "tree", "swing", "bine", "mpi", "shared", "hierarchical", "auto"]
 """Names of the variants in options; ``auto``: the variant that a trial chooses (`grsgd.algorithms.allreduce_trial`)."""
@@ -298,9 +306,10 @@ VARIANT_MEANING = (
 )
 """Description of an option whose value is a variant."""
 OUTLIVES_DEATHS = frozenset({"ring", "halving-doubling", "tree", "swing", "bine"})
-"""Variants that can be interrupted when a process has died, because they leave nothing but messages."""
+"""Variants that can be interrupted when a process has died, because they use messages only and no shared memory or
+library call."""
 NAMED_BY_LIBRARY = frozenset({"mpi"})
-"""Variants whose algorithm only an MPI library knows."""
+"""Variants whose algorithm the MPI library chooses, so that this project does not know it."""
 ON_ONE_HOST = frozenset({"shared"})
 """Variants for ranks that are all on one host."""
 THROUGH_MEMORY = frozenset({"shared", "hierarchical"})

@@ -8,8 +8,8 @@ of two, Bine and Swing send the same messages to the same ranks. These rules wer
 each message is one piece of the array.
 
 Bine and Swing differ if n is no power of two. As in the library, n - p ranks remain beyond the largest power of two p.
-Each of them first sends its array to a partner and finally receives the sum, which costs these pairs one more array
-each way.
+Each of these remaining ranks first sends its array to a partner, and finally receives the sum from this partner. So
+these pairs send one more array each way.
 """
 
 from grsgd.comm import tags
@@ -21,7 +21,7 @@ from grsgd.comm.communicator import Communicator
 
 @in_range
 def bine_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
-    """Reduce-scatter and all-gather with negabinary distances, for any n."""
+    """Schedule that does a reduce-scatter and an all-gather with negabinary distances between partners, for any n."""
     n = comm.size
     p = 1 << (n.bit_length() - 1)
     pairs = n - p

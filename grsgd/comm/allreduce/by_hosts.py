@@ -1,10 +1,10 @@
 """All-reduce in two stages: the ranks of a host sum up their arrays in shared memory, then the hosts sum among each
 other.
 
-The number of owners per host is the number of ranks of the host with the fewest ranks. Owner j of a host sums up part j
-of its host's arrays. Owner j then sums this part with the owners j of the other hosts, in messages, and writes the
-result where all ranks of the host read it. So the links between hosts carry as many bytes as if each host were one
-rank, and all owners send at once.
+On each host the same number of ranks are owners, each of which sums one part. This number is the number of ranks of the
+host with the fewest ranks. Owner j of a host sums up part j of its host's arrays. Owner j then sums this part with the
+owners j of the other hosts, in messages, and writes the result where all ranks of the host read it. So the links
+between hosts carry as many bytes as if each host were one rank, and all owners send at once.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from grsgd.comm.some_ranks import SomeRanks
 PIECE_BYTES = 4 * 1024 * 1024
 """Number of bytes of a piece: a piece is summed within hosts and then among hosts before the next piece."""
 HOSTS = "hosts"
-"""Key of a communicator's `Hosts` in its memory ``shared``."""
+"""Key of the `Hosts` in a communicator's dictionary ``shared``."""
 
 
 class Hosts(NamedTuple):
@@ -44,8 +44,8 @@ class Hosts(NamedTuple):
 
 
 def hosts_of(comm: Communicator, tag: int):
-    """Schedule, called on all ranks, that returns the `Hosts`, which ranks determine once. The traffic does not count
-    its messages."""
+    """Schedule, called on all ranks, that returns the `Hosts`. The ranks determine them at the first call, by messages
+    that the traffic does not count."""
     if HOSTS in comm.shared:
         return comm.shared[HOSTS]
     hosts = comm.backend.hosts
@@ -95,7 +95,7 @@ def allreduce_by_hosts(comm: Communicator, x, tag: int, scale: float, across: Ca
         count(local, x, hosts.owners)
         yield from buffers.sum_long(x, scale, local.shared.get(VECTORS, ()), beyond)
         return
-    size = PIECE_BYTES // x.itemsize  # pieces are as long as on hosts with several ranks
+    size = PIECE_BYTES // x.itemsize  # the pieces must be as long as the pieces on hosts with several ranks
     for begin in range(0, x.size, size):
         yield from beyond(x[begin : begin + size])
 

@@ -1,12 +1,13 @@
-"""All-gather and reduce-scatter in steps of one partner each, for any pattern of partners.
+"""All-gather and reduce-scatter in steps, for any pattern of partners: in each step a rank exchanges with one partner.
 
 An array consists of one block per rank, and each rank owns a block. In a step of the all-gather, every rank receives
 from one other rank, its source, all blocks that the source has and the rank lacks. The reduce-scatter is the reverse:
 in each step a rank sends its partial sums of certain blocks to the rank from which it will later receive these blocks.
-In the end each rank has the sum of the block that it owns. So every rank sends each block once except its own, (n-1)/n
-of the array, for any pattern and any n.
+In the end each rank has the sum of the block that it owns. So in the reduce-scatter every rank sends each block except
+its own block once: (n-1)/n of the array, for any pattern and any n.
 
-Sums are bit-identical everywhere: a block is summed at its owner, from partial sums that arrive in a fixed order.
+Sums are bit-identical on all ranks, because each block is summed at its owner, from partial sums that arrive in a fixed
+order.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -79,11 +80,11 @@ class Share:
     Parameters
     ----------
     number
-        Number of the calling rank in the plan.
+        Number of the calling rank among the ranks of the plan.
     ranks
-        Per rank of the plan, its number in the communicator; by default the same number.
+        Number in the communicator of each rank of the plan; by default both numbers are equal.
     blocks
-        Number of blocks of x; the plan's blocks are the first of them. By default the plan has all blocks.
+        Number of blocks of x, of which the plan uses the first blocks. By default the plan uses all blocks.
     """
 
     def __init__(self, x, plan: Plan, number: int, ranks: Sequence[int] | None = None, blocks: int | None = None):
@@ -149,7 +150,8 @@ def allreduce(comm: Communicator, shares: Sequence[Share], tag: int, scale: floa
 
 
 def holdings(sources: Sources, own: Sequence[int]) -> list[list[int]]:
-    """Return per step the blocks that each rank holds after the step of the all-gather, as the bits of a number.
+    """Return, per step of the all-gather, the blocks that each rank holds after this step. A set of blocks is given by
+    the bits of a number.
 
     The last list is ``own``, the blocks that each rank has at the beginning.
     """

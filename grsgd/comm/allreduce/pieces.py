@@ -1,4 +1,4 @@
-"""Arrays in parts: the parts that ranks own, and cache-sized pieces to add up.
+"""Division of arrays: into the parts that ranks own, and into cache-sized pieces that are added one by one.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -14,7 +14,8 @@ from grsgd.comm import tags
 PIECE_BYTES = 1024 * 1024
 """Size of a piece in bytes.
 
-1 MiB was best or near the best for arrays of 1 to 100 MiB: smaller pieces cost messages, larger pieces leave the cache.
+1 MiB was the fastest size, or near it, for arrays of 1 to 100 MiB. Smaller pieces need more messages, and larger pieces
+do not fit into the cache.
 """
 
 
@@ -41,8 +42,8 @@ def in_range(allreduce):
 
 
 def divided_before(allreduce, comm, x, tag: int, scale: float, options: dict):
-    """Schedule that sums up x by ``allreduce``, and multiplies the sum by ``scale``; the largest power of two in
-    ``scale`` is applied before the sum."""
+    """Schedule that sums up x by ``allreduce``, and multiplies the sum by ``scale``; the arrays are multiplied by the
+    largest power of two that is not above ``scale`` before the sum, and by the remaining factor after it."""
     share = power_of_two(scale)
     x *= share
     yield from allreduce(comm, x, tag, scale / share, **options)

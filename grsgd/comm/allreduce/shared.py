@@ -5,10 +5,10 @@ it. So each element is summed once, in the order 0 to n-1, and the sums are bit-
 
 An array that lies in shared memory itself (`in_shared_memory`) is summed in place: all ranks together read and write as
 many bytes as if each copied its array once. Other arrays are copied through a buffer, in pieces that stay in the cache.
-A short array is summed whole by every rank, which avoids the second wait.
+Every rank sums the whole of a short array, which avoids the second wait, for the other ranks' sums.
 
 Ranks publish their progress by numbers in the shared memory, which the other ranks poll (`Reached` of `shared_sums`).
-Nothing blocks.
+No call blocks.
 """
 
 from contextlib import ExitStack
@@ -32,7 +32,7 @@ SHORT_BYTES = 1024 * 1024
 def shared_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
     """Set x to ``scale`` times its sum over all ranks, in place, through memory that the ranks share.
 
-    Ranks that are not processes of one host, such as simulated ranks, send the parts in messages instead.
+    Ranks that cannot share memory, such as simulated ranks, send the parts in messages instead.
 
     Raises NoSharedMemory, on all ranks.
     """
@@ -87,13 +87,13 @@ def in_shared_memory(comm: Communicator, flat: Flat):
 
 
 VECTORS = "vectors"
-"""Key of the list of shared memory for whole arrays in a communicator's ``shared``; buffers are kept under their
+"""Key in a communicator's ``shared`` of the list of shared memory for whole arrays. The keys of buffers are their
 tags."""
 
 
 def parts_allreduce(comm: Communicator, x, tag: int, scale: float, owners: int, beyond=None):
-    """Schedule that computes the sums of `shared_allreduce`, bit for bit, with as many bytes from rank to rank, in
-    messages.
+    """Schedule that computes the same sums as `shared_allreduce`, bit for bit, and sends the same number of bytes from
+    rank to rank in messages.
 
     ``owners``: number of ranks that sum a part each. ``beyond(part)``: a generator that yields each object it waits
     for, and that changes the sum of a part before other ranks receive this sum.
@@ -110,12 +110,12 @@ def parts_allreduce(comm: Communicator, x, tag: int, scale: float, owners: int, 
         yield arriving
         total = rows[0]
         for row in rows[1:]:
-            if row is mine:  # the sum goes on in this rank's part of x; a + b equals b + a
+            if row is mine:  # from here on the sum is in this rank's part of x; a + b equals b + a
                 total, row = row, total
             total += row
         if scale != 1:
             total *= scale
-        yield leaving  # the message must leave before its places receive another one
+        yield leaving  # x must be sent before other ranks' sums overwrite it
     if beyond is not None:
         yield from beyond(mine)
     arriving = [comm.Irecv(parts[rank], rank, tag) for rank in others if parts[rank].size]
@@ -129,8 +129,8 @@ def bounds_of(size: int, ranks: int, owners: int) -> list[tuple[int, int]]:
 
 
 def count(comm: Communicator, x, owners: int):
-    """Count the bytes of an all-reduce that other ranks read from this rank's array, and that this rank writes for
-    them."""
+    """Count, as traffic, the bytes that other ranks read from this rank's array in an all-reduce, and the bytes that
+    this rank writes for them."""
     for rank, messages, nbytes in exchanged(comm.rank, comm.size, owners, x.size, x.itemsize):
         comm.traffic.count_messages(comm.members[rank], messages, nbytes)
 

@@ -1,7 +1,7 @@
 """Compiled loops of `grsgd.comm.allreduce.shared`: sums of arrays, and numbers by which ranks publish their progress.
 
-Sums release Python's global lock. Functions of less than a microsecond keep it, because they would have to wait to get
-it back.
+Sums release Python's global lock. Functions of less than a microsecond keep this lock, because they would have to wait
+to get it back.
 """
 
 from numba import njit, types
@@ -23,8 +23,8 @@ def fence_of_processor(typing_context):
 
 
 def fence():
-    """Make the processor finish all reads and writes before this call, before it begins reads and writes after this
-    call. Loops that run as Python keep the order without a fence."""
+    """Make the processor finish all earlier reads and writes before it begins later reads and writes. Loops that run as
+    Python keep this order without a fence."""
 
 
 @overload(fence)
@@ -101,8 +101,8 @@ def sum_soon(flags, rank, column, number, rows, begin, scale, x, tries):
 def replace_rows(rows, begin, end, scale, scratch):
     """Write ``scale`` times the sum of all rows from ``begin`` to ``end`` into each row.
 
-    ``scratch``: array for the sums; as many elements as it has are summed at a time, so that they stay in the
-    processor's cache.
+    ``scratch``: array for the sums. Its length is the number of elements that are summed at a time, so that they stay
+    in the processor's cache.
     """
     for start in range(begin, end, scratch.size):
         stop = min(start + scratch.size, end)

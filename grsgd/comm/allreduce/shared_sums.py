@@ -12,19 +12,20 @@ from grsgd.comm.shared_memory import FIELDS, SharedMemory
 PIECE_BYTES = 1024 * 1024
 """Number of bytes of a buffer, through which an array is copied piece by piece; each rank has two buffers."""
 SCRATCH_BYTES = 4 * 1024
-"""Number of bytes of scratch memory for sums: this number of bytes is summed at a time, and fits into the innermost
+"""Number of bytes of scratch memory for sums. These bytes are summed at a time, because they fit into the innermost
 cache."""
 TRIES = 2000
-"""Number of looks, in a row, of a rank with a core to itself at the progress of all others: they take some 4 us.
+"""Number of times in a row that a rank with a core to itself checks the progress of all other ranks before it yields:
+all these checks take about 4 us.
 
-More looks are faster on an idle machine, and slower if other programs use the cores.
+More checks would be faster on an idle machine, and slower if other programs use the cores.
 """
 COMPILED = (np.dtype("float32"), np.dtype("float64"))
 ENTERED, DONE, PLACE = range(3)
 """Columns of the numbers that each rank publishes.
 
-ENTERED: the last phase for which its array is in the buffer. DONE: the last phase in which it has summed its part.
-PLACE: the place of its array.
+ENTERED: the last phase for which the rank's array is in the buffer. DONE: the last phase in which the rank has summed
+its part. PLACE: the place of the rank's array in shared memory.
 """
 OUTSIDE = -1
 VECTOR = 1 << 44
@@ -32,7 +33,8 @@ VECTOR = 1 << 44
 
 
 class Buffers:
-    """Two buffers per rank, through which arrays are copied: one is filled while the other one is read.
+    """Two buffers per rank, through which arrays are copied: the first buffer is filled while the second is read, and
+    in turns.
 
     Parameters
     ----------
@@ -45,9 +47,9 @@ class Buffers:
     owners
         Number of ranks that sum a part each, the ranks with the lowest numbers; by default all.
 
-    An all-reduce consists of numbered phases, one per piece. A buffer is written again two phases later. Writing to
-    this buffer is safe: this rank has seen all ranks enter the phase between, which they enter after reading the
-    buffer.
+    An all-reduce consists of numbered phases, one per piece. A buffer is written again two phases later. Then no rank
+    reads its old content any more: this rank has seen all ranks enter the phase between, which they enter only after
+    they have read the buffer.
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class Buffers:
             if (found := vector.place_of(x)) is not None:
                 place, memory = number * VECTOR + found, vector
                 begin = found // x.itemsize
-        self.memory.flags[self.rank, PLACE] = place  # other ranks read it once the phase is published
+        self.memory.flags[self.rank, PLACE] = place  # ranks read the place after the phase is published
         if memory is not None:
             self.phase += 1
             self._publish(ENTERED)
@@ -177,8 +179,8 @@ class Reached:
         return self.buffers.loops.reached(self.buffers.memory.flags, self.column, self.phase)
 
     def wait(self):
-        """Schedule that waits for all ranks; if no other rank needs this core, it looks `TRIES` times before the first
-        pause."""
+        """Schedule that waits for all ranks. If no other rank needs this core, the schedule polls `TRIES` times before
+        it yields."""
         buffers = self.buffers
         if not buffers.loops.reached_soon(buffers.memory.flags, self.column, self.phase, buffers.tries):
             yield self
@@ -205,7 +207,7 @@ def load_loops(dtype):
 
 
 def sum_rows(rows, begin: int, end: int, scale, total):
-    """Sum as `grsgd.comm.allreduce.shared_cpu.sum_rows` does, for dtypes without compiled loops."""
+    """Sum rows as `grsgd.comm.allreduce.shared_cpu.sum_rows` does, for dtypes without compiled loops."""
     np.add(rows[0, begin:end], rows[1, begin:end], out=total)
     for row in rows[2:]:
         total += row[begin:end]
@@ -214,7 +216,8 @@ def sum_rows(rows, begin: int, end: int, scale, total):
 
 
 def replace_rows(rows, begin: int, end: int, scale, scratch):
-    """Replace as `grsgd.comm.allreduce.shared_cpu.replace_rows` does, for dtypes without compiled loops."""
+    """Replace rows by their sum as `grsgd.comm.allreduce.shared_cpu.replace_rows` does, for dtypes without compiled
+    loops."""
     for start in range(begin, end, scratch.size):
         stop = min(start + scratch.size, end)
         total = scratch[: stop - start]

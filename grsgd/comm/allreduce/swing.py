@@ -6,15 +6,16 @@ distance rho(s) is the sum of (-2)^i for i = 0 .. s: 1, -1, 3, -5, 11, ... The a
 order. Half of the array goes to one neighbour, a quarter to the other neighbour, and an eighth to a rank at distance
 three. Messages go to the left and to the right in turns.
 
-Add any subset of the distances of the first ceil(log2 n) steps, with alternating signs: the 2^ceil(log2 n) sums are
-consecutive numbers, each once. So for even n all ranks are reached; some are reached twice if n is no power of two.
-Here a rank receives each block once, in the earliest possible step of the all-gather. So each rank sends 2(n-1)/n of
-the array for every even n. If n is no power of two, its blocks of a step do not all lie side by side, so it sends
+The sums over all subsets of the distances of the first ceil(log2 n) steps, with alternating signs, are 2^ceil(log2 n)
+different consecutive numbers. So for even n all ranks are reached; some are reached twice if n is no power of two. Here
+a rank receives each block once, in the earliest possible step of the all-gather. So each rank sends 2(n-1)/n of the
+array for every even n. If n is no power of two, the blocks of a step do not all lie side by side. A rank then sends
 several messages per step.
 
-With odd n, the last rank does not take part in the steps. Meanwhile it exchanges its blocks with all other ranks
-directly: one message of 1/n of the array to and from each rank, in both halves. The last rank sends 2(n-1)/n of the
-array, as all other ranks do. The case of odd n is inferred: the text of the paper was not at hand.
+With odd n, the last rank does not take part in the steps. Meanwhile the last rank exchanges blocks with all other ranks
+directly. In the reduce-scatter and in the all-gather, it sends one message of 1/n of the array to each rank, and
+receives such a message from each rank. The last rank sends 2(n-1)/n of the array, as all other ranks do. The method for
+odd n is inferred, because the text of the paper was not available.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -31,7 +32,8 @@ from grsgd.comm.communicator import Communicator
 
 @in_range
 def swing_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
-    """Reduce-scatter and all-gather with the partners of Swing, ranks in the order of their numbers."""
+    """Schedule that does a reduce-scatter and an all-gather with the partners of Swing. The ranks form the ring in the
+    order of their numbers."""
     n = comm.size
     if n == 1 or x.size == 0:
         return

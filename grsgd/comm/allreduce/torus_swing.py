@@ -1,11 +1,11 @@
 """Swing on a torus, dimension by dimension, over all cables of a rank at once.
 
 Source: De Sensi, Bonato, Saam, Hoefler 2024, Swing: Short-cutting rings for higher bandwidth allreduce (NSDI). With D
-dimensions the array consists of 2 D parts. Each part has an all-reduce of its own; all of them run side by side, step
-by step. In an all-reduce the dimensions take turns. Within a dimension the partners are the partners of Swing on a ring
-of the dimension's size. The parts begin with different dimensions. Half of the parts are mirrored: they go to the left
-when the others go to the right. So in each step every rank sends in both directions of every dimension. A dimension
-whose steps are over is skipped.
+dimensions the array consists of 2 D parts. Each part has an all-reduce of its own. The all-reduces of all parts run
+side by side, step by step. In the all-reduce of a part, successive steps use different dimensions in turn. Within a
+dimension the partners are the partners of Swing on a ring of the dimension's size. Each part begins with another
+dimension. Half of the parts are mirrored: they are sent to the left when the other parts are sent to the right. So in
+each step every rank sends in both directions of every dimension. A dimension whose steps are over is skipped.
 """
 
 import math
@@ -23,7 +23,7 @@ from grsgd.comm.communicator import Communicator
 def torus_swing_allreduce(
     comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0, sizes: Sequence[int] = (2, 2)
 ):
-    """Reduce-scatter and all-gather with the partners of Swing in every dimension of a torus.
+    """Schedule that does a reduce-scatter and an all-gather with the partners of Swing in every dimension of a torus.
 
     ``sizes``: even sizes of the torus. Ranks lie on it in row-major order, so the last coordinate varies fastest.
     Raises ValueError if a size is odd, or if the product of the sizes is not the number of ranks.

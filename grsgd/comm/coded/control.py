@@ -1,4 +1,5 @@
-"""Control messages between ranks by MPI, which loses nothing, while the ranks exchange packets by IP multicast."""
+"""Control messages between ranks that exchange packets by IP multicast. Control messages are sent by MPI, which loses
+no message."""
 
 import struct
 from collections.abc import Iterator
@@ -11,7 +12,8 @@ from grsgd.comm import tags
 from grsgd.comm.communicator import Communicator, receive_if_come
 
 HEAD = struct.Struct("!BHII")
-"""The beginning of a message: its kind, the sender's rank, number of the exchange, number of the packet."""
+"""Format of the beginning of a message: kind of the message, sender's rank, number of the exchange, number of the
+packet."""
 
 
 class ControlKind(IntEnum):
@@ -23,7 +25,7 @@ class ControlKind(IntEnum):
     """All datagrams of the packet of the control message's sender have left."""
     LACKING = 2
     """The sender of the control message lacks parts of the receiver's packet, given by one bit per part; without bits
-    the sender lacks no part."""
+    the sender of the control message lacks no part."""
     OTHERS_LACKING = 3
     """The sender of the control message lacks parts of a third rank's packet, which carries a piece of a block that the
     receiver holds."""
@@ -51,7 +53,7 @@ class Control:
         self.longest_rest = 0
         """The largest number of bytes after a head."""
         self.under_way: list[tuple] = []
-        """Messages that are not sent completely, with their arrays."""
+        """Messages that are not sent completely yet, each with its array."""
 
     def tell(self, rank: int, word: ControlKind, number_of_round: int, number: int = 0, rest: bytes = b""):
         array = np.frombuffer(HEAD.pack(word, self.comm.rank, number_of_round, number) + rest, np.uint8)
@@ -64,7 +66,8 @@ class Control:
                 self.tell(rank, word, number_of_round)
 
     def hear(self) -> Iterator[Told]:
-        """Yield the messages that have arrived; forget messages of this rank that are sent."""
+        """Yield the control messages that have arrived. Release the arrays of this rank's messages that have been
+        sent."""
         self.under_way = [(message, array) for message, array in self.under_way if not message.Test()]
         longest = HEAD.size + self.longest_rest
         while (message := receive_if_come(self.comm, tags.CODED_CONTROL, longest)) is not None:

@@ -1,9 +1,9 @@
 """The datagrams of a packet that travels by IP multicast, and the checks by which ranks reject wrong datagrams.
 
 A datagram has a header, a digest and a part of a packet. The header names the run, the exchange (``round``), the
-sender, the packet (``number``), and the place of the part in the packet. The plan gives the group of the packet by its
-``number``, the same for all ranks. The digest is keyed with a secret that only the ranks of the run know. So ranks
-recognise datagrams that were cut short, damaged or made by strangers.
+sender, the packet (``number``), and the place of the part in the packet. The plan, which is the same on all ranks,
+gives the receivers of the packet with this ``number``. The digest is keyed with a secret that only the ranks of the run
+know. So ranks recognise datagrams that were cut short, damaged or made by strangers.
 """
 
 import hashlib
@@ -32,7 +32,8 @@ class Name(NamedTuple):
 
 
 class Seal:
-    """The maker and checker of the heads of a run's datagrams. ``run``: identifies the run; ``key``: its secret."""
+    """An object that makes and checks the heads (header and digest) of a run's datagrams. ``run``: bytes that identify
+    the run. ``key``: secret of the run."""
 
     def __init__(self, run: bytes, key: bytes):
         self.run = run
@@ -75,11 +76,13 @@ class Parts:
         self.lacking = len(self.is_here)
 
     def lacks(self, part: int) -> bool:
-        """Return whether a part of the packet is lacking; False for a number that is not a part of the packet."""
+        """Return whether part number ``part`` of the packet is lacking; False if the packet has no part with this
+        number."""
         return part < len(self.is_here) and not self.is_here[part]
 
     def put(self, part: int, received) -> bool:
-        """Write a received part; return whether it was lacking. Bytes that cannot be this part are ignored."""
+        """Write the received part number ``part``; return whether this part was lacking. Bytes of a wrong length are
+        ignored."""
         begin, end = self.span(part)
         if not self.lacks(part) or len(received) != end - begin:
             return False

@@ -1,10 +1,10 @@
-"""Errors that end a run whose steps go on without silent ranks; each message is one line and needs no other."""
+"""Errors that end a run whose steps go on without silent ranks. The message of each error is one complete line."""
 
 
 class SilentRanks(RuntimeError):
-    """More ranks are silent or gone than the run tolerates; the message names them."""
+    """Error that says that more ranks are silent or gone than the run tolerates; its message names these ranks."""
 
 
 class UnequalBlocks(RuntimeError):
-    """Ranks have computed different gradients of one block, so no code can compute a sum; the message names the
-    ranks."""
+    """Error that says that ranks have computed different gradients of one block, so that no code can compute a sum. Its
+    message names these ranks."""

@@ -1,5 +1,5 @@
-"""Fingerprints that tell whether ranks that compute the same block get the same gradient; otherwise no code can sum
-them."""
+"""Fingerprints (hashes) of gradients, which show whether ranks that compute the same block get the same gradient. If
+not, no code can sum the blocks."""
 
 import threading
 
@@ -10,7 +10,7 @@ KEPT = 16
 
 
 class Fingerprints:
-    """The known fingerprints of all blocks in the last steps."""
+    """The fingerprints of all blocks in the last steps, as far as this rank knows them."""
 
     def __init__(self):
         self._seen: dict[int, dict[int, tuple[int, int]]] = {}
@@ -18,8 +18,8 @@ class Fingerprints:
         self._lock = threading.Lock()
 
     def compare(self, step: int, rank: int, found: dict[int, int]):
-        """Compare the fingerprints ``found`` of a rank's blocks with earlier ones; raise UnequalBlocks if one
-        differs."""
+        """Compare the fingerprints ``found`` of the blocks of ``rank`` with the fingerprints of other ranks; raise
+        UnequalBlocks if a block has two fingerprints."""
         with self._lock:
             if step not in self._seen:
                 self._seen = {other: seen for other, seen in self._seen.items() if other > step - KEPT}

@@ -1,4 +1,5 @@
-"""Schemes in which the ranks form groups, and all members of a group hold the same block; they are from no paper."""
+"""Schemes in which the ranks form groups, and all members of a group hold the same block. These schemes are from this
+project, not from a paper."""
 
 from coding.fixed_point import accumulate
 from coding.placement import GroupedPlacement, number_of_groups
@@ -7,7 +8,8 @@ from grsgd.comm.coded.scheme import Scheme
 
 
 class GroupedDirect(Scheme):
-    """All members of a group compute the same block; member k of m multicasts part k of m to all other groups."""
+    """All members of a group compute the same block. Member k of m members multicasts part k of m parts of the block to
+    all other groups."""
 
     def assign_blocks(self):
         self.placement = GroupedPlacement(self.n, number_of_groups(self.n, self.r))
@@ -38,8 +40,8 @@ class GroupedDirect(Scheme):
 
 
 class GroupedReduceScatter(Scheme):
-    """Groups as in `GroupedDirect`; every group sends chunk j of n to rank j, which sums the chunks and multicasts the
-    sum."""
+    """Groups as in `GroupedDirect`. Every group sends chunk j of n chunks to rank j, which sums the chunks of all
+    groups and multicasts the sum."""
 
     sends_sums = True
 
@@ -57,7 +59,8 @@ class GroupedReduceScatter(Scheme):
     def all_packets(self):
         """Yield the packets of chunk j, which have number j.
 
-        One member of each other group sends its chunk to the owner; then the owner sends the sum to all other ranks.
+        One member of each other group sends its group's chunk j to rank j, the owner. Then the owner sends the sum to
+        all other ranks.
         """
         if self.placement.q == 1:
             return
@@ -83,7 +86,7 @@ class GroupedReduceScatter(Scheme):
             accumulate(self.total[:begin], self.block_buffers[:begin])
             accumulate(self.total[end:], self.block_buffers[end:])
             return
-        finished = self.block_buffers[begin:end]  # the sum replaces this rank's own contribution
+        finished = self.block_buffers[begin:end]  # the sum overwrites this rank's own chunk
         self.wrap(self.total[begin:end], finished)
         self.total[begin:end] = finished  # these are the values that all other ranks receive
         yield from self.exchange([packet for packet in self.packets if len(packet.blocks) > 1])

@@ -9,12 +9,12 @@ network's rate allows. After the last datagram of a packet it tells
 3. Each receiver answers by MPI which parts of the packet it lacks, as soon as the packet is complete or no more
    datagrams arrive.
 4. The sender answers with all missing parts, in one message by MPI, which loses nothing. The sender keeps a packet
-until each receiver has all parts, or has named its missing parts and has been sent these. 5. If the sender does not
+until each receiver has said that it has all parts, or has been sent all parts that it lacks. 5. If the sender does not
 answer in time, or falls silent before all datagrams have left, the receiver asks other ranks
    for the rest (`grsgd.comm.coded.repairs`). A rank tells the others when it has left the exchange, so that they need
    not ask it.
 
-Nothing here blocks. Whichever packet a schedule waits for, the packet's ``Test()`` moves the whole exchange
+Nothing here blocks. The ``Test()`` of any packet that a schedule waits for moves the whole exchange
 (`IpMulticast.move`).
 
 A schedule is a generator that yields each object it waits for.
@@ -45,22 +45,24 @@ from grsgd.units import as_rate
 SHARE = 0.95
 """Share of the network's rate at which all ranks together send datagrams; the rest is for messages by MPI."""
 UNREAD_SECONDS = 0.05
-"""Seconds for which a rank may be kept from reading; sockets need room for the datagrams that arrive in these
-seconds."""
+"""Number of seconds for which a rank may be unable to read datagrams. Sockets need room for the datagrams that arrive
+in this time."""
 ROOM_SHARE, LEAST_ROOM = 2, 4 * 2**20
-"""Room of a socket, as a multiple of the bytes that arrive while a rank does not read, and its least bytes.
+"""Room for unread datagrams at a socket: `ROOM_SHARE` times the bytes that arrive in `UNREAD_SECONDS`, but at least
+`LEAST_ROOM` bytes.
 
-The kernel counts short datagrams as longer ones. Datagrams of strangers can take no more of the host's memory than this
-room.
+The kernel counts a short datagram as a longer datagram. Datagrams of strangers can use no more of the host's memory
+than this room.
 """
 
 
 class IpMulticast(Unicast):
-    """A transport that sends a packet with several receivers to a multicast group, and a packet with one to its
-    address.
+    """A transport that sends a packet with several receivers to a multicast group, and a packet with one receiver to
+    the receiver's address.
 
-    ``open`` and ``close`` are schedules. All ranks send at once, each at ``SHARE`` / n of the network's rate. So a
-    medium that all ranks share is full, and no receiver gets more than its link carries.
+    ``open`` and ``close`` are schedules. All ranks send at once, each at ``SHARE`` / n of the network's rate. So the
+    ranks use almost the whole rate of a medium that they share, and no receiver gets more datagrams than its link
+    carries.
     """
 
     def __init__(self, comm: Communicator, settings: Settings = BY_ITSELF, clock: Callable = time.perf_counter):
@@ -71,7 +73,8 @@ class IpMulticast(Unicast):
         self.control = Control(comm)
         self.repairs: Repairs | None = None
         self.slower = ""
-        """The reason why packets are sent more slowly than the network would allow; empty if they are not."""
+        """The reason why packets are sent more slowly than the network would allow; empty if packets are sent at the
+        network's rate."""
         self.rejected = 0
         """Number of datagrams with a wrong digest or length: damaged, or not from this run's ranks."""
         self._packets: dict[tuple[int, int], int] = {}
@@ -82,8 +85,8 @@ class IpMulticast(Unicast):
         self._outgoing: dict[int, Outgoing] = {}
         self._to_send: deque[Outgoing] = deque()
         self._early_answers: dict[int, list[tuple]] = {}
-        """Receivers' answers about packets that this rank has not begun to send; other ranks have sent parts of these
-        packets."""
+        """Receivers' answers about packets that this rank has not begun to send, because other ranks have sent the
+        receivers parts of these packets."""
         self._early: dict[tuple[int, int], dict[int, bytes]] = {}
         """Parts of packets for which no receive was posted yet, in an exchange that this rank has already begun."""
         self._sent: dict[tuple[int, int], float] = {}
@@ -91,15 +94,17 @@ class IpMulticast(Unicast):
         self._ready = [0] * comm.size
         """The last exchange for which each rank is ready."""
         self._left = [0] * comm.size
-        """The last exchange that each rank has left; until the next one it computes and does not answer."""
+        """The last exchange that each rank has left. Between two exchanges a rank computes and does not answer."""
         self.sending_seconds = 0.0
         """Seconds that a rank sends in an exchange.
 
-        Others may hear nothing from the rank for as long: it may send packets for other ranks, or repairs.
+        For this time another rank may hear nothing from the sending rank, which may be sending packets to other ranks,
+        or repairs.
         """
         self._ended: set[int] = set()
         self.heard = [0.0] * comm.size
-        """Per rank, the time when its last datagram for this rank arrived, or its news that all datagrams have left."""
+        """Per sender, the time when this rank last received a datagram, or the news that all datagrams of a packet have
+        left."""
         self._buffer = memoryview(bytearray(LARGEST))
 
     def open(self, packets: Mapping[Packet, int], blocks: Blocks | None = None):
@@ -125,8 +130,8 @@ class IpMulticast(Unicast):
         self.repairs = Repairs(self.comm, self.control, self.link, self.pace, blocks, largest)
 
     def _coming(self, packets: Mapping[Packet, int]):
-        """Schedule, called on all ranks at once, that returns the bytes that arrive at a socket in an exchange, the
-        largest of all sockets.
+        """Schedule, called on all ranks at once, that returns the number of bytes that arrive at a socket in an
+        exchange, for the socket where most bytes arrive.
 
         All datagrams to the group arrive at every rank, including its own datagrams and datagrams for other ranks.
         """
@@ -143,7 +148,7 @@ class IpMulticast(Unicast):
     def _readable(self, rate: float, coming: int) -> float:
         """Return ``rate``, or the highest rate at which no datagram is lost while a rank does not read.
 
-        The rate is the same on all ranks: a rank with little room gains nothing by sending slowly itself.
+        The rate is the same on all ranks, because the datagrams of all ranks fill the room of one rank.
         """
         room = self.link.room
         if min(coming, rate * UNREAD_SECONDS) <= room:
@@ -164,7 +169,8 @@ class IpMulticast(Unicast):
         self._outgoing.clear()
         self._early_answers.clear()
         if self.link is not None:
-            # Datagrams of earlier exchanges take the room of new ones: at most the room of both sockets.
+            # Unread datagrams of earlier exchanges, which would take the room of new datagrams, are removed from both
+            # sockets.
             self._read(2 * self.link.sockets.room // self.link.datagram)
             self.repairs.round = self.round
         self._ready[self.comm.rank] = self.round
@@ -224,8 +230,8 @@ class IpMulticast(Unicast):
         return len(self._ended) == self.comm.size - 1 and has_all
 
     def move(self):
-        """Take in all arrived messages and datagrams, and send the datagrams that may leave. Raises OSError if sending
-        fails."""
+        """Process all messages and datagrams that have arrived, and send the datagrams that may leave. Raises OSError
+        if sending fails."""
         for told in self.control.hear():
             self._take_word(told)
         for name, message in self.repairs.come():
@@ -240,7 +246,7 @@ class IpMulticast(Unicast):
         if told.word is ControlKind.READY:
             self._ready[told.sender] = told.round
         elif told.word is ControlKind.SENT:
-            if told.round != self.round:  # this rank has the packet, of an earlier exchange, from other ranks
+            if told.round != self.round:  # news of an earlier exchange, whose packet this rank got from others
                 return
             key, now = (told.sender, told.number), self.clock()
             self.heard[told.sender] = self._sent[key] = now
@@ -259,7 +265,7 @@ class IpMulticast(Unicast):
             self._ended.add(told.sender)
 
     def _read(self, most: int) -> bool:
-        """Take in up to ``most`` datagrams that have arrived; return whether no more wait."""
+        """Process up to ``most`` datagrams that have arrived; return whether no more datagrams wait."""
         for _ in range(most):
             datagram = self.link.sockets.receive(self._buffer)
             if datagram is None:
@@ -268,10 +274,10 @@ class IpMulticast(Unicast):
         return False
 
     def _take(self, datagram: memoryview):
-        """Take in a datagram, if it is a lacking part of a packet for this rank.
+        """Store the content of a datagram if it is a lacking part of a packet for this rank.
 
-        Any other datagram changes nothing, whatever rank or stranger sent it: a repeated part does not show that more
-        will come.
+        Any other datagram changes nothing. Not even `heard` changes, because a repeated part does not show that new
+        parts will come.
         """
         name = self.link.seal.name_of(datagram)
         if name is None or name.round != self.round or (key := (name.sender, name.number)) not in self._packets:
@@ -302,10 +308,10 @@ class IpMulticast(Unicast):
         return part < len(self._lost[key]) and self._lost[key][part]
 
     def _send_on(self):
-        """Send as many datagrams as may leave."""
+        """Send datagrams of waiting packets as long as the pace and the socket allow."""
         while self._to_send and self.missing_rank is None:
             outgoing = self._to_send[0]
-            if not outgoing.unanswered:  # all receivers have the packet from others; its memory may be in use again
+            if not outgoing.unanswered:  # all receivers have it from other ranks; its memory may be reused
                 self._to_send.popleft()
                 continue
             while outgoing.next < len(outgoing.parts.is_here):

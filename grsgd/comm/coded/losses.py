@@ -4,7 +4,7 @@ import numpy as np
 
 
 def lost_parts(share: float, burst: float, count: int, random: np.random.Generator) -> np.ndarray:
-    """Return which parts of a packet are lost: bool of shape [count].
+    """Return, for each part of a packet, whether it is lost: bool of shape [count].
 
     ``share``: share of all parts that is lost. ``burst``: mean length of a run of lost parts. The channel has two
     states, as in Gilbert (1960), "Capacity of a burst-noise channel": all parts are lost, or no part is.

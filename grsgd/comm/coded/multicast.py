@@ -1,5 +1,5 @@
-"""Transports of packets: a packet travels as one broadcast in its multicast group, or to one receiver after the
-other."""
+"""Transports of packets: a packet to several receivers is sent as one broadcast to its multicast group, or as one copy
+per receiver."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -9,14 +9,16 @@ from grsgd.comm import tags
 from grsgd.comm.communicator import Communicator, Message
 
 ROUNDS = 4
-"""Number of exchanges whose packets have different tags; no rank can be that many exchanges ahead of another rank."""
+"""Number of successive exchanges whose packets have different tags. No rank can be so far ahead of another rank that
+tags of two exchanges meet."""
 
 
 class Blocks(Protocol):
     """The blocks that one rank holds, for a transport that may lose parts of packets."""
 
     def other_holders(self, packet: Packet) -> list[int]:
-        """Return the ranks, except its sender, that hold the block of which a packet brings this rank a piece."""
+        """Return the ranks, except the sender of ``packet``, that hold the block of which ``packet`` brings this rank a
+        piece."""
 
     def brings(self, packet: Packet) -> tuple[int, int, int]:
         """Return the piece that a packet brings this rank: number of the block, begin and end in the block."""
@@ -40,8 +42,8 @@ class Unicast:
         """Prepare for ``packets``, on all ranks at once; may return a schedule (a generator that yields each object it
         waits for), which the caller must run.
 
-        ``packets``: bytes of each packet that this rank sends or receives. ``blocks``: the blocks from which packets
-        are cut, if other ranks may ask for missing parts.
+        ``packets``: number of bytes of each packet that this rank sends or receives. ``blocks``: blocks of this rank,
+        if other ranks may ask it for missing parts.
         """
 
     def next_round(self):
@@ -77,7 +79,8 @@ class Unicast:
 
 
 class Multicast(Unicast):
-    """A transport that broadcasts a packet in a communicator of its group, made once; groups of two ranks need none."""
+    """A transport that broadcasts a packet in a communicator of its group (sender and receivers). Each communicator is
+    made once; a group of two ranks needs none."""
 
     def __init__(self, comm: Communicator):
         super().__init__(comm)
@@ -114,4 +117,4 @@ def about(packet: Packet, message: Message) -> Message:
 
 
 TRANSPORTS = {"multicast": Multicast, "unicast": Unicast}
-"""Transports whose packets are messages of any backend, by name."""
+"""Transports by name that send packets as messages of any backend."""

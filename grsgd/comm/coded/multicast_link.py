@@ -1,4 +1,5 @@
-"""The connection of all ranks by IP multicast: one group of all ranks, a secret, and a rate that the network carries.
+"""The connection of all ranks by IP multicast: one multicast group of all ranks, a shared secret, and the rate that the
+network carries.
 
 All ranks of a run join one group, whatever receivers a packet has. With one group per set of receivers, a rank would
 have to join up to C(n-1, r) groups. For r = 3 and 8 ranks that is more than Linux allows per socket
@@ -25,23 +26,23 @@ from grsgd.comm.communicator import Communicator
 from grsgd.comm.shared_memory import TELLING_BYTES, host, text_array, text_of, uncounted
 
 ROOM_BYTES = 64 * 2**20
-"""Number of bytes of room for datagrams that is requested at each socket; the kernel takes memory only for datagrams
-that wait there."""
+"""Number of bytes of unread datagrams that the kernel is asked to keep at each socket. The kernel uses memory only for
+datagrams that are unread."""
 TRIAL_ROUND = 2**32 - 1
 """The number of the exchange in the names of a trial's datagrams."""
 TRIAL_DATAGRAMS, TRIAL_SECONDS = 256, 0.1
-"""Number of datagrams that a rank sends in a trial, and the largest time in seconds that it takes."""
+"""Number of datagrams that a rank sends in a trial, and the number of seconds after which it sends no more."""
 READING_SHARE = 0.5
 """Share of a rank's time in which it may read and check datagrams; the rest is for sending."""
 WINDOW = 16
 """Number of datagrams over which the time between two datagrams is averaged."""
 QUIET_SECONDS = 0.05
-"""Seconds without a datagram after which no datagram of a trial is under way any more."""
+"""After this number of seconds without a datagram, no datagram of a trial is under way any more."""
 FLOOD_SECONDS = 1.0
 """A trial ends when none of its datagrams has come for this number of seconds, even if other datagrams keep
 arriving."""
 READS_AT_ONCE = 128
-"""Number of datagrams that a rank reads before it does anything else: strangers may send without end."""
+"""Largest number of datagrams that a rank reads in a row, because strangers may send datagrams without end."""
 
 
 class Settings(NamedTuple):
@@ -70,7 +71,7 @@ class Link(NamedTuple):
 
     ``addresses``: address of each rank.
     ``part``: bytes of a packet per datagram.
-    ``room``: least number of bytes of datagrams for which every rank has room.
+    ``room``: number of bytes of unread datagrams that the kernel keeps at each socket of every rank.
     """
 
     sockets: Sockets
@@ -159,7 +160,8 @@ def json_of(what: dict, most: int) -> str:
 
 
 class DatagramTrain:
-    """A pollable that is true when the datagrams of one rank in a trial have left or have arrived."""
+    """A pollable for the datagrams that one rank sends in a trial. It is true when these datagrams have left or have
+    arrived."""
 
     def __init__(self, link: Link, sender: int, clock: Callable[[], float]):
         self.link, self.sender, self.clock, self.began = link, sender, clock, clock()
@@ -186,8 +188,8 @@ class Leaving(DatagramTrain):
 
 
 class Coming(DatagramTrain):
-    """The datagrams that this rank receives in a trial. ``all_sent``: a pollable, true when the sender's last one has
-    left."""
+    """The datagrams that this rank receives in a trial. ``all_sent``: a pollable that is true when the sender's last
+    datagram has left."""
 
     verb = "datagrams from"
 
@@ -233,7 +235,7 @@ class Coming(DatagramTrain):
     def rate(self) -> float:
         """Return the rate in bytes per second at which datagrams arrived, headers included; 0 if none arrived.
 
-        If this rank reads more slowly, return the rate at which it can read.
+        If this rank reads more slowly than datagrams arrive, return the rate at which this rank can read.
         """
         if len(self.stamps) < 2:
             return 0.0
@@ -255,8 +257,8 @@ def try_out(comm: Communicator, link: Link, clock: Callable[[], float]):
     """Schedule, called on all ranks at once, that returns the rate in bytes per second that the network carries from
     one rank at a time.
 
-    One rank after the other sends to all others as fast as its interface allows. The slowest rate counts, of any link
-    or any reading rank. Raises NoMulticast, on all ranks, if no datagram arrives on some link.
+    One rank after the other sends to all other ranks as fast as its interface allows. The result is the slowest rate
+    over all pairs of a sender and a receiver. Raises NoMulticast, on all ranks, if no datagram arrives on some link.
     """
     quiet = uncounted(comm)
     rates = [np.full(comm.size, np.inf) for _ in range(comm.size)]

@@ -1,16 +1,19 @@
-"""The rate at which datagrams leave a rank: a network with multicast slows no sender down, so the sender limits
-itself."""
+"""The limit of the rate at which datagrams leave a rank, because a network does not slow down a sender of
+multicasts."""
 
 from collections.abc import Callable
 
 MOST_SECONDS = 0.01
-"""Seconds of its rate that a rank may send at once, to catch up after a while in which it could not send."""
+"""Largest number of bytes that a rank may send at once, in seconds at the rank's rate. So a rank can catch up after a
+while in which it could not send."""
 MOST_DATAGRAMS = 2
-"""Number of datagrams that a rank may always send at once; a slow rate would otherwise never let one leave."""
+"""Number of datagrams that a rank may send at once, however slow its rate is. Otherwise a slow rate would never let a
+datagram leave."""
 
 
 class Pace:
-    """A bucket of bytes that fills with ``rate`` bytes per second; ``largest``: bytes of the largest datagram."""
+    """A token bucket of bytes, which fills with ``rate`` bytes per second. ``largest``: number of bytes of the largest
+    datagram."""
 
     def __init__(self, rate: float, largest: int, clock: Callable[[], float]):
         self.rate, self.clock = rate, clock

@@ -1,5 +1,5 @@
-"""Packets of an exchange by IP multicast that are under way, with the parts left to send and the parts still
-lacking."""
+"""Packets of an exchange by IP multicast that are under way, sent or received in parts. Each datagram carries one
+part."""
 
 import numpy as np
 
@@ -11,12 +11,13 @@ from grsgd.comm.coded.repairs import LackingParts
 from grsgd.text import ranks_in_words
 
 PATIENCE_SECONDS = 0.005
-"""Seconds without a datagram of a completely sent packet after which its missing parts are requested."""
+"""A receiver requests the missing parts of a completely sent packet after this number of seconds without a datagram of
+the packet."""
 FLOOD_SECONDS = 0.25
 """Seconds without a datagram of a completely sent packet after which missing parts are requested although datagrams
 wait.
 
-All waiting datagrams may come from strangers.
+The reason is that all waiting datagrams may come from strangers.
 """
 
 
@@ -30,7 +31,7 @@ class Outgoing:
         self.next = 0
         """Number of the part that leaves next."""
         self.unanswered = set(packet.receivers)
-        """Receivers that have not yet told which parts they lack."""
+        """Receivers that have not yet told this rank which parts they lack."""
         self.repairs: list[tuple] = []
         """Messages under way to ranks that lack parts, with their arrays."""
         link = transport.link
@@ -50,7 +51,8 @@ class Outgoing:
         return True
 
     def repair(self, rank: int, bits: bytes):
-        """Send rank ``rank`` the parts that it lacks; ``bits`` has one bit per part."""
+        """Send rank ``rank`` the parts that it lacks; ``bits`` has one bit per part, which is 1 if the part is
+        lacking."""
         self.unanswered.discard(rank)
         lacking = unmasked(bits[: self.parts.mask_bytes], len(self.parts.is_here))
         if lacking:
@@ -79,7 +81,8 @@ class Outgoing:
 class Incoming:
     """A packet for this rank that ``transport``, an `IpMulticast`, receives.
 
-    The pollable is true when the packet is complete, and the sender knows that or the parts that this rank lacked.
+    This object is a pollable. It is true when the packet is complete, and the sender was told so, or was told which
+    parts this rank lacked.
     """
 
     def __init__(self, transport, packet: Packet, content: np.ndarray):
@@ -88,22 +91,23 @@ class Incoming:
         self.all_sent = False
         """Whether the sender has said that all datagrams have left."""
         self.has_answered = False
-        """Whether the sender was told which parts are lacking, if any."""
+        """Whether the sender was told which parts are lacking, or that none are."""
         self.rest: LackingParts | None = None
-        """The missing parts; None until they are requested."""
+        """The missing parts that are requested; None until they are requested."""
         self.heard = transport.clock()
-        """Time when the packet's last datagram arrived, or the news that all have left; initially, when the receive was
-        posted."""
+        """Time when the packet's last datagram arrived, or the news that all datagrams have left. Initially the time
+        when the receive was posted."""
 
     def move(self, read_all: bool):
         """Request the missing parts of the packet as soon as it is known which parts are missing. ``read_all``: whether
         all datagrams that have arrived were read."""
         if not self.parts.lacking:
-            # A packet without content is complete before the sender has begun; so wait for the news that it has left.
+            # A packet without content is complete before its sender has begun, so this rank waits for the news that all
+            # has left.
             if not self.has_answered and (self.parts.content or self.all_sent):
                 self.has_answered = True
-                # No bits for the parts: a long message might stay under way until this rank waits again, and it
-                # computes meanwhile.
+                # The answer has no bits for parts, so it is short. A long message might stay under way until this rank
+                # waits again.
                 control, number = self.transport.control, self.packet.number
                 control.tell(self.packet.sender, ControlKind.LACKING, self.transport.round, number)
             return

@@ -1,4 +1,5 @@
-"""The final agreement of all ranks on the silent ranks that are left behind: all others must know the same ones.
+"""The agreement at the end of a run on the silent ranks that are left behind. All other ranks must leave the same ranks
+behind.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -18,13 +19,13 @@ class Parting:
     """One rank's part in the agreement on which ranks are left behind, after the rank's last step.
 
     Each rank's arbiter is the lowest rank that, to this rank's knowledge, has finished. An arbiter proposes to go on
-    without the unfinished ranks. The arbiter does so when all other ranks have finished or are lost, or ``patience``
-    seconds after the arbiter's last step. A rank agrees to one proposal at a time, and an arbiter agrees to its own. A
-    proposal becomes the decision when all remaining ranks have agreed. So no rank is in two decisions, and a rank that
-    comes back after the decision finds itself left behind.
+    without the unfinished ranks. It makes this proposal when all other ranks have finished or are lost, or ``patience``
+    seconds after its own last step. A rank agrees to one proposal at a time, and an arbiter agrees to its own proposal.
+    A proposal becomes the decision when all remaining ranks have agreed. So no rank is in two decisions, and a rank
+    that comes back after the decision finds itself left behind.
 
     There may be two arbiters, if a lower rank comes back after a higher rank has proposed to end without it. Some ranks
-    then hear of one proposal first, and some ranks of the other proposal, so neither proposal gets the agreement of all
+    then hear of the first proposal first, and other ranks of the second. So neither proposal gets the agreement of all
     ranks. So an undecided arbiter that hears of a lower finished rank withdraws its proposal, for good. Ranks that had
     agreed to it may agree again.
     """
@@ -34,11 +35,12 @@ class Parting:
         self.silent, self.patience = silent, patience
         self.rank, self.ranks = queues.comm.rank, set(range(queues.comm.size))
         self.proposed: frozenset[int] | None = None
-        """The ranks that this rank proposes to leave behind; None before the proposal and after its withdrawal."""
+        """The ranks that this rank proposes to leave behind; None before this rank's proposal and after the withdrawal
+        of the proposal."""
         self.agreed_to: int | None = None
         """The rank to whose proposal this rank has agreed."""
         self.alarm = None
-        """Handle of a wait in the background, which is true as soon as this rank no longer waits for silent ranks."""
+        """Handle of a background schedule that ends when this rank no longer waits for silent ranks."""
 
     def agree(self):
         """Schedule that returns the ranks that are left behind, possibly including this rank. Raises SilentRanks."""
@@ -47,7 +49,7 @@ class Parting:
             self.alarm = self.driver.start(self.watch_the_clock())
         self.tell(HeaderKind.FINISHED, self.ranks)
         while True:
-            # both are read before the look at other ranks' headers
+            # both are read before `decision` reads other ranks' headers, so no later change is missed
             heard, was_patient = self.streams.heard, not self.is_impatient()
             if (decision := self.decision()) is not None:
                 return decision
@@ -100,7 +102,7 @@ class Parting:
 
     @property
     def lost_already(self) -> set[int]:
-        """Return the ranks that no rank has to wait for."""
+        """Return the unfinished ranks that this rank need not wait for: they are left behind, dead or gone."""
         lost = self.queues.left_behind | self.streams.dead | self.streams.said[HeaderKind.GONE].keys()
         return lost - self.finished
 

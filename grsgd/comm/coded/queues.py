@@ -1,8 +1,8 @@
-"""Messages to ranks that may be silent. They are queued per receiver, and the next message is sent when the receiver
-has taken the one before.
+"""Messages to ranks that may be silent. The messages are queued per receiver. Each message is sent when the receiver
+has taken the message before it.
 
-Thanks to the queues no rank waits for a silent rank, and the MPI library holds few messages to the silent rank. Further
-messages wait in a queue, up to a limit.
+So no rank waits for a silent rank, and the MPI library holds few messages to a silent rank. The length of a queue has a
+limit.
 """
 
 import threading
@@ -50,8 +50,8 @@ class Queues:
         Communicator that carries the messages; headers have one tag, and contents have another tag.
 
     most
-        Largest number of contents that may wait for a receiver. With one more, the receiver is left behind, and its
-        waiting messages are dropped.
+        Largest number of contents that may wait for a receiver. If one more content waits, the receiver is left behind:
+        its waiting messages are dropped, and it gets no further message.
 
     make_buffer
         Function that makes a buffer for a content.

@@ -1,8 +1,8 @@
 """Repairs: a receiver of packets by IP multicast requests missing parts, and receives them in one message by MPI.
 
-The receiver asks the packet's sender. If the sender is slow, the receiver asks other holders of the block that the
-packet carries, one after the other, and takes the first answer. Every rank that is asked answers once. If the exchange
-is over at that rank, its block may be of another step, so its answer is empty.
+The receiver asks the packet's sender. If the sender is slow, the receiver asks other ranks that hold the same block,
+one after the other, and takes the first answer. Every rank that is asked answers once. If the exchange is over at that
+rank, its block may be of another step, so its answer is empty.
 """
 
 import struct
@@ -23,7 +23,8 @@ from grsgd.comm.communicator import Communicator
 ELEMENT_BYTES = 4
 """Number of bytes of an int32."""
 PIECE = struct.Struct("!HIQQQ")
-"""Fields of a request for parts of a third rank's packet, before a bit per part.
+"""Format of the fields at the beginning of a request for parts of a third rank's packet. After these fields the request
+has one bit per part.
 
 The fields are: sender of the packet, number of the block, begin and end in the block, number of elements of the packet.
 """
@@ -39,13 +40,13 @@ class Repairs:
     control
         Control messages, which carry requests.
     link
-        Link whose seal makes the heads of answers, like the heads of datagrams.
+        Link, whose seal makes the heads of answers, as for datagrams.
     pace
-        Pace whose rate answers share.
+        Pace of this rank's datagrams, whose rate also limits answers.
     blocks
-        Blocks of this rank; None if no other ranks can be asked.
+        Blocks of this rank; None if only the sender of a packet can be asked for its parts.
     largest
-        Bytes of the largest packet.
+        Number of bytes of the largest packet.
     """
 
     def __init__(
@@ -60,16 +61,17 @@ class Repairs:
         step."""
         self.slow = SlowRanks()
         self.expected: list[tuple] = []
-        """Answers under way, of this exchange and earlier ones: messages with their arrays."""
+        """Answers under way, of this exchange and of earlier exchanges: pairs of a message and its array."""
         self.rejected = 0
         """Number of answers with a wrong digest."""
 
     def other_holders(self, packet: Packet) -> list[int]:
-        """Return the ranks, except its sender, that can send this rank the piece that a packet brings."""
+        """Return the ranks, except the sender of ``packet``, that can send this rank the piece that ``packet``
+        brings."""
         return self.blocks.other_holders(packet) if self.blocks is not None else []
 
     def ask(self, rank: int, packet: Packet, parts: Parts):
-        """Ask the sender of a packet, or another holder of the block, for the missing parts."""
+        """Ask ``rank``, which is the sender of ``packet`` or another holder of the block, for the missing parts."""
         array = np.zeros(self._answer_bytes, np.uint8)
         self.expected.append((self.comm.Irecv(array, rank, tags.CODED_REPAIRS), array))
         if rank == packet.sender:
@@ -80,7 +82,8 @@ class Repairs:
             self.control.tell(rank, ControlKind.OTHERS_LACKING, self.round, packet.number, piece + parts.lacking_mask)
 
     def answer_with_block(self, asked: Told):
-        """Answer with a piece of a block of this rank; the answer is empty if the block may be of another step."""
+        """Answer the request ``asked`` with a piece of a block of this rank. The answer is empty if the block may be of
+        another step."""
         sender, block, begin, end, size = PIECE.unpack_from(asked.rest)
         content = np.zeros(size, np.int32)
         parts = Parts(memoryview(content.view(np.uint8)), self.link.part)
@@ -118,8 +121,8 @@ class Repairs:
 class LackingParts:
     """The missing parts of one packet, for which ranks are asked one after the other.
 
-    ``has_left(rank)``: whether a rank has left the exchange and no longer answers. ``is_silent``: whether the sender
-    has not sent all datagrams and is no longer waited for.
+    ``has_left(rank)``: whether a rank has left the exchange and no longer answers. ``is_silent``: whether this rank no
+    longer waits for a sender that has not sent all datagrams.
     """
 
     def __init__(
@@ -158,8 +161,8 @@ class LackingParts:
         return rank
 
     def take(self, rank: int, message: memoryview):
-        """Copy the missing parts that a rank has sent: parts of the packet itself, or parts of the piece of a block
-        from which the packet was made."""
+        """Copy the missing parts from the answer of ``rank``. The sender of the packet sends parts of the packet.
+        Another rank sends parts of the piece that the packet brings."""
         count, width = len(self.parts.is_here), self.parts.mask_bytes
         parts = unmasked(message[HEAD_BYTES : HEAD_BYTES + width], count)
         nbytes = width + self.parts.bytes_of(parts)

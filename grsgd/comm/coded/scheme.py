@@ -23,7 +23,8 @@ MAX_PACKETS_IN_FLIGHT = 64
 MAX_BYTES_IN_FLIGHT = 256 * 2**20
 """Approximate largest number of bytes of the packets under way.
 
-At least one packet per rank is under way; otherwise the ranks' links would be idle in turn.
+With large packets the limit is one packet per rank. With fewer packets under way, the links of some ranks would be
+idle.
 """
 
 
@@ -33,13 +34,13 @@ class Scheme:
     Parameters
     ----------
     transport
-        The object that carries packets.
+        Transport that carries packets between ranks.
     n, r, rank
         The number of ranks, the redundancy, and this rank.
     length
         Number of elements of a block.
     fixed_point
-        The fixed-point format; its range limits the sums of gradients that ranks send on.
+        Fixed-point format of gradients. Its range limits the sums of gradients that ranks send.
     empty
         Function that makes an array, ``empty(size, dtype)``; it decides whether the CPU or a GPU computes.
     """
@@ -57,7 +58,8 @@ class Scheme:
         self.transport, self.n, self.r, self.rank, self.length = transport, n, r, rank, length
         self.fixed_point, self.empty = fixed_point, empty
         self.overflow = OutOfRange(0, 0, 0.0, fixed_point.limit)
-        """Sums outside the range; the result is wrong in their places."""
+        """Number and size of sums outside the range of the format. The result is wrong at the elements with such
+        sums."""
         self.assign_blocks()
         self.block_buffers = empty(len(self.blocks) * length, "int32")
         self.total = empty(length, "int64")
@@ -76,8 +78,8 @@ class Scheme:
         self._spare = [empty(largest, "int32") for _ in range(window)]
 
     def prepare(self):
-        """Compile the fast code, which takes seconds; call this before `open`, in which the other ranks would wait for
-        it."""
+        """Compile the kernels, which takes seconds. Call this method before `open`, where the other ranks would wait
+        for a rank that compiles."""
         kernels(self.total).prepare()
 
     def open(self):
@@ -108,7 +110,7 @@ class Scheme:
 
     @staticmethod
     def clock() -> float:
-        """Return the time in seconds; by default it stands still, so that no time is counted."""
+        """Return the time in seconds. By default the time stands still, so that no coding time is counted."""
         return 0.0
 
     def assign_blocks(self):
@@ -137,7 +139,7 @@ class Scheme:
         return 0, self.length
 
     def source(self, packet: Packet):
-        """Return the vector from which a packet of this rank is cut: int32 of shape [length]."""
+        """Return the vector of which a packet of this rank is a part: int32 of shape [length]."""
         return self.block_buffer(self.blocks.index(packet.blocks[0]))
 
     def size(self, packet: Packet) -> int:
@@ -156,7 +158,8 @@ class Scheme:
         accumulate(self.total[begin:end], content)
 
     def other_holders(self, packet: Packet) -> list[int]:
-        """Return the ranks, except its sender, that hold the block of which a packet brings this rank a piece."""
+        """Return the ranks, except the sender of ``packet``, that hold the block of which ``packet`` brings this rank a
+        piece."""
         return []
 
     def brings(self, packet: Packet) -> tuple[int, int, int]:
@@ -187,8 +190,8 @@ class Scheme:
         """Schedule that sends and receives packets in an order that is the same on all ranks, several packets at a
         time.
 
-        The first packet that has not arrived everywhere is always under way at all its members, so no rank waits for
-        ever.
+        The first packet in this order that has not arrived everywhere is always under way on its sender and its
+        receivers, so no rank waits for ever.
         """
         self.transport.next_round()
         under_way = deque()
@@ -220,5 +223,6 @@ class Scheme:
         self.coding_seconds += self.clock() - began
 
     def wrap(self, total, out):
-        """Write a sum, int64, as int32 into ``out``, to be sent on; note values outside the range in `overflow`."""
+        """Write the sum ``total``, int64, as int32 into ``out``, from which it is sent. Record values outside the range
+        in `overflow`."""
         self.overflow = self.overflow.merged_with(self.fixed_point.wrap(total, out))

@@ -17,8 +17,8 @@ SO_RCVBUFFORCE = 33
 SO_TIMESTAMPNS = 35
 LOOPBACK = "127.0.0.1"
 MAX_MTU = 9000
-"""Number of bytes of the longest datagrams, headers of IP included: jumbo frames. A host's loopback interface would
-take more."""
+"""Number of bytes of the longest datagrams, headers of IP included: the size of jumbo frames. The loopback interface of
+a host would allow longer datagrams."""
 LARGEST = 65536
 
 
@@ -41,20 +41,20 @@ class Interface(NamedTuple):
 
 
 class Sockets:
-    """Two sockets: one receives datagrams to a multicast group; the other one sends, and receives datagrams to this
-    rank alone.
+    """Two sockets: the first receives datagrams to a multicast group; the second sends datagrams, and receives
+    datagrams to this rank alone.
 
     Raises OSError.
 
     Parameters
     ----------
     interface
-        Interface through which datagrams leave and arrive.
+        Interface for all datagrams.
     group, port
         Address of the group, and port of all its members.
     room
-        Bytes of datagrams that the kernel should keep until this rank reads them. The attribute `room` is the number
-        that it keeps.
+        Number of bytes of unread datagrams that the kernel should keep. The attribute `room` is the number of bytes
+        that the kernel grants.
     """
 
     def __init__(self, interface: Interface, group: str, port: int, room: int):
@@ -81,8 +81,8 @@ class Sockets:
             raise
 
     def make_room(self, nbytes: int):
-        """Ask for room for ``nbytes`` bytes of datagrams at each socket; `room` is then the number of bytes that
-        fit."""
+        """Ask the kernel to keep up to ``nbytes`` bytes of unread datagrams at each socket. Set `room` to the number of
+        bytes that the kernel grants."""
         self.room = min(room_of(each, nbytes) for each in (self.own, self.common))
 
     @property
@@ -102,7 +102,7 @@ class Sockets:
 
     def receive(self, buffer: memoryview) -> memoryview | None:
         """Return the beginning of ``buffer`` with the next datagram in it; None if no datagram has arrived."""
-        for _ in range(2):  # sockets take turns, so strangers' datagrams at one socket do not delay the other
+        for _ in range(2):  # sockets take turns: a flood at one socket must not delay the other
             self._turn = 1 - self._turn
             with suppress(BlockingIOError):
                 return buffer[: (self.own, self.common)[self._turn].recv_into(buffer)]
@@ -112,7 +112,7 @@ class Sockets:
         """Return the next datagram of the group, and the time in seconds when it arrived at this host; None if none has
         arrived.
 
-        The time is by the host's clock; the time of reading would say little.
+        The time is the kernel's time of arrival, because a busy rank may read a datagram much later.
         """
         with suppress(BlockingIOError):
             nbytes, more, *_ = self.common.recvmsg_into([buffer], 256)
@@ -127,7 +127,8 @@ class Sockets:
 
 
 def room_of(one: socket.socket, nbytes: int) -> int:
-    """Ask for room for ``nbytes`` bytes of datagrams at a socket; return the number of bytes that fit.
+    """Ask the kernel to keep up to ``nbytes`` bytes of unread datagrams at a socket; return the number of bytes that
+    the kernel grants.
 
     Linux doubles the requested number, because datagrams take up to twice as much memory as their bytes.
     """
@@ -140,8 +141,8 @@ def room_of(one: socket.socket, nbytes: int) -> int:
 def find_interface(wanted: str | None, others: list[str], group: tuple[str, int]) -> Interface:
     """Return the interface that ``wanted`` names: a name, an address, or a network such as 10.0.0.0/24.
 
-    If ``wanted`` is None, return the interface towards the first of the hosts ``others`` whose name is known here.
-    Without others, return the host's own interface. Raises NoMulticast.
+    If ``wanted`` is None, return the interface towards the first of the hosts ``others`` whose name is known here. If
+    ``others`` is empty, return the loopback interface. Raises NoMulticast.
     """
     there = interfaces()
     if wanted is not None:

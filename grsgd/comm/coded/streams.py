@@ -1,4 +1,5 @@
-"""Messages of each step from other ranks, some of which may be silent; received in the background, in order.
+"""Messages from other ranks, one per step and rank, which are received in the background. Some of the ranks may be
+silent.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -15,11 +16,12 @@ from grsgd.comm.communicator import Communicator, LostRank
 from grsgd.comm.pollables import Until
 
 AHEAD = 1
-"""Number of steps after the step under way whose messages are received; later messages stay with their senders."""
+"""Number of steps after the step under way whose messages this rank receives. Messages of later steps wait on their
+senders."""
 
 
 class HeaderKind(IntEnum):
-    """The meaning of a header."""
+    """Meaning of a header, the message before a content or a message by itself."""
 
     STEP = 0
     """The header is followed by the sender's message of a step."""
@@ -38,14 +40,14 @@ class HeaderKind(IntEnum):
     LAST = 7
     """The sender sends nothing after this header."""
     WITHDRAWN = 8
-    """The sender withdraws its proposal and makes no other one, because a lower rank has finished."""
+    """The sender withdraws its proposal and makes no other proposal, because a lower rank has finished."""
 
 
 FIXED = 4
 """Number of elements of a header before its values.
 
-These elements are: kind, step, whether the content was made from other ranks' messages, and the sender's last step with
-a message.
+These elements are: the kind of the header; the step; whether the content was made from other ranks' messages; the last
+step of which the sender has sent a message.
 """
 
 
@@ -67,8 +69,8 @@ class Streams:
     values
         Number of values for which headers have room.
     row
-        ``row(source, step)`` returns the memory for the content of a rank's message of a step. The memory is in use
-        until the step is over. Step + `AHEAD` + 1 uses the same memory.
+        ``row(source, step)`` returns the memory for the content of the message of rank ``source`` in ``step``. The
+        memory is in use until the step is over, and step + `AHEAD` + 1 uses it again.
     announced_step
         ``announced_step(source, step, numbers)`` is called with the header of each message of a step.
     """
@@ -85,7 +87,7 @@ class Streams:
         self.step = 0
         """The step under way."""
         self.newest = {rank: -1 for rank in range(comm.size) if rank != comm.rank}
-        """Per other rank, the last step of which it has a message, as far as this rank knows."""
+        """Per other rank, the last step of which that rank has a message, as far as this rank knows."""
         self.said: dict[HeaderKind, dict[int, np.ndarray]] = defaultdict(dict)
         """The values in headers of other kinds than STEP, by kind and rank."""
         self.heard = 0

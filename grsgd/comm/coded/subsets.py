@@ -1,4 +1,5 @@
-"""Schemes in which every r ranks hold one block of their own: coded as in CSSGD, and the same placement uncoded.
+"""Schemes in which every subset of r ranks holds one block: coded as in CSSGD, and the same placement of blocks without
+coding.
 
 Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD).
 """
@@ -78,8 +79,8 @@ class Coded(Scheme):
 
 
 class Uncoded(Scheme):
-    """The placement of `Coded` without coding: each of a block's r holders sends its slice to all ranks that lack the
-    block."""
+    """The placement of `Coded` without coding: each of the r ranks that hold a block sends one slice of it to all ranks
+    that lack the block."""
 
     def assign_blocks(self):
         placement = subset_placement(self.n, self.r)

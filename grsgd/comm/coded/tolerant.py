@@ -1,4 +1,4 @@
-"""The sum of all blocks in steps that end without silent ranks; `coding.tolerant` has the code.
+"""The sum of all blocks in steps that end without waiting for silent ranks. `coding.tolerant` has the code.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -24,11 +24,12 @@ from grsgd.comm.pollables import Delay, Until
 from grsgd.text import ranks_in_words
 
 LAG_BYTES = 256 * 2**20
-"""Number of bytes of messages that a rank keeps by default for ranks that are behind; at least `LEAST_LAG` steps, at
-most `MOST_LAG`."""
+"""Number of bytes of messages that a rank keeps by default for another rank that is behind. The messages are of at
+least `LEAST_LAG` and at most `MOST_LAG` steps."""
 LEAST_LAG, MOST_LAG = 8, 1000
 NEWS = 1 / 16
-"""Wait of a rank that catches up for news from other ranks, as a share of the time that its blocks take."""
+"""Time for which a rank that catches up waits for news from other ranks, as a share of the time that its blocks
+take."""
 
 
 class TolerantSum(Scheme):
@@ -49,8 +50,8 @@ class TolerantSum(Scheme):
     patience
         Seconds that `close` waits for silent ranks.
     n, r, rank, length, fixed_point, empty
-        Parameters of every `Scheme`. ``fixed_point`` must leave room for the sum of n blocks
-        (`coding.prime_field.HALF`).
+        Parameters of every `Scheme`. The sum of n numbers in the format ``fixed_point`` must be at most
+        `coding.prime_field.HALF`.
     """
 
     sends_sums = True
@@ -83,8 +84,8 @@ class TolerantSum(Scheme):
         farewell = header(values, HeaderKind.LEFT_BEHIND)
         self.queues = Queues(comm, self.lag, partial(empty, self.message_length, "int32"), farewell)
         self.own_seconds = self._began = 0.0
-        """Seconds that this rank last took from the beginning of a step to its own message; and the time of that
-        beginning."""
+        """`own_seconds`: seconds that this rank last took from the beginning of a step to its own message. `_began`:
+        the time at which the step under way began."""
         self.used = np.zeros(n, np.int64)
         """Per rank, the number of steps of this rank whose sum was decoded with that rank's message."""
         self.made = 0
@@ -129,12 +130,12 @@ class TolerantSum(Scheme):
         return self.streams.count() >= self.code.needed
 
     def look(self):
-        """Schedule, called at the beginning of a step, that waits for the messages of the step if enough other ranks
-        have them.
+        """Schedule, called at the beginning of a step, that waits for the other ranks' messages of the step, if enough
+        other ranks have such a message.
 
         The wait is at most as long as this rank's blocks take, because some of the other ranks may have fallen silent.
         """
-        if self.needs_no_blocks:  # true since the last step: this rank catches up, and news of others may come soon
+        if self.needs_no_blocks:  # true since the last step, in which this rank was late
             yield from self._wait(lambda: self.is_over or self._is_announced, NEWS * self.own_seconds)
         if self._is_announced:
             yield from self._wait(lambda: self.is_over, self.own_seconds)
@@ -196,7 +197,7 @@ class TolerantSum(Scheme):
             self.queues.send(header(self.streams.values, HeaderKind.STEP, step, is_made=True), buffer, receivers)
 
     def _in_need(self, step: int) -> list[int]:
-        """Return the ranks that may not have ended a step: they have announced no message of a later step."""
+        """Return the ranks that may not have ended ``step``, because they have announced no message of a later step."""
         return [rank for rank in self.queues.others if self.streams.newest[rank] <= step]
 
     def _decode(self, step: int, senders: tuple[int, ...]):
@@ -211,9 +212,9 @@ class TolerantSum(Scheme):
         kernels(self.rows).combine(self.rows, places, np.full(len(senders), out.size), factors, out)
 
     def _compare(self, source: int, step: int, numbers: np.ndarray):
-        """Compare the fingerprints of a rank's blocks with fingerprints from other ranks; raise UnequalBlocks if one
-        differs."""
-        if not numbers[2]:  # else a late sender made its message from other ranks' messages, not from blocks
+        """Compare the fingerprints of a rank's blocks with the fingerprints from other ranks; raise UnequalBlocks if a
+        block has two fingerprints."""
+        if not numbers[2]:  # if set, the sender was late: its message comes from other ranks' messages, not from blocks
             prints = numbers[FIXED : FIXED + self.r].tolist()
             self.fingerprints.compare(step, source, dict(zip(self.code.placement.blocks(source), prints, strict=True)))
 

@@ -1,4 +1,4 @@
-"""Schemes in which each block is held by one rank: every block is sent by itself, or each rank sends one sum.
+"""Schemes in which each block is held by one rank, and each rank sends its blocks one by one, or their sum.
 
 Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), for `PerBlock`.
 """

@@ -1,4 +1,4 @@
-"""Compression of sent vectors: a vector of d values becomes a payload of fewer bytes, and back.
+"""Compression of sent vectors: a vector of d values is encoded as a payload of fewer bytes, which receivers decode.
 
 | name     | payload of d values                          | source                                             |
 |----------|----------------------------------------------|----------------------------------------------------|
@@ -54,12 +54,12 @@ class CompressionOptions(BaseModel):
 
     @property
     def compresses(self) -> bool:
-        """Return whether the options ask for a compression that loses something."""
+        """Return whether the options ask for a compression that changes values."""
         return self.compression not in (None, "none")
 
 
 class RoundingOptions(BaseModel):
-    """Options of algorithms that send models, of which no value can be left out."""
+    """Options of algorithms that send whole models. Their values can be rounded, but no value can be left out."""
 
     compression: Literal["none", "int8", "int4"] | None = Field(
         None, description="compression of sent models: rounded values"
@@ -85,7 +85,7 @@ class Compressor:
     """
 
     nbytes: int
-    """Bytes of a payload; nothing else is sent."""
+    """Number of bytes of a payload, which is all that is sent."""
 
     def __init__(self, size: int, dtype: torch.dtype, device: torch.device):
         self.size, self.dtype, self.device = size, dtype, device
@@ -104,7 +104,7 @@ class Compressor:
 
 
 class Whole(Compressor):
-    """All values, unchanged."""
+    """Compressor that sends all values, unchanged."""
 
     def __init__(self, size, dtype, device):
         super().__init__(size, dtype, device)
@@ -118,7 +118,7 @@ class Whole(Compressor):
 
 
 class TopK(Compressor):
-    """The k values of the largest magnitude; no value is lost if k = d."""
+    """Compressor that sends the k values of the largest magnitude. If k = d it loses no value."""
 
     def __init__(self, size, dtype, device, ratio: float):
         super().__init__(size, dtype, device)
@@ -149,7 +149,7 @@ class TopK(Compressor):
 
 
 class RandomK(Compressor):
-    """The values at k random places, which sender and receiver draw alike.
+    """Compressor that sends the values at k random places. Sender and receiver draw the same places.
 
     One place lies in each of k equal parts of the vector. The edges of the parts are shifted at random, so all places
     are equally likely.
@@ -180,7 +180,8 @@ class RandomK(Compressor):
 
 
 class InBlocks(Compressor):
-    """Codes of a few bits, one per value; the decoded value is the code times the scale of the value's block."""
+    """Compressor that sends a code of a few bits per value. The decoded value is a whole number, given by the code,
+    times the scale of the value's block."""
 
     bits: int
 
@@ -220,7 +221,8 @@ class InBlocks(Compressor):
 
 
 class Rounded(InBlocks):
-    """Multiples -L to L of a block's scale, rounded up or down at random so that their mean is x."""
+    """Compressor that rounds values to multiples, from -L to L, of the scale of their block. Values are rounded up or
+    down at random, such that the expected value is x."""
 
     def encode(self, x, payload, key):
         seed = int(generator(Purpose.COMPRESSION, *key).integers(2**32))
@@ -230,7 +232,7 @@ class Rounded(InBlocks):
             return
         rows, L = self.rows(x), 2 ** (self.bits - 1) - 1
         largest = rows.abs().amax(1).to(torch.float32)
-        scales = largest / torch.full_like(largest, L)  # on a GPU, torch multiplies by 1 / L if it is a number
+        scales = largest / torch.full_like(largest, L)  # with a number L, torch on a GPU would multiply by 1 / L
         self.scales(payload).copy_(scales)
         # If a scale is NaN, infinite or 0, the codes do not matter: decoded values are not finite, or are 0.
         inverses = torch.where(scales > 0, scales, 1).to(torch.float64).reciprocal().to(x.dtype)
@@ -258,7 +260,8 @@ class Int4(Rounded):
 
 
 class Sign(InBlocks):
-    """The sign of every value, times the mean magnitude of its block."""
+    """Compressor that sends the sign of every value. The decoded value is the sign times the mean magnitude of the
+    value's block."""
 
     bits = 1
 
@@ -317,7 +320,8 @@ def loops(x: torch.Tensor):
 
 
 def uniform(size: int, device: torch.device, seed: int) -> torch.Tensor:
-    """Return random numbers from 0 to 1: float32 of shape [size], equal to the numbers of `loops.uniform`."""
+    """Return random numbers from 0 to 1: float32 of shape [size]. These numbers equal the numbers of
+    `loops.uniform`."""
     h = torch.arange(size, dtype=torch.int32, device=device).bitwise_xor_(signed(seed))
     h.bitwise_xor_(shifted(h, 16)).mul_(0x7FEB352D)
     h.bitwise_xor_(shifted(h, 15)).mul_(signed(0x846CA68B))
@@ -337,19 +341,19 @@ def shifted(h: torch.Tensor, by: int) -> torch.Tensor:
 
 def is_finite(x: torch.Tensor) -> bool:
     """Return whether all values of ``x`` are finite; also True for an empty tensor and on the meta device."""
-    # with a NaN both ends are NaN
+    # if x contains a NaN, its minimum and maximum are NaN
     return x.is_meta or not x.numel() or all(math.isfinite(end) for end in torch.aminmax(x))
 
 
 class ErrorFeedback:
-    """Compression of vectors, one after the other; the error of each vector is added to the next vector::
+    """Compression of successive vectors. The compression error of each vector is added to the next vector::
 
         p = x + e
         payload = encode(p)
         e = p - decode(payload)
 
-    So nothing is lost for ever, and biased compressors converge. Source: Seide, Fu, Droppo, Li, Yu 2014, 1-bit SGD. In
-    Karimireddy, Rebjock, Stich, Jaggi 2019, x includes the learning rate.
+    So each left-out value is sent later, and algorithms with biased compressors converge. Source: Seide, Fu, Droppo,
+    Li, Yu 2014, 1-bit SGD. In Karimireddy, Rebjock, Stich, Jaggi 2019, x includes the learning rate.
 
     If a vector is not finite, all its values are sent as NaN, and e stays unchanged.
 

@@ -11,14 +11,16 @@ compiled = njit(nogil=True, cache=True)
 BINS = 1 << 11
 
 
-# Integers have 32 bits throughout, where numba would take 64: so a vector register holds twice as many.
+# Integers have 32 bits everywhere, although numba would choose 64 bits: so a vector register holds twice as many
+# integers.
 u32, i32 = np.uint32, np.int32
 SCALE_OF_NOISE = np.float32(2.0**-24)
 
 
 @compiled
 def uniform(seed, i):
-    """Return the random number from 0 to 1 of place ``i``, whatever was drawn before (lowbias32, a hash of 32 bits)."""
+    """Return the random number from 0 to 1 of place ``i``. The number depends on ``seed`` and ``i`` only (lowbias32, a
+    hash of 32 bits)."""
     h = u32(i) ^ seed
     h = u32((h ^ (h >> u32(16))) * u32(0x7FEB352D))
     h = u32((h ^ (h >> u32(15))) * u32(0x846CA68B))
@@ -27,8 +29,8 @@ def uniform(seed, i):
 
 
 def round_blocks(x, block: int, bits: int, seed: int, scales, codes):
-    """Write the scale of each block, float32, and each value as a random rounding to a multiple of the scale, in
-    ``bits`` bits.
+    """Write the scale of each block (float32), and each value's code of ``bits`` bits: a multiple of the scale, to
+    which the value is rounded at random.
 
     ``bits`` is 8 or 4; ``block``, the number of values per block, is even.
     """
@@ -156,8 +158,8 @@ def expand_signs(codes, block, scales, out):
 def largest(x, k: int, values, indices):
     """Write the ``k`` values of the largest magnitude, and their indices, int32.
 
-    Magnitudes are sorted into bins by their upper bits. All values of the higher bins are among the k; only the lowest
-    of these bins has to be searched.
+    Magnitudes are sorted into bins by their upper bits. All values of the higher bins are among the k values. Only the
+    lowest bin with such values has to be searched.
     """
     words = x.view(np.int32 if x.itemsize == 4 else np.int64)
     magnitude, shift = np.iinfo(words.dtype).max, 8 * x.itemsize - 12

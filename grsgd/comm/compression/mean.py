@@ -15,14 +15,14 @@ torch = LazyModule("torch")
 
 
 class CompressedMean:
-    """Averaging of vectors of all n ranks, one vector per rank after the other, with error feedback::
+    """Averaging of one vector x per rank over all n ranks, again and again, with error feedback::
 
         payload, e = encode(x + e)
         x = sum over ranks of decode(payload) / n
 
     Each rank sends n-1 payloads, round a ring. The result is the same on all ranks, bit for bit.
 
-    ``seed``: random numbers depend on it; ``e``: memory for the error, initially zeros.
+    ``seed``: seed of random numbers. ``e``: memory for the error, initially zeros.
     """
 
     def __init__(self, comm: Communicator, compressor: Compressor, seed: int, e: torch.Tensor | None = None):
@@ -32,7 +32,7 @@ class CompressedMean:
 
     @property
     def e(self) -> torch.Tensor:
-        """Return the compression errors of this rank that later messages must still correct (error feedback)."""
+        """Return the compression error of this rank, which is added to the next vector (error feedback)."""
         return self.feedback.e
 
     def average(self, x: torch.Tensor, number: int):

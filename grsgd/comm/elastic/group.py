@@ -30,11 +30,11 @@ class Changed(Exception):
 
 
 class KnownProcesses(NamedTuple):
-    """A process's message to the others at a meeting.
+    """Message that a process sends to all other processes when the ranks meet after a death.
 
-    process, epoch: process and epoch of the sender. ranks: the rank of each process, shape [processes], -1 if it has
-    not joined. are_dead: 1 for each process that has died, shape [processes]. numbers: numbers about the sender, shape
-    [numbers].
+    ``process``, ``epoch``: process and epoch of the sender. ``ranks``: rank of each process, shape [processes]; -1 for
+    a process that has not joined. ``are_dead``: 1 for each process that has died, else 0, shape [processes].
+    ``numbers``: numbers about the sender's progress, shape [numbers].
     """
 
     process: int
@@ -74,13 +74,13 @@ class Group:
         self.processes: list[int] = list(range(self.size))
         """The processes that train together, in the order of their ranks."""
         self.epoch: int | None = self.size if self.membership.process < self.size else None
-        """Number of joins and deaths before this group formed, which tells the groups of a run apart.
+        """Number of joins and deaths of processes before this group formed. The epoch tells the groups of a run apart.
 
-        None on a process that has not met the others yet.
+        The epoch is None on a process that has not met the other processes yet.
         """
         self.is_meeting = False
         self._told: dict[int, tuple[int, np.ndarray]] = {}
-        """Per process, the epoch and the numbers that it has told last."""
+        """Epoch and numbers in the last message of each process."""
         self._sending: list = []
         self._backends: list[GroupBackend] = []
 
@@ -90,10 +90,10 @@ class Group:
         return self.epoch != self._known()
 
     def _known(self) -> int:
-        """Return the epoch that belongs to all changes that this process knows: the number of joins and deaths.
+        """Return the epoch after all changes that this process knows, which is the number of joins and deaths.
 
-        No process leaves twice, and no process forgets a change. So if one process knows all changes of another one,
-        and both know equally many, they know the same changes.
+        No process leaves twice, and no process forgets a change. So if one process knows all changes that another
+        process knows, and both know the same number of changes, they know the same changes.
         """
         return sum(1 + (process in self.membership.dead) for process in list(self.membership.joined))
 
@@ -126,12 +126,13 @@ class Group:
         return {process: self._told[process][1] for process in self.processes}
 
     def communicators(self) -> tuple[Communicator, Communicator]:
-        """Return communicators of the group alone; they replace the communicators of all ranks and have the same
-        counters."""
+        """Return communicators of the group alone. They replace the communicators of all ranks, and count traffic in
+        the same counters."""
         return self._communicator(self.comm), self._communicator(self.uncounted_comm)
 
     def close(self):
-        """Schedule that ends all messages of the group; from then on no message is written into an array."""
+        """Schedule that ends all messages of the group. After the schedule no message is written into an array any
+        more."""
         for backend in self._backends:
             yield from backend.close()
         self._backends.clear()
@@ -191,14 +192,14 @@ class GroupBackend:
         A backend of all processes.
 
     processes
-        The processes of the group, in the order of their numbers in it.
+        The processes of the group, in the order of their numbers in the group.
 
     first_tag
         The tag in ``whole`` of messages with tag 0 in the group.
     """
 
     survives_deaths = False
-    """False: after a death the other ranks break off their step."""
+    """The value is False, because after a death the other ranks break off their step."""
     shares_memory = False
     has_multicast = False
     hosts = None
@@ -241,7 +242,8 @@ class GroupBackend:
     def close(self):
         """Schedule that cancels all receives, also of messages that never arrive.
 
-        The buffers of sent messages that no rank will receive are kept, because the MPI library may still read them.
+        Buffers of sent messages that no rank will receive are kept, because the MPI library may still read these
+        buffers.
         """
         receiving = [request for request in self._receiving if not is_over(request)]
         for request in receiving:

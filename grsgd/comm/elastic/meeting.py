@@ -17,14 +17,15 @@ from grsgd.runs.ending import ASKED_TO_END
 
 GO_ON = ""
 ASKED = ASKED_TO_END
-"""The reason that a rank reports if another rank has asked to end the run and the reason is unknown here."""
+"""Reason that `Meeting.over` returns if another rank has asked to end the run, and this rank does not know that rank's
+reason."""
 
 
 class MeetingCall(NamedTuple):
     """A rank's message to the others that asks for a meeting.
 
-    number: number of the meeting. reason: the reason to end the run after the meeting, as text, cut off; empty if the
-    run goes on.
+    ``number``: number of the meeting. ``reason``: reason to end the run after the meeting, as text that is cut to fit;
+    empty if the run goes on.
     """
 
     number: Int64
@@ -36,10 +37,11 @@ class Meeting:
 
     Ranks that run freely meet before their next step. Ranks in lockstep meet before the first step that no rank has
     begun. To find this step, a rank that hears of a request tells all ranks its number of steps. The rank then takes at
-    most one more step until it knows the numbers of all ranks. So no rank has begun the step after the largest number.
-    All ranks can reach this step, because they need no message from a rank that waits before it.
+    most one more step until it knows the numbers of all ranks. So no rank has begun the step after the largest of these
+    numbers, and all ranks meet before that step. All ranks can get there, because they need no message from a rank that
+    already waits there.
 
-    ``comm``: a communicator on which no other messages have these tags.
+    ``comm``: a communicator on which no other messages have the tags of meetings (`grsgd.comm.tags`).
     """
 
     def __init__(self, comm: Communicator, driver, in_lockstep: bool):
@@ -52,16 +54,17 @@ class Meeting:
         None if no meeting is under way.
         """
         self.is_held = False
-        """Whether this rank has stopped taking steps, and ignores other meetings until this one is over."""
+        """Whether this rank has stopped taking steps for the meeting under way, and ignores other meetings until this
+        meeting is over."""
         self._asked: str | None = None
         self._taken = 0
         self._said: np.ndarray | None = None
-        """Number of steps per rank, and as the last element the number of ranks that want the run to end."""
+        """Number of steps that each rank has told; the last element is the number of ranks that want the run to end."""
         self._exchange = None
         self._sending = []
         self._told = self._heard_of = 0
-        """Numbers of requests: the requests that this rank has sent to all others, and the requests that it has
-        received."""
+        """`_told`: number of requests that this rank has sent to all other ranks. `_heard_of`: number of requests that
+        it has received."""
 
     def ask(self, reason: str = GO_ON):
         """Ask all ranks to meet, and to end the run after the meeting if ``reason`` is not empty; any thread may call
@@ -69,8 +72,8 @@ class Meeting:
         self._asked = self._asked or reason
 
     def watch(self, steps: int):
-        """Look for another rank's request to meet. Called before each step and while this rank waits. ``steps``: steps
-        of this rank so far."""
+        """Look for another rank's request to meet. This method is called before each step and while this rank waits.
+        ``steps``: number of steps of this rank so far."""
         if self.reason is not None or self.is_held:
             return
         reason, self._asked = self._asked, None
@@ -91,16 +94,15 @@ class Meeting:
         return self._exchange.Test() and step > self._said[:-1].max()
 
     def arranged(self):
-        """Schedule, called on a rank that others meet, that waits until the exchange of step numbers has ended, if it
-        is under way."""
+        """Schedule that waits until the exchange of step numbers has ended, if such an exchange is under way."""
         if self._exchange is not None:
             yield self._exchange
 
     def over(self, reasons: float | None = None) -> str:
-        """Note, on all ranks, that the meeting is over; return the reason to end the run, or GO_ON.
+        """Record that the meeting is over, on all ranks; return the reason to end the run, or GO_ON.
 
-        ``reasons``: number of ranks that know a reason; None in lockstep, where the ranks have exchanged it with their
-        steps.
+        ``reasons``: number of ranks that know a reason; None in lockstep, where the ranks have exchanged this number
+        with their numbers of steps.
         """
         known, reasons = self.reason, self._said[-1] if reasons is None else reasons
         self.reason, self._exchange, self.is_held = None, None, False
@@ -108,11 +110,12 @@ class Meeting:
         return (known or ASKED) if reasons else GO_ON
 
     def end(self):
-        """Schedule, called after the last step, that waits until all ranks are here, and no message of a meeting is
-        under way.
+        """Schedule, called after the last step, that waits until all ranks have called it, and no message of a meeting
+        is under way.
 
         Until then other ranks may ask to meet at a step that no rank takes any more. MPI libraries use the numbers of
-        freed communicators again. So a message that is left in a freed communicator could be received in a later one.
+        freed communicators again. So a message that is left in a freed communicator could be received in a later
+        communicator.
         """
         yield from halving_doubling_allreduce(self.comm, np.zeros(1), tags.MEETING_END)
         self.is_held = True

@@ -20,14 +20,15 @@ from grsgd.comm.communicator import Communicator, LostRank, receive_if_come
 from grsgd.comm.pollables import Until
 
 LOOK_SECONDS = 2e-3
-"""Seconds between two looks of a process of a real job for deaths and takeovers."""
+"""Number of seconds after which a process of a real job looks again for deaths and takeovers (a spare process takes a
+rank)."""
 
 
 class Death(NamedTuple):
     """The death of a rank's process, as one process has learnt of it.
 
-    ``noticed``: time by ``clock()`` in seconds. ``replaced``: time when another process took the rank; None if none
-    has.
+    ``noticed``: time by ``clock()`` in seconds. ``replaced``: time when another process took the rank; None if no other
+    process has taken it.
     """
 
     rank: int
@@ -61,12 +62,12 @@ class Membership:
     ):
         self.comm, self.size, self.clock, self.look_seconds = comm, ranks, clock, look_seconds
         self.holders: list[int | None] = list(range(ranks))
-        """The process of each rank; None if it has died and no other process has taken the rank."""
+        """The process of each rank; None if this process has died and no other process has taken the rank."""
         self.spares = set(range(ranks, comm.size))
         self.joined: dict[int, int] = {rank: rank for rank in range(ranks)}
-        """The rank of each process that has ever trained, as far as the processes have told."""
+        """The rank of each process that has ever trained, as far as this process has heard."""
         self.finished: set[int] = set()
-        """The processes that have ended their training, as far as they have told."""
+        """The processes that have ended their training, as far as this process has heard."""
         self.is_there = True
         """Whether this process, if it is a spare, may take a rank."""
         self.dead: set[int] = set()
@@ -75,7 +76,8 @@ class Membership:
         """Functions that are called with each rank whose process has changed or died."""
         self._sending: list = []
         self._noting = threading.RLock()
-        """Held while something is noted: the trainer may learn of a death while a background schedule looks."""
+        """Lock that is held while a change is recorded: the trainer may learn of a death at the moment when a
+        background schedule looks for deaths."""
         self._looked = -look_seconds
 
     @property
@@ -101,7 +103,7 @@ class Membership:
     @property
     def training(self) -> dict[int, int]:
         """Return the rank of each process that lives and has a model."""
-        joined = dict(self.joined)  # a copy is read, because another thread may add to the original
+        joined = dict(self.joined)  # the copy is read, because another thread may add to `self.joined` meanwhile
         return {process: rank for process, rank in joined.items() if process not in self.dead}
 
     def attend(self):
@@ -150,18 +152,19 @@ class Membership:
         return True
 
     def stand_by(self):
-        """Schedule, called on a spare, that waits until it has taken a rank or all others have ended, and returns
-        whether it has taken a rank."""
+        """Schedule, called on a spare, that waits until this process has taken a rank or all other processes have
+        ended. Returns whether this process has taken a rank."""
         yield Until(self.is_called, "a rank without a process")
         return self.rank is not None
 
     def is_called(self) -> bool:
-        """Return, on a spare, whether it has taken a rank, now or before, or whether all others have ended."""
+        """Return, on a spare, whether this process has taken a rank, now or before, or whether all other processes have
+        ended."""
         return self.rank is not None or self.is_over or self.take_over()
 
     @property
     def is_next(self) -> bool:
-        """Return, on a spare, whether it takes the next rank."""
+        """Return, on a spare, whether this process takes the next rank that loses its process."""
         return self.process == min(self.spares, default=None)
 
     def begin(self):
@@ -207,7 +210,7 @@ class Membership:
         if process in self.dead or (holder is not None and holder > process):
             return
         now = self.clock()
-        if holder is not None:  # the holder's death is not known here yet
+        if holder is not None:  # this process has not yet learnt of the holder's death
             self._forget(holder)
             self.deaths.append(Death(rank, holder, now))
         for number, death in enumerate(self.deaths):
@@ -222,8 +225,8 @@ class Membership:
 
 
 class Tolerant:
-    """A message that is also complete when the receiving process has died; ``content``: the sent array, kept with the
-    message."""
+    """A message that is also complete when the receiving process has died. ``content``: the sent array, which is kept
+    as long as the message."""
 
     def __init__(self, message, content=None):
         self.message, self.content, self.is_over = message, content, False
@@ -251,7 +254,8 @@ class Vacant:
 
 
 class WithMember:
-    """A message to or from the process that holds a rank; a failed message tells the membership of the death."""
+    """A message to or from the process that holds a rank. If the message fails, the death of this process is recorded
+    in the membership."""
 
     def __init__(self, membership: Membership, process: int, request: Request):
         self.membership, self.process, self.request = membership, process, request
@@ -290,7 +294,8 @@ class FromMembers:
 
 
 class MembersBackend:
-    """Messages between ranks, by the process that holds each rank: a `grsgd.comm.backend.Backend`.
+    """A `grsgd.comm.backend.Backend` for messages between ranks: each message is sent to the process that holds the
+    rank.
 
     A message to or from a rank whose process has died raises LostRank when it is tested. Later messages to the rank go
     to the process that holds the rank at the time of sending.

@@ -11,7 +11,7 @@ from grsgd.comm.gpu.transport import Chunk, Transfer
 class Direct(Staged):
     """The transport for an MPI library that can read and write GPU memory.
 
-    Reductions are `Staged`, because Open MPI has no non-blocking reductions of GPU memory.
+    All-reduces go through host memory as in `Staged`, because Open MPI has no non-blocking reductions of GPU memory.
     """
 
     def Isend(self, array, dest, tag):

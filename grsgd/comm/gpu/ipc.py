@@ -13,15 +13,18 @@ from grsgd.comm.gpu.staged import HEADER_BYTES, Staged, header_fields
 from grsgd.comm.gpu.transport import Chunk, Transfer
 
 SHORT_BYTES = 32 * 2**10
-"""Largest message in bytes that goes through host memory: it needs one message instead of a message and an answer."""
+"""Largest size in bytes of a message that is sent through host memory, which needs one MPI message instead of an MPI
+message and an answer."""
 IPC_FIELDS = slice(3, 13)
-"""Fields of a header: whether to copy the content by IPC, its offset in the memory, and the handle of 64 bytes."""
+"""Fields of a header: whether to copy the content by IPC; the offset of the content in the sender's memory; the handle
+of this memory, 64 bytes."""
 
 
 class Ipc(Staged):
-    """The transport `Staged`, except for longer messages to single ranks of this host.
+    """The transport `Staged`, except that messages of more than `SHORT_BYTES` bytes to one rank of this host are copied
+    from the sender's memory.
 
-    ``host``: an MPI group of this host's ranks; this rank can open their memory.
+    ``host``: an MPI group of this host's ranks, whose memory this rank can open.
     """
 
     def __init__(self, backend: MpiBackend, memory, host):
@@ -45,7 +48,7 @@ class Ipc(Staged):
         header_fields(host)[:3] = array.nbytes, number, self.backend.rank
         header_fields(host)[IPC_FIELDS] = True, offset, *np.frombuffer(handle, np.int64)
         announcement = Chunk(self.memory.record_event(), partial(send, host, dest, tag))
-        # No other message from this rank has this tag: messages between ranks of a host have one chunk.
+        # No other message from `dest` has this tag, because messages between ranks of a host have one chunk.
         answer = Chunk(request=self.backend.Irecv(np.empty(1, np.uint8), dest, self.tag_of(number)))
         return self.begin(array, [announcement, answer], partial(self.memory.give_back, host))
 

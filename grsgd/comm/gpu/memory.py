@@ -40,8 +40,8 @@ class Memory:
     def _pin(self, nbytes: int) -> np.ndarray:
         """Return new pinned memory of ``nbytes`` bytes, allocated by the system and then registered with CUDA.
 
-        The memory has huge pages if the system offers them. MPI libraries copy between processes of a host a tenth
-        faster from this memory than from memory that CUDA allocates.
+        The memory has huge pages if the system offers them. MPI libraries copy from this memory to another process of
+        the host a tenth faster than from memory that CUDA allocates.
         """
         pages = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
@@ -53,11 +53,12 @@ class Memory:
         return host[:nbytes]
 
     def give_back(self, host: np.ndarray):
-        """Return borrowed memory to the pool."""
+        """Return the borrowed memory ``host`` to the pool of pinned memory."""
         self._pinned[host.nbytes].append(host)
 
     def record_event(self) -> "GpuEvent":
-        """Return an event that is done when the GPU has computed everything in its queue now."""
+        """Return an event that is done when the GPU has finished all work that is in its queue at the time of this
+        call."""
         return GpuEvent(torch.cuda.current_stream().cuda_stream)
 
     def copy_out(self, array, begin: int, host: np.ndarray, after):
@@ -78,7 +79,7 @@ class Memory:
         if error:
             raise RuntimeError(f"the GPU's driver does not know the memory of an array (CUDA error {error})")
         handle = self.runtime.ipcGetMemHandle(base.value)
-        self._opened[handle] = base.value  # CUDA does not let a process open its own memory: a rank may send to itself
+        self._opened[handle] = base.value  # for a rank that sends to itself: CUDA lets no process open its own memory
         return handle, array.data.ptr - base.value
 
     def copy_from_process(self, array, nbytes: int, handle: bytes, offset: int, after):
@@ -99,8 +100,8 @@ class Memory:
 
 
 class GpuEvent:
-    """An event that is reached when a CUDA stream has done everything in its queue now; ``stream``: address of the
-    stream."""
+    """An event that is reached when a CUDA stream has finished all work that is in its queue when the event is made.
+    ``stream``: address of the stream."""
 
     def __init__(self, stream: int):
         import cupy
@@ -113,7 +114,7 @@ class GpuEvent:
     def done(self) -> bool:
         """Return whether the event is reached. Raises CuPy's CUDARuntimeError if the GPU has failed meanwhile.
 
-        CuPy's own events would then never be done.
+        After such a failure, CuPy's own events would never be done, and would raise no error.
         """
         status = self.runtime.eventQuery(self.event.ptr)
         if status not in (0, NOT_READY):

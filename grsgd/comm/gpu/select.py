@@ -32,7 +32,8 @@ from grsgd.models.flat import Flat
 from grsgd.mpi_environment import module, without_launcher
 
 SIZES = (1, SHORT_BYTES // 4 + 1, 2 * CHUNK_BYTES // 4 + 3)
-"""Numbers of float32 elements in the test messages: within one chunk, longer than `SHORT_BYTES`, and several chunks."""
+"""Numbers of float32 elements of the three test messages: one element, more than `SHORT_BYTES` bytes, and several
+chunks."""
 MAX_TIMED_BYTES = 64 * 2**20
 REPEATS = 20
 
@@ -65,8 +66,8 @@ def select_transport(
     backend
         Backend of these ranks for arrays in host memory.
     wanted
-        A name of `transports`, or ``auto`` for the fastest transport of a message of ``nbytes`` bytes. Every transport
-        must first deliver test messages between all neighbours.
+        A name of `transports`, or ``auto`` for the transport that is fastest for a message of ``nbytes`` bytes. A
+        transport can only be chosen if it delivers test messages between all neighbours.
     timeout
         Seconds that each test message may take.
 
@@ -123,7 +124,7 @@ def transport_error(name: str, backend: GpuBackend, device: torch.device, timeou
     if error is None:
         try:
             MpiDriver(mpi.rank, timeout, "inline").run(self_test(Communicator(backend.dup()), device))
-        except Exception as raised:  # after any error of a library another transport is taken
+        except Exception as raised:  # any error of a library means that this transport is not used
             error = f"{type(raised).__name__}: {raised}"
         error = first_error(mpi, error)
     return error
@@ -193,7 +194,8 @@ def check(got: Flat, expected: torch.Tensor, what: str):
 
 
 def message_seconds(backend: GpuBackend, device: torch.device, nbytes: int, timeout: float) -> float:
-    """Return the median seconds in which a message to the next rank arrives while all ranks send one. Collective."""
+    """Return the median of the seconds that a message of ``nbytes`` bytes to the next rank takes while every rank sends
+    such a message. Collective."""
     comm, driver = Communicator(backend.dup()), MpiDriver(backend.rank, timeout, "inline")
     rank, n = comm.rank, comm.size
     mine, got = (Flat.zeros(max(nbytes // 4, 1), torch.float32, device) for _ in range(2))
@@ -216,7 +218,7 @@ def message_seconds(backend: GpuBackend, device: torch.device, nbytes: int, time
 def cuda_aware_mpi_error(kind: str, timeout: float = 60.0) -> str | None:
     """Return the reason why the MPI library cannot send arrays of the module ``kind``; None if it can.
 
-    A separate process tries it, because a library that cannot may end the process.
+    A separate process tries to send such arrays, because a library without this ability may end the process.
     """
     command = [*module("grsgd.comm.gpu.select"), kind]
     environment = without_launcher(os.environ)

@@ -1,4 +1,5 @@
-"""Messages of arrays in GPU memory through pinned host memory: while one chunk travels, the next one is copied."""
+"""Messages of arrays in GPU memory, sent through pinned host memory in chunks: while a chunk is sent, the next chunk is
+copied."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -11,8 +12,8 @@ from grsgd.comm.gpu.transport import Chunk, GpuTransport, Transfer
 CHUNK_BYTES = 4 * 2**20
 """Number of bytes that are copied and sent at a time.
 
-A chunk is large enough for full speed. A chunk is also so small that the first and the last copy, during which no chunk
-travels, take little time.
+A chunk of this size is sent at full speed. It is also so small that the copies of the first and the last chunk, during
+which nothing is sent, take little time.
 """
 
 HEADER_BYTES = 128
@@ -37,8 +38,8 @@ def header_fields(host: np.ndarray) -> np.ndarray:
 class Staged(GpuTransport):
     """The transport for an MPI library without support for GPUs.
 
-    A message of n bytes takes n bytes of pinned memory from a pool. The chunks after the first have a tag of their own
-    message, so that no other message can match them.
+    A message of n bytes takes n bytes of pinned memory from a pool. The chunks after the first chunk have a tag that
+    belongs to their message alone, so that no other message can match them.
     """
 
     def __init__(self, backend: MpiBackend, memory):
@@ -46,7 +47,7 @@ class Staged(GpuTransport):
 
         super().__init__(backend, memory)
         self.tags = (MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) + 1) // 2
-        """The lowest tag of this class; algorithms have the tags below it."""
+        """The lowest tag of chunks. The tags of algorithms are below this tag."""
         self.number = 0
 
     def tag_of(self, number: int) -> int:

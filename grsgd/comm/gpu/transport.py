@@ -1,4 +1,4 @@
-"""Messages of arrays in GPU memory: the time when their chunks may begin, and the order in which they reach MPI.
+"""Messages of arrays in GPU memory: when each chunk of a message may be given to MPI, and in which order.
 
 MPI does not know the GPU's queue of work. A chunk to send must have been computed, and memory to overwrite must have
 been read. A `Transfer` waits for the GPU without blocking: it is a pollable like any message.
@@ -38,8 +38,8 @@ class Chunk:
 class Transfer:
     """A message of ``array`` under way, with the ``Test()`` of an MPI request.
 
-    Chunks may be added while it is under way. Code that makes a transfer or adds chunks holds the lock of its
-    transport.
+    Chunks may be added while the transfer is under way. Code that makes a transfer or adds chunks holds the lock of the
+    transfer's transport.
     """
 
     def __init__(self, transport: "GpuTransport", array):
@@ -47,7 +47,8 @@ class Transfer:
         self.array = array  # the reference keeps the array's memory until the message is complete
         self.chunks: deque[Chunk] = deque()
         self.last_copy = None
-        """The event after which all received chunks lie in GPU memory, because the GPU copies in order."""
+        """The event of the last copy to GPU memory. After this event all received chunks are in GPU memory, because the
+        GPU copies in order."""
         self.on_complete: Callable = lambda: None
         """Function that is called once when the whole content lies in GPU memory; it may add a last chunk."""
         self.complete = False
@@ -70,14 +71,15 @@ class Transfer:
         return self.complete
 
     def Cancel(self):
-        """End a receive without its content, as `grsgd.comm.backend.Receive`."""
+        """Cancel a receive, as `grsgd.comm.backend.Receive.Cancel` does: the content of the message is ignored."""
         with self.transport.lock:
             for chunk in self.chunks:
                 chunk.on_received = lambda: None
                 chunk.request.Cancel()
 
     def advance(self) -> bool:
-        """Go on as far as possible; return whether the transfer has ended. Never raises."""
+        """Go on as far as possible without waiting; return whether the transfer has ended. This method never raises an
+        error."""
         try:
             self.complete = self._advance()
         except Exception as error:
@@ -105,19 +107,20 @@ class GpuTransport:
 
     Subclasses have the sending and receiving functions of a `grsgd.comm.backend.Backend`.
 
-    ``memory``: a `grsgd.comm.gpu.memory.Memory`, or its double in tests.
+    ``memory``: a `grsgd.comm.gpu.memory.Memory`, or in tests an object with the same methods.
     """
 
     def __init__(self, backend: MpiBackend, memory):
         self.backend, self.memory = backend, memory
         self.lock = threading.RLock()
         self.waiting: deque[Chunk] = deque()
-        """Chunks that MPI does not have yet; MPI matches messages by order, so no later chunk may overtake an earlier
-        one."""
+        """Chunks that were not given to MPI yet. MPI matches messages by order, so no later chunk may overtake an
+        earlier chunk."""
         self.under_way: list[Transfer] = []
 
     def advance(self):
-        """Move all messages on, not only the tested one, because the other rank may wait for another message first."""
+        """Advance all messages, and not only the message that is tested, because the other rank may wait for another
+        message first."""
         with self.lock:
             while self.waiting and (self.waiting[0].ready is None or self.waiting[0].ready.done):
                 chunk = self.waiting.popleft()

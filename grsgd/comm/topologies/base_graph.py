@@ -35,7 +35,8 @@ def largest_smooth_divisor(n: int, base: int) -> int:
 
 
 def hyper_hypercube(n: int, base: int) -> list[np.ndarray]:
-    """Return the matrices of algorithm 1: in each step cliques of at most ``base`` ranks average.
+    """Return the matrices of algorithm 1: in each step the ranks of each clique, at most ``base`` ranks, average their
+    models.
 
     n must have no prime factor above ``base``.
     """
@@ -56,9 +57,9 @@ def simple_base_graph(n: int, base: int) -> list[np.ndarray]:
     """Return the matrices of algorithm 2.
 
     The ranks are divided into parts of digit * base^p ranks, one part per digit of n in this base, the largest part
-    first. First each part averages. Then each part, one after the other, exchanges with all later ranks. After this the
-    mean of each of its subsets of base^p ranks is the mean of the part and all later ranks. Finally each subset
-    averages.
+    first. First each part averages. Then each part, one after the other, exchanges with all later ranks. After this
+    exchange, each of the part's subsets of base^p ranks has the mean of the part and all later ranks. Finally each
+    subset averages.
     """
     parts, left = [], n
     while left:

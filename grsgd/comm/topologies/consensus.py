@@ -5,7 +5,7 @@ import numpy as np
 from grsgd.comm.topologies.topology import Topology
 
 EXACT = 1e-12
-"""Differences from the mean, relative to the initial differences, that are rounding errors alone."""
+"""Size of differences from the mean, relative to the initial differences, below which they are rounding errors."""
 MOST_TURNS = 2**40
 
 
@@ -24,7 +24,8 @@ def steps_to_consensus(topology: Topology, left: float = EXACT) -> int | None:
     """Return the number of steps after which at most ``left`` of the differences between the models is left, by the
     2-norm.
 
-    None if that takes more than ``MOST_TURNS`` turns of the graphs. The matrices must be doubly stochastic.
+    The result is None if more than ``MOST_TURNS`` turns of the graphs are needed. The matrices must be doubly
+    stochastic.
     """
     rest = np.eye(topology.size) - 1 / topology.size
     turns = [turn(topology) - 1 / topology.size]  # the matrices of 1, 2, 4, ... turns, less the mean
@@ -33,7 +34,7 @@ def steps_to_consensus(topology: Topology, left: float = EXACT) -> int | None:
             return None
         turns.append(turns[-1] @ turns[-1])
     steps = 0
-    for power in range(len(turns) - 2, -1, -1):  # find the most whole turns that do not suffice
+    for power in range(len(turns) - 2, -1, -1):  # count the whole turns that leave too much
         if np.linalg.norm(more := turns[power] @ rest, 2) > left:
             rest, steps = more, steps + 2**power * len(topology.matrices)
     while np.linalg.norm(rest, 2) > left:

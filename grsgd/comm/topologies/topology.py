@@ -1,4 +1,5 @@
-"""Topologies: graphs over the ranks that say which rank sends its model to which, and with which weights models mix."""
+"""Topologies: graphs over the ranks that determine which rank sends its model to which other ranks, and with which
+weights models mix."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +15,7 @@ from grsgd.errors import UsageError
 from grsgd.seeding import Purpose, generator
 
 TOPOLOGIES: dict[str, Callable[[int], np.ndarray]] = {}
-"""Every named topology: functions of the number of ranks that return the ``matrices`` of a `Topology`."""
+"""Every named topology, as a function of the number of ranks that returns the ``matrices`` of a `Topology`."""
 
 
 class TopologyError(UsageError):
@@ -94,7 +95,8 @@ class Topology:
         return list(self._neighbours[self._turn(step)][1][rank])
 
     def _turn(self, step: int | None) -> int | None:
-        """Return the index of the matrix of ``step``; None, which stands for all steps together, for None."""
+        """Return the index of the matrix of ``step``. If ``step`` is None, which stands for all steps together, return
+        None."""
         return None if step is None else step % len(self.matrices)
 
     def require_stochastic(self, *kinds: str):
@@ -136,8 +138,8 @@ class Topology:
         return TopologyError(f"topology {self.name}: {why}")
 
     def sides(self) -> list[int] | None:
-        """Return 0 or 1 per rank such that every edge joins a 0 and a 1, and rank 0 has 0; None if that is
-        impossible."""
+        """Return the side of each rank, 0 or 1, such that every edge joins two ranks of different sides, and rank 0 has
+        side 0. Return None if the graph is not bipartite."""
         linked = self.edges() | self.edges().T
         side = {0: 0}
         found = [0]
@@ -193,8 +195,8 @@ def connected(edges: np.ndarray) -> bool:
 
 
 def equal_weights(n: int, senders: Callable[[int], Iterable[int]]) -> np.ndarray:
-    """Return the matrix by which each rank mixes its own model and the models of ``senders(rank)``, modulo n,
-    equally."""
+    """Return the matrix by which each rank mixes its own model and the models of ``senders(rank)`` with equal weights.
+    Numbers of senders count modulo n."""
     W = np.zeros((n, n))
     for i in range(n):
         mixed = sorted({i} | {j % n for j in senders(i)})
@@ -232,13 +234,15 @@ def directed_ring(n: int) -> np.ndarray:
 
 @named("exponential")
 def exponential(n: int) -> np.ndarray:
-    """Return the directed graph in which rank i sends to i + 1, i + 2, i + 4, ... in every step (Assran 2019)."""
+    """Return the matrix of the directed graph in which rank i sends to the ranks i + 1, i + 2, i + 4, ... in every step
+    (Assran 2019)."""
     return equal_weights(n, lambda i: (i - hop for hop in powers_of_two(n)))
 
 
 @named("one-peer-exponential")
 def one_peer_exponential(n: int) -> np.ndarray:
-    """Return the directed graphs in which rank i sends to one rank per step: i + 1, i + 2, i + 4, ... (Assran 2019).
+    """Return the matrices of directed graphs in which rank i sends to one rank per step: i + 1, i + 2, i + 4, ...
+    (Assran 2019).
 
     After the largest power of two below n, the graphs begin again.
     """
@@ -274,7 +278,7 @@ def torus(n: int) -> np.ndarray:
 
 @named("erdos-renyi")
 def erdos_renyi(n: int) -> np.ndarray:
-    """Return a random graph, in which two ranks are neighbours with probability 2 ln(n)/n.
+    """Return the matrix of a random graph, in which two ranks are neighbours with probability 2 ln(n)/n.
 
     The graph is drawn again until it is connected. For a given n the graph is the same in every run. The graph has the
     weights of Metropolis and Hastings, because ranks have different numbers of neighbours.
@@ -290,7 +294,7 @@ def erdos_renyi(n: int) -> np.ndarray:
 def metropolis_weights(edges: np.ndarray) -> np.ndarray:
     """Return the symmetric matrix with the weight 1 / (1 + the larger number of neighbours) along each edge.
 
-    The diagonal has the rest of each row. ``edges``: symmetric bool of shape [n, n].
+    The diagonal is such that each row sums to 1. ``edges``: symmetric bool of shape [n, n].
     """
     degrees = edges.sum(1)
     W = np.where(edges, 1 / (1 + np.maximum.outer(degrees, degrees)), 0.0)
@@ -299,20 +303,20 @@ def metropolis_weights(edges: np.ndarray) -> np.ndarray:
 
 @named("base-2")
 def base_2(n: int) -> np.ndarray:
-    """Return graphs with at most one neighbour per step; one turn of the graphs makes all models the mean (Takezawa
-    2023)."""
+    """Return the matrices of graphs in which a rank has at most one neighbour per step. After one turn of the graphs
+    all models are the mean (Takezawa 2023)."""
     return base_graph(n, 2)
 
 
 @named("base-3")
 def base_3(n: int) -> np.ndarray:
-    """Return graphs as `base_2` does, with at most two neighbours per step, in fewer steps."""
+    """Return matrices as `base_2` does. A rank has at most two neighbours per step, and a turn has fewer steps."""
     return base_graph(n, 3)
 
 
 @named("base-5")
 def base_5(n: int) -> np.ndarray:
-    """Return graphs as `base_2` does, with at most four neighbours per step."""
+    """Return matrices as `base_2` does. A rank has at most four neighbours per step."""
     return base_graph(n, 5)
 
 
