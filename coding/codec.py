@@ -1,6 +1,6 @@
 """Encoding and decoding of the packets of one rank: sums of slices modulo 2^32.
 
-The integers modulo 2^32 form a group: any added number can be subtracted again exactly, whatever overflowed. So
+The integers modulo 2^32 form a group: any added number can be subtracted again exactly, even after overflows. So
 decoding is exact for any int32 content. Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), formulas (10)-(16).
 """
 

@@ -1,5 +1,5 @@
-"""The seconds that this processor takes to encode and decode packets, by a short trial with packets of the real
-length."""
+"""Measurement of the seconds that this processor takes to encode and decode packets, in a short trial with packets of
+the real length."""
 
 import statistics
 import time

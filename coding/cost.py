@@ -173,8 +173,8 @@ def grouped_rs(n: int, r: int, length: int) -> Cost:
 
 
 def tolerant(n: int, r: int, length: int, silent: int) -> Cost:
-    """Return the cost of one message from each rank to all others. The message is as long as one of r - silent parts of
-    a gradient."""
+    """Return the cost of one message from each rank to all other ranks. The message is as long as one of r - silent
+    parts of a gradient."""
     message = -(-length // (r - silent)) * (n > 1)
     everything = ((n - 1) * message,) * n
     return Cost((message,) * n, everything, everything, (int(n > 1),) * n)

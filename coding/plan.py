@@ -57,9 +57,9 @@ class Packet(NamedTuple):
 class GroupPlan:
     """A plan in which every group of r+1 ranks exchanges the r+1 blocks that all members but one know.
 
-    In group S every member i sends the others one packet. The packet contains one slice of each block S - {t}, t in S -
-    {i}. Which slice of a block it is depends on i's place among the ranks that hold the block. Each rank sends C(n-1,
-    r) packets and receives r C(n-1, r). Every slice that a rank lacks reaches it exactly once.
+    In group S every member i sends one packet to the other members. The packet contains one slice of each block S -
+    {t}, t in S - {i}. Which slice of a block it is depends on i's place among the ranks that hold the block. Each rank
+    sends C(n-1, r) packets and receives r C(n-1, r). Every slice that a rank lacks reaches it exactly once.
     """
 
     def __init__(self, placement: SubsetPlacement):
@@ -109,7 +109,8 @@ class PaperPlan:
     for each combination of which some other rank lacks exactly one block. All packets of `GroupPlan` are among these
     packets. For r = 2 and for n = r+1 Algorithm 3 sends no other packets. For r >= 3 and n >= r+2 most packets are
     repeats that bring no rank anything new: 4 times as many packets at n, r = 5, 3; 10 times at 6, 3; 19 times at 7, 3;
-    39 times at 6, 4. For r = 1 a rank multicasts its block to all others instead of sending it to each.
+    39 times at 6, 4. For r = 1 a rank multicasts its block to all other ranks, instead of sending the block to each
+    rank separately.
     """
 
     def __init__(self, placement: SubsetPlacement):

@@ -104,7 +104,8 @@ class Slices:
 
 
 class PeriodicTrigger:
-    """Trigger that is due every ``period`` steps, whatever the model; has the interface of `AdaptiveTrigger`."""
+    """Trigger that is due every ``period`` steps, independent of the model. It has the interface of
+    `AdaptiveTrigger`."""
 
     remembers = ()
 

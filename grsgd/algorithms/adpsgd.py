@@ -155,13 +155,13 @@ class ADPSGD(OnTopology, name="adpsgd"):
             self.finish(rank)
 
     def write(self):
-        """Put the present model into the message to the partner."""
+        """Copy this rank's model and step into the message to the partner."""
         self.mine.x.tensor.copy_(self.x.tensor)
         self.mine.step, self.mine.sender = self.k, self.comm.rank
         self.k_last = self.k
 
     def merge(self):
-        """Merge the partner's model."""
+        """Merge the partner's model into this rank's model."""
         x, y = self.x.tensor, self.theirs.x.tensor
         if self.options.merge == "average" or self.k == self.mine.step:
             x.lerp_(y, 0.5)

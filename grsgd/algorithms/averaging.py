@@ -33,7 +33,7 @@ def average_weighted_models(comm, replica: Replica, weight: float):
         total = np.array([weight])
         yield from halving_doubling_allreduce(comm, total)
         if abs(total[0] - n) > 1e-6 * n:
-            raise RuntimeError(f"the weights sum to {total[0]} instead of {n}: a message was lost")
+            raise RuntimeError(f"the weights of all ranks sum to {total[0]} instead of {n}: a message was lost")
     yield from average_array(comm, replica.params, weight)
     yield from average_buffers(comm, replica)
 

@@ -30,9 +30,9 @@ ALGORITHMS: dict[str, type[Algorithm]] = {}
 class Options(BaseModel):
     """Options that every algorithm has; each algorithm adds its own options.
 
-    ``renamed`` maps old option names to new ones, which may lie in another section: ``{"rho": "data.replication"}``.
-    Using an old name is an error that names the new one. ``renamed_values`` does the same for values of an option:
-    ``{"merge": {"half": "average"}}``.
+    ``renamed`` maps old option names to new option names, which may be in another section: ``{"rho":
+    "data.replication"}``. Using an old name is an error whose message gives the new name. ``renamed_values`` does the
+    same for values of an option: ``{"merge": {"half": "average"}}``.
     """
 
     # A run has one algorithm, so the validators of the other algorithms' options need not be built.
@@ -49,10 +49,11 @@ SURVIVES_DEATHS = (False, True, "together")
 
 @dataclass(frozen=True)
 class Traits:
-    """Properties of an algorithm that other packages read, so that none of them tests for an algorithm's name."""
+    """Properties of an algorithm, which other packages read instead of testing for an algorithm's name."""
 
     synchronous: bool
-    """Whether the lead of each rank over the others is bounded; all ranks then take the same number of steps."""
+    """Whether the number of steps by which a rank may lead other ranks is bounded. If so, all ranks take the same
+    number of steps."""
     family: str = "other"
     """Family under which tables list the algorithm: one of `FAMILIES`, or another word."""
     sends_gradients: bool = False
@@ -60,7 +61,8 @@ class Traits:
     in_background: bool = False
     """Whether schedules run in the background while a gradient is computed."""
     sends_early: bool = False
-    """Whether parts of the gradient are sent during the backward pass; the loop then calls ``gradient_ready``."""
+    """Whether parts of the gradient are sent during the backward pass. If so, the training loop calls
+    ``gradient_ready``."""
     exact_gradient: bool = False
     """Whether every step applies the mean gradient of all ranks, computed at one common model. The experiments train
     only once for all algorithms with this trait, because all of them take the same steps."""
@@ -81,7 +83,8 @@ class Traits:
     ``"together"`` is for algorithms whose steps need all ranks: the remaining ranks restart from the average of their
     models, with a new algorithm object for the new number of ranks."""
     one_host: bool = False
-    """Whether all ranks must be on one host because they share its memory; simulated time has no such limit."""
+    """Whether all ranks must be on one host because they share the host's memory. In simulated time this does not
+    matter."""
     host_memory: bool = False
     """Whether message buffers must lie in host memory and not in GPU memory, because the ranks of a host share them."""
     splits_model: bool = False
@@ -245,8 +248,8 @@ class Algorithm:
         """Record that another process now holds ``rank``, or that no process holds it any more: then ``comm.lost``
         contains it. This hook is called in the background.
 
-        Called only if the traits have ``survives_deaths=True``. ``topology`` tells which neighbours remain without the
-        lost ranks.
+        It is called only if the traits have ``survives_deaths=True``. ``topology`` tells which neighbours remain
+        without the lost ranks.
         """
 
     def warnings(self) -> list[str]:
@@ -269,9 +272,9 @@ class GradientAlgorithm(Algorithm, name=None):
     def gradient_ready(self, parameter: int):
         """Record that the gradient of trained parameter number ``parameter`` lies in ``replica.grads``.
 
-        Called if the traits have ``sends_early`` and there are several ranks. Calls come within the backward pass, at
-        most once per step and parameter, in an order that may differ between ranks. All other gradients are complete
-        when `reduce` begins.
+        This hook is called if the traits have ``sends_early`` and the run has several ranks. Calls come within the
+        backward pass, at most once per step and parameter, in an order that may differ between ranks. All other
+        gradients are complete when `reduce` begins.
         """
 
     def reduce(self) -> Generator:

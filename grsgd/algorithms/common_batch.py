@@ -9,8 +9,8 @@ class CommonBatchAlgorithm(Algorithm, name=None):
 
     _decides_who_computes = True
     needs_no_gradient = False
-    """Whether this rank is late: the other ranks have already ended the step that this rank would take. Known after
-    `before_backward`."""
+    """Whether this rank is late: the other ranks have already ended the step that this rank would take. This is known
+    after `before_backward`."""
     lost: frozenset[int] = frozenset()
     """Ranks that stopped answering and without which the run went on. They are known after training."""
 

@@ -89,7 +89,7 @@ class Quorum(Strategy):
         return decision
 
     def held(self):
-        """Return the workers in the buffer that are in time: their change is from the present model."""
+        """Return the workers in the buffer that are in time: their change began at the newest model."""
         return {worker for worker, version in self.buffer.items() if version == self.version}
 
     def due(self):
@@ -275,7 +275,8 @@ class Decoupled(ParameterServer, name="decoupled"):
         self.note_steps()
 
     def note_steps(self):
-        """Record the steps of all workers: until the next answer the others are assumed to be as far as this worker."""
+        """Record the number of steps of all workers. Until the next answer, the other workers are assumed to have taken
+        as many steps as this worker."""
         self.known = max(self.known, self.applied + self.n * self.local_steps)
         self.progress.note_steps(self.known, ahead=self.known - self.applied)
 

@@ -87,7 +87,8 @@ class DPSGD(OnTopology, name="dpsgd"):
 
 
 def neighbour_exchange(comm, x, receivers: Iterable[int], incoming: dict):
-    """Schedule that sends x to ``receivers``, and receives an array from each key ``source`` into ``incoming[source]``.
+    """Schedule that sends x to ``receivers``, and receives one array from each rank ``source`` in ``incoming`` into
+    ``incoming[source]``.
 
     The array x may be read but not written until the schedule has ended.
     """

@@ -143,7 +143,7 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
 
     def ask(self, j: int, mask: np.ndarray):
         """Schedule that exchanges the slices of the model in ``mask`` with rank ``j``, by pair or pull."""
-        served = self.served  # read before the test, because the exchange may end right after it
+        served = self.served  # read before `serving`, because the exchange may end in between
         if self.serving:
             # The exchange under way replaces half of this rank's model. A second exchange now would replace more than
             # half.
@@ -215,8 +215,8 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
     # ---- the background
 
     def serve(self):
-        """Schedule, run in the background, that answers requests and takes in offers until all ranks that may ask have
-        ended their training."""
+        """Schedule, run in the background, that answers requests and receives offered models until all ranks that may
+        ask have ended their training."""
         request = self.request(0, 0)
         s, offer = self.new_message(), self.new_message()
         while self.comm.survives_deaths or not self.all_have_finished():
@@ -267,7 +267,7 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
         self.trigger.exchanged(self.x.tensor, self.k, mask)
 
     def write(self, message: ModelMessage, mask: np.ndarray):
-        """Put the present model into ``message``."""
+        """Copy the slices of this rank's model in ``mask``, and its step, into ``message``."""
         self.slices.pack(mask, self.x.tensor, message.x.tensor)
         message.step, message.sender = self.k, self.comm.rank
         message.seal((self.seed, self.comm.rank, self.messages))

@@ -24,7 +24,7 @@ MOST_PACKETS = 16
 
 
 class PacketTrial:
-    """Part of one rank in the trial. The trial times packets to one rank and packets to all other ranks. For numbers of
+    """One rank's part of the trial. The trial times packets to one rank and packets to all other ranks. For numbers of
     receivers in between, times are interpolated.
 
     Parameters

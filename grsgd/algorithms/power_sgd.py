@@ -104,7 +104,8 @@ class PowerSGD:
 
 
 def orthogonalise(P: torch.Tensor):
-    """Make the columns of P orthogonal and of length 1, one by one; a column that depends on the others becomes 0."""
+    """Make the columns of P orthogonal and of length 1, one by one; a column that depends linearly on the columns
+    before it becomes 0."""
     for k in range(P.shape[1]):
         column = P[:, k]
         before = column.norm()

@@ -149,7 +149,7 @@ class PushSum(OnTopology, name=None):
                 self.driver.start(self.mailbox.receive_loop(source))
 
     def merge_oldest(self, older: ModelMessage, newer: ModelMessage):
-        """Merge the oldest message of a full inbox into the next one, as if both had been one message."""
+        """Merge the oldest message of a full inbox into the next message, as if both had been one message."""
         newer.weight = self.merge_into(newer.x, newer.weight, older.x, older.weight)
 
     def merge_into(self, x: Flat, a: float, y: Flat, b: float) -> float:

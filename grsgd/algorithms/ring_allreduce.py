@@ -47,7 +47,7 @@ class RingAllreduceOptions(CompressionOptions, Options):
             raise ValueError(f'buckets = {self.buckets}: compression = "{self.compression}" needs whole gradients')
         if self.buckets is not None and self.variant in (*THROUGH_MEMORY, AUTO):
             allowed = ", ".join(variant for variant in ALLREDUCE if variant not in THROUGH_MEMORY)
-            raise ValueError(f'variant = "{self.variant}": goes with whole gradients; with buckets allowed: {allowed}')
+            raise ValueError(f'variant = "{self.variant}": needs whole gradients; with buckets allowed: {allowed}')
         return self
 
 

@@ -1,4 +1,4 @@
-"""SSGD: synchronous SGD in which every rank sends its gradient to all others."""
+"""SSGD: synchronous SGD in which every rank sends its gradient to all other ranks."""
 
 from typing import Literal
 

@@ -119,7 +119,8 @@ class Summing(CommonBatchAlgorithm, name=None):
         return BY_MPI if options.transport in (IP_MULTICAST, AUTO) else {}
 
     def make_transport(self, seed: int) -> Unicast:
-        """Return the transport of these options. Simulated networks, and their broadcasts, have multicast or none."""
+        """Return the transport of these options. On a simulated network, IP multicast is replaced by the network's own
+        broadcasts."""
         if self.options.transport == IP_MULTICAST and self.comm.backend.has_multicast is None:
             return IpMulticast(self.comm, self.options.settings(seed))
         return TRANSPORTS.get(self.options.transport, Multicast)(self.comm)

@@ -208,8 +208,8 @@ def failed(error: RuntimeError) -> Failed:
 
 
 class FromAnyRank:
-    """A receive from any rank while ranks may die. It receives from the next rank, in turn, from which a message has
-    arrived.
+    """A receive from any rank while ranks may die. Ranks take turns: it receives from the next rank from which a
+    message has arrived.
 
     The receive is posted only when a message has arrived. A posted receive may match the announcement of a long message
     whose sender then dies: Open MPI 5 keeps this receive for ever and never reports the death.
@@ -271,8 +271,8 @@ def died_in(mpi) -> tuple[int, ...]:
 
 
 def subset(mpi, ranks: Sequence[int]):
-    """Return an mpi4py communicator of ``ranks``; only these ranks call this, and the others may have stopped
-    for good."""
+    """Return an mpi4py communicator of ``ranks``. Only these ranks call this function, because the other ranks may have
+    stopped for good."""
     everyone = mpi.Get_group()
     group = everyone.Incl(ranks)
     try:

@@ -171,8 +171,8 @@ class Communicator:
         """Return a communicator of the given ranks, whose messages do not meet the messages of this communicator. Both
         have the same traffic counters.
 
-        Only the given ranks call this. A rank that makes several subsets makes them in the same order as all other
-        ranks. Call `free` on the result when it is no longer used.
+        Only the given ranks call this method. A rank that makes several subsets makes them in the same order as all
+        other ranks. Call `free` on the result when it is no longer used.
         """
         return type(self)(self.backend.subset(ranks), [self.members[rank] for rank in ranks], self.traffic)
 

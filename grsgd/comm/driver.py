@@ -104,9 +104,9 @@ class MpiDriver:
     timeout
         Seconds after which a foreground wait is an error.
     progress_mode
-        The mover of background schedules:
+        The thread that resumes background schedules:
 
-        - ``"thread"``: a thread of their own, so messages move whatever the trainer does.
+        - ``"thread"``: a separate thread, so messages are sent and received even while the trainer computes.
         - ``"inline"``: the trainer, whenever it calls `run`, waits, or calls `poll` (after each gradient of a backward
           pass). If the trainer has done none of these for some milliseconds, a thread moves the schedules. This mode
           costs no thread switch, so it is faster for small models, and if each core has a rank of its own.

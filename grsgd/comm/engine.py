@@ -1,7 +1,7 @@
 """The engine that moves the background schedules of a process, for all its drivers.
 
-Messages of a background schedule must move whatever else the program does: a long forward pass, an evaluation on one
-rank, a blocking call of the user's own, a wait in another driver. So a process has one engine. The trainer (the thread
+A background schedule must go on while the program does something else: a long forward pass, an evaluation on one rank,
+a blocking call of the user's own, or a wait in another driver. So a process has one engine. The trainer (the thread
 that computes gradients) moves the engine's schedules if it polls often. Otherwise a thread of the engine moves them.
 """
 
@@ -124,9 +124,9 @@ class Engine:
         self.moves = 0
         """Number of times that a background schedule was resumed."""
         self._advancing = threading.Lock()
-        """Held while schedules are moved."""
+        """Lock that is held while schedules are resumed."""
         self._changed = threading.Condition()
-        """Guards `handles`, `_drivers` and the thread."""
+        """Condition whose lock guards `handles`, `_drivers` and the thread."""
         self._drivers: weakref.WeakSet = weakref.WeakSet()
         self._by_thread = self._thread_allowed = False
         self._polled = 0.0
@@ -134,7 +134,7 @@ class Engine:
         self._thread_stops = threading.Event()
 
     def start(self, schedule: Schedule, driver) -> Handle:
-        """Move ``schedule`` in the background of ``driver``; return its handle."""
+        """Run ``schedule`` in the background of ``driver``; return its handle."""
         handle = Handle(schedule, driver, self)
         handle.advance()  # the first messages are posted at once
         if handle.ended:
@@ -194,8 +194,8 @@ class Engine:
                 raise handle.error
 
     def abandon(self, driver) -> list[Handle]:
-        """Stop resuming the schedules of ``driver``, so that none of these schedules changes anything any more; return
-        the handles of these schedules."""
+        """Stop resuming the schedules of ``driver``, so that these schedules change nothing any more; return their
+        handles."""
         with self._changed:
             abandoned = [handle for handle in self.handles if handle.driver is driver]
             self.handles = [handle for handle in self.handles if handle.driver is not driver]
@@ -218,7 +218,7 @@ class Engine:
         self.__init__()
 
     def _update_mode(self):
-        """Determine whether the thread moves the schedules."""
+        """Determine whether the engine's thread moves the schedules."""
         self._by_thread = any(handle.driver.progress_mode == "thread" for handle in self.handles)
         self._thread_allowed = all(handle.driver.thread_allowed for handle in self.handles)
 
@@ -254,7 +254,7 @@ class Engine:
             self.failed.append(handle)
 
     def _run(self, ends: threading.Event):
-        """Do the thread's work until ``ends`` is set."""
+        """Resume schedules, in the engine's thread, until ``ends`` is set."""
         moved_at, prepared = 0.0, None
 
         def prepare(driver):

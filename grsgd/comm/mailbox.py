@@ -187,7 +187,7 @@ class Mailbox(SendBuffers):
         self._last: dict[int, ModelMessage] = {}
         """Messages that end streams, by the rank whose stream ends.
 
-        This rank sends the end of its own stream to others, and the end of a dead rank's stream to itself.
+        This rank sends the end of its own stream to other ranks, and the end of a dead rank's stream to itself.
         """
         self._waiting: dict[int, list[ModelMessage]] = defaultdict(list)
         """Messages that have arrived and are not popped yet, the oldest first, per source that `receive_loop` was
@@ -256,7 +256,7 @@ class Mailbox(SendBuffers):
             return [message for messages in self._waiting.values() for message in messages]
 
     def pop_received(self):
-        """Yield the messages that have arrived and take them out; a message is valid until the next one is yielded."""
+        """Remove and yield the messages that have arrived. A message is valid until the next message is yielded."""
         for source in (*self.sources, ANY_RANK):
             while self._waiting[source]:
                 with self._lock:
@@ -266,7 +266,7 @@ class Mailbox(SendBuffers):
 
     def close(self):
         """Schedule that waits until all messages are delivered, then ends the stream to every receiver."""
-        self.backpressure = False  # two ranks that close must not wait for each other's inboxes
+        self.backpressure = False  # without this, two ranks that close might wait for room in each other's inbox
         yield from self.until_delivered()
         self._closed = True
         self._last[self.comm.rank] = self.take_buffer()

@@ -38,16 +38,16 @@ class SomeRanks:
         return self.whole.Iprobe(self.ranks[source], tag)
 
     def Ibcast(self, array, root):
-        raise NotImplementedError("some ranks of a group have no broadcast by the MPI library")
+        raise NotImplementedError("the MPI library cannot broadcast among some ranks of a communicator")
 
     def Iallreduce(self, array):
-        raise NotImplementedError("some ranks of a group have no all-reduce by the MPI library")
+        raise NotImplementedError("the MPI library cannot all-reduce over some ranks of a communicator")
 
     def dup(self):
-        raise NotImplementedError("some ranks of a group cannot be copied")
+        raise NotImplementedError("an object of SomeRanks cannot be duplicated")
 
     def subset(self, ranks):
-        raise NotImplementedError("some ranks of a group have no subsets")
+        raise NotImplementedError("an object of SomeRanks has no subsets")
 
     def free(self):
         """Do nothing: the communicator of the whole group is still used."""

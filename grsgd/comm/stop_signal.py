@@ -1,4 +1,5 @@
-"""A message from any rank to all others that the run is over, outside the traffic of the algorithms."""
+"""A message by which any rank tells all other ranks that the run is over. Its bytes do not count as traffic of the
+algorithm."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,5 @@
-"""Time limits for library calls that block and have no time limit of their own: the job ends with one line."""
+"""Time limits for library calls that block and have no time limit of their own. At the limit, one line is printed and
+the job ends."""
 
 import faulthandler
 import os

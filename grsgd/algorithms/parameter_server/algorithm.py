@@ -71,7 +71,7 @@ class ServerOptions(LostWorkerOptions, GradientOptions):
     @model_validator(mode="after")
     def one_server_evicts(self):
         if self.on_lost_worker == "evict" and self.servers > 1:
-            raise ValueError('on_lost_worker = "evict" needs servers = 1: several might not lose the same workers')
+            raise ValueError('on_lost_worker = "evict" needs servers = 1: several might give up different workers')
         return self
 
 
@@ -178,7 +178,8 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
     def check(cls, options, ranks):
         most = ranks - 1 if options.server == "dedicated" else ranks
         if options.servers > most:
-            raise ValueError(f"servers = {options.servers} ({options.server}) with {ranks} ranks; there can be {most}")
+            found = f"servers = {options.servers} ({options.server}) with {ranks} ranks"
+            raise ValueError(f"{found}; at most {most} can be servers")
         make_strategy(options, cls.workers(options, ranks))
 
     def start(self):
@@ -186,7 +187,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
             self.server.start()
 
     def begin(self):
-        """Begin to serve; after a rest all workers go on from the present model."""
+        """Begin to serve. After a rest for a checkpoint, all workers first receive the servers' model."""
         if self.has_rested:
             yield from self.pull()
         if self.server is not None:
@@ -194,7 +195,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         self.has_rested = True
 
     def pull(self):
-        """Schedule, called on all ranks at once, that sends all workers the present model."""
+        """Schedule, called on all ranks at once, that sends the servers' model to all workers."""
         if self.server is not None:
             begin, end = self.shards[self.comm.rank]
             self.x.tensor[begin:end].copy_(self.server.w)

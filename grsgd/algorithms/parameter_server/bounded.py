@@ -1,7 +1,8 @@
 """Strategies that bound a worker's lead over the slowest worker: to 0 steps (bsp), not at all (asp), or to a number of
 steps (ssp, dssp).
 
-Sources: bulk synchronous and asynchronous as usual; SSP: Ho et al. 2013; DSSP: Zhao et al. 2019.
+Sources: Ho et al. 2013 for SSP, and Zhao et al. 2019 for DSSP. The bulk synchronous and the asynchronous strategy are
+well known.
 """
 
 import math
@@ -91,7 +92,7 @@ class Dssp(Ssp):
     def __init__(self, workers: int, **options):
         super().__init__(workers, **options)
         self.credit = [0] * workers
-        """Number of steps that each worker may still take, whatever its lead."""
+        """Number of further steps that each worker may take even if its lead is above ``s``."""
         self.pushed_at = [(start, start) for start in self.pulled_at]
         """Times of the last two pushes of each worker, in seconds."""
 

@@ -117,7 +117,7 @@ class Server:
         self.states: list[list[int]] = [[] for _ in range(self.n)]
         """The state of each worker at each of its pushes, by its place in `STATES`; empty if there are no states."""
         self.lost_ranks: np.ndarray | None = None
-        """int64 of shape [ranks]: 1 for ranks that were lost and had not come back when all others had ended."""
+        """int64 of shape [ranks]: 1 for ranks that were lost and had not come back when all other workers had ended."""
         self.lock = threading.Lock()
         self.activities = []
 
@@ -126,7 +126,7 @@ class Server:
         self.strategy = make_strategy(self.options, self.n, self.driver.clock())
 
     def go_on(self):
-        """Go on after a rest; all workers hold the present model now."""
+        """Go on after a rest. All workers hold the server's model w now."""
         self.finished.clear()
         self.strategy.go_on(set(range(self.n)), self.driver.clock())
         self.versions = [self.strategy.version] * self.n
@@ -165,7 +165,7 @@ class Server:
             self.worker_lost(worker, str(error))
 
     def receive_until_finished(self, worker: int):
-        """Schedule that takes in all pushes of ``worker``, until it has ended its training."""
+        """Schedule that receives and processes all pushes of ``worker``, until the worker has ended its training."""
         message = records.empty(Push)
         while True:
             yield self.comm.Irecv(message, worker, tags.SERVER_PUSH)
@@ -242,7 +242,7 @@ class Server:
                     )
 
     def worker_lost(self, worker: int, why: str):
-        """Go on without ``worker``, or raise LostWorker."""
+        """Go on without ``worker`` if ``on_lost_worker = "evict"``; otherwise raise LostWorker."""
         if self.options.on_lost_worker == "stop":
             raise LostWorker(f"the server on rank {self.comm.rank} has lost worker {worker}: {why}")
         with self.lock:
@@ -294,14 +294,14 @@ class Server:
             self.answer(worker)
 
     def answer(self, worker: int):
-        """Answer ``worker`` with the present model."""
+        """Answer ``worker`` with the model w."""
         self.answers[worker].tensor.copy_(self.w)
         self.versions[worker] = self.strategy.version
         self.answered[worker].set()
 
     @property
     def gradient(self) -> torch.Tensor:
-        """The sum that the next update applies."""
+        """The sum of weighted gradients that the next update applies."""
         return self.replica.grads.tensor[self.part]
 
     def gather(self, worker: int, weight: float, compensated: bool):

@@ -3,8 +3,8 @@
 Nothing here communicates, holds a model or reads a clock. Arrivals of gradients and losses of workers go in, with their
 times, and decisions come out.
 
-Sources of the options that all strategies have: staleness-aware weights: Zhang, Gupta, Lian, Liu 2015; delay
-compensation: Zheng et al. 2017.
+All strategies have two options from papers. Staleness-aware weights are from Zhang, Gupta, Lian, Liu 2015, and delay
+compensation is from Zheng et al. 2017.
 """
 
 import math
@@ -110,7 +110,7 @@ class Strategy:
         self.delay_compensation = delay_compensation
 
     def go_on(self, workers: set[int], now: float):
-        """Let ``workers`` go on, all with the present model, after a rest of all workers."""
+        """Let ``workers`` go on after a rest of all workers. All of them hold the newest model."""
         self.active, self.resting, self.blocked, self.buffer = set(workers), set(), set(), {}
         self.pulled_at = [now] * len(self.clocks)
 
@@ -121,9 +121,10 @@ class Strategy:
         """
         self.check_active(worker)
         if worker in self.blocked:
-            raise RuntimeError(f"worker {worker} pushed a gradient before its last one was answered")
+            raise RuntimeError(f"worker {worker} pushed a gradient before its last push was answered")
         if not 0 <= version <= self.version:
-            raise RuntimeError(f"worker {worker} pushed a gradient of version {version}: the last is {self.version}")
+            newest = f"the newest model has version {self.version}"
+            raise RuntimeError(f"worker {worker} pushed a gradient of version {version}: {newest}")
         self.staleness = self.version - version
         self.clocks[worker] += 1
         self.buffer[worker] = version

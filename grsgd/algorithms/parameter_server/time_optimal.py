@@ -48,7 +48,7 @@ class MSync(Strategy):
         super().__init__(workers, **options)
         m = self.options.fastest
         if m is not None and m > workers:
-            raise ValueError(f"fastest = {m}: there are {workers} workers")
+            raise ValueError(f"fastest = {m}: must be at most the number of workers, {workers}")
         self.m = max(workers - 1, 1) if m is None else m
 
     @property

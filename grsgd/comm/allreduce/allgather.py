@@ -1,4 +1,4 @@
-"""All-gather: every rank gets the arrays of all others.
+"""All-gather: every rank receives the arrays of all other ranks.
 
 A schedule is a generator that yields each object it waits for.
 """

@@ -174,7 +174,7 @@ def places_of_blocks(sources: Sources) -> list[int]:
 
 
 def runs(bits: int) -> Runs:
-    """Return the runs of ones in the bits of a number, the lowest run first."""
+    """Return the runs of consecutive bits that are 1 in a number, the lowest run first."""
     found, passed = [], 0
     while bits:
         begin = lowest(bits)
@@ -187,7 +187,7 @@ def runs(bits: int) -> Runs:
 
 
 def lowest(bits: int) -> int:
-    """Return the position of the lowest one in the bits of a number; positions begin at 0."""
+    """Return the position of the lowest bit that is 1 in a number; positions begin at 0."""
     return (bits & -bits).bit_length() - 1
 
 

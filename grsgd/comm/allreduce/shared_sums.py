@@ -193,7 +193,8 @@ class Reached:
 
 
 def load_loops(dtype):
-    """Load the compiled loops for numbers of ``dtype``; the first time they are compiled, which takes seconds."""
+    """Load the compiled loops for numbers of ``dtype``. The first call on a machine compiles the loops, which takes
+    seconds."""
     from grsgd.comm.allreduce import shared_cpu
 
     rows, flags = np.zeros((2, FIELDS), dtype), np.zeros((2, FIELDS), np.int64)

@@ -41,7 +41,7 @@ def torus_swing_allreduce(
 
 @lru_cache(maxsize=8)
 def torus_swing_plans(sizes: tuple[int, ...]) -> tuple[Plan, ...]:
-    """Return the plan of each part."""
+    """Return the plan of the all-reduce of each part of the array."""
     mirrors = [[swing_partners(size, mirrored) for size in sizes] for mirrored in (False, True)]
     return tuple(Plan(in_turns(rings, sizes, first)) for rings in mirrors for first in range(len(sizes)))
 

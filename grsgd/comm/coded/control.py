@@ -46,7 +46,7 @@ class Told(NamedTuple):
 
 
 class Control:
-    """The control messages of one rank to other ranks, and of other ranks to this one."""
+    """The control messages that one rank sends to other ranks and receives from them."""
 
     def __init__(self, comm: Communicator):
         self.comm = comm

@@ -2,17 +2,17 @@
 
 An exchange between ranks, each of which runs at its own pace:
 
-1. A rank tells the others by MPI when it is ready. A rank sends nothing before all ranks are ready, because the kernel
-of a rank that computes would have to keep the datagrams. 2. A rank's datagrams leave as fast as the rank's share of the
-network's rate allows. After the last datagram of a packet it tells
+1. A rank tells the other ranks by MPI when it is ready. A rank sends nothing before all ranks are ready, because the
+kernel of a rank that computes would have to keep the datagrams. 2. A rank's datagrams leave as fast as the rank's share
+of the network's rate allows. After the last datagram of a packet it tells
    the packet's receivers by MPI that all have left.
 3. Each receiver answers by MPI which parts of the packet it lacks, as soon as the packet is complete or no more
    datagrams arrive.
 4. The sender answers with all missing parts, in one message by MPI, which loses nothing. The sender keeps a packet
 until each receiver has said that it has all parts, or has been sent all parts that it lacks. 5. If the sender does not
 answer in time, or falls silent before all datagrams have left, the receiver asks other ranks
-   for the rest (`grsgd.comm.coded.repairs`). A rank tells the others when it has left the exchange, so that they need
-   not ask it.
+   for the rest (`grsgd.comm.coded.repairs`). A rank tells the other ranks when it has left the exchange, so that they
+   do not ask it.
 
 Nothing here blocks. The ``Test()`` of any packet that a schedule waits for moves the whole exchange
 (`IpMulticast.move`).
@@ -43,7 +43,7 @@ from grsgd.text import ranks_in_words
 from grsgd.units import as_rate
 
 SHARE = 0.95
-"""Share of the network's rate at which all ranks together send datagrams; the rest is for messages by MPI."""
+"""Share of the network's rate at which all ranks together send datagrams. The remaining rate is for messages by MPI."""
 UNREAD_SECONDS = 0.05
 """Number of seconds for which a rank may be unable to read datagrams. Sockets need room for the datagrams that arrive
 in this time."""
@@ -96,7 +96,7 @@ class IpMulticast(Unicast):
         self._left = [0] * comm.size
         """The last exchange that each rank has left. Between two exchanges a rank computes and does not answer."""
         self.sending_seconds = 0.0
-        """Seconds that a rank sends in an exchange.
+        """Number of seconds for which a rank sends datagrams in an exchange.
 
         For this time another rank may hear nothing from the sending rank, which may be sending packets to other ranks,
         or repairs.
@@ -246,7 +246,7 @@ class IpMulticast(Unicast):
         if told.word is ControlKind.READY:
             self._ready[told.sender] = told.round
         elif told.word is ControlKind.SENT:
-            if told.round != self.round:  # news of an earlier exchange, whose packet this rank got from others
+            if told.round != self.round:  # news of an earlier exchange: other ranks sent the packet
                 return
             key, now = (told.sender, told.number), self.clock()
             self.heard[told.sender] = self._sent[key] = now

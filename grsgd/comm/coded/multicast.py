@@ -9,8 +9,8 @@ from grsgd.comm import tags
 from grsgd.comm.communicator import Communicator, Message
 
 ROUNDS = 4
-"""Number of successive exchanges whose packets have different tags. No rank can be so far ahead of another rank that
-tags of two exchanges meet."""
+"""Number of successive exchanges whose packets have different tags. No rank is ever this number of exchanges ahead of
+another rank."""
 
 
 class Blocks(Protocol):

@@ -1,10 +1,10 @@
 """The connection of all ranks by IP multicast: one multicast group of all ranks, a shared secret, and the rate that the
 network carries.
 
-All ranks of a run join one group, whatever receivers a packet has. With one group per set of receivers, a rank would
-have to join up to C(n-1, r) groups. For r = 3 and 8 ranks that is more than Linux allows per socket
-(net.ipv4.igmp_max_memberships, 20). A shared medium brings every datagram to every rank anyway, and the plan lists the
-receivers of a packet. A packet for one rank alone is sent to the rank's address.
+All ranks of a run join one multicast group, even if packets have different receivers. With one group per set of
+receivers, a rank would have to join up to C(n-1, r) groups. For r = 3 and 8 ranks that is more than Linux allows per
+socket (net.ipv4.igmp_max_memberships, 20). A shared medium brings every datagram to every rank anyway, and the plan
+lists the receivers of a packet. A packet for one rank alone is sent to the rank's address.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -33,7 +33,7 @@ TRIAL_ROUND = 2**32 - 1
 TRIAL_DATAGRAMS, TRIAL_SECONDS = 256, 0.1
 """Number of datagrams that a rank sends in a trial, and the number of seconds after which it sends no more."""
 READING_SHARE = 0.5
-"""Share of a rank's time in which it may read and check datagrams; the rest is for sending."""
+"""Share of a rank's time in which it may read and check datagrams. The remaining time is for sending."""
 WINDOW = 16
 """Number of datagrams over which the time between two datagrams is averaged."""
 QUIET_SECONDS = 0.05
@@ -136,7 +136,7 @@ def some_group() -> dict:
 def check_mtu(mtu: int | None, interface: Interface):
     """Raise NoMulticast for packets that are longer than the interface allows."""
     if mtu is not None and mtu > interface.mtu:
-        raise NoMulticast(f"mtu = {mtu}: the interface {interface.address} takes {interface.mtu} at most")
+        raise NoMulticast(f"mtu = {mtu}: the interface {interface.address} takes at most {interface.mtu} bytes")
 
 
 def tell(comm: Communicator, what: dict):
@@ -262,7 +262,7 @@ def try_out(comm: Communicator, link: Link, clock: Callable[[], float]):
     """
     quiet = uncounted(comm)
     rates = [np.full(comm.size, np.inf) for _ in range(comm.size)]
-    """Rates per receiver and sender."""
+    """Rate in bytes per second, by receiver and sender."""
     flags = np.zeros(comm.size, np.uint8)
     for sender in range(comm.size):
         yield from tell(comm, {})  # this call waits until all ranks are here

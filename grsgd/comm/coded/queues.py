@@ -24,18 +24,19 @@ class Content:
         self.buffer, self._spare, self._users = buffer, spare, 0
 
     def use(self):
-        """Count one more message that carries the buffer."""
+        """Increase by one the number of messages that carry the buffer."""
         self._users += 1
 
     def drop(self):
-        """Count one message less that carries the buffer."""
+        """Decrease by one the number of messages that carry the buffer; give the buffer back if no message carries
+        it."""
         self._users -= 1
         if not self._users:
             self._spare.append(self.buffer)
 
 
 class Letter(NamedTuple):
-    """A message to one rank: a header, int64, and a content or None."""
+    """A message to one rank. It has a header (int64), and a content or None."""
 
     header: np.ndarray
     content: Content | None = None
@@ -70,7 +71,8 @@ class Queues:
         self._under_way: dict[int, tuple[Letter, list[Tolerant]]] = {}
         self._spare: list = []
         self._lock = threading.RLock()
-        """Guards the queues: the trainer puts messages into them, and the background takes them out."""
+        """Lock that guards the queues: the trainer puts messages into them, and a background schedule takes messages
+        out."""
 
     def take_buffer(self):
         """Return a buffer for the content of the next `send`."""

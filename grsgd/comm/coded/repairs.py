@@ -95,7 +95,8 @@ class Repairs:
         self.control.under_way.append(self.send(asked.sender, name, parts, wanted))
 
     def send(self, rank: int, name: Name, parts: Parts, wanted: list[int]) -> tuple:
-        """Send parts of a packet by MPI; return the message and its array. ``name.part`` is the number of this rank."""
+        """Send parts of a packet by MPI; return the message and its array. In an answer, the field ``part`` of ``name``
+        has the number of this rank."""
         content = parts.cut(wanted)
         body = mask(wanted, len(parts.is_here)) + content.tobytes()
         array = np.frombuffer(self.link.seal.head(name, body) + body, np.uint8)

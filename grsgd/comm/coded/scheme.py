@@ -148,7 +148,7 @@ class Scheme:
         return end - begin
 
     def encode(self, packet: Packet, content):
-        """Write a packet of this rank into ``content``."""
+        """Write the content of ``packet``, which this rank sends, into ``content``."""
         begin, end = self.span(packet)
         content[:] = self.source(packet)[begin:end]
 

@@ -21,7 +21,7 @@ senders."""
 
 
 class HeaderKind(IntEnum):
-    """Meaning of a header, the message before a content or a message by itself."""
+    """Meaning of a header. A header is sent before a content, or alone."""
 
     STEP = 0
     """The header is followed by the sender's message of a step."""
@@ -85,7 +85,7 @@ class Streams:
         self.announced_step = announced_step
         self.comm, self.values, self.row = comm, values, row
         self.step = 0
-        """The step under way."""
+        """Number of the step under way."""
         self.newest = {rank: -1 for rank in range(comm.size) if rank != comm.rank}
         """Per other rank, the last step of which that rank has a message, as far as this rank knows."""
         self.said: dict[HeaderKind, dict[int, np.ndarray]] = defaultdict(dict)

@@ -1,4 +1,5 @@
-"""The sum of all blocks in steps that end without waiting for silent ranks. `coding.tolerant` has the code.
+"""The sum of all blocks in steps that end without waiting for silent ranks. The module `coding.tolerant` describes the
+gradient code.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -206,8 +207,8 @@ class TolerantSum(Scheme):
             self._combine(step, senders, factors[part], self.total[begin:end])
 
     def _combine(self, step: int, senders: tuple[int, ...], factors: np.ndarray, out):
-        """Write the sum of the messages of ``senders``, each times its factor, into ``out``, for the length of
-        ``out``."""
+        """Write the sum of the messages of ``senders``, each multiplied by its factor, into ``out``. If ``out`` is
+        shorter than a message, only its elements are computed."""
         places = np.array([self._place(sender, step) for sender in senders])
         kernels(self.rows).combine(self.rows, places, np.full(len(senders), out.size), factors, out)
 
@@ -220,7 +221,7 @@ class TolerantSum(Scheme):
 
     @property
     def is_left_behind(self) -> bool:
-        """Return whether too few ranks still send to this rank, because the others have left it behind."""
+        """Return whether too few ranks still send to this rank, because the other ranks have left this rank behind."""
         return self._without(self.streams.said[HeaderKind.LEFT_BEHIND].keys()) < self.code.needed
 
     def _without(self, ranks) -> int:

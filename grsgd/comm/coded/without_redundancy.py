@@ -10,8 +10,8 @@ from grsgd.comm.coded.scheme import Scheme
 
 
 class PerBlock(Scheme):
-    """A scheme without redundancy: C(n, r) blocks are dealt out to the ranks, and each block is sent to all others by
-    itself."""
+    """A scheme without redundancy: each rank gets some of the C(n, r) blocks, and sends each of its blocks separately
+    to all other ranks."""
 
     def assign_blocks(self):
         self.num_blocks = len(subset_placement(self.n, self.r).holders)

@@ -123,7 +123,7 @@ class TopK(Compressor):
     def __init__(self, size, dtype, device, ratio: float):
         super().__init__(size, dtype, device)
         if size > 2**31 - 1:
-            raise ValueError(f"{size} values: indices of 4 bytes reach {2**31 - 1}")
+            raise ValueError(f"{size} values are too many for top-k, whose indices of 4 bytes reach {2**31 - 1}")
         self.k = min(size, max(1, round(ratio * size)))
         self.nbytes = (dtype.itemsize + 4) * self.k
 

@@ -160,7 +160,7 @@ class Group:
             self._sending.append(Tolerant(membership.comm.Isend(message, process, tags.GROUP), message))
 
     def _listen(self):
-        """Receive the knowledge of other processes."""
+        """Receive the messages in which other processes tell which processes they know, and record the news."""
         membership = self.membership
         processes = membership.comm.size
         longest = 2 + 2 * processes + self.numbers
@@ -225,16 +225,16 @@ class GroupBackend:
         return self.whole.Iprobe(self.processes[source], self.first_tag + tag)
 
     def dup(self):
-        raise NotImplementedError("communicators of ranks that may die cannot be copied")
+        raise NotImplementedError("a communicator of ranks that may die cannot be duplicated")
 
     def subset(self, ranks):
-        raise NotImplementedError("ranks that may die have no subsets")
+        raise NotImplementedError("a communicator of ranks that may die has no subsets")
 
     def Ibcast(self, array, root):
-        raise NotImplementedError("ranks that may die have no broadcast by the MPI library")
+        raise NotImplementedError("the MPI library cannot broadcast among ranks that may die")
 
     def Iallreduce(self, array):
-        raise NotImplementedError("ranks that may die have no all-reduce by the MPI library")
+        raise NotImplementedError("the MPI library cannot all-reduce over ranks that may die")
 
     def free(self):
         """Do nothing: the backend of all processes is still used."""

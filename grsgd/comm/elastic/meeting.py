@@ -22,7 +22,7 @@ reason."""
 
 
 class MeetingCall(NamedTuple):
-    """A rank's message to the others that asks for a meeting.
+    """Message by which a rank asks the other ranks for a meeting.
 
     ``number``: number of the meeting. ``reason``: reason to end the run after the meeting, as text that is cut to fit;
     empty if the run goes on.

@@ -1,9 +1,9 @@
 """The processes that hold the ranks of a run in which processes may die and be replaced by others.
 
 The first n processes of a job train; they hold the *ranks*. The other processes are *spares*, which wait. When a
-process has died, the lowest living spare takes the lowest rank without a process, and tells all others. No process
-decides for all, and none waits for another. Each process learns of deaths by itself, and of a takeover by a message
-from the process that takes over.
+process has died, the lowest living spare takes the lowest rank without a process, and tells all other processes. No
+process decides for all processes, and no process waits for another process. Each process learns of deaths by itself,
+and of a takeover by a message from the process that takes over.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -173,7 +173,7 @@ class Membership:
         self._tell(self.living, tags.TRAINING)
 
     def finish(self, to_all: bool):
-        """Tell all processes, or the spares alone, that this process has ended its training."""
+        """Tell all processes (or only the spares, if ``to_all`` is False) that this process has ended its training."""
         self._tell(self.living if to_all else self.spares, tags.FINISHED)
 
     @property
@@ -341,13 +341,13 @@ class MembersBackend:
         return MembersBackend(self.processes.dup(), self.membership)
 
     def subset(self, ranks: Sequence[int]):
-        raise NotImplementedError("ranks whose processes may die have no subsets")
+        raise NotImplementedError("a communicator of ranks whose processes may die has no subsets")
 
     def Ibcast(self, array, root):
-        raise NotImplementedError("ranks whose processes may die have no broadcast by the MPI library")
+        raise NotImplementedError("the MPI library cannot broadcast among ranks whose processes may die")
 
     def Iallreduce(self, array):
-        raise NotImplementedError("ranks whose processes may die have no all-reduce by the MPI library")
+        raise NotImplementedError("the MPI library cannot all-reduce over ranks whose processes may die")
 
     def free(self):
         self.processes.free()

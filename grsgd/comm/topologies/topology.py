@@ -251,7 +251,8 @@ def one_peer_exponential(n: int) -> np.ndarray:
 
 @named("full")
 def full(n: int) -> np.ndarray:
-    """Return the matrix in which all ranks mix with all others, 1/n each: one step of mixing reaches consensus."""
+    """Return the matrix in which each rank mixes the models of all ranks with weight 1/n, so that all models are equal
+    after one step."""
     return equal_weights(n, lambda i: range(n))
 
 

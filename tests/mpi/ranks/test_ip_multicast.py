@@ -170,7 +170,7 @@ def test_a_rank_that_hears_nothing_is_named(comm, driver, monkeypatch):
 def test_an_interface_that_is_not_there_is_refused_on_all_ranks(comm, driver):
     for settings, line in (
         (Settings(interface="eth77"), "rank 0: no interface 'eth77'; this host has: "),
-        (Settings(mtu=9100), "rank 0: mtu = 9100: the interface 127.0.0.1 takes 9000 at most"),
+        (Settings(mtu=9100), "rank 0: mtu = 9100: the interface 127.0.0.1 takes at most 9000 bytes"),
     ):
         with pytest.raises(NoMulticast, match=line):
             driver.run(connect(comm, settings))

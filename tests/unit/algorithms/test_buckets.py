@@ -174,9 +174,9 @@ def test_a_processor_computes_on_after_each_stage():
     [
         ({"compression": "int8"}, 'buckets = 3: compression = "int8" needs whole gradients'),
         ({"compression": "power-sgd"}, 'buckets = 3: compression = "power-sgd" needs whole gradients'),
-        ({"variant": "shared"}, 'variant = "shared": goes with whole gradients; with buckets allowed: ring, .*, mpi'),
-        ({"variant": "hierarchical"}, 'variant = "hierarchical": goes with whole gradients; .*, mpi'),
-        ({"variant": "auto"}, 'variant = "auto": goes with whole gradients; with buckets allowed: ring, .*, mpi'),
+        ({"variant": "shared"}, 'variant = "shared": needs whole gradients; with buckets allowed: ring, .*, mpi'),
+        ({"variant": "hierarchical"}, 'variant = "hierarchical": needs whole gradients; .*, mpi'),
+        ({"variant": "auto"}, 'variant = "auto": needs whole gradients; with buckets allowed: ring, .*, mpi'),
         ({"buckets": 0}, "greater than or equal to 1"),
     ],
 )

@@ -606,5 +606,5 @@ def test_a_lost_message_is_noticed():
     job.step(job.ranks[0])
     job.settle()
     list(job.ranks[1].mailbox.pop_received())
-    with pytest.raises(RuntimeError, match=r"the weights sum to 1\.5 instead of 2: a message was lost"):
+    with pytest.raises(RuntimeError, match=r"the weights of all ranks sum to 1\.5 instead of 2: a message was lost"):
         job.average()

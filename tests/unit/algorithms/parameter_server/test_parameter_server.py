@@ -772,9 +772,9 @@ def test_the_run_file_with_one_lost_for_good(tmp_path):
 @pytest.mark.parametrize(
     "options, ranks, message",
     [
-        ({}, 1, r"servers = 1 \(dedicated\) with 1 ranks; there can be 0$"),
-        ({"servers": 3}, 3, r"servers = 3 \(dedicated\) with 3 ranks; there can be 2$"),
-        ({"servers": 4, "server": "shared"}, 3, r"servers = 4 \(shared\) with 3 ranks; there can be 3$"),
+        ({}, 1, r"servers = 1 \(dedicated\) with 1 ranks; at most 0 can be servers$"),
+        ({"servers": 3}, 3, r"servers = 3 \(dedicated\) with 3 ranks; at most 2 can be servers$"),
+        ({"servers": 4, "server": "shared"}, 3, r"servers = 4 \(shared\) with 3 ranks; at most 3 can be servers$"),
         ({"strategy": "adsp", "s": 5, "smax": 4}, 3, r"smax = 4(\.0)?: must be at least s = 5(\.0)?$"),
     ],
 )

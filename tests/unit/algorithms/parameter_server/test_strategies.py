@@ -563,10 +563,10 @@ def test_impossible_options(name, options, message):
 
 def test_misuse():
     strategy = Bsp(3)
-    with pytest.raises(RuntimeError, match="worker 1 pushed a gradient of version 1: the last is 0"):
+    with pytest.raises(RuntimeError, match="worker 1 pushed a gradient of version 1: the newest model has version 0"):
         strategy.push(1, 1, 1.0)
     strategy.push(1, 0, 1.0)
-    with pytest.raises(RuntimeError, match="worker 1 pushed a gradient before its last one was answered"):
+    with pytest.raises(RuntimeError, match="worker 1 pushed a gradient before its last push was answered"):
         strategy.push(1, 0, 2.0)
     strategy.lost(2, 3.0)
     with pytest.raises(RuntimeError, match="worker 2 is lost"):

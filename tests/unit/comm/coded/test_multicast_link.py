@@ -80,7 +80,10 @@ def test_ranks_connect_and_hear_each_other(mtu, part):
     "wrong, why",
     [
         (Settings(interface="nothing"), "rank 1: no interface 'nothing'"),
-        (Settings(interface="lo", mtu=MAX_MTU + 1), "rank 1: mtu = 9001: the interface 127.0.0.1 takes 9000 at most"),
+        (
+            Settings(interface="lo", mtu=MAX_MTU + 1),
+            "rank 1: mtu = 9001: the interface 127.0.0.1 takes at most 9000 bytes",
+        ),
     ],
 )
 def test_all_ranks_learn_why_one_cannot_connect(wrong, why, made):
