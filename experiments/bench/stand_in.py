@@ -37,9 +37,9 @@ def main():
 
 
 def algorithms() -> list[str]:
-    """Return the algorithms that send in the background and support a user's own loop."""
+    """Return the algorithms that send in the background, and whose ranks compute one gradient each."""
     traits = {name: cls.traits for name, cls in sorted(ALGORITHMS.items())}
-    return [name for name, its in traits.items() if its.in_background and its.supports_own_loop]
+    return [name for name, its in traits.items() if its.in_background and not its.decides_who_computes]
 
 
 def steps_seconds(mpi, algorithm: str, model, with_thread: bool, batches, steps: int) -> float:

@@ -72,7 +72,10 @@ class Traits:
     """Whether the models' values decide when messages are sent. If so, the option ``--timing-only``, which computes no
     values, is refused."""
     supports_own_loop: bool = True
-    """Whether the algorithm works with ``distribute()``: each rank computes one gradient per step, on any data."""
+    """Whether the algorithm works with ``distribute()``."""
+    decides_who_computes: bool = False
+    """Whether ranks compute anything else than one gradient each, so that a loop must ask its optimizer for this rank's
+    data. Follows from the base class of the algorithm."""
     tolerates_lost_ranks: bool = False
     """Whether a run goes on after it has lost a rank."""
     tolerates_silent_ranks: bool = False
@@ -125,8 +128,7 @@ class Algorithm:
     number. The caller of `start` sets ``k`` if the process begins with the model of other ranks: see
     ``survives_deaths``."""
     _decides_who_computes: ClassVar[bool] = False
-    """Whether a rank may compute something other than one gradient per step, which a user's own training loop cannot
-    do."""
+    """Value of the trait ``decides_who_computes``."""
 
     def __init_subclass__(cls, name: str | None, **kwargs):
         """Register the class under ``name``; with ``name=None`` the class is a base class and is not registered."""
@@ -138,14 +140,13 @@ class Algorithm:
             raise TypeError(f"two algorithms are called {name!r}: {ALGORITHMS[name]} and {cls}")
         if not hasattr(cls, "traits"):
             raise TypeError(f"algorithm {name!r} has no traits: say traits = Traits(synchronous=...)")
-        if cls._decides_who_computes and cls.traits.supports_own_loop:
-            raise TypeError(f"algorithm {name!r} decides who computes what: say supports_own_loop=False in its traits")
         if cls.traits.survives_deaths not in SURVIVES_DEATHS:
             found, allowed = cls.traits.survives_deaths, ", ".join(map(repr, SURVIVES_DEATHS))
             raise TypeError(f"algorithm {name!r}: survives_deaths={found!r} in its traits; allowed: {allowed}")
         cls.name = name
         has_own_label = "traits" in cls.__dict__ and cls.traits.label
-        cls.traits = cls.traits if has_own_label else replace(cls.traits, label=name)
+        label = cls.traits.label if has_own_label else name
+        cls.traits = replace(cls.traits, label=label, decides_who_computes=cls._decides_who_computes)
         if not outside:
             ALGORITHMS[name] = cls
 

@@ -1,9 +1,9 @@
 """Algorithms whose ranks compute parts of one batch that they share."""
 
-from grsgd.algorithms.base import Algorithm
+from grsgd.algorithms.base import GradientAlgorithm
 
 
-class CommonBatchAlgorithm(Algorithm, name=None):
+class CommonBatchAlgorithm(GradientAlgorithm, name=None):
     """Base class of algorithms whose ranks compute `blocks` of one common batch. In other algorithms each rank has its
     own batch."""
 
@@ -23,6 +23,11 @@ class CommonBatchAlgorithm(Algorithm, name=None):
     def options_by_mpi(cls, options) -> dict:
         """Return the changed options, by name, with which the same packets travel by MPI, as on a simulated network."""
         return {}
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of blocks of all ranks."""
+        raise NotImplementedError(f"{self.name}: algorithms with a common batch must define num_blocks")
 
     def blocks(self, batch: int) -> list[tuple[int, int, int]]:
         """Return this rank's blocks of a common batch of ``batch`` samples, as (number, begin, end)."""

@@ -126,16 +126,27 @@ class CSSGD(Summing, name="cssgd"):
 
     @classmethod
     def traits_of(cls, options):
-        traits = replace(cls.traits, label=f"{cls.name} {options.scheme}")
+        traits = replace(super().traits_of(options), label=f"{cls.name} {options.scheme}")
+        if options.r == "auto":
+            traits = replace(traits, supports_own_loop=False)
         if options.scheme == "tolerant":
             return replace(
                 traits,
+                supports_own_loop=False,
                 in_background=True,
                 rests_between_steps=False,
                 tolerates_lost_ranks=True,
                 tolerates_silent_ranks=True,
             )
         return traits
+
+    @classmethod
+    def option_behind(cls, options, trait):
+        if trait == "supports_own_loop" and options.r == "auto":
+            return "r = 'auto'", "1 to the number of ranks"
+        if trait == "supports_own_loop" and options.scheme == "tolerant":
+            return "scheme = 'tolerant'", "the other schemes"
+        return super().option_behind(options, trait)
 
     @classmethod
     def block_arrays(cls, options, ranks):

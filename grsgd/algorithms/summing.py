@@ -1,5 +1,6 @@
 """Synchronous SGD that sums int32 gradients of the blocks of a common batch, by one of the coded schemes."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -82,7 +83,6 @@ class Summing(CommonBatchAlgorithm, name=None):
         sends_gradients=True,
         exact_gradient=True,
         equal_models=True,
-        supports_own_loop=False,
         rests_between_steps=True,
     )
     remembers = ("saturated", "overflow")
@@ -125,6 +125,16 @@ class Summing(CommonBatchAlgorithm, name=None):
             return IpMulticast(self.comm, self.options.settings(seed))
         return TRANSPORTS.get(self.options.transport, Multicast)(self.comm)
 
+    @classmethod
+    def traits_of(cls, options):
+        return replace(cls.traits, supports_own_loop=options.transport in TRANSPORTS)
+
+    @classmethod
+    def option_behind(cls, options, trait):
+        if trait == "supports_own_loop":
+            return f"transport = {options.transport!r}", ", ".join(TRANSPORTS)
+        return super().option_behind(options, trait)
+
     @property
     def overflow(self) -> OutOfRange:
         """Range of the gradients' sums that did not fit into int32."""
@@ -147,6 +157,10 @@ class Summing(CommonBatchAlgorithm, name=None):
         """Return the scheme of these options."""
         raise NotImplementedError
 
+    @property
+    def num_blocks(self):
+        return self.scheme.num_blocks
+
     def blocks(self, batch):
         samples = self.scheme.samples(batch)
         return [(block, begin, end) for block, (begin, end) in zip(self.scheme.blocks, samples, strict=True)]
@@ -162,12 +176,11 @@ class Summing(CommonBatchAlgorithm, name=None):
         yield from self.scheme.look()
         self.needs_no_gradient = self.scheme.needs_no_blocks
 
-    def step(self):
+    def reduce(self):
         yield from self.scheme.add_up()
         if self.scheme.is_left_behind:
             raise Excluded(f"rank {self.comm.rank} was silent for too long")
         self.fixed_point.decode(self.scheme.total, self.replica.grads.array)
-        self.update()
 
     def drain(self):
         yield from self.scheme.close() or ()

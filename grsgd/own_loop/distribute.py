@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from grsgd.algorithms.base import ALGORITHMS, Algorithm, Options, Traits
 from grsgd.algorithms.before_run import Trial
+from grsgd.algorithms.common_batch import CommonBatchAlgorithm
 from grsgd.algorithms.context import RankContext
 from grsgd.algorithms.equal_tensors import copy_from_root
 from grsgd.algorithms.find import find
@@ -21,6 +22,7 @@ from grsgd.errors import ConfigError, UsageError
 from grsgd.job import launch, words
 from grsgd.models.replica import Replica
 from grsgd.own_loop.checks import check_arguments, check_optimizer, check_same_arguments
+from grsgd.own_loop.common_batch import CommonBatchOptimizer
 from grsgd.own_loop.distributed_optimizer import DistributedOptimizer, unfinished
 from grsgd.own_loop.early_gradients import EarlyGradients
 from grsgd.own_loop.gradients import Gradients
@@ -64,14 +66,14 @@ def distribute(
     launch.abort_on_error(mpi)
     calling = roll_call(mpi, f"in distribute(model, optimizer, {algorithm!r})", timeout)
     with launch.collective_setup(mpi, timeout), as_config_error():
-        if progress_mode not in PROGRESS_MODES:
-            raise ConfigError(f"progress_mode = {progress_mode!r}: allowed: {', '.join(PROGRESS_MODES)}")
+        check_progress_mode(progress_mode)
         cls, chosen = check_algorithm(model, optimizer, algorithm, options, mpi.size)
         check_not_distributed(model)
-        replica = Replica(model, flat_gradients=False)
+        shares_batches = issubclass(cls, CommonBatchAlgorithm)
+        replica = Replica(model, flat_gradients=shares_batches)
     use_device = partial(gpu.use, replica.device)
     use_device()
-    gradients = make_gradients(replica, cls.traits_of(chosen)) if mpi.size > 1 else None
+    gradients = make_gradients(replica, cls.traits_of(chosen)) if mpi.size > 1 and not shares_batches else None
     with within(timeout, f"distribute(), {algorithm}, to which all ranks must come"):
         check_same_arguments(mpi, replica, cls, chosen, seed, timeout)
         check_shards(mpi, timeout)
@@ -88,9 +90,16 @@ def distribute(
     distributed = cls(chosen, replica, timed_optimizer, context)
     if isinstance(gradients, EarlyGradients):
         gradients.ready = distributed.gradient_ready
-    result = DistributedOptimizer(timed_optimizer, replica, gradients, distributed, context, transport, calling)
+    kind = CommonBatchOptimizer if shares_batches else DistributedOptimizer
+    result = kind(timed_optimizer, replica, gradients, distributed, context, transport, calling)
     result.reasons = reasons
     return result
+
+
+def check_progress_mode(mode: str):
+    """Raise ConfigError for a progress mode that does not exist."""
+    if mode not in PROGRESS_MODES:
+        raise ConfigError(f"progress_mode = {mode!r}: allowed: {', '.join(PROGRESS_MODES)}")
 
 
 def check_algorithm(model, optimizer, name: str, options: dict, ranks: int) -> tuple[type[Algorithm], Options]:
@@ -100,6 +109,9 @@ def check_algorithm(model, optimizer, name: str, options: dict, ranks: int) -> t
     cls = algorithm_of(name)
     chosen = options_of(cls, options)
     cls.check(chosen, ranks)
+    if not cls.traits_of(chosen).supports_own_loop:
+        option, allowed = cls.option_behind(chosen, "supports_own_loop")
+        raise ConfigError(f"{name}: {option}: only `grsgd train` can run it; allowed: {allowed}")
     check_optimizer(model, optimizer, cls.traits.sends_gradients)
     return cls, chosen
 
@@ -162,9 +174,7 @@ def algorithm_of(name: str) -> type[Algorithm]:
     except ConfigError as error:
         raise ConfigError(f"algorithm {error}") from None
     if not cls.traits.supports_own_loop:
-        raise ConfigError(
-            f"algorithm {name!r} decides who computes what: only `grsgd train` can run it; allowed: {', '.join(names)}"
-        )
+        raise ConfigError(f"algorithm {name!r}: only `grsgd train` can run it; allowed: {', '.join(names)}")
     return cls
 
 

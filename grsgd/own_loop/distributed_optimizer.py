@@ -28,6 +28,7 @@ from grsgd.own_loop.ranks import warn_of_other_shards
 from grsgd.own_loop.resume import SavedAlgorithm
 from grsgd.own_loop.roll_call import FINISH, Answers, RollCall
 from grsgd.own_loop.saved_record import SavedRecord
+from grsgd.own_loop.share_of_data import SharingOptimizer
 from grsgd.own_loop.stops import Stops
 from grsgd.own_loop.times import LoopTimes
 from grsgd.own_loop.tracing import untraced
@@ -37,7 +38,7 @@ unfinished: list["DistributedOptimizer"] = []
 """Optimizers of this process whose training has not ended."""
 
 
-class DistributedOptimizer(AveragingOptimizer):
+class DistributedOptimizer(SharingOptimizer, AveragingOptimizer):
     """Torch optimizer whose ``step()`` also mixes the models of all ranks; made by `distribute`.
 
     Everything else comes from the wrapped optimizer: ``param_groups``, ``state``, learning-rate schedulers, and

@@ -78,7 +78,7 @@ class Trainer:
         of_algorithm = self.recovery.context_of(context)
         self.is_central = issubclass(config.algorithm_class, CentralAlgorithm)
         self.replica = Replica(
-            model, getattr(torch, config.dtype), traits.sends_gradients and (n > 1 or not traits.supports_own_loop)
+            model, getattr(torch, config.dtype), traits.sends_gradients and (n > 1 or traits.decides_who_computes)
         )
         if self.replica.left_in_place:
             raise ConfigError(

@@ -125,7 +125,7 @@ def algorithm(random, ranks: int, names: list[str]) -> tuple[str, dict]:
 
 def training(seed: int, ranks: int, random) -> Training:
     name, options = algorithm(random, ranks, sorted(ALGORITHMS))
-    replication = choose(random, [1, 1, 2]) if ALGORITHMS[name].traits.supports_own_loop else 1
+    replication = choose(random, [1, 1, 2]) if not ALGORITHMS[name].traits.decides_who_computes else 1
     stragglers = {"slowdown": {}, "tail": {}, "pause": {}}
     for rank in range(ranks):
         if random.random() < 0.4:
@@ -190,7 +190,7 @@ def own_loop(seed: int, ranks: int, random) -> OwnLoop:
 
 
 def learner(random, ranks: int) -> Learner:
-    names = [name for name, cls in sorted(ALGORITHMS.items()) if cls.traits.supports_own_loop]
+    names = [name for name, cls in sorted(ALGORITHMS.items()) if not cls.traits.decides_who_computes]
     name, options = algorithm(random, ranks, names)
     optimizer, optimizer_options = choose(
         random,

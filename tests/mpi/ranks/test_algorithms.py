@@ -13,7 +13,7 @@ from grsgd.testing.quadratic import MOMENTUM, PROBLEM, RATE, SIZE, STEPS, WEIGHT
 from tests.support.real_ranks import finish, models, start, take_step
 
 BUCKETED = [(name, 2) for name in ALLREDUCE if name not in THROUGH_MEMORY]
-FOR_ANY_LOOP = sorted(name for name, cls in ALGORITHMS.items() if cls.traits.supports_own_loop)
+FOR_ANY_LOOP = sorted(name for name, cls in ALGORITHMS.items() if not cls.traits.decides_who_computes)
 
 
 @pytest.mark.parametrize(("variant", "buckets"), [(name, None) for name in ALLREDUCE] + BUCKETED)

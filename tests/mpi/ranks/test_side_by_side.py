@@ -8,7 +8,7 @@ import torch
 from grsgd import distribute
 from grsgd.algorithms import ALGORITHMS, lasgd
 
-NAMES = sorted(name for name, cls in ALGORITHMS.items() if cls.traits.supports_own_loop)
+NAMES = sorted(name for name, cls in ALGORITHMS.items() if not cls.traits.decides_who_computes)
 OPTIONS = {"gossip": {"period": 1}, "easgd": {"period": 2}, "adpsgd": {"topology": "full"}, "local_sgd": {"H": 2}}
 """So that a rank needs the others in nearly every step."""
 PAIRS = list(itertools.combinations_with_replacement(NAMES, 2))

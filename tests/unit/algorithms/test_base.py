@@ -28,6 +28,7 @@ class Silent(Algorithm, name=None):
     "kind, ask",
     [
         (CommonBatchAlgorithm, lambda algorithm: algorithm.blocks(4)),
+        (CommonBatchAlgorithm, lambda algorithm: algorithm.num_blocks),
         (CommonBatchAlgorithm, lambda algorithm: algorithm.block_gradient_ready(0)),
         (GradientAlgorithm, lambda algorithm: algorithm.reduce()),
         (CentralAlgorithm, lambda algorithm: algorithm.serve()),
@@ -40,16 +41,6 @@ def test_what_an_algorithm_must_say_is_asked_for_by_name(kind, ask):
 
     with pytest.raises(NotImplementedError, match="^silent: .* must "):
         ask(Quiet())
-
-
-@pytest.mark.parametrize("kind", [CommonBatchAlgorithm, CentralAlgorithm])
-def test_an_algorithm_that_decides_who_computes_what_is_not_for_own_loops(kind):
-    with pytest.raises(TypeError, match="'anywhere' decides who computes what: say supports_own_loop=False"):
-
-        class Anywhere(kind, name="anywhere"):
-            traits = Traits(synchronous=True)
-
-    assert "anywhere" not in ALGORITHMS
 
 
 def test_an_algorithm_that_says_nothing_has_taken_no_step_and_sends_to_all():

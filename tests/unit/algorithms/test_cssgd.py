@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-import grsgd
 from coding.cost import cost_in_bytes
 from coding.fixed_point import FixedPoint
 from coding.placement import subset_placement
@@ -474,8 +473,3 @@ def test_auto_on_one_rank():
     assert job.train() == "steps"
 
 
-@pytest.mark.parametrize("name", ["cssgd", "ssgd", "parameter_server", "asgd"])
-def test_a_loop_of_ones_own_cannot_run_it(name):
-    model = torch.nn.Linear(2, 2)
-    with pytest.raises(ValueError, match=f"'{name}' decides who computes what"):
-        grsgd.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1), name)

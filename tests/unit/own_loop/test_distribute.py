@@ -966,12 +966,12 @@ def test_a_scaler_needs_the_mean(n, monkeypatch):
         (
             "sgd",
             {},
-            "^algorithm 'sgd': unknown .did you mean lasgd.*; allowed: adpsgd, .*dpsgd, ",
+            "^algorithm 'sgd': unknown .did you mean ssgd.*; allowed: adpsgd, .*dpsgd, ",
         ),
         (
-            "cssgd",
+            "asgd",
             {},
-            "algorithm 'cssgd' decides who computes what: only `grsgd train` can run it; allowed: adpsgd, choco_sgd",
+            "algorithm 'asgd': only `grsgd train` can run it; allowed: adpsgd, choco_sgd",
         ),
         ("grsgd", {"rho": 2}, "grsgd: rho: is called data.replication now"),
         ("dpsgd", {"progress": "inline"}, "progress: is called progress_mode now"),
