@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from grsgd.algorithms.base import Options, Traits
 from grsgd.algorithms.by_allreduce import ByAllreduce
+from grsgd.algorithms.outer_state import OUTER_STATE_MEANING, OuterState, outer_memory
 from grsgd.comm.allreduce import VARIANT_MEANING, Variant
 from grsgd.comm.compression.compressors import CompressionOptions, make_compressor
 from grsgd.comm.compression.mean import CompressedMean
@@ -43,6 +44,7 @@ class DiLoCoOptions(CompressionOptions, OuterOptions):
         0.0, ge=0, lt=1, description="weight of the local model in its mean with the model after an outer step"
     )
     variant: Variant = Field("ring", description=VARIANT_MEANING)
+    outer_state: OuterState | None = Field(None, description=OUTER_STATE_MEANING)
 
     @model_validator(mode="after")
     def fits(self):
@@ -97,19 +99,21 @@ class DiLoCo(ByAllreduce, name="diloco"):
         self.fragment = 0
         self.due = -1
         """The step after which the average under way replaces the fragment; -1 if no average is under way."""
-        self.u, self.x_prev = self.x.like().tensor, self.x.like().tensor
-        self.mean, self.buffers = self.x.like(), self.replica.buffers.like()
+        self.memory = outer_memory(self.x, options.outer_state)
+        self.u, self.x_prev = (self.memory.like(self.x).tensor for _ in range(2))
+        self.mean, self.buffers = self.memory.like(self.x), self.replica.buffers.like()
         """The arrays that are averaged: copies, so that training can go on."""
         self.buffers_sent = self.replica.buffers.like().tensor
         self.parts = [
             slice(size * number // options.fragments, size * (number + 1) // options.fragments)
             for number in range(options.fragments)
         ]
-        self.exchange = None
+        self.copied = self.exchange = None
+        """The copy of the fragment, before whose end the model must not change; and the average under way."""
         self.compressed = []
         """Per fragment, the average of compressed pseudo-gradients; empty without compression."""
         if self.comm.size > 1 and options.compresses:
-            self.e = self.x.like().tensor
+            self.e = self.memory.like(self.x).tensor
             self.compressed = [
                 CompressedMean(self.comm, make_compressor(options, self.e[part]), context.seed, self.e[part])
                 for part in self.parts
@@ -127,16 +131,18 @@ class DiLoCo(ByAllreduce, name="diloco"):
             self.mean = yield from self.in_place(self.mean)
 
     def step(self):
+        if self.copied is not None:
+            yield self.copied
         self.update()
         self.k += 1
         if self.k == self.due:
             if self.exchange is not None:
                 yield self.exchange
-            self.outer_step()
+            yield from self.outer_step()
         interval = self.options.H // self.options.fragments
         if self.k % interval == 0:
             self.fragment = (self.k // interval - 1) % self.options.fragments
-            self.mean.tensor[self.part].copy_(self.x.tensor[self.part])
+            self.copied = self.memory.begin_copy(self.x, self.mean, self.part)
             if self.fragment == 0:
                 self.buffers.tensor.copy_(self.replica.buffers.tensor)
                 self.buffers_sent.copy_(self.buffers.tensor)
@@ -145,10 +151,12 @@ class DiLoCo(ByAllreduce, name="diloco"):
                 self.exchange = self.driver.start(self.average_with_all())
             else:
                 yield from self.average_with_all()
-                self.outer_step()
+                yield from self.outer_step()
 
     def average_with_all(self):
         """Schedule that averages this step's fragment, and with the first fragment also the buffers."""
+        if self.copied is not None:
+            yield self.copied
         if self.compressed:
             mean, x_prev = self.mean.tensor[self.part], self.x_prev[self.part]
             change = mean - x_prev
@@ -165,12 +173,12 @@ class DiLoCo(ByAllreduce, name="diloco"):
         return self.parts[self.fragment]
 
     def outer_step(self):
-        x, x_prev, u, mean = (tensor[self.part] for tensor in (self.x.tensor, self.x_prev, self.u, self.mean.tensor))
+        x_prev, u, mean = (tensor[self.part] for tensor in (self.x_prev, self.u, self.mean.tensor))
         outer_update(x_prev, u, mean, self.options.outer_lr, self.options.outer_momentum)
-        x.lerp_(x_prev, 1 - self.options.mix)
+        yield from self.memory.mix(self.x, 1 - self.options.mix, x_prev, self.mean, self.part)
         if self.fragment == 0:
             self.take_over_buffers()
-        self.due, self.exchange = -1, None
+        self.due, self.exchange, self.copied = -1, None, None
 
     def take_over_buffers(self):
         """Take the averaged buffers, plus the changes of the local buffers since the average began."""

@@ -6,6 +6,7 @@ A schedule is a generator that yields each object it waits for.
 from pydantic import Field, model_validator
 
 from grsgd.algorithms.base import Algorithm, Options, Traits
+from grsgd.algorithms.outer_state import OUTER_STATE_MEANING, OuterState, outer_memory
 from grsgd.seeding import Purpose, generator
 
 
@@ -14,6 +15,7 @@ class NoLoCoOptions(Options):
     outer_lr: float = Field(0.7, gt=0, description="learning rate of the outer step (beta)")
     outer_momentum: float = Field(0.5, ge=0, lt=1, description="momentum of the outer step (alpha)")
     pull: float = Field(1.0, gt=0, description="strength by which the two models of a pair attract each other (gamma)")
+    outer_state: OuterState | None = Field(None, description=OUTER_STATE_MEANING)
 
     @model_validator(mode="after")
     def converges(self):
@@ -56,8 +58,9 @@ class NoLoCo(Algorithm, name="noloco"):
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
         self.seed = context.seed
-        self.u, self.x_prev = self.x.like().tensor, self.x.like().tensor
-        self.mine, self.theirs = self.x.like(), self.x.like()
+        self.memory = outer_memory(self.x, options.outer_state)
+        self.u, self.x_prev = (self.memory.like(self.x).tensor for _ in range(2))
+        self.mine, self.theirs = (self.memory.like(self.x) for _ in range(2))
 
     def start(self):
         self.x_prev.copy_(self.x.tensor)
@@ -78,7 +81,8 @@ class NoLoCo(Algorithm, name="noloco"):
         """Schedule that takes the outer step together with rank ``j``, or alone if ``j`` is this rank."""
         options, x_prev, mean = self.options, self.x_prev, self.mine.tensor
         # The mean of this sum over the pair is outer_lr d + pull (mean of x_prev):
-        mean.copy_(self.x.tensor).mul_(options.outer_lr).add_(x_prev, alpha=options.pull - options.outer_lr)
+        yield from self.memory.copy(self.x, self.mine)
+        mean.mul_(options.outer_lr).add_(x_prev, alpha=options.pull - options.outer_lr)
         if j != self.comm.rank:
             yield [self.comm.Irecv(self.theirs.array, j), self.comm.Isend(self.mine.array, j)]
             # Halves are added, because a sum of float16 models may be out of range.
@@ -87,4 +91,4 @@ class NoLoCo(Algorithm, name="noloco"):
         mean.add_(x_prev, alpha=1 - options.pull).add_(self.u, alpha=options.outer_momentum)
         self.u.copy_(mean).sub_(x_prev)
         x_prev.copy_(mean)
-        self.x.tensor.copy_(mean)
+        yield from self.memory.give(self.mine, self.x)
