@@ -19,7 +19,7 @@ from lightning.fabric.strategies import ParallelStrategy
 from lightning.fabric.strategies.strategy import _BackwardSyncControl
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
-from grsgd.integrations import collective
+from grsgd.integrations import algorithms, collective
 from grsgd.integrations.parts import parts_of
 from grsgd.own_loop.distribute import distribute
 from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
@@ -47,6 +47,7 @@ class GrsgdFabricStrategy(ParallelStrategy):
         precision=None,
         **options,
     ):
+        algorithms.check(algorithm)
         world()  # starts MPI as grsgd needs it, before Lightning does
         super().__init__(
             accelerator, parallel_devices, MPIEnvironment(), checkpoint_io or RanksInOneFile(), precision

@@ -8,7 +8,7 @@
 After the import, ``strategy="grsgd_dpsgd"`` names the same strategy with default options.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -20,9 +20,8 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.rank_zero import rank_zero_only, rank_zero_warn
 from torchmetrics import Metric
 
-from grsgd.algorithms.base import ALGORITHMS
 from grsgd.errors import ConfigError
-from grsgd.integrations import collective
+from grsgd.integrations import algorithms, collective
 from grsgd.integrations.parts import parts_of
 from grsgd.own_loop.distribute import distribute
 from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
@@ -54,7 +53,8 @@ class GrsgdStrategy(ParallelStrategy):
     Raises
     ------
     ConfigError
-        For ``sync_batchnorm=True``; for another value of ``validate``; in `setup` as `grsgd.distribute`.
+        For ``sync_batchnorm=True``; for another value of ``validate``; for algorithms that decide which rank computes
+        which gradient; in `setup` as `grsgd.distribute`.
     """
 
     strategy_name = "grsgd"
@@ -74,6 +74,7 @@ class GrsgdStrategy(ParallelStrategy):
     ):
         if validate not in ("average", "own"):
             raise ConfigError(f"validate = {validate!r}: allowed: 'average', 'own'")
+        algorithms.check(algorithm)
         world()  # starts MPI as grsgd needs it, before Lightning does
         super().__init__(accelerator, parallel_devices, MPIEnvironment(), checkpoint_io, precision_plugin)
         self.algorithm, self.validate, self.options = algorithm, validate, options
@@ -294,11 +295,7 @@ def gather_metric(state: torch.Tensor, group=None) -> list[torch.Tensor]:
     return collective.all_gather(state)
 
 
-def register(add: Callable):
-    """Add a strategy ``grsgd_NAME`` for every algorithm that trains in a user's own loop."""
-    for name, cls in ALGORITHMS.items():
-        if cls.traits.supports_own_loop:
-            add(f"grsgd_{name}", GrsgdStrategy, description=f"grsgd.distribute by {name}", algorithm=name)
-
-
-register(StrategyRegistry.register)
+for _name in algorithms.names():
+    StrategyRegistry.register(
+        f"grsgd_{_name}", GrsgdStrategy, description=f"grsgd.distribute by {_name}", algorithm=_name
+    )

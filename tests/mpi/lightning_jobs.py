@@ -282,8 +282,11 @@ def refusal(call) -> str:
 
 
 def refuses_what_cannot_work():
-    names = {f"grsgd_{name}" for name, cls in ALGORITHMS.items() if cls.traits.supports_own_loop}
-    assert names == {name for name in StrategyRegistry if name.startswith("grsgd_")}
+    names = {name.removeprefix("grsgd_") for name in StrategyRegistry if name.startswith("grsgd_")}
+    assert {"dpsgd", "ring_allreduce", "lasgd", "diloco"} < names < ALGORITHMS.keys()
+    for name in ALGORITHMS.keys() - names:
+        assert name in refusal(lambda name=name: GrsgdStrategy(name)), name
+        assert name in refusal(lambda name=name: GrsgdFabricStrategy(name)), name
     assert refusal(lambda: GrsgdStrategy(validate="best")) == "validate = 'best': allowed: 'average', 'own'"
     batchnorm = lambda: fit(Classifier, GrsgdStrategy(), sync_batchnorm=True)  # noqa: E731
     assert refusal(batchnorm).startswith("sync_batchnorm=True: grsgd exchanges no statistics")

@@ -1,0 +1,20 @@
+"""Algorithms that loops of other libraries can run: each rank computes one gradient per step, on its own data."""
+
+from grsgd.algorithms.base import ALGORITHMS
+from grsgd.errors import ConfigError
+from grsgd.own_loop.distribute import algorithm_of
+
+
+def names() -> list[str]:
+    """Return the names of these algorithms."""
+    found = {name: cls.traits for name, cls in ALGORITHMS.items()}
+    return sorted(name for name, of in found.items() if of.supports_own_loop and not of.decides_who_computes)
+
+
+def check(name: str):
+    """Raise ConfigError if the loop of another library cannot run the algorithm called ``name``."""
+    if algorithm_of(name).traits.decides_who_computes:
+        raise ConfigError(
+            f"algorithm {name!r} decides which rank computes which gradient, and Lightning's loop does not ask for it: "
+            f"write a loop of your own, or take one of {', '.join(names())}"
+        )
