@@ -23,6 +23,7 @@ from grsgd.simulate.rank_memory import check_memory
 from grsgd.simulate.simulation import Simulation
 from grsgd.training import device as gpu
 from grsgd.training.automatic_options import with_options
+from grsgd.training.batch_gradient import check_compiler
 from grsgd.training.description import expected_bytes
 from grsgd.training.inputs import build_model, in_own_code, load_data
 from grsgd.training.memory import blueprint, check_fits, rank_bytes
@@ -68,7 +69,9 @@ def check(config: Config, ranks: int, out: str | None, simulated=None):
     timing_only = simulated is not None and simulated.timing_only
     if simulated is None:
         check_fits(config, data, ranks, 1, device)  # one rank only, because the other ranks may be on other hosts
+        check_compiler(config.gradient, device)
     else:
+        config.check_simulated(timing_only)
         check_memory(ranks, 0 if timing_only else each)
     try_a_step(config, data, build_model(config, data, torch.device("cpu")))
     trial = try_out(config, ranks, simulated)
@@ -78,6 +81,7 @@ def check(config: Config, ranks: int, out: str | None, simulated=None):
     rows = [
         ("algorithm", f"{kind(config)} on {counted(ranks, 'rank')}{trained_by(plan, ranks)}, device {device.type}"),
         ("model", model_line(config, model)),
+        *gradient_rows(config),
         ("data", data_line(config, data, plan)),
         ("end", end_line(config, plan, len(data.train))),
         ("snapshots", snapshots_line(config, model, plan)),
@@ -149,6 +153,12 @@ def model_line(config: Config, model) -> str:
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     size = trained * (8 if config.dtype == "float64" else 4)
     return f"{config.model.name}: {trained:,} parameters, {human_bytes(size)} in {config.dtype}"
+
+
+def gradient_rows(config: Config) -> list[tuple[str, str]]:
+    """Return a row of the keys in ``[gradient]`` that differ from their defaults; no row if none differs."""
+    wanted = config.gradient.model_dump(exclude_defaults=True)
+    return [("gradient", ", ".join(f"{key} = {value}" for key, value in wanted.items()))] if wanted else []
 
 
 def data_line(config: Config, data, plan: RunLength) -> str:

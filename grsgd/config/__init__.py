@@ -16,6 +16,7 @@ from grsgd.config.sections import (
     Comm,
     Data,
     Faults,
+    Gradient,
     NamedAlgorithm,
     NamedModel,
     NamedTask,
@@ -50,6 +51,7 @@ class Config(Section):
     task: NamedTask = NamedTask()
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
+    gradient: Gradient = Gradient()
     train: Train
     stragglers: Stragglers = Stragglers()
     faults: Faults = Faults()
@@ -85,7 +87,7 @@ class Config(Section):
             content["stragglers"][kind] = {str(rank): value for rank, value in content["stragglers"][kind].items()}
         for kind in ("die", "cut"):
             content["faults"][kind] = {str(rank): value for rank, value in content["faults"][kind].items()}
-        for part, default in (("faults", Faults()), ("task", NamedTask())):
+        for part, default in (("faults", Faults()), ("task", NamedTask()), ("gradient", Gradient())):
             if getattr(self, part) == default:
                 del content[part]
         return tomli_w.dumps(content)
@@ -96,6 +98,14 @@ class Config(Section):
             raise ConfigError(
                 "train.stop_at_target = true: only in simulated time (grsgd simulate), because evaluation during "
                 "training would disturb the measured times"
+            )
+
+    def check_simulated(self, timing_only: bool):
+        """Raise ConfigError for an option that simulated time does not have; ``timing_only``: nothing is computed."""
+        if self.gradient.compile and not timing_only:
+            raise ConfigError(
+                "gradient.compile = true: torch compiles for one rank per process, but all simulated ranks are in one "
+                "process; allowed: false, or --timing-only"
             )
 
     def check_ranks(self, ranks: int):
@@ -155,6 +165,10 @@ def parse(content: dict, where: str = "config") -> Config:
         raise ConfigError(f"{where}: {unknown_key(f'schedule.{key}', key, list(Schedule.model_fields))}")
     if config.optimizer.clip is not None and config.traits.splits_model:
         raise ConfigError(f"{where}: optimizer.clip with algorithm.servers > 1: no server sees the whole gradient")
+    for key, value in (("autocast", config.gradient.autocast), ("tf32", config.gradient.tf32)):
+        if config.dtype != "float32" and value not in ("off", False):
+            given = f"{value!r}" if key == "autocast" else "true"
+            raise ConfigError(f"{where}: gradient.{key} = {given}: rounds float32 only, but dtype = {config.dtype!r}")
     if config.traits.tolerates_silent_ranks and config.train.seconds is not None:
         raise ConfigError(
             f"{where}: train.seconds with {config.traits.label}: its steps end without silent ranks, so not all ranks "

@@ -90,6 +90,15 @@ class Optimizer(Named):
     clip: PositiveFloat | None = Field(
         None, description="largest L2 norm of a gradient; a larger gradient is scaled down to it"
     )
+    clip_value: PositiveFloat | None = Field(
+        None, description="largest magnitude of a gradient's elements; a larger element becomes this value"
+    )
+
+    @model_validator(mode="after")
+    def one_clip(self):
+        if self.clip is not None and self.clip_value is not None:
+            raise ValueError(f"clip_value = {self.clip_value} with clip = {self.clip}: give only one of them")
+        return self
 
 
 class Schedule(Named):
@@ -129,6 +138,26 @@ class Schedule(Named):
             key = "milestones" if self.milestones else "factor"
             raise ValueError(f"{key} with name = {self.name!r}: name = 'step' is needed")
         return self
+
+
+class Gradient(Section):
+    """Computation of the gradient of a rank's batch: its precision, its compilation and its micro-batches."""
+
+    autocast: Literal["off", "bfloat16"] = Field(
+        "off", description="dtype to which torch.autocast rounds the inputs of matrix products and convolutions"
+    )
+    tf32: bool = Field(
+        False, description="whether a GPU rounds the inputs of float32 matrix products to TF32; no effect on a CPU"
+    )
+    compile: bool = Field(
+        False, description="whether torch.compile compiles model, loss and backward pass; needs a C++ compiler"
+    )
+    micro_batch: int | None = Field(
+        None,
+        ge=1,
+        description="largest number of samples computed at a time; the gradients of the micro-batches are added up; "
+        "not given: the whole batch at once",
+    )
 
 
 class Train(Section):

@@ -35,6 +35,7 @@ from grsgd.job.timeline_file import check as check_timeline
 from grsgd.runs.run_file import check_content, check_writable
 from grsgd.training import device as gpu
 from grsgd.training.automatic_options import choose_options
+from grsgd.training.batch_gradient import check_compiler
 from grsgd.training.checkpoints import Checkpoints
 from grsgd.training.description import describe, expected_bytes
 from grsgd.training.inputs import build_model, load_data
@@ -141,6 +142,7 @@ def find_place(mpi, request: RunRequest) -> ComputePlace:
     gpu.use_threads()
     use_device = partial(gpu.use, device)
     use_device()
+    gpu.allow_tf32(device, config.gradient.tf32)
     with within(timeout, "looking for ranks on the same cores"):
         least = config.train.compute_seconds
         driver = launch.driver(
@@ -171,6 +173,7 @@ def load(mpi, request: RunRequest, place: ComputePlace) -> Inputs:
     with launch.collective_setup(mpi, timeout):
         model = build_model(config, dataset, place.device)
         check_batch(config, dataset, model)
+        check_compiler(config.gradient, place.device)
         early_marks = check_room(config, model)
         if mpi.rank == 0:
             request.models.check(request.out, model)

@@ -8,6 +8,7 @@ from grsgd.data import Dataset
 from grsgd.simulate import compute as compute_times
 from grsgd.simulate.compute import ComputeTime
 from grsgd.simulate.network import NetworkSpec
+from grsgd.training.batch_gradient import check_compiler
 from grsgd.training.gradients import step_alone
 from grsgd.training.inputs import build_model, in_own_code
 
@@ -40,6 +41,7 @@ def choose_compute_time(
         return ComputeTime(*numbers, seed=config.seed)
     if form == "constant":
         return ComputeTime(*numbers)
+    check_compiler(config.gradient, device)
     gradient, update = step_alone(config, dataset, build_model(config, dataset, device))
 
     def step():

@@ -77,6 +77,7 @@ class Simulation:
         check_memory(ranks, 0 if timing_only else memory.rank_bytes(blueprint, config, ranks))
         device = gpu.pick_device(config.device)
         gpu.use(device)
+        gpu.allow_tf32(device, config.gradient.tf32)
         if not timing_only and is_own(config, *TRIED):
             check_batch(config, dataset, build_model(config, dataset, device))
         self.compute = choose_compute_time(stated, config, network, blueprint, dataset, device)
@@ -307,5 +308,6 @@ def check_request(config: Config, ranks: int, network: NetworkSpec, timing_only:
             f"--timing-only: with these options, messages of {config.algorithm.name} depend on the models' content: "
             "leave --timing-only out"
         )
+    config.check_simulated(timing_only)
     if timing_only and config.train.stop_at_target:
         raise ConfigError("train.stop_at_target = true with --timing-only: nothing is evaluated; leave one of them out")

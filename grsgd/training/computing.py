@@ -1,6 +1,7 @@
 """Computation of the gradients of one rank's steps, with the rank's delays and losses."""
 
 import math
+from functools import partial
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from grsgd.config import Config
 from grsgd.data import Dataset
 from grsgd.models.replica import Replica
 from grsgd.runs.ending import NON_FINITE_LOSS
-from grsgd.training.gradients import CommonBatch, OwnBatches, stages
+from grsgd.training.gradients import CommonBatch, OwnBatches, begin_of_last_backward, stages
 from grsgd.training.stragglers import DelayModel
 from grsgd.training.times import RankTotals
 
@@ -61,9 +62,15 @@ class GradientComputing:
         if not (algorithm.traits.sends_early and self.ranks > 1 and self.delays.is_none):
             return
         if self.driver.calls_stages:
-            self.stages = stages([p.numel() for p in self.replica.trained], algorithm.gradient_ready)
+            begin = begin_of_last_backward(self.config.gradient, self.config.data.batch_size)
+            self.stages = stages([p.numel() for p in self.replica.trained], algorithm.gradient_ready, begin)
         else:
-            self.replica.on_gradient(algorithm.gradient_ready)
+            self.replica.on_gradient(partial(self._gradient_ready, algorithm))
+
+    def _gradient_ready(self, algorithm: Algorithm, parameter: int):
+        """Tell the algorithm a parameter's gradient, after the last micro-batch."""
+        if self.gradients.gradient.is_last:
+            algorithm.gradient_ready(parameter)
 
     def gradient(self, step: int):
         """Compute the gradient of a step, then wait for this rank's delay; a schedule (a generator that yields the

@@ -51,6 +51,12 @@ def use(device: torch.device):
         cupy.cuda.set_allocator(_pool_of_torch().malloc)
 
 
+def allow_tf32(device: torch.device, wanted: bool):
+    """Let ``device`` round the inputs of float32 matrix products to TF32 if ``wanted``; does nothing on a CPU."""
+    if wanted and device.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = True
+
+
 def name(device: torch.device) -> str:
     """Return the name of the device, such as "NVIDIA H200 0", with its number on this host."""
     return f"{torch.cuda.get_device_name(device)} {device.index}" if device.type == "cuda" else "none"

@@ -3,6 +3,7 @@
 Both sources leave the gradient in the replica and return the losses; neither communicates.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -12,13 +13,14 @@ import torch
 
 from grsgd.algorithms.common_batch import CommonBatchAlgorithm
 from grsgd.config import Config
+from grsgd.config.sections import Gradient
 from grsgd.data import Dataset
 from grsgd.data.shards import held_by, index_stream, shards
 from grsgd.errors import ConfigError
 from grsgd.models.replica import Replica, to_device
 from grsgd.seeding import Purpose, seed_torch
-from grsgd.tasks import Task
 from grsgd.training import unwrapped
+from grsgd.training.batch_gradient import BatchGradient
 from grsgd.training.optimizer import build_optimizer
 
 FORWARD_SHARE = 1 / 3
@@ -46,8 +48,8 @@ class Block:
 class OwnBatches:
     """Gradients of batches that this rank alone computes."""
 
-    def __init__(self, replica: Replica, block: Block, task: Task):
-        self.replica, self.blocks, self.task = replica, [block], task
+    def __init__(self, gradient: BatchGradient, block: Block):
+        self.gradient, self.blocks = gradient, [block]
         self.samples = block.samples
         """Number of samples of one gradient."""
         self.weights = {block.number: block.samples}
@@ -73,19 +75,15 @@ class OwnBatches:
         batches = dataset.train.batches(
             stream, augment=config.data.augment, seed=(config.seed, rank), workers=config.data.workers, first=first
         )
-        return cls(replica, Block(rank, 0, config.data.batch_size, batches), config.make_task())
+        gradient = BatchGradient(config.gradient, replica, config.make_task())
+        return cls(gradient, Block(rank, 0, config.data.batch_size, batches))
 
     def next_gradient(self) -> dict[int, float]:
         """Leave the gradient of the next batch in the replica; return the batch's mean loss, by number of the block."""
-        (block,), replica = self.blocks, self.replica
+        (block,), gradient, replica = self.blocks, self.gradient, self.gradient.replica
         x, y = next(block.batches)
-        count = self.task.count(y)  # y is counted before it is copied to a GPU, where counting would wait
-        x, y = to_device(x, y, replica.device, replica.dtype)
-        replica.zero_gradients()
-        loss = self.task.total_loss(replica.model(x), y) / count
-        loss.backward()
-        replica.collect_gradients()
-        return {block.number: loss.item()}
+        count = gradient.task.count(y)  # y is counted before it is copied to a GPU, where counting would wait
+        return {block.number: gradient.compute(*to_device(x, y, replica.device, replica.dtype), count)}
 
     def close(self):
         """End the processes that decode images, if any."""
@@ -100,9 +98,8 @@ class CommonBatch:
 
     def __init__(
         self,
-        replica: Replica,
+        gradient: BatchGradient,
         blocks: list[Block],
-        task: Task,
         batch: int,
         seed: int,
         ready: Callable[[int], None],
@@ -110,8 +107,7 @@ class CommonBatch:
     ):
         """``batch`` is the number of samples of all blocks of all ranks together. ``ready`` is called with a block's
         number when the block's gradient is complete. ``step`` is the number of the first step."""
-        self.task = task
-        self.replica, self.blocks, self.batch, self.seed, self.ready = replica, blocks, batch, seed, ready
+        self.gradient, self.blocks, self.batch, self.seed, self.ready = gradient, blocks, batch, seed, ready
         self.samples = sum(block.samples for block in blocks)
         """Number of samples of one gradient. If several ranks compute each block, this is more than data.batch_size."""
         self.weights = {block.number: block.samples for block in blocks}
@@ -143,24 +139,22 @@ class CommonBatch:
                 slice_batches(stream, begin, end), augment=config.data.augment, seed=(config.seed, number), first=first
             )
             blocks.append(Block(number, begin, end, batches))
-        return cls(replica, blocks, config.make_task(), size, config.seed, algorithm.block_gradient_ready, first)
+        gradient = BatchGradient(config.gradient, replica, config.make_task())
+        return cls(gradient, blocks, size, config.seed, algorithm.block_gradient_ready, first)
 
     def next_gradient(self) -> dict[int, float]:
         """Compute the gradients of the next batch's blocks; return each block's mean loss, by its number."""
-        replica = self.replica
+        gradient, replica = self.gradient, self.gradient.replica
         losses = {}
         for block in self.blocks:
             x, y = next(block.batches)
             # Samples of all blocks have the same weight, however many items (tokens) a sample has.
-            items = self.task.count(y) * self.batch / block.samples
+            items = gradient.task.count(y) * self.batch / block.samples
             x, y = to_device(x, y, replica.device, replica.dtype)
             seed_torch(replica.device, Purpose.BLOCK_DROPOUT, self.seed, self.step, block.number)
-            replica.zero_gradients()
-            loss = self.task.total_loss(replica.model(x), y) / items
-            loss.backward()
-            replica.collect_gradients()
+            loss = gradient.compute(x, y, items)
             self.ready(block.number)
-            losses[block.number] = loss.item() * self.batch / block.samples
+            losses[block.number] = loss * self.batch / block.samples
         self.step += 1
         return losses
 
@@ -174,14 +168,29 @@ class CommonBatch:
         close(self.blocks)
 
 
-def stages(sizes: list[int], ready: Callable[[int], None]) -> list[tuple[float, Callable[[], None]]]:
-    """Return the stages of a `Compute` at which ``ready(i)`` is called for each parameter. The stages model a backward
-    pass that finishes the parameters from the last to the first, in times proportional to their ``sizes``."""
+def stages(
+    sizes: list[int], ready: Callable[[int], None], begin: float = FORWARD_SHARE
+) -> list[tuple[float, Callable[[], None]]]:
+    """Return the stages of a `Compute` at which ``ready(i)`` is called for each parameter. The stages model a
+    backward pass that begins at the share ``begin`` of the time, and finishes the parameters from the last to the
+    first, in times proportional to their ``sizes``."""
     found, done, total = [], 0, sum(sizes)
     for i in reversed(range(len(sizes))):
         done += sizes[i]
-        found.append((FORWARD_SHARE + (1 - FORWARD_SHARE) * done / total, partial(ready, i)))
+        found.append((begin + (1 - begin) * done / total, partial(ready, i)))
     return found
+
+
+def begin_of_last_backward(wanted: Gradient, samples: int) -> float:
+    """Return the share of a gradient's time after which the first parameter's gradient can be complete.
+
+    The share ends where the backward pass of the last micro-batch begins. It is 1 with ``compile``: a compiled backward
+    pass hands over all gradients at its end.
+    """
+    parts = math.ceil(samples / (wanted.micro_batch or samples))
+    if wanted.compile:
+        return 1.0
+    return FORWARD_SHARE if parts == 1 else 1 - (1 - FORWARD_SHARE) / parts
 
 
 def close(blocks: list[Block]):

@@ -25,7 +25,7 @@ from grsgd.runs.numbers import human_bytes
 from grsgd.runs.run_file import Run, load_run
 from grsgd.runs.targets import naming, target_of
 from grsgd.text import printable
-from grsgd.training.device import pick_device, use, use_threads
+from grsgd.training.device import allow_tf32, pick_device, use, use_threads
 from grsgd.training.evaluation import metric_and_loss
 from grsgd.training.inputs import Images, build_model, images_of, load_data
 from grsgd.training.memory import blueprint
@@ -112,6 +112,7 @@ def evaluate(path, config=None, overrides: Sequence[str] = (), best: bool = Fals
         device = pick_device(source.config.device)
         use_threads()
         use(device)
+        allow_tf32(device, source.config.gradient.tf32)
         dataset = load_data(source.config)
         model = filled(dataset, source).to(device)
         ranks = source.run.attributes["ranks"] - len(source.run.attributes.get("lost", ())) if source.run else 1

@@ -22,8 +22,8 @@ NOT_FOR_RUNS = {
 def build_optimizer(wanted: Optimizer, parameters) -> torch.optim.Optimizer:
     """Build the torch optimizer; raises ConfigError for a name or an argument that torch does not take.
 
-    With ``clip``, ``step()`` first clips the gradient that it applies. With an algorithm that sends gradients, this is
-    the mean gradient of all ranks; otherwise it is the rank's own gradient.
+    With ``clip`` or ``clip_value``, ``step()`` first clips the gradient that it applies. With an algorithm that sends
+    gradients, this is the mean gradient of all ranks; otherwise it is the rank's own gradient.
     """
     classes = optimizers_of_torch()
     if outside.is_outside(wanted.name):
@@ -42,7 +42,7 @@ def build_optimizer(wanted: Optimizer, parameters) -> torch.optim.Optimizer:
     allowed = [key for key in arguments if key != "params"]
     for key, value in wanted.options.items():
         if key not in allowed:
-            raise ConfigError(unknown_key(f"optimizer.{key}", key, [*allowed, "decay_norms", "clip"]))
+            raise ConfigError(unknown_key(f"optimizer.{key}", key, [*allowed, "decay_norms", "clip", "clip_value"]))
         check_kind(f"optimizer.{key}", value, arguments[key].default)
     parameters = list(parameters)
     if not wanted.decay_norms:
@@ -54,8 +54,8 @@ def build_optimizer(wanted: Optimizer, parameters) -> torch.optim.Optimizer:
     except (TypeError, ValueError, RuntimeError) as error:
         given = ", ".join(f"{key} = {value!r}" for key, value in {"lr": wanted.lr, **wanted.options}.items())
         raise ConfigError(f"optimizer {wanted.name} with {given}: {error}") from None
-    if wanted.clip is not None:
-        optimizer.register_step_pre_hook(lambda *_: clip(optimizer, wanted.clip))
+    if wanted.clip is not None or wanted.clip_value is not None:
+        optimizer.register_step_pre_hook(lambda *_: clip(optimizer, wanted))
     return optimizer
 
 
@@ -91,6 +91,11 @@ def never_compiled(cls: type[torch.optim.Optimizer]) -> type[torch.optim.Optimiz
     return type(cls.__name__, (cls,), own)
 
 
-def clip(optimizer: torch.optim.Optimizer, norm: float):
-    """Scale all gradients of ``optimizer`` down to the joint L2 norm ``norm``, if their norm is larger."""
-    torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], norm)
+def clip(optimizer: torch.optim.Optimizer, wanted: Optimizer):
+    """Clip all gradients of ``optimizer``, to the joint L2 norm ``wanted.clip`` or the magnitude
+    ``wanted.clip_value``."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if wanted.clip is not None:
+        torch.nn.utils.clip_grad_norm_(parameters, wanted.clip)
+    else:
+        torch.nn.utils.clip_grad_value_(parameters, wanted.clip_value)

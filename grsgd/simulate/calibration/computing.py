@@ -57,6 +57,7 @@ class MeasuringRank(NamedTuple):
 def prepare(mpi, config: Config) -> MeasuringRank:
     """Return a `MeasuringRank` for this rank. Raises SetupError, on all ranks."""
     from grsgd.training import device as gpu
+    from grsgd.training.batch_gradient import check_compiler
     from grsgd.training.gradients import step_alone
     from grsgd.training.inputs import build_model, load_data
     from grsgd.training.memory import check_fits
@@ -73,6 +74,8 @@ def prepare(mpi, config: Config) -> MeasuringRank:
         check_fits(config, dataset, mpi.size, local_ranks, device)
     with launch.collective_setup(mpi):  # entered after all ranks have checked the free memory
         gpu.use(device)
+        gpu.allow_tf32(device, config.gradient.tf32)
+        check_compiler(config.gradient, device)
         poll = driver.poll if driver.progress_mode == "inline" else None
         model = build_model(config, dataset, device)
         nbytes = sum(parameter.nbytes for parameter in model.parameters())

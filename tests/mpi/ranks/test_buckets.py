@@ -82,7 +82,11 @@ CONFIG = {
 
 
 @pytest.mark.ranks(2, 3, 4)
-@pytest.mark.parametrize("further", [{}, {"train": CONFIG["train"] | {"compute_seconds": 2e-3}}], ids=["", "prolonged"])
+@pytest.mark.parametrize(
+    "further",
+    [{}, {"train": CONFIG["train"] | {"compute_seconds": 2e-3}}, {"gradient": {"micro_batch": 4}}],
+    ids=["", "prolonged", "micro-batches"],
+)
 @pytest.mark.parametrize("progress_mode", ["inline", "thread"])
 def test_runs_are_those_without_buckets(progress_mode, further, world, tmp_path_factory):
     """Where an all-reduce sums all elements in one order, bit for bit."""

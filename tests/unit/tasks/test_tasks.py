@@ -14,6 +14,7 @@ from torch.utils.data import TensorDataset
 import grsgd
 from grsgd import tasks
 from grsgd.cli import main
+from grsgd.config.sections import Gradient
 from grsgd.data.map_style import dataset_of
 from grsgd.data.text import TextSplit, dataset_of_text
 from grsgd.errors import ConfigError, DataError
@@ -27,6 +28,7 @@ from grsgd.runs.numbers import known_values
 from grsgd.runs.series import Series
 from grsgd.runs.several import by_experiment
 from grsgd.training import evaluation
+from grsgd.training.batch_gradient import BatchGradient
 from grsgd.training.evaluation import metric_and_loss, score
 from grsgd.training.gradients import Block, CommonBatch, OwnBatches
 
@@ -140,10 +142,11 @@ def test_blocks_of_a_common_batch_add_up_to_its_gradient(random):
         return split.batches(iter([np.arange(6)[begin:end]]))
 
     alone = Replica(model)
-    OwnBatches(alone, Block(0, 0, 6, batches(0, 6)), task).next_gradient()
+    gradient = BatchGradient(Gradient(), alone, task)
+    OwnBatches(gradient, Block(0, 0, 6, batches(0, 6))).next_gradient()
     whole, parts = alone.grads.tensor.clone(), []
     for begin, end in ((0, 1), (1, 4), (4, 6)):
-        common = CommonBatch(alone, [Block(begin, begin, end, batches(begin, end))], task, 6, 0, lambda number: None)
+        common = CommonBatch(gradient, [Block(begin, begin, end, batches(begin, end))], 6, 0, lambda number: None)
         common.next_gradient()
         parts.append(alone.grads.tensor.clone())
     assert torch.allclose(sum(parts), whole, atol=1e-7)

@@ -1,0 +1,76 @@
+"""Gradient of one batch on one rank, computed as the section ``[gradient]`` of a configuration says."""
+
+import os
+import shutil
+from functools import cached_property
+
+import torch
+
+from grsgd.config.sections import Gradient
+from grsgd.errors import ConfigError
+from grsgd.models.replica import Replica
+from grsgd.tasks import Task
+from grsgd.text import printable
+
+
+class BatchGradient:
+    """Computation of the gradient of a batch, all samples at once or in micro-batches whose gradients are added up.
+
+    The gradient of micro-batches equals the gradient of the whole batch, apart from rounding. A layer that looks at the
+    whole batch, such as batch norm, sees the samples of one micro-batch only.
+    """
+
+    def __init__(self, wanted: Gradient, replica: Replica, task: Task):
+        self.wanted, self.replica, self.task = wanted, replica, task
+        self.is_last = True
+        """Whether the micro-batch that is computed is the last of its batch, so that its gradients become complete."""
+
+    def compute(self, x: torch.Tensor, y: torch.Tensor, items: float) -> float:
+        """Leave the gradient of the batch's total loss, divided by ``items``, in the replica; return the divided
+        loss."""
+        self.replica.zero_gradients()
+        size = self.wanted.micro_batch
+        parts = [(x, y)] if size is None else list(zip(x.split(size), y.split(size), strict=True))
+        losses = []
+        for number, (inputs, targets) in enumerate(parts, 1):
+            self.is_last = number == len(parts)
+            loss = self.total_loss(inputs, targets) / items
+            loss.backward()
+            losses.append(loss.detach())
+        self.replica.collect_gradients()
+        return sum(loss.item() for loss in losses)
+
+    @cached_property
+    def total_loss(self):
+        """Function of inputs and targets that returns the total loss, compiled if the configuration says so."""
+        # Every shape is compiled for itself: two ranks that compute one block get the same code, and the same bits.
+        return torch.compile(self._total_loss, dynamic=False) if self.wanted.compile else self._total_loss
+
+    def _total_loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if self.wanted.autocast == "off":
+            return self.task.total_loss(self.replica.model(x), y)
+        with torch.autocast(self.replica.device.type, getattr(torch, self.wanted.autocast)):
+            return self.task.total_loss(self.replica.model(x), y)
+
+
+def check_compiler(wanted: Gradient, device: torch.device):
+    """Raise ConfigError if ``wanted.compile`` is set, but torch cannot compile code for ``device`` on this machine."""
+    if not wanted.compile:
+        return
+    compiler = os.environ.get("CXX", "g++")
+    if shutil.which(compiler) is None:
+        raise ConfigError(
+            f"gradient.compile = true: this machine has no C++ compiler {compiler!r}: install g++, or set CXX"
+        )
+    x = torch.ones(8, device=device, requires_grad=True)
+    try:
+        torch.compile(square_sum)(x).backward()
+    except Exception as error:  # torch wraps the errors of a compiler in many classes of its own
+        raise ConfigError(
+            f"gradient.compile = true: torch cannot compile on this machine: {printable(str(error), 300)}"
+        ) from error
+
+
+def square_sum(x: torch.Tensor) -> torch.Tensor:
+    """Return the sum of the squares of ``x``, as a small function to compile."""
+    return (x * x).sum()
