@@ -45,8 +45,8 @@ def average_array(comm, flat: Flat, weight: float = 1.0):
     the sum: this division rounds no normal number, and keeps the sum in the range of the dtype.
     """
     if comm.size > 1:
-        average, share = flat.like(), power_of_two(1 / comm.size)
-        torch.mul(flat.tensor, weight * share, out=average.tensor)
+        average, share = flat.wide(), power_of_two(1 / comm.size)
+        average.tensor.copy_(flat.tensor).mul_(weight * share)
         yield from halving_doubling_allreduce(comm, average.array, scale=1 / comm.size / share)
         flat.tensor.copy_(average.tensor)
 
@@ -57,6 +57,12 @@ def exact_average(comm, flat: Flat, weight: float = 1.0, root: int = 0):
     The mean is computed from the differences to the array of rank ``root``, which are zero for equal arrays. Returns
     the sum of all weights. If the sum is 0, no mean exists, and the arrays stay as they are.
     """
+    if flat.tensor.dtype is torch.bfloat16:
+        wide = flat.wide()
+        wide.tensor.copy_(flat.tensor)
+        total = yield from exact_average(comm, wide, weight, root)
+        flat.tensor.copy_(wide.tensor)
+        return total
     reference = flat.like()
     reference.tensor.copy_(flat.tensor)
     yield from broadcast(comm, reference.array, root=root)

@@ -89,7 +89,9 @@ class DiLoCo(ByAllreduce, name="diloco"):
         "Douillard, Feng, Rusu, Chhaparia, Donchev, Kuncoro, Ranzato, Szlam, Shen 2023, DiLoCo: Distributed low-"
         "communication training of language models; fragments, delay: Douillard et al. 2025, Streaming DiLoCo"
     )
-    traits = Traits(synchronous=True, family="local", rests_between_steps=True, survives_deaths="together")
+    traits = Traits(
+        synchronous=True, family="local", rests_between_steps=True, survives_deaths="together", trains_bfloat16=True
+    )
     Options = DiLoCoOptions
     remembers = ("k", "u", "x_prev", "mean", "buffers", "buffers_sent", "fragment", "due", "e")
 
@@ -100,7 +102,7 @@ class DiLoCo(ByAllreduce, name="diloco"):
         self.due = -1
         """The step after which the average under way replaces the fragment; -1 if no average is under way."""
         self.memory = outer_memory(self.x, options.outer_state)
-        self.u, self.x_prev = (self.memory.like(self.x).tensor for _ in range(2))
+        self.u, self.x_prev = (self.memory.wide(self.x).tensor for _ in range(2))
         self.mean, self.buffers = self.memory.like(self.x), self.replica.buffers.like()
         """The arrays that are averaged: copies, so that training can go on."""
         self.buffers_sent = self.replica.buffers.like().tensor

@@ -41,7 +41,12 @@ class DPSGD(OnTopology, name="dpsgd"):
         "first_exchange: arXiv 2507.06542 (2025), a single global merging in decentralized learning"
     )
     traits = Traits(
-        synchronous=True, family="gossip", in_background=True, rests_between_steps=True, survives_deaths="together"
+        synchronous=True,
+        family="gossip",
+        in_background=True,
+        rests_between_steps=True,
+        survives_deaths="together",
+        trains_bfloat16=True,
     )
     Options = DPSGDOptions
     remembers = ("k",)

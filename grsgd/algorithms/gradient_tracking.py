@@ -3,6 +3,8 @@
 A schedule is a generator that yields each object it waits for.
 """
 
+from dataclasses import replace
+
 from pydantic import Field
 
 from grsgd.algorithms.base import Options
@@ -33,6 +35,8 @@ class GradientTracking(DPSGD, name="gradient_tracking"):
         "Nedic, Olshevsky, Shi 2017, Achieving geometric convergence for distributed optimization over time-varying "
         "graphs; with stochastic gradients: Pu, Nedic 2021, Distributed stochastic gradient tracking methods"
     )
+    # The errors of rounding to 16 bits would add up in the trackers.
+    traits = replace(DPSGD.traits, label="", trains_bfloat16=False)
     Options = GradientTrackingOptions
     remembers = ("k", "y", "g")
 

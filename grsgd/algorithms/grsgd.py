@@ -90,7 +90,7 @@ class GRSGD(PushSum, name="grsgd"):
         self.outer_momentum = OUTER_MOMENTUM if options.outer_momentum is None else options.outer_momentum
         self.has_outer_step = options.outer_lr is not None and (options.outer_lr, self.outer_momentum) != (1, 0)
         if self.has_outer_step:
-            self.u, self.x_prev = self.x.like(), self.x.like()
+            self.u, self.x_prev = self.x.wide(), self.x.wide()
         self.weighted = self.options.merge == "push-sum"
         self.mailbox = self.make_mailbox(backpressure=self.options.inbox_full == "wait")
 

@@ -36,7 +36,12 @@ class LocalSGD(ByAllreduce, name="local_sgd"):
         "SlowMo: Wang, Tantia, Ballas, Rabbat 2020; BMUF: Chen, Huo 2016"
     )
     traits = Traits(
-        synchronous=True, family="local", only_allreduces=True, rests_between_steps=True, survives_deaths="together"
+        synchronous=True,
+        family="local",
+        only_allreduces=True,
+        rests_between_steps=True,
+        survives_deaths="together",
+        trains_bfloat16=True,
     )
     Options = LocalSGDOptions
     remembers = ("k", "u", "x_prev")
@@ -47,7 +52,7 @@ class LocalSGD(ByAllreduce, name="local_sgd"):
         """Copies that are averaged, so that a run that is stopped during an average keeps its model unchanged."""
         self.slow = self.options.beta != 0 or self.options.alpha != 1
         if self.slow:
-            self.u, self.x_prev = self.x.like().tensor, self.x.like().tensor
+            self.u, self.x_prev = self.x.wide().tensor, self.x.wide().tensor
 
     def start(self):
         if self.slow:

@@ -46,6 +46,10 @@ class OuterMemory:
         """Return zeros of the length and dtype of ``x``, in this memory."""
         return x.like()
 
+    def wide(self, x: Flat) -> Flat:
+        """Return zeros of the length of ``x`` in this memory, of float32 if ``x`` is of bfloat16 (`Flat.wide`)."""
+        return x.wide()
+
     def begin_copy(self, x: Flat, into: Flat, part: slice):
         """Copy ``part`` of the model ``x`` into the same part of ``into``; return a pollable that is true at the end of
         the copy, or None. Until then the model must not change."""
@@ -61,7 +65,7 @@ class OuterMemory:
         """Schedule that sets ``part`` of the model ``x`` to (1 - share) x + share y; it may overwrite the same part of
         ``scratch``."""
         yield from ()
-        x.tensor[part].lerp_(y, share)
+        x.tensor[part].lerp_(y.to(x.tensor.dtype), share)
 
     def give(self, y: Flat, x: Flat):
         """Schedule that copies ``y`` of this memory into the model ``x``."""
@@ -86,6 +90,9 @@ class HostMemory(OuterMemory):
         host = self.memory.borrow(x.array.nbytes)
         host[:] = 0
         return Flat.of(host.view(str(x.array.dtype)))
+
+    def wide(self, x):
+        return self.like(x)  # models of bfloat16 train on a CPU only
 
     def begin_copy(self, x, into, part):
         event = self.memory.copy_out(x.array, *self._bytes(into, part), self.memory.record_event())

@@ -48,7 +48,9 @@ class PushSum(OnTopology, name=None):
     A subclass says when a push is `due`, which neighbour to `choose`, and makes the mailbox.
     """
 
-    traits = Traits(synchronous=False, family="gossip", in_background=True, survives_deaths=True)
+    traits = Traits(
+        synchronous=False, family="gossip", in_background=True, survives_deaths=True, trains_bfloat16=True
+    )
     remembers = ("a", "k", "pushes")
     weighted = True
     """Whether models are merged by weight. If False, merges are plain averages, which do not keep the mean of all
@@ -155,9 +157,9 @@ class PushSum(OnTopology, name=None):
     def merge_into(self, x: Flat, a: float, y: Flat, b: float) -> float:
         """Set x to the mean of x and y with weights a and b; return the weight of the result."""
         if not self.weighted:
-            x.tensor.lerp_(y.tensor, 0.5)
+            x.tensor.lerp_(y.tensor.to(x.tensor.dtype), 0.5)
             return a
-        x.tensor.lerp_(y.tensor, b / (a + b))
+        x.tensor.lerp_(y.tensor.to(x.tensor.dtype), b / (a + b))
         return a + b
 
     def drain(self):

@@ -85,6 +85,7 @@ class RingAllreduce(GradientAlgorithm, ByAllreduce, name="ring_allreduce"):
         only_allreduces=True,
         rests_between_steps=True,
         survives_deaths="together",
+        trains_bfloat16=True,
     )
     Options = RingAllreduceOptions
     remembers = ("k", "e", "Q")

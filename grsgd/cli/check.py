@@ -151,7 +151,7 @@ def trained_by(plan: RunLength, ranks: int) -> str:
 
 def model_line(config: Config, model) -> str:
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    size = trained * (8 if config.dtype == "float64" else 4)
+    size = trained * getattr(torch, config.dtype).itemsize
     return f"{config.model.name}: {trained:,} parameters, {human_bytes(size)} in {config.dtype}"
 
 
@@ -181,7 +181,7 @@ def end_line(config: Config, plan: RunLength, samples: int) -> str:
 
 
 def snapshots_line(config: Config, model, plan: RunLength) -> str:
-    size = sum(t.numel() for t in [*model.parameters(), *model.buffers()]) * (8 if config.dtype == "float64" else 4)
+    size = sum(t.numel() for t in [*model.parameters(), *model.buffers()]) * getattr(torch, config.dtype).itemsize
     count = config.train.snapshots
     where = "in memory" if count * size <= MEMORY else "in a temporary file"
     every = "" if plan.steps is None else f", one every {plan.steps / count:.4g} steps"

@@ -8,6 +8,7 @@ from pydantic import Field, ValidationError
 
 from grsgd import tasks
 from grsgd.algorithms import Algorithm, Options, Traits
+from grsgd.algorithms.bfloat16 import check_bfloat16
 from grsgd.algorithms.central import workers_of
 from grsgd.algorithms.find import find
 from grsgd.config.complaints import describe, unknown_key
@@ -42,7 +43,7 @@ class Config(Section):
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="device on which ranks train; auto: a GPU if torch and CuPy find one, else the CPU"
     )
-    dtype: Literal["float32", "float64"] = Field(
+    dtype: Literal["bfloat16", "float32", "float64"] = Field(
         "float32", description="dtype of the model, its gradients and messages"
     )
     algorithm: NamedAlgorithm
@@ -165,6 +166,11 @@ def parse(content: dict, where: str = "config") -> Config:
         raise ConfigError(f"{where}: {unknown_key(f'schedule.{key}', key, list(Schedule.model_fields))}")
     if config.optimizer.clip is not None and config.traits.splits_model:
         raise ConfigError(f"{where}: optimizer.clip with algorithm.servers > 1: no server sees the whole gradient")
+    if config.dtype == "bfloat16":
+        try:
+            check_bfloat16(algorithm, config.algorithm_options)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from None
     for key, value in (("autocast", config.gradient.autocast), ("tf32", config.gradient.tf32)):
         if config.dtype != "float32" and value not in ("off", False):
             given = f"{value!r}" if key == "autocast" else "true"

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from grsgd import config as configurations
 from grsgd.algorithms.central import CentralAlgorithm
@@ -17,6 +18,7 @@ from grsgd.config import Config
 from grsgd.config.sources import digests_of
 from grsgd.errors import ConfigError, RunFileError
 from grsgd.job import launch
+from grsgd.models.flat import host_array, host_tensor
 from grsgd.models.replica import Replica
 from grsgd.models.values import fill
 from grsgd.training.checkpoint_file import FORMAT, read
@@ -234,12 +236,17 @@ def average(folder: Path, ranks: int) -> tuple[np.ndarray, np.ndarray]:
         _, state, _ = read(folder / file_of(rank))
         weight, model = float(state["weight"]), state["model"] | state["result"]
         weights += weight
-        parameters = parameters + weight * model["parameters"].astype(np.float64)
-        buffers = buffers + model["buffers"].astype(np.float64) / ranks
+        parameters = parameters + weight * host_tensor(model["parameters"]).double().numpy()
+        buffers = buffers + host_tensor(model["buffers"]).double().numpy() / ranks
         alike.add(tuple((model[name].dtype, model[name].shape) for name in ("parameters", "buffers")))
         if len(alike) > 1:
             raise ValueError(f"the models in {file_of(0)} and {file_of(rank)} have different shapes or dtypes")
     if not 0 < weights < math.inf:
         raise ValueError(f"weights that sum to {weights:g}")
     ((of_parameters, _), (of_buffers, _)) = alike.pop()
-    return (parameters / weights).astype(of_parameters), buffers.astype(of_buffers)
+    return rounded(parameters / weights, of_parameters), rounded(buffers, of_buffers)
+
+
+def rounded(mean: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Return ``mean`` in the dtype that `host_array` gives to the arrays of a checkpoint."""
+    return host_array(torch.from_numpy(mean).to(host_tensor(np.empty(0, dtype)).dtype))

@@ -30,7 +30,7 @@ class Flat:
 
     @classmethod
     def zeros(cls, size: int, dtype: torch.dtype, device: torch.device) -> Flat:
-        name = str(dtype).removeprefix("torch.")
+        name = "uint16" if dtype is torch.bfloat16 else str(dtype).removeprefix("torch.")
         if device.type == "meta":
             from grsgd.models.shape_only_tensor import shape_only_tensor
 
@@ -48,11 +48,30 @@ class Flat:
     @classmethod
     def of(cls, array) -> Flat:
         """Return a Flat in the memory of ``array``, which has at least one element."""
-        return cls(array, torch.from_dlpack(array))
+        tensor = torch.from_dlpack(array)
+        return cls(array, tensor.view(torch.bfloat16) if array.dtype == np.uint16 else tensor)
 
     def like(self) -> Flat:
         """Return a new Flat of the same length, dtype and device, filled with zeros."""
         return Flat.zeros(self.tensor.numel(), self.tensor.dtype, self.tensor.device)
+
+    def wide(self) -> Flat:
+        """Return a new Flat of zeros for sums and means of this one: of float32 instead of bfloat16, so that a result
+        is rounded to 16 bits once; of the same dtype otherwise."""
+        dtype = torch.float32 if self.tensor.dtype is torch.bfloat16 else self.tensor.dtype
+        return Flat.zeros(self.tensor.numel(), dtype, self.tensor.device)
+
+
+def host_array(tensor: torch.Tensor) -> np.ndarray:
+    """Return the memory of a tensor on the CPU as a NumPy array. Numbers of bfloat16, a dtype that NumPy lacks, become
+    their bits, uint16."""
+    return (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
+
+
+def host_tensor(array: np.ndarray) -> torch.Tensor:
+    """Return the memory of a NumPy array as a tensor; the inverse of `host_array`: bits, uint16, become bfloat16."""
+    tensor = torch.from_numpy(array)
+    return tensor.view(torch.bfloat16) if array.dtype == np.uint16 else tensor
 
 
 def aligned_zeros(size: int, dtype: str) -> np.ndarray:

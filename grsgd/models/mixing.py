@@ -18,6 +18,9 @@ def mix(x: torch.Tensor, weight: float, others: list[tuple[float, torch.Tensor]]
     if not others and weight == 1:
         return
     weights, tensors = [other_weight for other_weight, _ in others], [other for _, other in others]
+    if x.dtype is torch.bfloat16:
+        _mix_rounded_once(x, weight, weights, tensors)
+        return
     if x.is_cuda:
         _on_gpu(_weighted_sum(len(others)), x, weight, *weights, *tensors)
         return
@@ -44,6 +47,16 @@ def _blocks(*tensors):
     if not tensors[0].is_cpu:  # in simulated time tensors have no content
         return [tensors]
     return zip(*(tensor.split(BLOCK) for tensor in tensors), strict=True)
+
+
+def _mix_rounded_once(x, weight, weights, tensors):
+    """Mix models of bfloat16 in float32, and round the result once."""
+    if x.is_meta:
+        return
+    for block, *parts in _blocks(x, *tensors):
+        mixed = block.float()
+        _mix(mixed, weight, [(other, part.float()) for other, part in zip(weights, parts, strict=True)])
+        block.copy_(mixed)
 
 
 def _mix(x, weight, others):

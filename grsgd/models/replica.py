@@ -16,8 +16,8 @@ from grsgd.models.places import content, following_buffers, following_trained, i
 
 torch = LazyModule("torch")
 
-DTYPES = ("torch.float16", "torch.float32", "torch.float64")
-"""Dtypes that a model may have: the floating-point dtypes that both torch and NumPy have."""
+DTYPES = ("torch.bfloat16", "torch.float16", "torch.float32", "torch.float64")
+"""Dtypes that a model may have. NumPy lacks bfloat16, whose bits are then the numbers of the arrays, uint16."""
 
 
 class Replica:
@@ -33,8 +33,8 @@ class Replica:
     With ``flat_gradients = False``, for algorithms that send no gradients, gradients stay where autograd puts them.
     Autograd then need not add each gradient to zeros, which saves 10 to 20 % of a small model's step.
 
-    Raises ConfigError if the trained parameters do not share one floating-point dtype and device, if NumPy does not
-    have the dtype, or if a trained parameter cannot be moved (`following_trained`).
+    Raises ConfigError if the trained parameters do not share one dtype of `DTYPES` and one device, or if they are of
+    bfloat16 on a GPU. Raises ConfigError, too, if a trained parameter cannot be moved (`following_trained`).
     """
 
     def __init__(self, model: torch.nn.Module, dtype: torch.dtype | None = None, flat_gradients: bool = True):
@@ -50,6 +50,8 @@ class Replica:
         if str(self.dtype) not in DTYPES:
             allowed = ", ".join(DTYPES)
             raise ConfigError(f"the trained parameters are {self.dtype}, which NumPy does not have; allowed: {allowed}")
+        if self.dtype is torch.bfloat16 and self.device.type == "cuda":
+            raise ConfigError("the trained parameters are bfloat16 on a GPU; allowed: a CPU, or float32 with autocast")
         self._choose_places()
         self.params = self._flatten(self.trained)
         self.buffers = self._flatten(self.in_buffers())
@@ -234,8 +236,15 @@ def to_device(x: torch.Tensor, y: torch.Tensor, device: torch.device, dtype: tor
     """Return the inputs and targets of a batch on a device.
 
     Inputs are converted to ``dtype``, unless they are tokens (int64 or int32). Targets are converted to ``dtype`` if
-    they are floating-point numbers.
+    they are floating-point numbers, or to float32 if ``dtype`` is bfloat16.
     """
     is_tokens = x.dtype in (torch.int64, torch.int32)
     x = x.to(device) if is_tokens else x.to(device, dtype)
-    return x, y.to(device, dtype) if y.is_floating_point() else y.to(device)
+    of_targets = torch.float32 if dtype is torch.bfloat16 else dtype
+    return x, y.to(device, of_targets) if y.is_floating_point() else y.to(device)
+
+
+def output_of(model: torch.nn.Module, x: torch.Tensor):
+    """Return the output of ``model`` for ``x``; an output of bfloat16 becomes float32, in which losses are computed."""
+    made = model(x)
+    return made.float() if torch.is_tensor(made) and made.dtype is torch.bfloat16 else made

@@ -7,7 +7,7 @@ import copy
 import numpy as np
 
 from grsgd.lazy import LazyModule
-from grsgd.models.flat import Flat
+from grsgd.models.flat import Flat, host_array, host_tensor
 
 torch = LazyModule("torch")
 
@@ -15,7 +15,7 @@ torch = LazyModule("torch")
 def array_of(value: Flat | torch.Tensor) -> np.ndarray:
     """Return a copy of a tensor as a NumPy array in host memory."""
     tensor = value.tensor if isinstance(value, Flat) else value
-    return tensor.detach().cpu().numpy().copy()
+    return host_array(tensor.detach().cpu()).copy()
 
 
 def value_of(value):
@@ -35,7 +35,7 @@ def fill(into: Flat | torch.Tensor, content: np.ndarray):
     tensor = into.tensor if isinstance(into, Flat) else into
     if tensor.shape != content.shape:
         raise ValueError(f"an array of shape {list(content.shape)} for a tensor of shape {list(tensor.shape)}")
-    tensor.copy_(torch.from_numpy(content))
+    tensor.copy_(host_tensor(content))
 
 
 def set_value(owner, name: str, value):

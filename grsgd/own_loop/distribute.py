@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from grsgd.algorithms.base import ALGORITHMS, Algorithm, Options, Traits
 from grsgd.algorithms.before_run import Trial
+from grsgd.algorithms.bfloat16 import check_bfloat16
 from grsgd.algorithms.common_batch import CommonBatchAlgorithm
 from grsgd.algorithms.context import RankContext
 from grsgd.algorithms.equal_tensors import copy_from_root
@@ -68,9 +69,8 @@ def distribute(
     with launch.collective_setup(mpi, timeout), as_config_error():
         check_progress_mode(progress_mode)
         cls, chosen = check_algorithm(model, optimizer, algorithm, options, mpi.size)
-        check_not_distributed(model)
         shares_batches = issubclass(cls, CommonBatchAlgorithm)
-        replica = Replica(model, flat_gradients=shares_batches)
+        replica = make_replica(model, cls, chosen, flat_gradients=shares_batches)
     use_device = partial(gpu.use, replica.device)
     use_device()
     gradients = make_gradients(replica, cls.traits_of(chosen)) if mpi.size > 1 and not shares_batches else None
@@ -146,6 +146,18 @@ def check_not_distributed(model: torch.nn.Module):
             "the model, or a part of it, is distributed already: call finish() of its optimizer; if two optimizers "
             "train one model, give distribute() the first only, and step the second after the first"
         )
+
+
+def make_replica(
+    model: torch.nn.Module, algorithm: type[Algorithm], options: Options, flat_gradients: bool
+) -> Replica:
+    """Return the replica of ``model``; raises ConfigError if the model is distributed already, or if ``algorithm`` with
+    these ``options`` cannot train its dtype."""
+    check_not_distributed(model)
+    replica = Replica(model, flat_gradients=flat_gradients)
+    if replica.dtype is torch.bfloat16:
+        check_bfloat16(algorithm, options)
+    return replica
 
 
 def make_gradients(replica: Replica, traits: Traits) -> Gradients | None:

@@ -40,7 +40,7 @@ class Sent(NamedTuple):
 
 def norm_of(gradient: torch.Tensor) -> float:
     """Return the gradient's norm, or -1 in place of NaN, because two NaN do not compare as equal."""
-    wide = torch.float32 if gradient.dtype is torch.float16 else None
+    wide = torch.float32 if gradient.dtype.itemsize == 2 else None
     norm = torch.linalg.vector_norm(gradient.detach(), dtype=wide).item()
     return norm if norm == norm else -1.0
 

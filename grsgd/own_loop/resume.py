@@ -9,6 +9,7 @@ from grsgd.algorithms.base import Algorithm
 from grsgd.algorithms.lifecycle import Lifecycle
 from grsgd.errors import ConfigError
 from grsgd.models.digests import digests
+from grsgd.models.flat import host_array, host_tensor
 from grsgd.models.replica import Replica
 from grsgd.models.values import value_of
 
@@ -167,8 +168,8 @@ def check_model(kept: dict, replica: Replica):
 
 
 def as_tensor(value):
-    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+    return host_tensor(value) if isinstance(value, np.ndarray) else value
 
 
 def as_array(value):
-    return value.numpy() if isinstance(value, torch.Tensor) else value
+    return host_array(value) if isinstance(value, torch.Tensor) else value

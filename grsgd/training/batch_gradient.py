@@ -8,7 +8,7 @@ import torch
 
 from grsgd.config.sections import Gradient
 from grsgd.errors import ConfigError
-from grsgd.models.replica import Replica
+from grsgd.models.replica import Replica, output_of
 from grsgd.tasks import Task
 from grsgd.text import printable
 
@@ -48,9 +48,9 @@ class BatchGradient:
 
     def _total_loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         if self.wanted.autocast == "off":
-            return self.task.total_loss(self.replica.model(x), y)
+            return self.task.total_loss(output_of(self.replica.model, x), y)
         with torch.autocast(self.replica.device.type, getattr(torch, self.wanted.autocast)):
-            return self.task.total_loss(self.replica.model(x), y)
+            return self.task.total_loss(output_of(self.replica.model, x), y)
 
 
 def check_compiler(wanted: Gradient, device: torch.device):

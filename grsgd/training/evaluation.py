@@ -9,7 +9,7 @@ import torch
 from grsgd.algorithms.averaging import average_buffers, exact_average
 from grsgd.comm.allreduce import halving_doubling_allreduce
 from grsgd.data import Split
-from grsgd.models.replica import Replica, to_device
+from grsgd.models.replica import Replica, output_of, to_device
 from grsgd.runs.metric import ACCURACY, Metric
 from grsgd.tasks import Task
 
@@ -43,7 +43,7 @@ def outputs(model: torch.nn.Module, split: Split, task: Task, indices: np.ndarra
         for x, y in split.batches([indices[begin : begin + size] for begin in range(0, len(indices), size)]):
             items = task.count(y)
             x, y = to_device(x, y, device, dtype)
-            yield model(x), y, items
+            yield output_of(model, x), y, items
     model.train(training)
 
 

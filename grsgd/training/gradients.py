@@ -172,8 +172,8 @@ def stages(
     sizes: list[int], ready: Callable[[int], None], begin: float = FORWARD_SHARE
 ) -> list[tuple[float, Callable[[], None]]]:
     """Return the stages of a `Compute` at which ``ready(i)`` is called for each parameter. The stages model a
-    backward pass that begins at the share ``begin`` of the time, and finishes the parameters from the last to the
-    first, in times proportional to their ``sizes``."""
+    backward pass that begins at the share ``begin`` of the time. It finishes the parameters from the last to the first,
+    in times proportional to their ``sizes``."""
     found, done, total = [], 0, sum(sizes)
     for i in reversed(range(len(sizes))):
         done += sizes[i]

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from grsgd.models.digests import digests
+from grsgd.models.flat import host_tensor
 from grsgd.models.replica import Replica
 from grsgd.models.values import array_of, fill, value_of
 from grsgd.training.snapshots import Moment
@@ -144,7 +145,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict):
 
 
 def with_tensors(values: dict) -> dict:
-    return {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in values.items()}
+    return {name: host_tensor(value) if isinstance(value, np.ndarray) else value for name, value in values.items()}
 
 
 def state_of_streams(trainer: Trainer) -> dict:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from grsgd.models.digests import bytes_of
+from grsgd.models.flat import host_tensor
 from grsgd.models.replica import Replica
 from grsgd.training.snapshot_file import SnapshotFile
 
@@ -94,7 +96,7 @@ class Snapshots:
         begin = self._file.seek(0, 2)
         try:
             for tensor in model:
-                self._file.write(tensor.cpu().numpy().data)
+                self._file.write(bytes_of(tensor).data)
             self._file.flush()
             return True
         except OSError as error:  # the disk of $TMPDIR is full, so the run's curve gets fewer points
@@ -147,7 +149,7 @@ class Snapshots:
         self._file.seek(self.numbers[index] * self.bytes)
         for flat in flats:
             host = np.frombuffer(self._file.read(flat.array.nbytes), str(flat.array.dtype)).copy()
-            flat.tensor.copy_(torch.from_numpy(host))
+            flat.tensor.copy_(host_tensor(host))
         return True
 
 

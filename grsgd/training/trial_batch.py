@@ -9,7 +9,7 @@ from grsgd.data import Dataset
 from grsgd.data.base import CLASSES, TOKENS
 from grsgd.data.digest import evenly_spaced
 from grsgd.errors import ConfigError
-from grsgd.models.replica import to_device
+from grsgd.models.replica import output_of, to_device
 from grsgd.seeding import seeded_alike
 from grsgd.tasks import TASKS, Task
 from grsgd.training.evaluation import score
@@ -94,7 +94,7 @@ def totals(config: Config, dataset: Dataset, model: torch.nn.Module, task: Task,
     x, y = next(iter(dataset.train.batches([indices])))
     items = task.count(y)
     x, y = to_device(x, y, parameter.device, parameter.dtype)
-    made = model(x)
+    made = output_of(model, x)
     if config.task.name in TASKS:
         check_outputs(config, dataset, made)
     loss = task.total_loss(made, y)

@@ -10,6 +10,7 @@ import numpy as np
 
 from coding.partition import part
 from grsgd.comm import tags
+from grsgd.comm.allreduce.bfloat16 import bfloat16_allreduce
 
 PIECE_BYTES = 1024 * 1024
 """Size of a piece in bytes.
@@ -34,6 +35,8 @@ def in_range(allreduce):
 
     @wraps(allreduce)
     def begin(comm, x, tag: int = tags.ARRAYS, scale: float = 1.0, **options):
+        if x.dtype == np.uint16:  # the bits of numbers of bfloat16
+            return bfloat16_allreduce(comm, x, tag, scale)
         if x.dtype != np.float16 or scale >= 1 or comm.size == 1:
             return allreduce(comm, x, tag, scale, **options)
         return divided_before(allreduce, comm, x, tag, scale, options)

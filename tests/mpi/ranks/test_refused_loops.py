@@ -239,8 +239,14 @@ def test_optimizers_that_cannot_be_distributed():
 
 @pytest.mark.parametrize("algorithm", ["ring_allreduce", "grsgd"])
 def test_dtypes_that_numpy_lacks(algorithm):
-    with pytest.raises(ValueError, match="torch.bfloat16, which NumPy does not have; allowed: torch.float16") as caught:
-        distribute(network().bfloat16(), algorithm)
+    with pytest.raises(ValueError, match="torch.float8_e5m2, which NumPy does not have; allowed: torch.bf") as caught:
+        distribute(network().to(torch.float8_e5m2), algorithm)
+    one_line(caught)
+
+
+def test_algorithms_that_train_no_model_of_bfloat16():
+    with pytest.raises(ValueError, match="bfloat16 with sgp: only diloco, dpsgd, gosgd, grsgd, local_sgd, r") as caught:
+        distribute(network().bfloat16(), "sgp")
     one_line(caught)
 
 

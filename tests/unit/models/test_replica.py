@@ -299,8 +299,8 @@ def test_complex_parameters():
 
 
 def test_dtypes_that_numpy_lacks():
-    with pytest.raises(ValueError, match="torch.bfloat16, which NumPy does not have; allowed: torch.float16, "):
-        Replica(network().bfloat16())
+    with pytest.raises(ValueError, match="torch.float8_e5m2, which NumPy does not have; allowed: torch.bfloat16, "):
+        Replica(network().to(torch.float8_e5m2))
     assert Replica(network().half()).params.array.dtype == np.float16
 
 

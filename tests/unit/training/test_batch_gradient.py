@@ -62,7 +62,7 @@ def test_autocast_rounds_to_16_bits_and_leaves_float32_gradients():
 
 @pytest.mark.parametrize("buckets", [None, 2])
 def test_training_in_micro_batches_is_the_same_training(buckets):
-    """With buckets, gradients are sent in the backward pass of the last micro-batch, not before."""
+    """Training with buckets sends gradients in the backward pass of the last micro-batch, not before."""
     algorithm = {"name": "ring_allreduce"} | ({"buckets": buckets} if buckets else {})
     models = []
     for gradient in ({}, {"micro_batch": 3}):

@@ -1,0 +1,43 @@
+"""All-reduce of numbers of bfloat16, whose sums are computed in float32 and rounded once."""
+
+from coding.partition import part
+from grsgd.models.flat import host_tensor
+from grsgd.models.shape_only import ShapeOnlyArray
+
+VARIANTS = ("ring", "halving-doubling", "tree")
+"""Variants in place of which numbers of bfloat16 are summed by this all-reduce; the other variants are refused."""
+
+
+def bfloat16_allreduce(comm, x, tag: int, scale: float):
+    """Schedule that sets x to ``scale`` times its sum over all n ranks, in place.
+
+    ``x`` has the bits of numbers of bfloat16, uint16 [d]. It consists of n chunks. Each rank sends chunk c to rank c.
+    Rank c sums up the chunk in float32, in the order of the ranks. It rounds the sum once and sends it to all ranks. A
+    rank sends 2(n-1)/n of x, as in a ring, but no partial sum of 16 bits travels.
+    """
+    n, me = comm.size, comm.rank
+    if n == 1 or x.size == 0:
+        return
+    chunks = [x[begin:end] for begin, end in (part(c, n, x.size) for c in range(n))]
+    mine, others = chunks[me], [rank for rank in range(n) if rank != me]
+    with comm.borrow(x, n * mine.size) as scratch:
+        of_ranks = [scratch[rank * mine.size : (rank + 1) * mine.size] for rank in range(n)]
+        of_ranks[me] = mine
+        yield [
+            *(comm.Irecv(of_ranks[rank], rank, tag) for rank in others if mine.size),
+            *(comm.Isend(chunks[rank], rank, tag) for rank in others if chunks[rank].size),
+        ]
+        if mine.size and not isinstance(x, ShapeOnlyArray):
+            host_tensor(mine).copy_(sum_in_float32([host_tensor(array) for array in of_ranks]).mul_(scale))
+    yield [
+        *(comm.Irecv(chunks[rank], rank, tag) for rank in others if chunks[rank].size),
+        *(comm.Isend(mine, rank, tag) for rank in others if mine.size),
+    ]
+
+
+def sum_in_float32(tensors: list):
+    """Return the sum of tensors of bfloat16, in their order, as a new tensor of float32."""
+    total = tensors[0].float()
+    for tensor in tensors[1:]:
+        total += tensor
+    return total
