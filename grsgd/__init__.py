@@ -41,6 +41,7 @@ _PLACES = {
     "recording": "grsgd.own_loop.recording",
     "shard": "grsgd.own_loop.ranks",
     "size": "grsgd.own_loop.ranks",
+    "surviving": "grsgd.own_loop.surviving",
     "train": "grsgd.cli.from_python",
 }
 """Module of each public name. A module is imported at the first use of its name, so that reading a run file needs

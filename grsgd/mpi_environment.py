@@ -27,8 +27,12 @@ WORDS = "GRSGD_WORDS"
 """Environment variable with the path of a folder, into which ranks write files. The files tell the process that has
 started the ranks how the job ended."""
 
+SPARES = "GRSGD_SPARES"
+"""Variable with the number of processes of a script, the last ones, that take the ranks of processes that die."""
+
 LAUNCHER_VARIABLES = (
     WORDS,
+    SPARES,
     "HYDI_",
     "HYDRA_",
     "MPIR_",

@@ -50,6 +50,8 @@ class Purpose(enum.Enum):
     number of the packet)."""
     OWN_LOOP_SHARDS = "own loop shards"
     """Samples that ``grsgd.shard`` gives to each rank; no key."""
+    TAKEN_RANK = "taken rank"
+    """Draws of a script's own generator on a process that has taken a rank; key (rank, iteration)."""
 
 
 MAX_KEY = 2**32 - 1

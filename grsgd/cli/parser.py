@@ -139,10 +139,18 @@ def add_outputs(sub: argparse.ArgumentParser):
 def add_run(add):
     sub = command(add, training.run)
     sub.usage = (
-        "grsgd run [-h] [-n RANKS] [--launcher LAUNCHER] [-v] [--dry-run] (CONFIG.toml | SCRIPT.py | -m MODULE) ..."
+        "grsgd run [-h] [-n RANKS] [--spares K] [--launcher LAUNCHER] [-v] [--dry-run] "
+        "(CONFIG.toml | SCRIPT.py | -m MODULE) ..."
     )
     sub.add_argument(
         "-n", "-np", dest="ranks", type=int, metavar="RANKS", help="number of ranks (default: Slurm's number of tasks)"
+    )
+    sub.add_argument(
+        "--spares",
+        type=int,
+        metavar="K",
+        help="go on when processes die (grsgd.surviving in a script); the last K of the RANKS processes wait, and take "
+        "the ranks of processes that die; K may be 0",
     )
     sub.add_argument(
         "--launcher",

@@ -98,11 +98,13 @@ def run(options) -> int:
     from grsgd.job import start, words
 
     trains = start.is_configuration(options.target)
+    if trains and options.spares is not None:
+        options.arguments += ["--spares", str(options.spares)]
     out, leaves_file = None, False
     if trains:  # errors of options are found here, before the launcher starts, and so printed once
         of_train = options.make_parser().parse_args(["train", options.target, *options.arguments])
         out, leaves_file = of_train.out, not of_train.check
-    job = start.job(options.target, options.arguments, options.ranks, options.launcher)
+    job = start.job(options.target, options.arguments, options.ranks, options.launcher, options.spares)
     if trains:
         config = load_config(of_train)
         config.check_measured()

@@ -154,6 +154,8 @@ class MpiDriver:
         self.thread_allowed = thread_allowed
         self.prepare_thread = prepare_thread
         self.compute_seconds = compute_seconds
+        self.raises_in_waits_only = False
+        """Whether `poll` leaves the errors of background schedules to the next wait of `run`."""
         self.abandoned: list[Handle] = []
 
     @property
@@ -206,10 +208,16 @@ class MpiDriver:
         Raises the error of a background schedule, unless a wait for that schedule has raised the error already.
         """
         ENGINE.poll()
-        ENGINE.check()
+        if not self.raises_in_waits_only:
+            ENGINE.check()
 
     def abandon(self):
         self.abandoned += ENGINE.abandon(self)
+
+    def beside(self, process: int) -> "MpiDriver":
+        """Return a driver of process number ``process`` for schedules without end, which a death never abandons."""
+        more = {"prepare_thread": self.prepare_thread, "thread_allowed": self.thread_allowed}
+        return MpiDriver(process, math.inf, self.progress_mode, **more)
 
     def close(self):
         """End this driver; schedules that have not ended are abandoned."""

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
+BEFORE_ABORT: list[Callable[[int], None]] = []
+"""Functions that a rank calls with its number before it ends the whole job (`grsgd.job.launch.abort`)."""
 PR_SET_PDEATHSIG = 1  # number of this option in linux/prctl.h
 
 

@@ -15,10 +15,10 @@ from grsgd.comm.backend import died_in, has_died
 from grsgd.comm.coded.errors import SilentRanks, UnequalBlocks
 from grsgd.comm.communicator import LostRank
 from grsgd.comm.driver import MpiDriver, WaitTimeout, back_off
-from grsgd.comm.stop_signal import UnevenCalls, UnevenSteps, died
+from grsgd.comm.stop_signal import Stopped, UnevenCalls, UnevenSteps, died
 from grsgd.comm.watchdog import PASSING_ON_SECONDS, stopped_within, within
 from grsgd.errors import ConfigError, SetupError, UsageError
-from grsgd.job.ending import end_with_launcher
+from grsgd.job.ending import BEFORE_ABORT, end_with_launcher
 from grsgd.job.foreign_launchers import check_launcher
 from grsgd.mpi_environment import fault_tolerant, flush
 from grsgd.runs.ending import INTERRUPTED
@@ -26,7 +26,7 @@ from grsgd.runs.ending import INTERRUPTED
 INTERRUPTED_CODE = 130
 """Exit code after Ctrl-C, and after signals that a recording treats as Ctrl-C."""
 
-EXPLAINED = (LostRank, WaitTimeout, UnevenCalls, UnevenSteps, SilentRanks, UnequalBlocks, UsageError)
+EXPLAINED = (Stopped, LostRank, WaitTimeout, UnevenCalls, UnevenSteps, SilentRanks, UnequalBlocks, UsageError)
 """Errors whose message explains the error, so that no traceback is printed."""
 
 START_SECONDS = 600.0
@@ -253,6 +253,8 @@ def abort(mpi, failed_here: bool = True, code: int = 1):
     ``failed_here`` says whether the error arose on this rank.
     """
     flush()
+    for tell in BEFORE_ABORT:
+        tell(mpi.rank)
     time.sleep(PASSING_ON_SECONDS)
     if mpi.size == 1 and is_alone():
         os._exit(code)

@@ -1,6 +1,5 @@
 """Preparation of a run on real MPI, before its first step: checks, data, model, communicators, trainer."""
 
-import math
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -289,13 +288,7 @@ def hand_over(mpi, request: RunRequest, trainer: Trainer, attributes: dict, proc
 
 def make_survival(config: Config, comms: Communicators, place: ComputePlace) -> Survival:
     """Return the parts of a process for runs that outlive deaths, except the part that ends silent processes."""
-    beside = MpiDriver(
-        comms.membership.process,
-        math.inf,
-        place.driver.progress_mode,
-        prepare_thread=place.use_device,
-        thread_allowed=place.driver.thread_allowed,
-    )
+    beside = place.driver.beside(comms.membership.process)
     return Survival(config, comms.membership, beside, comms.of_processes(), comms.copy().mpi)
 
 

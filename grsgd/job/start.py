@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from grsgd.errors import ConfigError, UsageError
 from grsgd.job.ending import with_parent
-from grsgd.mpi_environment import DEFAULTS, find_mpiexec, module
+from grsgd.mpi_environment import DEFAULTS, SPARES, find_mpiexec, module
 
 LAUNCHERS = ("auto", "srun", "mpiexec")
 """Values of ``--launcher``."""
@@ -68,7 +68,9 @@ class JobCommand(NamedTuple):
         return shlex.join(words)
 
 
-def job(target: str, arguments: list[str], ranks: int | None, launcher: str = "auto") -> JobCommand:
+def job(
+    target: str, arguments: list[str], ranks: int | None, launcher: str = "auto", spares: int | None = None
+) -> JobCommand:
     """Return the job that trains a configuration, or runs a script, on ``ranks`` ranks.
 
     ``target`` is the configuration, a script, its folder, or ``python``; ``arguments`` are for ``grsgd train``, the
@@ -97,6 +99,10 @@ def job(target: str, arguments: list[str], ranks: int | None, launcher: str = "a
     variables, command = start_command(launcher, ranks)
     if "--spares" in arguments and library_of(command[0]) == "Open MPI":
         command[1:1] = ["--with-ft", "ulfm"]
+    if spares is not None and not trains:
+        if library_of(command[0]) != "Open MPI":
+            raise ConfigError(f"run: --spares {spares}: only with Open MPI's mpiexec, which can survive deaths")
+        command[1:1] = ["--with-ft", "ulfm", "-x", f"{SPARES}={spares}"]
     if not trains and sys.stderr.isatty() and AT_ONCE in version_of(command[0]):
         command[1:1] = ["--output", ":raw"]  # pass on incomplete lines, such as progress bars
     if "OMPI_MCA_btl" in variables and not trains:

@@ -6,16 +6,15 @@ import os
 import signal
 import threading
 import time
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from grsgd.comm.backend import MpiBackend, has_died
-from grsgd.comm.communicator import Communicator, LostRank
+from grsgd.comm.backend import MpiBackend
+from grsgd.comm.communicator import Communicator
 from grsgd.comm.elastic.membership import LOOK_SECONDS
 from grsgd.comm.stop_signal import Stopped
-from grsgd.comm.watchdog import within
+from grsgd.job.agreement import on_the_living
 from grsgd.job.conclusion import RunEnd, SavedElsewhere, evaluate
 from grsgd.job.prepared import Prepared
 from grsgd.mpi_environment import flush, say
@@ -131,23 +130,11 @@ def die_as_planned(trainer: Trainer):
 def conclude(job: Prepared, part: RankEnd | None, models):
     """Evaluate and save the run, on all living processes. If a process dies meanwhile, do it again without that
     process."""
-    world, known = job.survival.world, {part.rank: part} if part else {}
+    known = {part.rank: part} if part else {}
     if job.survival.silence:
         job.survival.silence.is_over = True
-    while True:
-        with within(job.driver.timeout, "meeting all processes that live, after training"):
-            living, made = world.Shrink(), []
-        try:
-            end, problem = attempt(job, part, models, living, made, known)
-            is_done = True
-        except (RuntimeError, LostRank) as error:
-            if not (isinstance(error, LostRank) or has_died(error)):
-                raise
-            is_done = False
-            for mpi in (*made, living):
-                mpi.Revoke()
-        if agreed(living, is_done):
-            break
+    evaluated = partial(attempt, job, part, models, known)
+    end, problem = on_the_living(job.survival.world, job.driver.timeout, evaluated)
     if part is None:
         flush()
         os._exit(0)
@@ -156,14 +143,7 @@ def conclude(job: Prepared, part: RankEnd | None, models):
     return end
 
 
-def agreed(mpi, is_done: bool) -> bool:
-    """Return whether all processes of ``mpi`` live and have done their part."""
-    with suppress(RuntimeError):
-        return bool(mpi.Agree(int(is_done)))
-    return False
-
-
-def attempt(job: Prepared, part: RankEnd | None, models, living, made: list, known: dict[int, RankEnd]):
+def attempt(job: Prepared, part: RankEnd | None, models, known: dict[int, RankEnd], living, made: list):
     """Evaluate and save the run, with all processes of ``living``. New communicators are appended to ``made``.
 
     ``known`` has the parts that this process knows, by rank, including earlier attempts. A rank whose process dies

@@ -23,12 +23,15 @@ from grsgd.text import ranks_in_words
 BEGUN, ENDED, WHOLE = "begun", "ended", "whole"
 
 
-def leave(word: str, text: str = ""):
-    """Write a word of this rank, if the process that has started the job has given a folder for words."""
+def leave(word: str, text: str = "", process: int | None = None):
+    """Write a word of this rank, if the process that has started the job has given a folder for words.
+
+    ``process`` is the rank of a process that has died, if the word is written in its place.
+    """
     folder = os.environ.get(WORDS)
     if folder:
         with suppress(OSError):  # the folder does not exist on this host
-            Path(folder, f"{word}-{rank() or 0}").write_text(text)
+            Path(folder, f"{word}-{rank() or 0 if process is None else process}").write_text(text)
 
 
 @cache

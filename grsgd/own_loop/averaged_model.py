@@ -10,10 +10,10 @@ from grsgd.algorithms.averaging import average_buffers, exact_average
 from grsgd.algorithms.base import Algorithm
 from grsgd.algorithms.equal_models import EqualModels
 from grsgd.algorithms.equal_tensors import make_equal
-from grsgd.algorithms.lifecycle import Lifecycle
 from grsgd.models.replica import Replica, views
 from grsgd.own_loop.checks import InPlace
 from grsgd.own_loop.copying import copy_of, own_memory
+from grsgd.own_loop.loop import Loop
 from grsgd.own_loop.tracing import untraced
 from grsgd.own_loop.wrapping import WrappingOptimizer
 
@@ -25,7 +25,7 @@ class AveragingOptimizer(WrappingOptimizer):
     algorithm: Algorithm
     equal_models: EqualModels
     finished: bool
-    _lifecycle: Lifecycle
+    loop: Loop
     _in_place: InPlace
 
     @untraced
@@ -65,6 +65,7 @@ class AveragingOptimizer(WrappingOptimizer):
         """Return the averaged copy of the model for the user's ``call``."""
         result = copy_of(self.replica.model, call)
         if not self.finished:
+            self.loop.refuse(call)
             self._in_place.check()
             self.meet(f"in {call}")
             self.driver.run(self._average_into(result, compares_frozen))
@@ -75,7 +76,7 @@ class AveragingOptimizer(WrappingOptimizer):
         rank's values have the weight that the algorithm gives to the rank. This function is a schedule (a generator
         that yields the objects it waits for), to be run on all ranks at once."""
         replica, comm = self.replica, self.algorithm.uncounted_comm
-        yield from self._lifecycle.start()
+        yield from self.loop.lifecycle.start()
         params, buffers = replica.params.like(), replica.buffers.like()
         for flat, tensor in zip((params, buffers), self.algorithm.snapshot(), strict=True):
             flat.tensor.copy_(tensor)

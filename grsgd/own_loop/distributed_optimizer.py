@@ -17,17 +17,20 @@ from grsgd.algorithms.hooks import schedule_of
 from grsgd.algorithms.lifecycle import Lifecycle
 from grsgd.comm.allreduce import halving_doubling_allreduce
 from grsgd.comm.watchdog import within
-from grsgd.job import launch
+from grsgd.job import launch, words
+from grsgd.job.ending import BEFORE_ABORT
 from grsgd.own_loop.averaged_model import AveragingOptimizer
 from grsgd.own_loop.checks import InPlace
 from grsgd.own_loop.early_gradients import EarlyGradients
 from grsgd.own_loop.forward_hook import BeforeForward
 from grsgd.own_loop.gradients import CHANGED, on_gradients
+from grsgd.own_loop.loop import Loop
 from grsgd.own_loop.other_steps import OtherSteps
 from grsgd.own_loop.ranks import warn_of_other_shards
 from grsgd.own_loop.resume import SavedAlgorithm
 from grsgd.own_loop.roll_call import FINISH, Answers, RollCall
 from grsgd.own_loop.saved_record import SavedRecord
+from grsgd.own_loop.saving import SavingOptimizer
 from grsgd.own_loop.share_of_data import SharingOptimizer
 from grsgd.own_loop.stops import Stops
 from grsgd.own_loop.times import LoopTimes
@@ -38,7 +41,7 @@ unfinished: list["DistributedOptimizer"] = []
 """Optimizers of this process whose training has not ended."""
 
 
-class DistributedOptimizer(SharingOptimizer, AveragingOptimizer):
+class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer):
     """Torch optimizer whose ``step()`` also mixes the models of all ranks; made by `distribute`.
 
     Everything else comes from the wrapped optimizer: ``param_groups``, ``state``, learning-rate schedulers, and
@@ -50,8 +53,8 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer):
         it sends models. ``transport`` says how arrays travel between ranks (`grsgd.comm.gpu.select.Choice`)."""
         driver, uncounted = context.driver, context.uncounted_comm
         self.optimizer, self.model = optimizer.optimizer, replica.model
-        self.replica, self.algorithm, self.driver = replica, algorithm, driver
-        self._lifecycle = Lifecycle(algorithm)
+        self.replica, self.driver = replica, driver
+        self.loop = Loop(Lifecycle(algorithm))
         self.seed, self.transport = context.seed, transport
         self.reasons: dict[str, str] = {}
         """Reasons for the choice of options that were left open (``variant = "auto"``), by attribute of a run file."""
@@ -63,13 +66,15 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer):
         self.end_is_told = False
         """Whether a recording has already printed the reason why the ranks end without `finish`."""
         self.recorded = SavedRecord()
+        self.recording = None
+        """The recording (`grsgd.own_loop.recording.LoopRun`) that is under way."""
         self._gradients, self._uncounted_comm = gradients, uncounted
         self._in_place = InPlace(replica)
         self._roll_call, self._of_this = roll_call, roll_call.of_new_optimizer()
         self._step_under_way = False
         self._is_broken = False
         """Whether an error broke off a hook of the algorithm: some of the hook's messages may be under way."""
-        self._saved = SavedAlgorithm(self._lifecycle)
+        self._saved = SavedAlgorithm(self.loop.lifecycle)
         self.equal_models = EqualModels(algorithm)
         prepare = type(algorithm).before_backward
         self._prepares = prepare is not Algorithm.before_backward or algorithm.traits.in_background
@@ -106,6 +111,7 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer):
 
     def _step(self, closure=None):
         self._check()
+        self.loop.check()
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -127,6 +133,7 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer):
             self._run(lambda: self.equal_models.look(self.steps + 1))
         self._step_under_way = False
         self.times.step_ended()
+        self.loop.stepped()
         self.moment = self.driver.clock()
         if not self.algorithm.traits.synchronous:  # for synchronous algorithms `_watch` does this
             self._roll_call.look(self.steps, self.moment)
@@ -137,7 +144,7 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer):
         """Update the model, and send the messages of this step that were not sent before ``step()``."""
         if self._gradients is None:
             self._begin_step()  # no hook has begun the step if the script did not call the module
-            self._run(self.algorithm.step)
+            self._run(self.loop.hook("step"))
         else:
             self._reduce()
             self.times.run_update(self.algorithm.update)
@@ -178,11 +185,18 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer):
         if self.finished:
             return
         self._in_place.check()
+        if self.loop.survives:
+            self._let_go()
+            self.loop.finish()
+            self._end(frees=False)
+            for process in self.loop.lives.membership.dead:  # the job is whole without them
+                words.leave(words.ENDED, process=process)
+            return
         all_finish = self._roll_call.call(FINISH + self._of_this, self.steps)
         self._let_go()
         self._drain()
         self.driver.run(all_finish.come())  # the average's messages must not meet messages of another call
-        self.driver.run(self._lifecycle.average())
+        self.driver.run(self.loop.lifecycle.average())
         self.driver.run(self.equal_models.at_end())
         self.driver.run(make_equal(self._uncounted_comm, self.replica.outside()))
         warn_of_other_shards(self._uncounted_comm.backend.mpi, self.driver.timeout)
@@ -198,6 +212,7 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer):
         """
         if self.finished:
             return
+        self.loop.refuse("close()")
         self._let_go()
         all_close = self.meet("in close()")
         uneven = np.array([float(self._is_broken or len(all_close.points) > 1)])
@@ -217,10 +232,10 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer):
     def _drain(self):
         """Receive all messages of the algorithm that are under way, together with the other ranks."""
         self._is_broken = True
-        self.driver.run(self._lifecycle.begin())
+        self.driver.run(self.loop.begin())
         if isinstance(self._gradients, EarlyGradients):
             self._end_what_was_sent()
-        self.driver.run(self._lifecycle.drain())
+        self.driver.run(self.loop.lifecycle.drain())
         self._is_broken = False
 
     def _end(self, frees: bool = True):
@@ -235,6 +250,14 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer):
         unfinished.remove(self)
         atexit.unregister(self._check_finished)
 
+    def survive(self, loop: Loop):
+        """Go on in ``loop``, which outlives processes that die."""
+        self.stops.signal = self.stops.signal or loop.lives.signal
+        self.stops.signal.tolerant = True
+        self.loop, self.equal_models = loop, EqualModels(loop.algorithm, is_looked_at=False)
+        BEFORE_ABORT.append(self.stops.tell_failure)
+        loop.start()
+
     def broken_off(self):
         """Record that an error has ended a recording, so that some ranks did not make its last collective calls."""
         self.end_is_told = True
@@ -247,47 +270,14 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer):
         return answers
 
     @property
+    def algorithm(self) -> Algorithm:
+        """The algorithm of this rank."""
+        return self.loop.algorithm
+
+    @property
     def steps(self) -> int:
         """Number of steps that this rank has taken."""
         return self.times.totals.steps
-
-    @untraced
-    def rest(self):
-        """Receive all messages under way, so that `state_dict` is complete; to be called between steps, on all ranks.
-
-        Asynchronous algorithms, ``sgp`` with ``tau``, and ``diloco`` with ``delay`` need this call; with other
-        algorithms it does nothing. Training goes on with the next step.
-        """
-        self._check()
-        if not self._is_at_rest:
-            self.meet("in rest()")
-            self.driver.run(self._lifecycle.rest())
-            self.driver.run(halving_doubling_allreduce(self._uncounted_comm, np.zeros(1)))
-
-    @untraced
-    def state_dict(self):
-        """Return the wrapped optimizer's state_dict, with this rank's state of the algorithm under the key "grsgd".
-
-        There is no such state while messages are under way, or if the class of the algorithm has no `remembers`. Then
-        one warning names the remedy, and `load_state_dict` will refuse the dictionary. The key is missing before the
-        first step, and after `finish` with algorithms that need `rest`.
-        """
-        saved = self._saved.state(self._is_at_rest, self.finished)
-        return self.optimizer.state_dict() | self.recorded.state() | saved
-
-    @untraced
-    def load_state_dict(self, state_dict):
-        """Load a `state_dict` that this rank has saved; load the model separately, at any time after `distribute`.
-
-        Raises ConfigError if ``state_dict`` is of another algorithm or rank, or lacks the algorithm's state. Raises
-        RuntimeError if messages are under way here: call `rest` first. The next step raises ConfigError if the model
-        differs from the model at the time of saving.
-        """
-        state_dict = dict(state_dict)
-        self.recorded.load(state_dict)
-        kept = self._saved.take(state_dict, self._is_at_rest)
-        self.optimizer.load_state_dict(state_dict)
-        self._saved.load(kept, self.driver)
 
     def __repr__(self):
         return f"{type(self).__name__}({self.algorithm.name}, {self.optimizer!r})"
@@ -312,7 +302,8 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer):
             self._begin_step()
             while True:
                 self._gradients.collect()
-                self._run(self.algorithm.reduce)
+                self.loop.collected()
+                self._run(self.loop.hook("reduce"))
                 if not self._gradients.sent_in_vain():
                     break
             self._gradients.take()
@@ -340,12 +331,12 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer):
             self._saved.check_model()
             self._step_under_way = True
             self._roll_call.points += self.algorithm.traits.synchronous
-            self.driver.run(self._lifecycle.begin())
+            self.driver.run(self.loop.begin())
             if self._gradients is not None:
                 self._gradients.begin()
             if self._prepares:
                 self.driver.poll()
-                self._run(self.algorithm.before_backward)
+                self._run(self.loop.hook("before_backward"))
 
     def before_forward(self, samples: int | None):
         """Record that a forward pass of ``samples`` samples begins; the model's own hook calls this method."""
@@ -357,11 +348,7 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer):
         in_step = self._step_under_way and self.algorithm.traits.synchronous
         self._roll_call.watch(self.steps + 1 if in_step else 0, self.algorithm.name)
         self.stops.watch_in_step()
-
-    @property
-    def _is_at_rest(self) -> bool:
-        """Return whether no message of the algorithm is under way between two steps."""
-        return self.algorithm.traits.rests_between_steps or not self._lifecycle.has_begun
+        self.loop.watch()
 
     def _check_finished(self):
         """End the job if this rank ends without `finish`: other ranks would wait for ever. No effect in a fork."""

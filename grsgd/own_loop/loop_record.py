@@ -111,7 +111,6 @@ class LoopMeasurements:
     moments: ClassVar[tuple] = ()
     numbers: ClassVar[tuple] = ()
     early: ClassVar[int] = 0
-    extra: ClassVar[dict] = {}
     # Algorithms that send datagrams do not run in own loops.
     repaired: ClassVar[int] = 0
     lost: ClassVar[int] = 0
@@ -126,6 +125,8 @@ class LoopMeasurements:
     staleness: dict[int, int]
     warnings: list[str]
     interface: np.ndarray
+    extra: dict = field(default_factory=dict)
+    """Arrays about deaths, as in `grsgd.training.record.RankMeasurements`."""
 
     @classmethod
     def of_beginning(cls) -> "LoopMeasurements":

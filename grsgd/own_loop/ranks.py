@@ -16,7 +16,9 @@ from grsgd.data.digest import digest_in_memory
 from grsgd.errors import SetupError
 from grsgd.job import launch, words
 from grsgd.job.alike import check_alike
+from grsgd.own_loop import spares
 from grsgd.own_loop.roll_call import end_of_script, roll_call
+from grsgd.own_loop.script_end import SCRIPT_END
 
 
 def world():
@@ -28,12 +30,13 @@ def world():
     words.of_script()
     try:
         mpi = launch.world()
+        job = spares.of_script()
     except SetupError:
         launch.explain_setup_errors()
         raise
     if mpi.size > 1:
         guard()
-    return mpi
+    return mpi if job is None else job.mpi
 
 
 def communicator(comm, name: str):
@@ -61,7 +64,7 @@ def guard():
     """Register functions by which other ranks stop waiting for this rank, if this rank's script fails or ends."""
     mpi = launch.world()
     launch.abort_on_error(mpi)
-    atexit.register(end_of_script, mpi, os.getpid())
+    atexit.register(SCRIPT_END.come, end_of_script, mpi, os.getpid())
 
 
 def rank() -> int:
@@ -87,6 +90,9 @@ def local_rank() -> int:
     All ranks must make the first call of this function; later calls need no other rank.
     """
     mpi = world()
+    job = spares.of_script()
+    if job is not None:
+        return job.local_rank
     roll_call(mpi, "in local_rank()", launch.start_seconds())
     return launch.local_ranks(mpi)[0]
 

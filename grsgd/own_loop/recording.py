@@ -18,7 +18,7 @@ from grsgd.job import launch
 from grsgd.job import network_counters as interfaces
 from grsgd.job.rescue import save
 from grsgd.job.signals import REASONS, Interruption, as_exceptions
-from grsgd.own_loop import given
+from grsgd.own_loop import given, spares
 from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
 from grsgd.own_loop.entrances import Entrances
 from grsgd.own_loop.loop_record import (
@@ -33,6 +33,7 @@ from grsgd.own_loop.loop_record import (
 from grsgd.own_loop.loop_rescue import LoopRescue
 from grsgd.own_loop.ranks import check_shards, is_main
 from grsgd.own_loop.roll_call import END_OF_RECORDING
+from grsgd.own_loop.survived_record import save_on_the_living
 from grsgd.runs.ending import END_OF_LOOP, INTERRUPTED, end_attributes
 from grsgd.runs.loggers import Logger, conclude, go_on
 from grsgd.runs.metric import ACCURACY, Metric, metric_in
@@ -98,11 +99,11 @@ def recording(
         try:
             with run.catching_signals():
                 yield run
-            records = run.collected()
+            records = run.collected() if not optimizer.loop.survives else run.saved_on_the_living()
         except BaseException as error:
             run.broken_off(error)
             raise
-        if optimizer.transport.backend.mpi.rank == 0:
+        if records is not None:
             run.save(records)
 
 
@@ -151,8 +152,12 @@ class LoopRun:
             attributes |= mpi.bcast({name: attributes[name] for name in ("commit", "started")})
             processes = launch.processes(mpi)
         self._mpi = self._backends[0].mpi
-        self._stop_signal = optimizer.stops.signal = StopSignal(Communicator(self._backends[1]))
+        job = spares.of_script()
+        self._stop_signal = job.lives.signal if job else StopSignal(Communicator(self._backends[1]))
+        optimizer.stops.signal, optimizer.recording = self._stop_signal, self
         self._rescue = LoopRescue(self._mpi, self._stop_signal, processes, path, self.record, attributes)
+        if job and job.is_late:  # the other ranks save
+            self._rescue.supersede()
         self._before, self._rows = before, dict(before.rows)
         self._progress = LoopProgress(list(before.progress))
         self._entrances = Entrances(optimizer.replica.model, optimizer.times, self._warn)
@@ -240,10 +245,26 @@ class LoopRun:
                 backend.free()
         return records
 
-    def save(self, records: list[LoopMeasurements]):
-        """Write the run file, on rank 0. Raises RunFileError if the file could not be written."""
+    def shared(self) -> dict:
+        """Return the part of the recording that a process needs which takes a rank."""
+        return {"attributes": self._rescue.attributes, "elapsed": self._driver.clock() - self._began}
+
+    def take(self, attributes: dict, elapsed: float):
+        """Go on, on a process that has taken a rank, with the `shared` part of another rank's recording."""
+        self._rescue.attributes = attributes
+        self._began = self._driver.clock() - elapsed
+
+    def saved_on_the_living(self):
+        """Save on the lowest rank whose process lives; return None."""
+        save_on_the_living(self.optimizer.loop, self.record(), self.save)
+
+    def save(self, records: list[LoopMeasurements], lost: list[int] | None = None):
+        """Write the file, on one rank; raises RunFileError if it could not be written to its place.
+
+        ``lost`` are ranks whose processes have died.
+        """
         out, diverged = self._rescue.out, divergence(records)
-        attributes = self._rescue.attributes | end_attributes(diverged or END_OF_LOOP)
+        attributes = self._rescue.attributes | end_attributes(diverged or END_OF_LOOP) | {"lost": lost}
         path = save(out, run_of(records, attributes))
         if diverged:
             earlier = f"; {out} is still the file of an earlier run" if path != out else ""
@@ -271,7 +292,7 @@ class LoopRun:
         self.optimizer.recorded.end()
         self._step_hook.remove()
         self._entrances.close()
-        self.optimizer.stops.signal = None
+        self.optimizer.stops.signal = self.optimizer.recording = None
 
     def record(self, in_a_hurry: bool = False) -> LoopMeasurements:
         """Return this rank's measurements so far. After a signal another thread calls this method with ``in_a_hurry``,

@@ -27,6 +27,16 @@ class Stops:
         if self.signal is not None:
             self.signal.watch()
 
+    def repeat(self, rank: int):
+        """Repeat an earlier failure to ``rank``, which another process has taken since."""
+        if self.signal is not None:
+            self.signal.repeat(rank)
+
+    def tell_failure(self, rank: int):
+        """Tell the other ranks that this ``rank`` ends the job, because they would go on after a mere death."""
+        if self.signal is not None and not self.signal.failed:
+            self.signal.fail(f"rank {rank} has failed")
+
     def watch_in_step(self):
         """Raise Stopped while this rank waits in a step that can no longer end."""
         try:

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from grsgd.algorithms.context import RankContext
+from grsgd.algorithms.hooks import schedule_of
 from grsgd.training.curve_file import CurveFile
 
 
@@ -56,6 +57,19 @@ class Recovery:
     def watch(self):
         """Look for messages of other ranks and for signals. The trainer calls this method between steps and while this
         rank waits."""
+
+    def whole(self, part: Callable):
+        """Schedule that runs ``part()``, a hook or schedule, to its end; returns False if the others have ended their
+        training meanwhile."""
+        yield from schedule_of(part)
+        return True
+
+    def collected(self):
+        """Record, in a user's own loop, that the replica has this rank's gradient of the step."""
+
+    def put_back(self):
+        """Restore, in a user's own loop, the gradient that `collected` has noted, if a death has interrupted the
+        step."""
 
     def train(self):
         """Take all steps of this rank; a schedule."""

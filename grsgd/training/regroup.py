@@ -5,6 +5,7 @@ To regroup, all ranks replace their models by the average of the models, and cre
 number of ranks. The interrupted step is given up; with algorithms that send gradients it is taken again.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -13,10 +14,12 @@ import torch
 
 from grsgd.algorithms.averaging import exact_average
 from grsgd.algorithms.context import RankContext
+from grsgd.algorithms.hooks import schedule_of
 from grsgd.comm.allreduce import halving_doubling_allreduce
 from grsgd.comm.communicator import LostRank
 from grsgd.comm.elastic.group import Changed, Group
 from grsgd.models.flat import Flat
+from grsgd.training import unwrapped
 from grsgd.training.progress import Progress
 from grsgd.training.surviving import Surviving
 from grsgd.training.trainer import Trainer
@@ -53,9 +56,13 @@ class NoGradient:
     """Substitute for `KeptGradient` with algorithms that send no gradients: the interrupted step is computed anew."""
 
     is_there = is_absent = False
+    weight = None
 
     def keep(self):
         """Do nothing, because there is no gradient to keep."""
+
+    def use_again(self):
+        """Do nothing, because no gradient is summed."""
 
     def settle(self, have: list[bool]):
         """Do nothing, because no rank has kept a gradient."""
@@ -82,6 +89,8 @@ class KeptGradient:
         """Factor of the gradient when it is put back; None if the next step computes a new gradient."""
         self.is_absent = False
         """Whether this rank's gradient is not part of the mean of the present step."""
+        self._is_used = False
+        """Whether a sum of gradients may have begun in place of the kept gradient."""
 
     @property
     def is_there(self) -> bool:
@@ -91,7 +100,13 @@ class KeptGradient:
     def keep(self):
         """Keep the gradient that the replica has now."""
         self.copy.tensor.copy_(self.gradient.tensor)
-        self.computed_after, self.is_absent = self.progress.steps, False
+        self.computed_after, self.is_absent, self._is_used = self.progress.steps, False, False
+
+    def use_again(self):
+        """Use the kept gradient for the present step, also if a sum was broken off that had begun in its place."""
+        if self._is_used:
+            self.gradient.tensor.copy_(self.copy.tensor)
+        self.computed_after, self._is_used = self.progress.steps, True
 
     def settle(self, have: list[bool]):
         """Prepare to take the interrupted step again, if any rank has kept its gradient of the step. ``have`` says for
@@ -159,19 +174,34 @@ class Regrouping(Surviving):
             yield from super().gradient(step)
             self.kept.keep()
 
+    def collected(self):
+        if self.kept.weight is None:
+            self.kept.keep()
+
+    def put_back(self):
+        self.kept.put_back() or self.kept.use_again()
+
     def train(self):
         """Take all steps with the remaining ranks, and regroup whenever a process has died or joined. This method is a
         schedule (a generator that yields the objects it waits for)."""
+        yield from self.whole(self._to_the_end)
+
+    def _to_the_end(self):
+        """Schedule that takes all steps, and waits until every rank has taken its last step."""
+        yield from self.trainer.to_the_end()
+        yield from halving_doubling_allreduce(self.trainer.algorithm.uncounted_comm, np.zeros(1))
+
+    def whole(self, part: Callable):
         group = self.group
         while True:
             try:
                 if group.has_changed and not (yield from self.regroup()):
-                    return
-                yield from self.trainer.to_the_end()
-                # All ranks wait here until every rank has taken its last step.
-                yield from halving_doubling_allreduce(self.trainer.algorithm.uncounted_comm, np.zeros(1))
-                return
+                    return False
+                yield from schedule_of(part)
+                return True
             except (LostRank, Changed):
+                if not group.has_changed:
+                    self.membership.look()  # the news of a death may have come with the error
                 if not group.has_changed:
                     raise
 
@@ -204,6 +234,10 @@ class Regrouping(Surviving):
         context = self._of_group(self.trainer.context)
         yield from self._average_models(context, counts)
         yield from self._go_on(context, furthest)
+        wanted = [not each.has_trained or each.steps < furthest.steps for each in told]
+        if any(wanted):
+            giver = next(rank for rank, each in enumerate(told) if each.has_trained and each.steps == furthest.steps)
+            yield from self.trainer.hand_over(context.uncounted_comm, giver, wanted[context.comm.rank])
         self.kept.settle([each.has_gradient and is_counted for each, is_counted in zip(told, counts, strict=True)])
         self.longest_wait = max(self.longest_wait, driver.clock() - began + self.last_wait)
         return True
@@ -244,8 +278,7 @@ class Regrouping(Surviving):
         if not progress.began:  # this process has just joined
             progress.elapsed_before = furthest.seconds
             progress.start()
-            trainer.snapshots.skip(missing)
-            trainer.computing.go_on_from(first, algorithm)
+            trainer.take_place(first, missing)
         elif missing:
             trainer.take_snapshot(missing)
 
@@ -274,7 +307,7 @@ def remembered(trainer: Trainer) -> list[torch.Tensor]:
         before = [(p.detach().clone(), p.grad) for p in parameters]
         for parameter in parameters:
             parameter.grad = torch.zeros_like(parameter)
-        optimizer.step()
+        unwrapped.step(optimizer)
         with torch.no_grad():
             for parameter, (content, gradient) in zip(parameters, before, strict=True):
                 parameter.copy_(content)

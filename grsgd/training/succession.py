@@ -41,6 +41,9 @@ class Succession(Surviving):
             process = int(request[0])
             yield Until(self._is_steady, "the end of this rank's step")
             state = self._state()
+            if self.trainer.hands_over:
+                content = yield from self.trainer.content()
+                state = *state, np.array([content.size]), content
             yield from until_over([self.comm.Isend(array, process, tags.STATE) for array in state])
 
     def take_over(self):
@@ -59,6 +62,7 @@ class Succession(Surviving):
             messages += [self.comm.Irecv(array, giver, tags.STATE) for array in arrays]
             try:
                 yield messages
+                content = (yield from self._content(giver)) if trainer.hands_over else None
                 break
             except LostRank:
                 continue
@@ -66,11 +70,19 @@ class Succession(Surviving):
         progress.take(numbers[STATE_NUMBERS:])
         progress.elapsed_before = numbers[1]
         progress.marks.passed = marks
-        trainer.snapshots.skip(marks)
-        own_samples = int(progress.counts[membership.rank])
-        trainer.computing.go_on_from(own_samples // trainer.config.data.batch_size, trainer.algorithm)
+        trainer.take_place(int(progress.counts[membership.rank]) // progress.samples_per_step, marks)
         trainer.algorithm.k = step
+        if content is not None:
+            trainer.load(content)
         membership.begin()
+
+    def _content(self, giver: int):
+        """Schedule that receives the state that a loop has besides model, optimizer and progress, as bytes."""
+        size = np.zeros(1, np.int64)
+        yield self.comm.Irecv(size, giver, tags.STATE)
+        content = np.zeros(int(size[0]), np.uint8)
+        yield self.comm.Irecv(content, giver, tags.STATE)
+        return content
 
     def _giver(self) -> int:
         """Return the process to ask for a model: a neighbour that has a model, or else any process that has a model."""

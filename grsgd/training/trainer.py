@@ -121,6 +121,21 @@ class Trainer:
         """Source of gradients (`grsgd.training.gradients`); None on a rank that does not train."""
         return self.computing.gradients
 
+    def take_place(self, batches: int, marks: int):
+        """Go on, on a process that has just taken a rank, after ``batches`` batches and ``marks`` marks of the rank."""
+        self.snapshots.skip(marks)
+        self.computing.go_on_from(batches, self.algorithm)
+
+    hands_over = False
+    """Whether the loop has further state, besides model, optimizer and progress."""
+
+    def hand_over(self, comm, giver: int, is_wanted: bool):
+        """Give the further state of the loop on rank ``giver`` to ranks with ``is_wanted``; this loop has none.
+
+        This method is a schedule that all ranks of ``comm`` call at once.
+        """
+        yield from ()
+
     def broadcast_initial_model(self):
         """Copy the model of rank 0 to all ranks; a schedule."""
         for array in (self.replica.params.array, self.replica.buffers.array):

@@ -140,13 +140,18 @@ class Membership:
         self.dead.add(process)
         self.spares.discard(process)
 
-    def take_over(self) -> bool:
-        """Take the lowest rank without a process, on a spare, unless a lower spare lives; return whether that
-        succeeded."""
+    def is_wanted(self) -> bool:
+        """Look for deaths; return, on a spare, whether it is the spare to take a rank, and a rank has no process."""
         self.look()
-        if not (self.is_there and self.vacant and self.is_next):
-            return False
-        rank = self.vacant[0]
+        return bool(self.is_there and self.vacant and self.is_next)
+
+    def take_over(self, rank: int | None = None) -> bool:
+        """Take a rank, on a spare, and return whether that succeeded: ``rank``, or the lowest rank without a process,
+        unless a lower spare lives."""
+        if rank is None:
+            if not self.is_wanted():
+                return False
+            rank = self.vacant[0]
         self._hold(rank, self.process)
         self._tell(self.living, tags.TAKEOVER)
         return True

@@ -11,7 +11,7 @@ import pytest
 
 from grsgd import mpi_environment
 from grsgd.cli import main, reference, training
-from grsgd.errors import SetupError
+from grsgd.errors import ConfigError, SetupError
 from grsgd.job import start
 from grsgd.job.foreign_launchers import check_launcher
 from grsgd.mpi_environment import DEFAULTS, without_launcher
@@ -91,6 +91,22 @@ def test_what_a_script_prints_is_passed_on_at_once_to_a_terminal(library, is_wat
     raw = ["--output", ":raw"] if is_watched and "Open MPI) 5" in VERSIONS[library] else []
     assert start.job("own.py", [], 2).command[1:-3] == [*raw, "-n", "2"]
     assert "--output" not in start.job("run.toml", [], 2).command
+
+
+def test_spares_of_a_script_and_of_a_configuration(place, capsys):
+    """A script is told by a variable how many there are, a configuration by an option of grsgd train."""
+    place("mpiexec", f"echo '{VERSIONS['openmpi']}'")
+    words = dry_run(capsys, "-n", "6", "--spares", "2", "own.py", "--lr", "1")
+    command = "mpiexec --with-ft ulfm -x GRSGD_SPARES=2 -n 6 python -u own.py --lr 1".split()
+    assert [word for word in words if word.split("=")[0] not in {*DEFAULTS, "PMI_SIZE"}] == command
+    words = dry_run(capsys, "-n", "6", "--spares", "2", "run.toml")
+    assert words[-2:] == ["--spares", "2"] and "--with-ft" in words and "-x" not in words
+
+
+def test_spares_of_a_script_need_a_launcher_that_survives(place):
+    place("mpiexec", f"echo '{VERSIONS['mpich']}'")
+    with pytest.raises(ConfigError, match="--spares 0: only with Open MPI's mpiexec, which can survive deaths"):
+        start.job("own.py", [], 2, spares=0)
 
 
 def test_variables_that_are_set_are_not_set_again(place, capsys, monkeypatch):

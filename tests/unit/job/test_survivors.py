@@ -54,7 +54,7 @@ def tried(monkeypatch):
     )
 
     def tried(mine, known, others=()):
-        attempt(job, mine, None, Left(others), [], known)
+        attempt(job, mine, None, known, Left(others), [])
         return found[-1]
 
     return tried

@@ -297,7 +297,7 @@ def test_from_the_first_question_on_an_error_ends_the_job(monkeypatch):
         assert ranks.rank() == 1 and not ranks.is_main() and ranks.size() == 2
     finally:
         ranks.guard.cache_clear()
-    assert hooked == [mpi] and (roll_call.end_of_script, mpi, os.getpid()) in registered
+    assert hooked == [mpi] and (ranks.SCRIPT_END.come, roll_call.end_of_script, mpi, os.getpid()) in registered
 
 
 def begin_step(model, optimizer):

@@ -15,6 +15,12 @@ def far(has_trained=1.0, steps=3.0, has_gradient=1.0, samples=12.0, counts=(1.0,
     return HowFar(has_trained, steps, has_gradient, samples, 2.0, 1.0, np.array(counts))
 
 
+class Group(str):
+    """Context of a group, called by its text, of which this is the first rank."""
+
+    comm, uncounted_comm = SimpleNamespace(rank=0), "uncounted"
+
+
 def regrouped(told: list[HowFar] | None, equal_models: bool):
     """Return the result of `Regrouping.regroup` on the first rank, and what it has done, in order."""
     done, times = [], iter([10.0, 13.0])
@@ -30,6 +36,10 @@ def regrouped(told: list[HowFar] | None, equal_models: bool):
     def numbers_of(each):
         return np.array([*each[:HOW_FAR_NUMBERS], *each.counts])
 
+    def hand_over(comm, giver, is_wanted):
+        rank.handed_over.append((comm, giver, is_wanted))
+        yield from ()
+
     met = None if told is None else {7 + 2 * rank: numbers_of(each) for rank, each in enumerate(told)}
     driver = SimpleNamespace(
         clock=lambda: next(times), abandon=lambda: done.append(("abandon",)), abandoned=[SimpleNamespace()]
@@ -37,12 +47,13 @@ def regrouped(told: list[HowFar] | None, equal_models: bool):
     algorithm = SimpleNamespace(traits=SimpleNamespace(equal_models=equal_models))
     rank = SimpleNamespace(
         group=SimpleNamespace(close=noting("close"), meet=noting("meet", met)),
-        trainer=SimpleNamespace(driver=driver, algorithm=algorithm, context="all"),
+        trainer=SimpleNamespace(driver=driver, algorithm=algorithm, context="all", hand_over=hand_over),
         kept=SimpleNamespace(settle=lambda have: done.append(("settle", have))),
         longest_wait=0.5,
         last_wait=1.0,
         _how_far=lambda: (told or [far()])[0],
-        _of_group=lambda context: f"{context} in a group",
+        _of_group=lambda context: Group(f"{context} in a group"),
+        handed_over=[],
         _average_models=noting("average"),
         _go_on=noting("go on"),
     )
@@ -63,6 +74,7 @@ def test_ranks_a_step_behind_count_unless_models_are_equal(equal_models):
     furthest = done[4][2]
     assert (furthest.steps, furthest.samples, furthest.counts.tolist()) == (3, 13, [3, 2])
     assert done[5] == ("settle", [False, False, True]) and rank.longest_wait == 4.0
+    assert rank.handed_over == [("uncounted", 0, False)], "the second rank, a step behind, takes over the first's state"
     assert rank.trainer.driver.abandoned == []
 
 

@@ -1,0 +1,46 @@
+"""The way in which a user's own loop calls the hooks of its algorithm."""
+
+from collections.abc import Callable
+
+from grsgd.algorithms.base import Algorithm
+from grsgd.algorithms.lifecycle import Lifecycle
+
+
+class Loop:
+    """Calls of the hooks of one algorithm, in a loop that ends when the first process dies.
+
+    `grsgd.own_loop.survival.SurvivingLoop` is the loop that goes on.
+    """
+
+    survives = False
+    """Whether the loop goes on without processes that die."""
+
+    def __init__(self, lifecycle: Lifecycle):
+        self.lifecycle = lifecycle
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return self.lifecycle.algorithm
+
+    def begin(self):
+        """Schedule that begins background activities, unless they have begun."""
+        yield from self.lifecycle.begin()
+
+    def hook(self, name: str) -> Callable:
+        """Return the algorithm's hook called ``name``, as a function that may return a schedule."""
+        return getattr(self.algorithm, name)
+
+    def check(self):
+        """Raise RuntimeError if no step may be taken now."""
+
+    def collected(self):
+        """Record that all gradients of this rank's step lie in the array that is sent."""
+
+    def stepped(self):
+        """Record that this rank has ended a step."""
+
+    def watch(self):
+        """Look for messages of other ranks while this rank waits."""
+
+    def refuse(self, call: str):
+        """Raise RuntimeError if the loop cannot make the collective call named ``call``."""

@@ -1,0 +1,56 @@
+"""Optimizer whose state, with the state of its algorithm, is saved and loaded."""
+
+import numpy as np
+
+from grsgd.comm.allreduce import halving_doubling_allreduce
+from grsgd.own_loop.tracing import untraced
+from grsgd.own_loop.wrapping import WrappingOptimizer
+
+
+class SavingOptimizer(WrappingOptimizer):
+    """Wrapping optimizer with the calls for saving and loading; `DistributedOptimizer` has the rest."""
+
+    @untraced
+    def rest(self):
+        """Receive all messages under way, so that `state_dict` is complete; to be called between steps, on all ranks.
+
+        Asynchronous algorithms, ``sgp`` with ``tau``, and ``diloco`` with ``delay`` need this call; with other
+        algorithms it does nothing. Training goes on with the next step.
+        """
+        self._check()
+        self.loop.refuse("rest()")
+        if not self._is_at_rest:
+            self.meet("in rest()")
+            self.driver.run(self.loop.lifecycle.rest())
+            self.driver.run(halving_doubling_allreduce(self._uncounted_comm, np.zeros(1)))
+
+    @untraced
+    def state_dict(self):
+        """Return the wrapped optimizer's state_dict, with this rank's state of the algorithm under the key "grsgd".
+
+        There is no such state while messages are under way, or if the class of the algorithm has no `remembers`. Then
+        one warning names the remedy, and `load_state_dict` will refuse the dictionary. The key is missing before the
+        first step, and after `finish` with algorithms that need `rest`.
+        """
+        saved = self._saved.state(self._is_at_rest, self.finished)
+        return self.optimizer.state_dict() | self.recorded.state() | saved
+
+    @untraced
+    def load_state_dict(self, state_dict):
+        """Load a `state_dict` that this rank has saved; load the model separately, at any time after `distribute`.
+
+        Raises ConfigError if ``state_dict`` is of another algorithm or rank, or lacks the algorithm's state. Raises
+        RuntimeError if messages are under way here: call `rest` first. The next step raises ConfigError if the model
+        differs from the model at the time of saving.
+        """
+        self.loop.refuse("load_state_dict()")
+        state_dict = dict(state_dict)
+        self.recorded.load(state_dict)
+        kept = self._saved.take(state_dict, self._is_at_rest)
+        self.optimizer.load_state_dict(state_dict)
+        self._saved.load(kept, self.driver)
+
+    @property
+    def _is_at_rest(self) -> bool:
+        """Return whether no message of the algorithm is under way between two steps."""
+        return self.algorithm.traits.rests_between_steps or not self.loop.lifecycle.has_begun

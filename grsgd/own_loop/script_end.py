@@ -1,0 +1,48 @@
+"""End of a script whose loop outlives processes, without MPI_Finalize, which may wait for the dead for ever."""
+
+import math
+import os
+import sys
+from collections.abc import Callable
+
+from grsgd.job import words
+from grsgd.mpi_environment import flush
+from grsgd.own_loop.survival import END, meet
+
+
+class ScriptEnd:
+    """End of this process's script, which `leave_out_finalize` changes."""
+
+    def __init__(self):
+        self.world = None
+        """Communicator of all processes, if they meet at the end of the script and leave MPI_Finalize out."""
+        self.code = 0
+        """Exit code that the script has given to ``sys.exit``."""
+
+    def leave_out_finalize(self, world):
+        """Let all living processes of ``world`` meet at the end of the script, and end without MPI_Finalize."""
+        if self.world is None:
+            self.world, exit_of_python = world, sys.exit
+
+            def noted(code=None):
+                self.code = code if isinstance(code, int) else int(code is not None)
+                exit_of_python(code)
+
+            sys.exit = noted
+
+    def come(self, otherwise: Callable, mpi, process: int):
+        """End the script of process ``process``: call ``otherwise(mpi, process)``, or leave MPI_Finalize out. Forks do
+        nothing."""
+        if os.getpid() != process:
+            return
+        if self.world is None:
+            otherwise(mpi, process)
+            return
+        meet(self.world, math.inf, END)
+        words.leave(words.ENDED)
+        flush()
+        os._exit(self.code & 0xFF)
+
+
+SCRIPT_END = ScriptEnd()
+"""The end of this process's script."""

@@ -1,0 +1,108 @@
+"""Spare processes of a script: each waits at the script's first call of grsgd, and goes on with the rank of a dead one.
+
+A spare has then executed the script up to its first call of grsgd, such as the imports and the reading of the data. It
+goes on with the number of the rank that it takes. No other rank comes to the collective calls that it makes before the
+loop, so it makes these calls alone.
+"""
+
+import math
+import os
+import time
+from functools import cache
+
+from grsgd.comm.backend import MpiBackend
+from grsgd.errors import SetupError
+from grsgd.job import launch, words
+from grsgd.mpi_environment import SPARES, fault_tolerant, flush
+from grsgd.own_loop.script_end import SCRIPT_END
+from grsgd.own_loop.survival import Lives, meet
+
+LOOK_SECONDS, LATER_LOOK_SECONDS = 2e-3, 0.05
+"""Seconds between two looks for deaths by the spare that takes the next rank, and by the other spares."""
+
+
+class Late:
+    """Communicator of a process that has taken rank ``rank`` of ``size`` ranks.
+
+    All other attributes come from ``alone``, a communicator of this process only: it makes collective calls alone.
+    """
+
+    def __init__(self, alone, rank: int, size: int):
+        self.alone, self.rank, self.size = alone, rank, size
+
+    def __getattr__(self, name: str):
+        return getattr(self.alone, name)
+
+
+class ScriptJob:
+    """Processes of a script with spares. ``mpi`` is the communicator of the ranks, or a `Late`."""
+
+    def __init__(self, lives: Lives, mpi, local_rank: int):
+        self.lives, self.mpi, self.local_rank = lives, mpi, local_rank
+        self.is_used = False
+        """Whether a loop has the communicators in ``lives``."""
+
+    @property
+    def is_late(self) -> bool:
+        """Whether this process has been a spare."""
+        return isinstance(self.mpi, Late)
+
+
+@cache
+def of_script() -> ScriptJob | None:
+    """Return the processes of this script; None without spares. A spare returns when it is to take a rank.
+
+    A spare that is not needed ends here. All processes must call this; from the second call on it needs no other.
+    Raises SetupError for an unfit number of spares, and for an MPI library that does not survive deaths.
+    """
+    if os.environ.get(SPARES, "0") == "0":
+        return None
+    world = launch.world()
+    spares = spares_of(world)
+    ranks = world.size - spares
+    local_rank, _ = launch.local_ranks(world)
+    lives = Lives(MpiBackend(world, launch.start_seconds()), ranks, time.perf_counter)
+    mpi = world.Split(int(world.rank >= ranks), world.rank)
+    if world.rank >= ranks:
+        mpi = Late(alone(), stand_by(lives), ranks)
+    SCRIPT_END.leave_out_finalize(lives.world)
+    return ScriptJob(lives, mpi, local_rank)
+
+
+def alone():
+    """Return the communicator of this process alone."""
+    from mpi4py import MPI
+
+    return MPI.COMM_SELF
+
+
+def spares_of(world) -> int:
+    """Return the number of spares that the launcher has been told; raises SetupError."""
+    text = os.environ[SPARES]
+    spares = int(text) if text.isdecimal() else -1
+    if not 0 < spares < world.size - 1:
+        what = f"--spares {text}: must be from 0 to {world.size - 2}, because two of {world.size} processes must train"
+        raise SetupError(what, is_printed=world.rank == 0)
+    if not fault_tolerant():
+        what = f"--spares {text}: only if MPI survives deaths: Open MPI 5's mpiexec --with-ft ulfm"
+        raise SetupError(what, is_printed=world.rank == 0)
+    return spares
+
+
+def stand_by(lives: Lives) -> int:
+    """Wait, as a spare, until a rank has no process; return the rank. Does not return if the job ends before."""
+    membership = lives.membership
+    while not membership.is_wanted():
+        if membership.is_over:
+            end_unused(lives)
+        time.sleep(LOOK_SECONDS if membership.is_next else LATER_LOOK_SECONDS)
+    return membership.vacant[0]
+
+
+def end_unused(lives: Lives):
+    """End this spare, which no rank needs any more, when the ranks have ended their scripts."""
+    while meet(lives.world, math.inf):
+        pass
+    words.leave(words.ENDED)
+    flush()
+    os._exit(0)

@@ -1,0 +1,314 @@
+"""A user's own loop that goes on without processes that die, by the recovery that `grsgd train` uses."""
+
+import io
+import math
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
+
+import numpy as np
+import torch
+
+from grsgd import seeding
+from grsgd.algorithms.averaging import average_buffers, exact_average
+from grsgd.algorithms.context import RankContext
+from grsgd.algorithms.equal_tensors import make_equal
+from grsgd.algorithms.hooks import schedule_of
+from grsgd.algorithms.lifecycle import Lifecycle
+from grsgd.comm.allreduce import broadcast
+from grsgd.comm.backend import MpiBackend
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.elastic.membership import Membership
+from grsgd.comm.pollables import Until
+from grsgd.comm.stop_signal import StopSignal
+from grsgd.job.agreement import on_the_living
+from grsgd.job.communicators import Communicators
+from grsgd.own_loop.loop import Loop
+from grsgd.training.progress import Counted, Lockstep
+from grsgd.training.survival import recovery_from_deaths
+
+
+class Lives:
+    """Communicators of all processes of a job for a loop that goes on without processes that die; made on all at once.
+
+    ``backend`` carries messages of all processes, of which the first ``ranks`` train.
+    """
+
+    def __init__(self, backend, ranks: int, clock):
+        comms = Communicators(backend)
+        self.membership = comms.membership = Membership(comms.of_processes(), ranks, clock)
+        self.states, self.world = comms.of_processes(), comms.copy().mpi
+        self.comm, self.uncounted = comms.communicator(), comms.communicator()
+        self.signal = StopSignal(comms.communicator(), tolerant=True)
+        """Signal by which a rank that fails ends the job, although the ranks go on after a death."""
+
+
+GO_ON, END = "go on", "end"
+"""Words of a rank at a meeting of all living processes: further meetings follow, or this one is the last."""
+
+
+def meet(world, timeout: float, word: str | None = None, attempt: Callable | None = None):
+    """Meet all living processes of ``world``, at most ``timeout`` seconds after the first of them.
+
+    A rank has a ``word``: `GO_ON` or `END`. It calls ``attempt(mpi, made)``, if given, where ``mpi`` has the ranks
+    alone, and returns the result (`on_the_living`). A spare has no word, and returns whether the ranks go on.
+    """
+
+    def once(living, made: list):
+        words = living.allgather(word)
+        mpi = living.Split(int(word is None), living.rank)
+        made.append(mpi)
+        if word is None:
+            return GO_ON in words
+        return None if attempt is None else attempt(mpi, made)
+
+    return on_the_living(world, timeout, once)
+
+
+class SurvivingLoop(Loop):
+    """Calls of an algorithm's hooks in a loop that goes on without processes that die.
+
+    The loop has the attributes of a trainer that a recovery (`grsgd.training.surviving`) needs. Its progress counts
+    iterations in place of samples.
+
+    Parameters
+    ----------
+    optimizer
+        Distributed optimizer, before its first step.
+    lives
+        Communicators of all processes.
+    objects
+        Objects of the user, by name. A rank hands over their states to a rank that is behind.
+    is_late
+        Whether this process has taken the rank of a dead process.
+    """
+
+    survives = hands_over = True
+
+    def __init__(self, optimizer, lives: Lives, objects: dict[str, object], is_late: bool = False):
+        self.lives, self.objects, self.times, self.is_late = lives, objects, optimizer.times, is_late
+        self._distributed = optimizer
+        self.replica, self.driver, self.stop_signal = optimizer.replica, optimizer.driver, optimizer.stops
+        self.optimizer, before = optimizer.times.optimizer, optimizer.algorithm
+        self.context = RankContext(
+            lives.comm, lives.uncounted, self.driver, seed=optimizer.seed, membership=lives.membership
+        )
+        self._of_options = partial(type(before), before.options, self.replica, self.optimizer)
+        self.beside = self.driver.beside(lives.membership.process)
+        self.recovery = recovery_from_deaths(before.traits, self.context, lives.states, self.beside)
+        context = self.recovery.context_of(self.context)
+        kind, where = (Lockstep, context) if before.traits.synchronous else (Counted, self.context)
+        self.progress = kind(where.uncounted_comm, self.driver, None, math.inf, 1)
+        super().__init__(self.make_lifecycle(context))
+        self.recovery.attach(self)
+        self.is_over = False
+        """Whether the other ranks have ended their training."""
+        self._prepared = None
+        """The algorithm whose `before_backward` was called for the present step."""
+        self._has_stepped = True
+        """Whether the present iteration has had its step."""
+        self._is_wanted, self._packs, self._packed = False, 0, np.zeros(0, np.uint8)
+        """Whether a process waits for this rank's state, how often the state was packed, and the state as bytes."""
+        self._has_ended = False
+        """Whether the state is that after the last iteration."""
+
+    def make_lifecycle(self, context: RankContext) -> Lifecycle:
+        """Return the lifecycle of a new algorithm, whose messages ``context`` carries."""
+        return Lifecycle(self._of_options(context))
+
+    # ---- the loop
+
+    def start(self):
+        """Begin before the first iteration: on all ranks at once, or on a process that takes a rank."""
+        self.driver.raises_in_waits_only = True  # a wait is in the recovery's hands, a poll may be in a backward pass
+        self.beside.start(self.lives.membership.attend())
+        if self.is_late:
+            self.driver.run(self.recovery.take_over())
+        else:
+            self.progress.start()
+        self.driver.run(self._begin())
+        self.recovery.started()
+        if not self.progress.began:
+            self.progress.start()
+        self.recovery.begun()
+        self.progress.begin()
+
+    def iterate(self, items: Iterable) -> Iterator:
+        """Yield the items of this rank's iterations; leave out items of iterations that a regrouping has passed over.
+
+        Each iteration has at most one step.
+        """
+        items, drawn = iter(items), 0
+        while not self.is_over:
+            if self._is_wanted:
+                self._pack()
+            missed = self.position - drawn
+            try:
+                item = next(islice(items, missed, None))
+            except StopIteration:
+                return
+            drawn += missed + 1
+            self._has_stepped = False
+            yield item
+            if not self._has_stepped:
+                self.progress.advance(1)
+
+    @property
+    def position(self) -> int:
+        """Number of iterations that this rank's model has seen."""
+        progress = self.progress
+        return progress.steps if isinstance(progress, Lockstep) else int(progress.counts[progress.comm.rank])
+
+    def begin(self):
+        if self.replica.grads is None:  # otherwise the ranks regroup after the gradient, so that it is not lost
+            yield from self._begin()
+
+    def _begin(self):
+        yield from self._whole(lambda: self.lifecycle.begin())
+
+    def hook(self, name):
+        def part():
+            yield from self.lifecycle.begin()
+            if self._prepared is not self.algorithm and name != "before_backward":
+                yield from schedule_of(self.algorithm.before_backward)
+            self._prepared = self.algorithm
+            if name == "reduce":
+                self.recovery.put_back()
+            yield from schedule_of(getattr(self.algorithm, name))
+
+        return partial(self._whole, self.recovery.guarded(part))
+
+    def _whole(self, part):
+        self.is_over |= not (yield from self.recovery.whole(part))
+
+    def check(self):
+        if self._has_stepped:
+            raise RuntimeError("step() twice in one iteration of surviving(), or outside of it: call it once in each")
+
+    def collected(self):
+        self.recovery.collected()
+
+    def stepped(self):
+        self._prepared, self._has_stepped = None, True
+        self.progress.advance(1)
+        self.times.totals.steps = self.position
+
+    def watch(self):
+        self.recovery.watch()
+
+    def refuse(self, call):
+        raise RuntimeError(f"{call} with surviving(): a process may die in it; let it follow finish()")
+
+    # ---- for the recovery
+
+    def take_place(self, batches: int, marks: int):
+        """Do nothing: `iterate` leaves out the items that the rank has had before."""
+
+    def hand_over(self, comm: Communicator, giver: int, is_wanted: bool):
+        """Schedule, called on all ranks of ``comm`` at once, that gives the state of rank ``giver`` to ranks with
+        ``is_wanted``."""
+        content = packed(self.state()) if comm.rank == giver else np.zeros(0, np.uint8)
+        size = np.array([content.size])
+        yield from broadcast(comm, size, root=giver)
+        content = content if comm.rank == giver else np.zeros(int(size[0]), np.uint8)
+        yield from broadcast(comm, content, root=giver)
+        if is_wanted:
+            self.load(content)
+
+    def content(self):
+        """Schedule, run in the background, that returns this rank's state as bytes, packed between two iterations."""
+        packs, self._is_wanted = self._packs, True
+        yield Until(lambda: self._packs > packs or self._has_ended, "the end of this rank's iteration")
+        return self._packed
+
+    def _pack(self):
+        self._is_wanted, self._packed = False, packed(self.state())
+        self._packs += 1
+
+    def state(self) -> dict:
+        """Return the state that a rank hands over: the optimizer's groups, the states of the user's objects, the parts
+        of the model that are not trained, and the recording."""
+        recording = self._distributed.recording
+        return {
+            "groups": [{key: each for key, each in group.items() if key != "params"} for group in self._groups],
+            "objects": {name: each.state_dict() for name, each in self._stateful.items()},
+            "outside": [tensor.detach().cpu() for tensor in self.replica.outside()],
+            "recording": recording and recording.shared(),
+        }
+
+    def load(self, content: np.ndarray):
+        """Take over the state of another rank, from its bytes."""
+        state = unpacked(content)
+        for group, theirs in zip(self._groups, state["groups"], strict=True):
+            group.update(theirs)
+        for name, each in self._stateful.items():
+            each.load_state_dict(state["objects"][name])
+        if self.is_late:
+            for tensor, theirs in zip(self.replica.outside(), state["outside"], strict=True):
+                tensor.detach().copy_(theirs)
+            if self._distributed.recording and state["recording"]:
+                self._distributed.recording.take(**state["recording"])
+            self._seed_generators()
+
+    def _seed_generators(self):
+        """Give the user's generators seeds of their own: the dead process has drawn from the seeds of the script."""
+        numbers = seeding.generator(
+            seeding.Purpose.TAKEN_RANK, self.context.seed, self.lives.membership.rank, self.position
+        )
+        for each in self.objects.values():
+            if isinstance(each, torch.Generator):
+                each.manual_seed(int(numbers.integers(2**63)))
+
+    @property
+    def _stateful(self) -> dict[str, object]:
+        return {name: each for name, each in self.objects.items() if not isinstance(each, torch.Generator)}
+
+    @property
+    def _groups(self) -> list[dict]:
+        return self.optimizer.param_groups
+
+    def to_the_end(self):
+        """Schedule that takes in all messages under way, after this rank's last iteration."""
+        yield from self.lifecycle.begin()
+        yield from self.lifecycle.drain()
+        yield from self.progress.finish()
+
+    # ---- the end
+
+    def finish(self):
+        """Make the models of all ranks that have a process equal, after the last iteration and on all these ranks."""
+        self._pack()
+        self._has_ended = True
+        self.driver.run(self.recovery.train())
+        self.driver.watch = None
+        self.recovery.ended()
+        params, buffers = meet(self.lives.world, self.driver.timeout, GO_ON, self._average)
+        self.replica.params.tensor.copy_(params.tensor)
+        self.replica.buffers.tensor.copy_(buffers.tensor)
+        self.beside.close()
+
+    def _average(self, mpi, made: list):
+        """Return the average of the models of all processes of ``mpi``: copies of the parameters and buffers."""
+        comm, run = Communicator(MpiBackend(mpi, self.driver.timeout)), self.driver.run
+        have_trained = mpi.allgather(self.recovery.has_trained)
+        weight = self.algorithm.weight if self.recovery.has_trained else 0.0
+        copies = []
+        for flat, tensor in zip((self.replica.params, self.replica.buffers), self.recovery.model(), strict=True):
+            copies.append(flat.like())
+            copies[-1].tensor.copy_(tensor)
+        run(exact_average(comm, copies[0], weight, root=have_trained.index(True)))
+        run(average_buffers(comm, self.replica, copies[1]))
+        run(make_equal(comm, self.replica.outside()))
+        return copies
+
+
+def packed(state: dict) -> np.ndarray:
+    """Return a state as bytes."""
+    stream = io.BytesIO()
+    torch.save(state, stream)
+    return np.frombuffer(stream.getvalue(), np.uint8)
+
+
+def unpacked(content: np.ndarray) -> dict:
+    """Return the state that `packed` has made bytes of; its tensors lie in the memory of the CPU."""
+    return torch.load(io.BytesIO(content.tobytes()), weights_only=False, map_location="cpu")

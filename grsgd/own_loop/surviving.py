@@ -1,0 +1,89 @@
+"""The call `surviving`, by which a user's own loop goes on without processes that die."""
+
+import warnings
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from grsgd.comm.watchdog import within
+from grsgd.errors import ConfigError
+from grsgd.job import launch
+from grsgd.mpi_environment import fault_tolerant
+from grsgd.own_loop import ranks, spares
+from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
+from grsgd.own_loop.script_end import SCRIPT_END
+from grsgd.own_loop.survival import Lives, SurvivingLoop
+
+
+def surviving(optimizer: DistributedOptimizer, items: Iterable, /, **state) -> Iterator:
+    """Return an iterator over ``items`` in which the training goes on when processes die, on all ranks at once.
+
+    Each iteration has one step. Put everything that the loop needs per step into ``items``: ``range(steps)``, or
+    ``(batch for epoch in range(9) for batch in loader)``. A rank that was behind the others at a death leaves out the
+    items of the steps that it has missed. Call ``optimizer.finish()`` after the loop.
+
+    Parameters
+    ----------
+    optimizer
+        The optimizer that `distribute` has returned, before its first step.
+    state
+        Objects with ``state_dict()`` and ``load_state_dict()`` that the loop changes in each iteration, by any names:
+        ``scheduler=scheduler, scaler=scaler``. A process that takes a rank, or that was behind at a death, takes over
+        their states from another rank. A ``torch.Generator`` gets a new seed on a process that takes a rank.
+
+    Raises
+    ------
+    ConfigError
+        On all ranks, for an algorithm that does not go on after a death, a second call, and an unfit ``state``.
+    """
+    mpi, timeout = optimizer.transport.backend.mpi, optimizer.driver.timeout
+    job = spares.of_script()
+    optimizer.meet("in surviving()")
+    with launch.collective_setup(mpi, timeout):
+        check(optimizer, state)
+        if job is not None:
+            check_job(optimizer, job)
+    if mpi.size == 1 or not fault_tolerant():
+        if mpi.rank == 0 and mpi.size > 1:
+            what = "surviving(): a death ends this job: only Open MPI 5 with `mpiexec --with-ft ulfm` goes on after it"
+            warnings.warn(what, RuntimeWarning, stacklevel=2)
+        return iter(items)
+    if job is None:
+        with within(timeout, "surviving(), to which all ranks must come"):
+            lives = Lives(optimizer.transport.backend, mpi.size, optimizer.driver.clock)
+        ranks.guard()
+        SCRIPT_END.leave_out_finalize(lives.world)
+    else:
+        lives = job.lives
+    is_late = job is not None and job.is_late
+    if is_late:
+        lives.membership.take_over(mpi.rank)
+    optimizer.survive(SurvivingLoop(optimizer, lives, state, is_late))
+    return optimizer.loop.iterate(items)
+
+
+def check(optimizer: DistributedOptimizer, state: dict):
+    """Raise ConfigError if `surviving` cannot take these arguments."""
+    algorithm = optimizer.algorithm
+    if not algorithm.traits.survives_deaths:
+        raise ConfigError(f"surviving(): with {algorithm.traits.label} the job ends when a process dies")
+    if optimizer.finished or optimizer.loop.survives or optimizer.loop.lifecycle.has_started:
+        raise ConfigError(
+            "surviving() comes once after distribute(), before the first step, and without load_state_dict(): join all "
+            "epochs in one iterable"
+        )
+    for name, each in state.items():
+        methods = [getattr(each, method, None) for method in ("state_dict", "load_state_dict")]
+        if not (isinstance(each, torch.Generator) or all(map(callable, methods))):
+            raise ConfigError(f"surviving(): {name} has no state_dict() and load_state_dict()")
+
+
+def check_job(optimizer: DistributedOptimizer, job: spares.ScriptJob):
+    """Raise ConfigError if spares could not take ranks of this loop."""
+    if optimizer.transport.backend.mpi is not job.mpi:
+        raise ConfigError("surviving() with --spares: give distribute() no communicator")
+    if optimizer.replica.device.type != "cpu":
+        raise ConfigError("surviving() with --spares: on CPUs only")
+    if job.is_used:
+        raise ConfigError("surviving() with --spares: once in a script, because spares take the ranks of one loop")
+    job.is_used = True

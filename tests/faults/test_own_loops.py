@@ -1,0 +1,58 @@
+"""Processes of a script die, under a fault-tolerant Open MPI, and its loop goes on: with spares, or without."""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from grsgd import load_run
+from tests.support import launcher
+
+BARRIER = """
+import os, signal
+import torch, grsgd
+from mpi4py import MPI
+model = torch.nn.Linear(4, 2)
+optimizer = grsgd.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1), "ring_allreduce", timeout=60)
+for step in grsgd.surviving(optimizer, range(20)):
+    model(torch.ones(5, 4)).square().sum().backward()
+    optimizer.step()
+    if step == 10:
+        if grsgd.rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        MPI.COMM_WORLD.Barrier()
+optimizer.finish()
+"""
+
+
+def run(processes: int, spares: int, arguments: list) -> tuple[int, str]:
+    """Run a script by ``grsgd run``; return the exit code and the output."""
+    command = [sys.executable, "-m", "grsgd", "run", "-n", processes, "--spares", spares, *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return launcher.finish(launcher.start_command(command, **pipes), 120)
+
+
+@pytest.mark.parametrize("algorithm", ["ring_allreduce", pytest.param("grsgd", marks=pytest.mark.exhaustive)])
+def test_a_spare_takes_the_rank_of_a_process_that_dies(algorithm, tmp_path):
+    """Rank 0, which otherwise saves; the last death has no spare any more."""
+    out = tmp_path / "run.h5"
+    script = ["python", "-m", "experiments.survival.loop", "--algorithm", algorithm, "--out", out]
+    code, output = run(4, 1, [*script, "--die", "0:0.2,2:0.7"])
+    found = re.findall(r"rank (\d): 200 steps, loss ([\d.]+)", output)
+    assert code == 0 and {rank for rank, _ in found} == {"0", "1"} and "Traceback" not in output, output
+    assert len({loss for _, loss in found}) == 1
+    saved = load_run(out)
+    assert saved.attributes["ended"] == "completed" and saved.attributes["lost"] == [2]
+    assert saved.extra["death_rank"].tolist() == [0, 2]
+    assert np.isfinite(saved.extra["death_replaced_seconds"]).tolist() == [True, False]
+    assert saved.ranks["steps"].tolist() == [200, 200, 0]
+    assert saved.curve["train_loss"][-1] == pytest.approx(float(found[0][1]), abs=1e-6)
+
+
+def test_a_death_in_a_barrier_of_the_scripts_own_ends_the_job(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(BARRIER)
+    code, output = run(3, 0, [script])
+    assert code != 0 and "the process of another rank has died" in output, output

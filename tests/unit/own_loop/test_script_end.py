@@ -1,0 +1,43 @@
+"""How a script ends: with MPI_Finalize, or without, if its loop has outlived processes."""
+
+import os
+import sys
+
+import pytest
+
+from grsgd.own_loop import script_end
+from grsgd.own_loop.script_end import ScriptEnd
+
+
+@pytest.fixture
+def done(monkeypatch):
+    """A list of what is done at the end, in place of doing it."""
+    done = []
+    monkeypatch.setattr(sys, "exit", sys.exit)  # which is put back after the test
+    monkeypatch.setattr(script_end, "meet", lambda world, seconds, word: done.append((world, word)))
+    monkeypatch.setattr(script_end.words, "leave", done.append)
+    monkeypatch.setattr(script_end.os, "_exit", done.append)
+    return done
+
+
+def test_a_script_without_survival_ends_as_any_other(done):
+    ScriptEnd().come(lambda *given: done.append(given), "all", os.getpid())
+    assert done == [("all", os.getpid())]
+
+
+@pytest.mark.parametrize("code, expected", [(None, 0), (0, 0), (3, 3), ("a text", 1)])
+def test_the_exit_code_of_the_script_is_kept(code, expected, done):
+    end = ScriptEnd()
+    end.leave_out_finalize("all")
+    end.leave_out_finalize("another")
+    with pytest.raises(SystemExit):
+        sys.exit(code)
+    end.come(lambda *given: done.append(given), "all", os.getpid())
+    assert done == [("all", "end"), "ended", expected]
+
+
+def test_a_forked_process_does_nothing(done):
+    end = ScriptEnd()
+    end.leave_out_finalize("all")
+    end.come(lambda *given: done.append(given), "all", os.getpid() + 1)
+    assert done == []

@@ -1,0 +1,129 @@
+"""A loop of a user's own that goes on without ranks that die; the ranks are threads."""
+
+import pytest
+import torch
+
+from grsgd.errors import ConfigError, SetupError
+from grsgd.own_loop.distribute import distribute
+from grsgd.own_loop.surviving import surviving
+from tests.support.mortal_threads import die, on_mortal_threads
+from tests.support.own_loop import leaves_nothing, loss, network, plain, sgd, vector
+from tests.support.threads import on_threads
+
+STEPS = 12
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
+__all__ = ["leaves_nothing"]
+TOGETHER = [("ring_allreduce", {}), ("local_sgd", {"H": 3}), ("dpsgd", {}), ("sgp", {}), ("lasgd", {})]
+ALONE = [("grsgd", {}), ("gosgd", {}), ("gossip", {}), ("adpsgd", {})]
+
+
+def survivors(monkeypatch, n, deaths, algorithm, options):
+    """Return what is left of ``n`` ranks; ``deaths`` has the step of each rank that dies, between two calls."""
+
+    def work(mpi):
+        model = network(seed=mpi.rank)
+        optimizer = sgd(model)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.9)
+        optimizer = distribute(model, optimizer, algorithm, mpi, timeout=20.0, progress_mode="inline", **options)
+        taken = []
+        for step in surviving(optimizer, range(STEPS), scheduler=scheduler):
+            if step >= deaths.get(mpi.rank, STEPS):  # the rank may have been behind at the other death
+                die(mpi, optimizer.driver, optimizer.loop.beside)
+            taken.append(step)
+            plain(model, optimizer, lambda k: loss(model, mpi.rank, k), step)
+            scheduler.step()
+        if not optimizer.algorithm.traits.synchronous and algorithm != "lasgd":
+            # Threads share torch's hooks of steps, which finish() removes.
+            mpi.job.meet(("all are through",), mpi.group.members, mpi.rank, None)
+        optimizer.finish()
+        return vector(model), taken, scheduler.last_epoch, optimizer.steps
+
+    return on_mortal_threads(monkeypatch, n, work)
+
+
+@pytest.mark.parametrize("algorithm, options", TOGETHER + ALONE, ids=str)
+@pytest.mark.parametrize("deaths", [{0: 4, 2: 8}, {3: 5, 1: 5}], ids=str)
+def test_the_others_go_on_without_ranks_that_die(algorithm, options, deaths, monkeypatch):
+    found = survivors(monkeypatch, 4, deaths, algorithm, options)
+    assert [rank for rank, each in enumerate(found) if each is None] == sorted(deaths)
+    left = [each for each in found if each is not None]
+    for model, taken, last_epoch, steps in left:
+        assert torch.equal(model, left[0][0]) and torch.isfinite(model).all()
+        assert taken == sorted(set(taken)) and taken[-1] == STEPS - 1 and len(taken) >= STEPS - 4
+        assert last_epoch == steps == STEPS
+
+
+def test_a_step_is_taken_with_the_gradients_of_the_ranks_that_are_left(monkeypatch):
+    """All steps from the death on equal steps of two ranks, and all before it steps of three."""
+    found = survivors(monkeypatch, 3, {1: 6}, "ring_allreduce", {})
+    model = network()
+    optimizer = sgd(model)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.9)
+    for step in range(STEPS):
+        ranks = [0, 1, 2] if step < 6 else [0, 2]
+        plain(model, optimizer, lambda k, ranks=ranks: sum(loss(model, r, k) for r in ranks) / len(ranks), step)
+        scheduler.step()
+    for each in (found[0], found[2]):
+        torch.testing.assert_close(each[0], vector(model), rtol=1e-10, atol=1e-12)
+
+
+def test_without_a_death_the_loop_is_the_loop_without_the_call(monkeypatch):
+    found = survivors(monkeypatch, 3, {}, "ring_allreduce", {})
+    expected = network()
+    optimizer = sgd(expected)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.9)
+    for step in range(STEPS):
+        plain(expected, optimizer, lambda k: sum(loss(expected, rank, k) for rank in range(3)) / 3, step)
+        scheduler.step()
+    for model, taken, *_ in found:
+        torch.testing.assert_close(model, vector(expected), rtol=1e-12, atol=1e-14)
+        assert taken == list(range(STEPS))
+
+
+def test_an_mpi_library_that_does_not_survive_is_named_and_the_loop_goes_on(monkeypatch):
+    def work(mpi):
+        model = network()
+        optimizer = distribute(model, sgd(model), "ring_allreduce", mpi, timeout=20.0, progress_mode="inline")
+        steps = []
+        for step in surviving(optimizer, range(3)):
+            plain(model, optimizer, lambda k: loss(model, mpi.rank, k), step)
+            steps.append(step)
+        optimizer.finish()
+        return steps
+
+    with pytest.warns(RuntimeWarning, match="a death ends this job: only Open MPI 5 with `mpiexec --with-ft ulfm`"):
+        assert on_threads(monkeypatch, 2, work) == [[0, 1, 2]] * 2
+
+
+@pytest.mark.parametrize(
+    "algorithm, options, state, error, words",
+    [
+        ("diloco", {"variant": "mpi"}, {}, SetupError, "surviving.*: with diloco.* the job ends when a process dies"),
+        ("ring_allreduce", {"buckets": 2}, {}, SetupError, "the job ends when a process dies"),
+        ("grsgd", {}, {"ema": 3}, SetupError, r"ema has no state_dict\(\) and load_state_dict\(\)"),
+    ],
+)
+def test_refusals(algorithm, options, state, error, words, monkeypatch):
+    def work(mpi):
+        model = network()
+        optimizer = distribute(model, sgd(model), algorithm, mpi, progress_mode="inline", **options)
+        surviving(optimizer, range(3), **state)
+
+    with pytest.raises((error, ConfigError), match=words):
+        on_mortal_threads(monkeypatch, 2, work)
+
+
+def test_calls_that_a_death_would_break(monkeypatch):
+    def work(mpi):
+        model = network()
+        optimizer = distribute(model, sgd(model), "ring_allreduce", mpi, timeout=20.0, progress_mode="inline")
+        for step in surviving(optimizer, range(2)):
+            plain(model, optimizer, lambda k: loss(model, mpi.rank, k), step)
+            with pytest.raises(RuntimeError, match=r"averaged_model\(\) with surviving\(\): a process may die in it"):
+                optimizer.averaged_model()
+            with pytest.raises(RuntimeError, match=r"step\(\) twice in one iteration of surviving\(\)"):
+                optimizer.step()
+        optimizer.finish()
+        return torch.equal(vector(optimizer.averaged_model()), vector(model))
+
+    assert on_mortal_threads(monkeypatch, 2, work) == [True, True]
