@@ -7,6 +7,7 @@ import torch
 from grsgd.algorithms.base import ALGORITHMS
 from grsgd.comm.allreduce.bfloat16 import VARIANTS, bfloat16_allreduce
 from grsgd.errors import ConfigError
+from grsgd.job.resume import rounded
 from grsgd.models.flat import Flat, host_array, host_tensor
 from grsgd.models.mixing import mix
 from grsgd.models.values import array_of, fill
@@ -60,6 +61,13 @@ def test_arrays_have_the_bits_of_numbers():
     fill(other, kept)
     assert torch.equal(other.tensor, flat.tensor) and other.tensor.dtype == torch.bfloat16
     assert flat.wide().tensor.dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_the_mean_of_checkpoints_is_rounded_to_their_dtype(dtype):
+    mean = np.array([1.0, 1 / 3, -7e-3])
+    right = torch.from_numpy(mean).to(dtype)
+    assert torch.equal(host_tensor(rounded(mean, host_array(right).dtype)), right)
 
 
 def test_a_mix_is_rounded_once():
