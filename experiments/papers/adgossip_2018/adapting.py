@@ -6,6 +6,7 @@ from experiments.papers.adgossip_2018.runs import (
     ADAPTIVE,
     AUTOMATIC,
     CONSTANT,
+    EVERY_STEP,
     FEWER_BYTES,
     GOSSIP,
     NO_COMMUNICATION,
@@ -33,15 +34,15 @@ from grsgd.runs.measures import bytes_sent, final_consensus
 
 PERIODS = (8, 12, 24, 36)
 FIXED = "fixed period"
-BASELINE = PERIODIC["period 1"]
+BASELINE = PERIODIC[EVERY_STEP]
 THRESHOLDS = (0.25, 0.6)
 PUSH = 'algorithm.mode="push"'
 OPTIONS = {
     CONSTANT: (GOSSIP[CONSTANT], BASELINE),
     AUTOMATIC: (GOSSIP[AUTOMATIC], BASELINE),
-    "change of the norm": ((*GOSSIP[AUTOMATIC], 'algorithm.metric="norm"'), BASELINE),
-    "layer by layer": ((*GOSSIP[AUTOMATIC], 'algorithm.metric="layerwise"'), BASELINE),
-    "push": ((*GOSSIP[AUTOMATIC], PUSH), (*BASELINE, PUSH)),
+    "threshold on the change of the model's norm": ((*GOSSIP[AUTOMATIC], 'algorithm.metric="norm"'), BASELINE),
+    "threshold for each layer": ((*GOSSIP[AUTOMATIC], 'algorithm.metric="layerwise"'), BASELINE),
+    "pushes in place of exchanges": ((*GOSSIP[AUTOMATIC], PUSH), (*BASELINE, PUSH)),
 }
 """Choices that are inferred, because the paper is silent, each with its baseline; the last three have `AUTOMATIC`."""
 
@@ -50,7 +51,9 @@ OPTIONS = {
 
 
 def equal_traffic_needs(conditions):
-    periods = {f"period {period}": ("adgossip/gossip_10", f"algorithm.period={period}") for period in PERIODS}
+    periods = {
+        f"exchanges every {period} steps": ("adgossip/gossip_10", f"algorithm.period={period}") for period in PERIODS
+    }
     return {name: until_target(conditions, *config) for name, config in (ADAPTIVE | periods).items()}
 
 
@@ -67,13 +70,14 @@ def show_equal_traffic(found, section):
     show_table(section, "Until the target accuracy.", "exchanges", columns)
     section.finding(
         "adgossip-equal-traffic",
-        "time to the target accuracy beside that of a fixed period with as many bytes until then, interpolated between "
-        f"periods of {', '.join(map(str, PERIODS))} steps for each seed, on logarithmic scales; simulated, slow links",
+        "time to the target accuracy, compared with the time of a fixed period that sends the same number of bytes "
+        f"until the target; the latter is interpolated between periods of {', '.join(map(str, PERIODS))} steps, for "
+        "each seed, on logarithmic scales; simulated, slow links",
         [
             decide.less(seconds[ours], at_equal_bytes(sent, seconds, periodic, sent[ours]), ours, FIXED)
             for ours in ADAPTIVE
         ],
-        "A threshold that is moved to keep a rate makes exchanges nearly as regular as a period does.",
+        "A threshold that keeps a rate makes exchanges nearly as regular as a fixed period does.",
     )
 
 
@@ -92,7 +96,7 @@ def at_equal_bytes(sent, seconds, periodic, megabytes):
     return Sample(times)
 
 
-TITLE = "Does adapting save time? Exchanges by change, and as many bytes at a fixed period"
+TITLE = "Time with exchanges by change, compared with a fixed period that sends the same number of bytes"
 register("adgossip-equal-traffic", TITLE, equal_traffic_needs, show_equal_traffic)
 
 
@@ -102,37 +106,38 @@ register("adgossip-equal-traffic", TITLE, equal_traffic_needs, show_equal_traffi
 ALLREDUCE = "ring all-reduce"
 LINKS = LinkRates(
     claim="adgossip-links",
-    configs={CONSTANT: "adgossip/adaptive", "period 1": "adgossip/gossip_1", ALLREDUCE: "adgossip/ring_allreduce"},
+    configs={CONSTANT: "adgossip/adaptive", EVERY_STEP: "adgossip/gossip_1", ALLREDUCE: "adgossip/ring_allreduce"},
     allreduce=ALLREDUCE,
     alone=NO_COMMUNICATION,
     rates=("300mbit", "30mbit"),
 )
-register("adgossip-links", "From which rate of the links on adapting pays", LINKS.needs, LINKS.show)
+register("adgossip-links", "The link rates at which exchanges by change save time", LINKS.needs, LINKS.show)
 
 
-# ---- over what is inferred
+# ---- options that the paper leaves open
 
 
 def robustness_needs(conditions):
     return {
         (option, name): TimeToTarget(setting(conditions, *config))
         for option, configs in OPTIONS.items()
-        for name, config in zip(("adaptive", "period 1"), configs, strict=True)
+        for name, config in zip(("adaptive", EVERY_STEP), configs, strict=True)
     }
 
 
 def show_robustness(found, section):
-    columns = {name: {option: found[option, name] for option in OPTIONS} for name in ("adaptive", "period 1")}
+    columns = {name: {option: found[option, name] for option in OPTIONS} for name in ("adaptive", EVERY_STEP)}
     show_table(section, "Seconds to the target accuracy. Slow links, simulated.", "choice", columns)
     ours, theirs = columns.values()
     section.finding(
         "adgossip-robust",
-        "time to the target accuracy; simulated, slow links; learning rates are those of the first row",
-        [decide.less(ours[option], theirs[option], option, "period 1") for option in OPTIONS],
+        "time to the target accuracy; simulated, slow links; all rows have the learning rates of the first row",
+        [decide.less(ours[option], theirs[option], option, EVERY_STEP) for option in OPTIONS],
     )
 
 
-register("adgossip-robustness", "The verdict on time over what is inferred", robustness_needs, show_robustness)
+TITLE = "The verdict on time with other choices where the paper is silent"
+register("adgossip-robustness", TITLE, robustness_needs, show_robustness)
 
 
 # ---- a constant threshold
@@ -151,22 +156,24 @@ def show_threshold(found, section):
     }
     columns = {what: each(measure, found) for what, measure in measures.items()}
     section.figure(
-        "What a constant threshold does; one of 0 is an exchange every step. Slow links, simulated.",
+        "Bytes, distance of the models and accuracy over the constant threshold; a threshold of 0 stands for exchanges "
+        "every step. Slow links, simulated.",
         [Panel("", "threshold", what, lines={CONSTANT: values}) for what, values in columns.items()],
         times=False,
     )
-    show_table(section, "After equally many samples.", "threshold", columns)
+    show_table(section, "After the same number of samples.", "threshold", columns)
     sent, apart, accuracy = columns.values()
     least, *_, greatest = found
     section.finding(
         "adgossip-theta",
-        "after equally many samples, the greatest threshold beside none; simulated, slow links",
+        f"after the same number of samples, a threshold of {greatest:g} compared with exchanges every step; simulated, "
+        "slow links",
         [
-            decide.less(sent[greatest], sent[least], "bytes", "period 1", FEWER_BYTES, source=""),
-            decide.more(apart[greatest], apart[least], "distance of the models", "period 1", "of the norm", source=""),
-            decide.more(accuracy[least], accuracy[greatest], "accuracy that is lost", "period 1", source=""),
+            decide.less(sent[greatest], sent[least], "bytes sent", EVERY_STEP, FEWER_BYTES, source=""),
+            decide.more(apart[greatest], apart[least], "distance of models", EVERY_STEP, "of their norm", source=""),
+            decide.more(accuracy[least], accuracy[greatest], "loss of accuracy", EVERY_STEP, source=""),
         ],
-        "The average of models that seldom meet may be as good as of those that often do.",
+        "Models that seldom exchange may have as accurate an average as models that often exchange.",
     )
 
 
@@ -188,10 +195,11 @@ def show_exchange_rate(found, section):
     show_columns(section, caption, {RATE: {"first half": early, "second half": late}}, times=False)
     section.finding(
         "adgossip-exchange-rate",
-        "exchanges between the ends of trainings that differ in length alone; simulated, slow links",
-        [decide.less(late, early, "second half", "first half", "% fewer exchanges", source="")],
-        "At first all gradients point one way and momentum has to build up; with a constant learning rate, models need "
-        "not move less per step towards the end either.",
+        "exchanges per step, found from two trainings that differ in length alone: half the length, and the whole; "
+        "simulated, slow links",
+        [decide.less(late, early, "second half of the training", "first half", "% fewer exchanges", source="")],
+        "At first all gradients point in one direction, and momentum has to build up. With a constant learning rate, "
+        "models need not move less per step towards the end.",
     )
 
 

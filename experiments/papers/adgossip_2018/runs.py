@@ -17,10 +17,11 @@ from experiments.tables.section import Section
 from grsgd.runs.measures import bytes_sent, final_consensus, last_value, samples
 from grsgd.runs.run_file import Run
 
-CONSTANT, AUTOMATIC, EQUAL_TRAFFIC = "threshold set by hand", "threshold that keeps a rate", "period 12"
+CONSTANT, AUTOMATIC = "threshold set by hand", "threshold that keeps a rate"
+EVERY_STEP, EQUAL_TRAFFIC = "exchanges every step", "exchanges every 12 steps"
 MOVED = 'algorithm.threshold="auto"'
 ADAPTIVE = {CONSTANT: ("adgossip/adaptive",), AUTOMATIC: ("adgossip/adaptive", MOVED)}
-PERIODIC = {"period 1": ("adgossip/gossip_1",), "period 10": ("adgossip/gossip_10",)}
+PERIODIC = {EVERY_STEP: ("adgossip/gossip_1",), "exchanges every 10 steps": ("adgossip/gossip_10",)}
 """The baselines; the period of the paper's baseline is unknown."""
 GOSSIP = ADAPTIVE | PERIODIC | {EQUAL_TRAFFIC: ("adgossip/gossip_10", "algorithm.period=12")}
 """Configurations with their overrides, by name."""

@@ -12,6 +12,7 @@ from experiments.papers.adgossip_2018.runs import (
     CONSTANT,
     DISTANCE,
     EQUAL_TRAFFIC,
+    EVERY_STEP,
     FEWER_BYTES,
     GOSSIP,
     NO_COMMUNICATION,
@@ -39,25 +40,28 @@ from grsgd.runs.measures import final_consensus
 
 ELASTIC = {
     AUTOMATIC: ("adgossip/easgd", "algorithm.adaptive=true"),
-    "period 1": ("adgossip/easgd", "algorithm.period=1"),
-    "period 10": ("adgossip/easgd",),
+    EVERY_STEP: ("adgossip/easgd", "algorithm.period=1"),
+    "exchanges every 10 steps": ("adgossip/easgd",),
     EQUAL_TRAFFIC: ("adgossip/easgd", "algorithm.period=12"),
 }
 """Methods of elastic averaging, all with the learning rate tuned for a period of 10."""
 SLOW = "slow links"
 PLACES = {
     SLOW: ({}, tuple(GOSSIP)),
-    "slow links, by the clock": ({"source": MEASURED}, (CONSTANT, "period 1")),
-    "fast links": ({"scenario": EQUAL, "link": Link("1gbit", nominal=True)}, (CONSTANT, "period 1")),
+    "slow links, by the clock": ({"source": MEASURED}, (CONSTANT, EVERY_STEP)),
+    "fast links": ({"scenario": EQUAL, "link": Link("1gbit", nominal=True)}, (CONSTANT, EVERY_STEP)),
 }
 """Conditions under which times are compared: differences from slow simulated links, and the compared methods."""
 MODELS = {"averaged model": "test_accuracy", "worst of the ranks' models": "test_accuracy_min"}
-BYTES = "payload of all ranks until the target accuracy: samples times bytes per sample; simulated, slow links"
+BYTES = (
+    "bytes of payload that all ranks send until the target accuracy, computed as samples to the target times bytes per "
+    "sample; simulated, slow links"
+)
 CHOSEN_RATE_NOTE = (
-    "How often exchanges are due was chosen here: the threshold is a constant with which a rank begins about 0.08 "
-    "exchanges per step, or is moved towards that rate, below which short trainings stay. So bytes per step are true "
-    "by construction, some 92 % fewer than with a period of 1, and not counted as evidence. Steps to the target "
-    "accuracy, and so bytes and time to it, were not chosen."
+    "The rate of exchanges was chosen here: a rank begins about 0.08 exchanges per step. The threshold is either a "
+    "constant with about this rate, or moves towards this rate in training; short trainings stay below the rate. So "
+    "bytes per step are some 92 % fewer than with exchanges every step by construction, and are not counted as "
+    "evidence. Steps, bytes and time to the target accuracy were not chosen."
 )
 
 
@@ -70,20 +74,20 @@ def traffic_needs(conditions):
 
 def show_traffic(found, section):
     columns = columns_until_target(found)
-    show_columns(
-        section, "Until the target accuracy; what is saved is paid for in the distance of the models.", columns
-    )
+    caption = "Traffic and time until the target accuracy. With fewer exchanges, models differ more from their average."
+    show_columns(section, caption, columns)
     options, number = {"unit": FEWER_BYTES, "source": ""}, paper_number("adgossip-traffic")
-    rates, every_step = columns[RATE], columns[RATE]["period 1"]
+    rates, every_step = columns[RATE], columns[RATE][EVERY_STEP]
     section.finding(
         "adgossip-traffic",
         BYTES,
         adaptive_against_others(columns[SENT], "bytes to the target", number=number, **options)
         + [
-            decide.less(rates[form], every_step, f"per step, {form}", "period 1", kind=BY_CONSTRUCTION, **options)
+            decide.less(rates[form], every_step, f"bytes per step, {form}", EVERY_STEP, kind=BY_CONSTRUCTION, **options)
             for form in ADAPTIVE
         ],
-        "A rate of 0.08 is no more than a fifth below that of a period of 10, and fewer exchanges may need more steps.",
+        "A rate of 0.08 exchanges per step is at most a fifth below the rate of a fixed period of 10 steps. Fewer "
+        "exchanges may need more steps to the target accuracy.",
     )
     section.note(CHOSEN_RATE_NOTE)
 
@@ -119,14 +123,14 @@ def show_time(found, section):
     number = paper_number("adgossip-time")
     section.finding(
         "adgossip-time",
-        "time to the target accuracy; fast links: 1 Gbit/s",
+        "time to the target accuracy; fast links have a rate of 1 Gbit/s",
         [
             case
             for place, values in times.items()
             for case in adaptive_against_others(values, place, number=number, source=source_of(place))
         ],
-        "Time falls only as far as exchanges took time: the links and the period of the baseline decide how much can "
-        "be saved. Fewer exchanges may also need more steps to the same accuracy.",
+        "Only the time of exchanges can be saved; it depends on the links and on the period of the baseline. Fewer "
+        "exchanges may also need more steps to the same accuracy.",
     )
 
 
@@ -138,31 +142,32 @@ register("adgossip-time", "Time to a fixed accuracy, against fixed periods", tim
 
 def accuracy_needs(conditions):
     configs = GOSSIP | {NEVER: (NO_COMMUNICATION,)}
-    return {name: whole(conditions, *configs[name]) for name in (*ADAPTIVE, "period 1", EQUAL_TRAFFIC, NEVER)}
+    return {name: whole(conditions, *configs[name]) for name in (*ADAPTIVE, EVERY_STEP, EQUAL_TRAFFIC, NEVER)}
 
 
 def show_accuracy(found, section):
     accuracies = {what: each(partial(accuracy_at_the_end, column=column), found) for what, column in MODELS.items()}
     show_columns(
         section,
-        "After equally many samples: accuracy on the whole test set [%], and how far the models differ.",
+        "After the same number of samples: accuracy on the whole test set [%], and distance of the models.",
         accuracies | {DISTANCE: each(final_consensus, found)},
         times=False,
     )
-    pairs = [(form, name, kind(name)) for form in ADAPTIVE for name in ("period 1", EQUAL_TRAFFIC)]
+    pairs = [(form, name, kind(name)) for form in ADAPTIVE for name in (EVERY_STEP, EQUAL_TRAFFIC)]
     section.finding(
         "adgossip-accuracy",
-        "test accuracy after equally many samples; supported if at most one point is lost; simulated, slow links",
+        "test accuracy after the same number of samples; the claim holds if at most one point of accuracy is lost; "
+        "simulated, slow links",
         [
             decide.no_worse(values[ours], values[name], f"{what}, {ours}", name, source="", kind=counts)
             for what, values in accuracies.items()
-            for ours, name, counts in [*pairs, (NEVER, "period 1", CONTROL)]
+            for ours, name, counts in [*pairs, (NEVER, EVERY_STEP, CONTROL)]
         ],
-        "With rare exchanges a rank's model knows little of what the others have learnt meanwhile.",
+        "With rare exchanges, a rank's model lacks the recent progress of the other ranks.",
     )
 
 
-register("adgossip-accuracy", "Accuracy, beside that of fixed periods", accuracy_needs, show_accuracy)
+register("adgossip-accuracy", "Accuracy, compared with fixed periods", accuracy_needs, show_accuracy)
 
 
 # ---- elastic averaging
@@ -177,9 +182,9 @@ def show_elastic(found, section):
     show_columns(section, "Elastic averaging until the target accuracy.", columns)
     section.finding(
         "adgossip-easgd",
-        f"{BYTES}; the model that is tested is the centre",
+        f"{BYTES}; the tested model is the centre variable of elastic averaging",
         adaptive_against_others(columns[SENT], "elastic averaging", unit=FEWER_BYTES, source=""),
-        "The centre moves with exchanges alone: with few of them it takes more steps to the accuracy.",
+        "Only exchanges move the centre variable. Fewer exchanges therefore need more steps to the target accuracy.",
     )
     section.note(CHOSEN_RATE_NOTE)
 

@@ -45,16 +45,18 @@ def show(found, section):
             rows.append([ours, other, *(f"{case.text()}: {case.verdict}" for case in three), together.verdict])
             cases.append(together)
     section.table(
-        "Bytes and time until the target accuracy, and accuracy after equally many samples; simulated, slow links.",
-        ["exchanges", "against", "bytes", "time", "accuracy", "together"],
+        "Bytes and time until the target accuracy, and accuracy after the same number of samples; simulated, slow "
+        "links.",
+        ["exchanges", "against", "bytes", "time", "accuracy", "all three together"],
         rows,
     )
     section.finding(
         "adgossip-together",
-        "supported if bytes and time until the target accuracy are less and at most a point of accuracy is lost, each "
-        "by its own interval; refuted if one of the three is, or makes no difference; simulated, slow links",
+        "the claim holds if bytes and time until the target accuracy are less and at most one point of accuracy is "
+        "lost, each by its own interval; the claim does not hold if one of these three parts does not hold or makes no "
+        "difference; simulated, slow links",
         cases,
-        "What saves bytes need not save time, and rare exchanges may cost accuracy.",
+        "Sending fewer bytes need not save time, and rare exchanges may cost accuracy.",
     )
 
 

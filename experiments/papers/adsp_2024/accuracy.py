@@ -16,7 +16,7 @@ UNLIKE, UNLIKE_SHARDS = "random delays, unlike shards", ("data.alpha=0.5",)
 """A condition with classes spread unevenly over workers (Dirichlet), so that late gradients cost more."""
 MARGIN = 1.0
 """Points of accuracy below which a difference counts as no loss."""
-ACCOUNTING = "mean test accuracy of the last three snapshots, on the whole test set, after equally many samples"
+ACCOUNTING = "mean test accuracy of the last three snapshots, on the whole test set, after the same number of samples"
 
 
 def needs(conditions: Conditions) -> dict[tuple[str, str], Trainings]:
@@ -56,13 +56,13 @@ def show(found: Found, section: Section) -> None:
         "adsp-accuracy",
         f"{ACCOUNTING}. {UP_TO}",
         compared.against_range([decide.more(*pair, source="", pairs=True) for pair in pairs], None, MOST_POINTS),
-        "All strategies take the same step per sample, so late gradients have little accuracy to cost.",
+        "All strategies take the same step per sample, so late gradients cost little accuracy.",
     )
     section.finding(
         "adsp-no-loss",
-        f"{ACCOUNTING}; a loss counts from {MARGIN:g} point on",
+        f"{ACCOUNTING}; a loss of less than {MARGIN:g} point does not count",
         [decide.no_worse(*pair, margin=MARGIN, source="", pairs=True) for pair in pairs],
-        "Gradients that are late, or count less, change what is learned.",
+        "Gradients that are late, or have a smaller weight, change the training.",
     )
     section.note(compared.DELAYS_NOTE)
 

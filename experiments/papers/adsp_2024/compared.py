@@ -19,9 +19,10 @@ CLAIMS = read_claims([papers.folder("adsp")])
 LEAST_SAVING, MOST_SAVING = CLAIMS["adsp-time"]["low"], CLAIMS["adsp-time"]["high"]
 MOST_POINTS = CLAIMS["adsp-accuracy"]["high"]
 UP_TO = (
-    "The paper's numbers are the ends of a range over strategies that it does not name: the greatest is held against "
-    "the greatest effect here, the least against the least, and all others have a direction alone. The greatest of "
-    "several estimates is more often too great than too small."
+    "The paper's numbers are the ends of a range over strategies that the paper does not name. So the greatest effect "
+    "here is compared with the paper's greatest number, and the least effect with the least number, if there is one; "
+    "all other effects are judged by their direction alone. The greatest of several estimates is more often too great "
+    "than too small"
 )
 
 SLOW = 1
@@ -66,10 +67,10 @@ RANDOM = Delays("random delays", probability=0.05)
 BOTH = Delays("both", factor=4.0, probability=0.05)
 DELAYED = (CONSTANT, RANDOM, BOTH)
 DELAYS_NOTE = (
-    f"One slow worker: worker {SLOW} computes {CONSTANT.factor:g} times slower, by the clock on a host with so much "
-    f"less of a processor. Random delays: a step of any worker takes longer with probability {RANDOM.probability:g}, "
-    f"by {RANDOM.steps:g} steps on average, exponentially distributed; the worker sleeps. n is the number of workers; "
-    "the server is one rank more. All strategies take the same step per sample."
+    f"One slow worker: worker {SLOW} computes {CONSTANT.factor:g} times slower; in measured runs, its host has a share "
+    f"of a processor that is {CONSTANT.factor:g} times smaller. Random delays: a step of any worker takes longer with "
+    f"probability {RANDOM.probability:g}, by {RANDOM.steps:g} steps on average, exponentially distributed; the worker "
+    "sleeps. n is the number of workers; the server is one more rank. All strategies take the same step per sample."
 )
 
 
@@ -92,8 +93,8 @@ def measured(conditions: Conditions) -> list[tuple[Delays, str]]:
 def against_range(cases: Sequence[Case], least: float | None, most: float) -> list[Case]:
     """Return the cases, some of them compared with the paper's numbers.
 
-    For each source of times, the evidence with the greatest estimate is compared with the paper's greatest number, and
-    the evidence with the least estimate with the paper's least number, if there is one.
+    For each source of times, the greatest estimate of the evidence is compared with the paper's greatest number. The
+    least estimate is compared with the paper's least number, if there is one.
     """
     ends: dict[Case, float] = {}
     for source in dict.fromkeys(case.source for case in cases):

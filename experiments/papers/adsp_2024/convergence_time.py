@@ -19,9 +19,9 @@ CONTROLS = {"one worker alone": 1, "no communication": None}
 Times = dict[tuple[str, str, str], Sample]
 """Samples by delays, source of times, and strategy or control."""
 REASON = (
-    "Where all data are alike, late gradients cost little accuracy, and ASP, which never waits, gains. With one slow "
-    "worker the others step at its pace once they lead by all they may, as with BSP. Equal workers leave nothing to "
-    "adapt to."
+    "If all workers have similar data, late gradients cost little accuracy, and ASP gains because it never waits. With "
+    "one slow worker, the other workers slow down to its pace once they lead by the greatest allowed number of steps, "
+    "as with BSP. Equal workers leave nothing to adapt to."
 )
 
 
@@ -71,16 +71,17 @@ def show(found: Found, section: Section) -> None:
         )
     section.finding(
         "adsp-time",
-        "samples to the target accuracy times seconds per sample in the second half of the training; simulated with "
-        f"n = {compared.workers(conditions)}, by the clock with n = {compared.workers(conditions, MEASURED)}. {UP_TO}",
+        "time to the target accuracy, computed as samples to the target times seconds per sample in the second half of "
+        f"the training; simulated with n = {compared.workers(conditions)}, measured with "
+        f"n = {compared.workers(conditions, MEASURED)}. {UP_TO}",
         compared.against_range([case(lasting, *key) for key in lasting if key[-1] != OURS], LEAST_SAVING, MOST_SAVING),
         REASON,
     )
     factors.show(found, section, SIMULATED)
     section.note(compared.DELAYS_NOTE)
     section.note(
-        "Controls, with random delays: one worker that trains by itself, and workers that never communicate, of whose "
-        "models the average is tested, which nobody has paid for."
+        "Controls, with random delays: one worker that trains by itself, and workers that never communicate. For the "
+        "latter, the average of all models is tested, and the time of averaging is not counted."
     )
 
 

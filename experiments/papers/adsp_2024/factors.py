@@ -17,7 +17,7 @@ from experiments.tables.targets import Found
 
 NO_WAITING, NO_STALENESS = "ASP", "BSP"
 """The strategy that never waits, and the strategy whose gradients are never stale."""
-SAMPLES, SECONDS = "% fewer samples", "% less time a sample"
+SAMPLES, SECONDS = "% fewer samples", "% less time per sample"
 
 
 def samples_of(found: Found) -> dict[tuple, Sample]:
@@ -40,8 +40,8 @@ def show(found: Found, section: Section, source: str) -> None:
         return decide.less(*both, condition, theirs, unit, source=source, pairs=True)
 
     section.table(
-        "What adsp saves of either factor of its time: samples to the target accuracy, and seconds a sample.",
-        ["delays", "against", "samples", "seconds a sample"],
+        "Savings of adsp in the two factors of its time: samples to the target accuracy, and seconds per sample.",
+        ["delays", "against", "samples", "seconds per sample"],
         [
             [
                 where,
@@ -57,15 +57,15 @@ def show(found: Found, section: Section, source: str) -> None:
     )
     section.finding(
         "adsp-balance",
-        "waiting: seconds a sample of ASP, which never waits, against each strategy that does. Staleness: samples to "
-        "the target accuracy of BSP, in which no gradient is stale, against ASP",
+        "waiting: seconds per sample of ASP, which never waits, compared with each strategy that waits. Staleness: "
+        "samples to the target accuracy of BSP, in which no gradient is stale, compared with ASP",
         [
-            saved(paces, where, NO_WAITING, other, SECONDS, f"waiting, {where}")
+            saved(paces, where, NO_WAITING, other, SECONDS, f"cost of waiting, {where}")
             for where in delays
             for other in waiting(CONFIGS)
         ]
-        + [saved(samples, where, NO_STALENESS, NO_WAITING, SAMPLES, f"staleness, {where}") for where in delays],
-        "Where all workers have data that are alike, stale gradients cost few samples.",
+        + [saved(samples, where, NO_STALENESS, NO_WAITING, SAMPLES, f"cost of staleness, {where}") for where in delays],
+        "If all workers have similar data, stale gradients cost few samples.",
     )
 
 

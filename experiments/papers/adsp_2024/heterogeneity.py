@@ -63,14 +63,14 @@ def show(found: Found, section: Section) -> None:
     )
     section.finding(
         "adsp-heterogeneity",
-        "seconds per gradient of all workers in the second half of the run, in simulated time without gradients, "
+        "seconds per gradient of all workers in the second half of the run, in simulated time, no gradient computed, "
         f"n = {compared.workers(found.conditions)}",
         [case for point, case in savings["BSP"].items() if point[0] != "factor"]
         + [saving(seconds, point, "ASP", OURS) for point in swept if point[0] == "factor"],
-        "Delays shorter than a step are lost among those of the computation.",
+        "Delays shorter than a step disappear in the variation of computing times.",
     )
     section.note(compared.DELAYS_NOTE)
-    section.note("What late gradients cost in samples is not in these times: see adsp-convergence-time.")
+    section.note("These times leave out the samples that late gradients cost: see adsp-convergence-time.")
 
 
 def saving(seconds: dict[tuple[Point, str], Sample], point: Point, ours: str, theirs: str) -> Case:

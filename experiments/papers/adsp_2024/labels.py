@@ -116,8 +116,9 @@ def show(found: Found, section: Section) -> None:
         times=False,
     )
     section.table(
-        "Pushes at which a worker was taken for a straggler, of all; those of them that are right; and delayed pushes "
-        "that were found: at the delayed push itself, and within so many pushes.",
+        "Labels: share of all pushes at which a worker was labelled a straggler. Right labels: share of these labels "
+        "that are right. Delays found: share of delayed pushes with a label. The label comes at the delayed push "
+        f"itself, or within {SOON} pushes.",
         ["delays", "time", "rule", "labels [%]", *(f"{what}, {words} [%]" for what, _, words, _ in measures())],
         [
             [
@@ -132,15 +133,15 @@ def show(found: Found, section: Section) -> None:
     )
     section.finding(
         "adsp-labels",
-        f"state STRAGGLER at a push, against the delays that were injected; right are to be at least "
-        f"{LEAST_RIGHT_PERCENT:g} % of the labels, and found as many of the delayed pushes; without delays at most "
-        f"{MOST_WRONG_PERCENT:g} % of the pushes are to have a label",
+        "labels STRAGGLER of workers at their pushes, compared with the injected delays. At least "
+        f"{LEAST_RIGHT_PERCENT:g} % of the labels must be right, and at least {LEAST_RIGHT_PERCENT:g} % of the delayed "
+        f"pushes must be found; without delays, at most {MOST_WRONG_PERCENT:g} % of the pushes may have a label",
         [case for key, of in pushes.items() if key[2] == DEFAULT_RULE for case in cases(key, of)],
-        "A worker counts as slow after several slow pushes in a row, and by a moving average: a single delay is over "
-        "when its label comes, and the label stays for a while. A worker that is always slow is found.",
+        "A worker counts as slow after several slow pushes in a row, and by a moving average. So a single delay is "
+        "over before its label comes, and the label stays for a while. A worker that is always slow is found.",
     )
     section.note(compared.DELAYS_NOTE)
-    section.note("The rule, and its thresholds, are inferred: what is judged here is the reconstruction.")
+    section.note("The rule and its thresholds are inferred, so the verdict is on the reconstruction.")
 
 
 def measures():

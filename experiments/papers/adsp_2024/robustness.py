@@ -54,8 +54,9 @@ def show(found: Found, section: Section) -> None:
     )
     section.finding(
         "adsp-options",
-        "samples to the target accuracy times seconds per sample in the second half of the training, random delays, "
-        f"{compared.where(found.conditions)}; the learning rate is that of the rules as reconstructed",
+        "time to the target accuracy, computed as samples to the target times seconds per sample in the second half of "
+        f"the training; random delays, {compared.where(found.conditions)}; every rule has the learning rate that was "
+        "tuned for the rules as reconstructed",
         [
             decide.less(times[rule], times[other], rule, other, number=LEAST_SAVING, pairs=True)
             for rule in found

@@ -54,13 +54,14 @@ def show(found: Found, section: Section) -> None:
     )
     section.finding(
         "adsp-staleness",
-        f"updates of the model between a gradient's pull and its push, {compared.where(found.conditions)}",
+        "number of updates of the model between a worker's pull of the model and the push of its gradient; "
+        f"{compared.where(found.conditions)}",
         [
             decide.less(mean[delays, OURS], mean[delays, "ASP"], delays, "ASP", "% less stale", source="")
             for delays in conditions
         ]
         + [
-            decide.fact(not any(mean[delays, "BSP"].known), f"none with BSP, {delays}", kind=BY_CONSTRUCTION)
+            decide.fact(not any(mean[delays, "BSP"].known), f"BSP without staleness, {delays}", kind=BY_CONSTRUCTION)
             for delays in conditions
         ],
         "A bound that is seldom reached changes little: ASP's staleness is n - 1 on average, whatever the delays.",

@@ -13,11 +13,11 @@ from experiments.tables.targets import register
 
 for _name, _title, _target in (
     ("adsp-convergence-time", "Time to a fixed accuracy: adsp, BSP, ASP, SSP, DSSP", convergence_time),
-    ("adsp-accuracy", "Accuracy after equally many samples: adsp, BSP, ASP, SSP, DSSP", accuracy),
-    ("adsp-labels", "Which workers adsp takes for stragglers, and which were delayed", labels),
+    ("adsp-accuracy", "Accuracy after the same number of samples: adsp, BSP, ASP, SSP, DSSP", accuracy),
+    ("adsp-labels", "Workers that adsp labels as stragglers, and workers that were delayed", labels),
     ("adsp-robustness", "Time to a fixed accuracy with other rules that the abstract allows", robustness),
-    ("adsp-staleness", "How late gradients are, and whose they are", staleness),
+    ("adsp-staleness", "Staleness of gradients, and the workers that computed them", staleness),
     ("adsp-threshold", "The threshold s of adsp, with random delays", threshold),
-    ("adsp-heterogeneity", "From which delays on adsp pays", heterogeneity),
+    ("adsp-heterogeneity", "The delays from which on adsp saves time", heterogeneity),
 ):
     register(_name, _title, _target.needs, _target.show)

@@ -16,7 +16,7 @@ from experiments.tables.section import Section
 from experiments.tables.targets import Found
 
 THRESHOLDS, RATIO = (0, 1, 3, 6, 15), 5
-"""Values of s, and the ratio smax / s, which is that of the default options."""
+"""Values of s, and the ratio smax / s, which equals the ratio of the default options."""
 ENDS = ("BSP", "ASP")
 
 
@@ -64,7 +64,8 @@ def show(found: Found, section: Section) -> None:
     steps = list(pairwise(key for key in found if key not in ENDS))
     section.finding(
         "adsp-threshold",
-        f"gradients of all workers in the second half, and their staleness; {compared.where(found.conditions)}",
+        "seconds per gradient of all workers in the second half of the training, and mean staleness of gradients; "
+        f"{compared.where(found.conditions)}",
         [
             decide.less(seconds[b], seconds[a], f"speed, {words(b)}", words(a), "% less time per gradient")
             for a, b in steps
@@ -73,7 +74,7 @@ def show(found: Found, section: Section) -> None:
             decide.more(stale[b], stale[a], f"staleness, {words(b)}", words(a), "updates more", source="")
             for a, b in steps
         ],
-        "Delays that a smaller threshold outlasts leave nothing for a larger one.",
+        "If a small threshold already bridges the delays, a larger threshold saves no more time.",
     )
     section.note(compared.DELAYS_NOTE)
 

@@ -99,8 +99,8 @@ def show_curves(task: Task, found: Found, section: Section):
             case = decide.no_worse(*both, f"{variant.name}, {ours}", theirs, source="", kind=kind)
             cases.append(trained(found, variant, case, *both))
     accounting = (
-        "test accuracy, mean of the last snapshots, after equally many samples; 1 point less is no less, either way. "
-        "Undecided where none has trained to the benchmark accuracy"
+        "test accuracy, mean of the last snapshots, after the same number of samples; a loss of up to 1 point does not "
+        "count, on either side. Undecided if no algorithm has trained to the benchmark accuracy"
     )
     section.finding("cssgd-final", accounting, cases)
 
@@ -115,10 +115,10 @@ def show_benchmark(task: Task, found: Found, section: Section):
             case = decide.at_most(apart, NEAR, f"{variant.name}, {name}", "points away", "the benchmark", "")
             cases.append(trained(found, variant, case, reached))
     accounting = (
-        f"how far the final test accuracy is from the benchmark, above it or below: {NEAR:g} points at most. Undecided "
-        "where the training ends below the benchmark"
+        f"distance of the final test accuracy from the benchmark, above or below: at most {NEAR:g} points. Undecided "
+        "if the training ends below the benchmark"
     )
-    reason = "Whether the algorithms differ most there is shown, not decided."
+    reason = "Whether the algorithms differ most near the benchmark is shown, not decided."
     section.finding("cssgd-benchmark", accounting, cases, reason)
 
 

@@ -66,18 +66,19 @@ def show(task: Task, found: Found, section: Section):
     section.table("Seconds to the target accuracy, and the redundancies with the shortest steps.", headers, rows)
     nodes = ", ".join(map(str, task.nodes(conditions)))
     reason = (
-        f"{tasks.SENDS_MORE} By the paper's own model redundancy saves at most 46 % where r = 3 is the best, and 29 % "
-        "where r = 2 is: less than the paper's means over SSGD."
+        f"{tasks.SENDS_MORE} By the paper's own model, redundancy saves at most 46 % if r = 3 is the best, and at most "
+        "29 % if r = 2 is the best; the paper's mean savings over SSGD are greater."
     )
     accounting = (
-        f"geometric mean of the times for n = {nodes}, known only if each is; r the best of 1 to n-1 for every n"
+        f"geometric mean of the times for n = {nodes}, known only if each of these times is known; for every n, r is "
+        "the best of 1 to n-1"
     )
     section.finding(task.claim, accounting, cases, reason)
     show_asgd(task, found, section)
     runs = task.runs(conditions) or conditions.scale.seeds
     section.note(
         f"ASGD: {runs} runs for each n, on the switch; the paper takes the mean of 10. "
-        f"{NOTHING_SENT}: every node computes the whole batch. What is saved over SSGD is the same for both outputs."
+        f"{NOTHING_SENT}: every node computes the whole batch. Savings over SSGD are the same for both outputs."
     )
     tasks.notes(section, conditions, task)
 
@@ -95,9 +96,9 @@ def show_asgd(task: Task, found: Found, section: Section):
             apart.append(decide.more(*ages, f"{variant.name}, n = {many}", f"n = {few}", "updates more", source=""))
     section.finding(
         "cssgd-asgd-computing",
-        "samples to the target accuracy: those of SSGD, and of CSSGD, beside those of ASGD",
+        "samples to the target accuracy: of SSGD and CSSGD, which need equally many, compared with ASGD",
         computing,
-        "On few nodes gradients are hardly stale, and each is applied by itself.",
+        "On few nodes, gradients are hardly stale, and ASGD applies each gradient by itself.",
     )
     if apart:
         accounting = "updates of the model between the pull of a gradient and its push, mean over a training of ASGD"
@@ -173,29 +174,32 @@ def show_scaling(found: Found, section: Section):
                 texts = [rates[name][n].text() if name in rates else "—" for name in (CSSGD, ASGD.name, OURS)]
                 rows.append([title, n, *texts, chosen[n].r, ratios[n]])
             for name, by_n in rates.items():
-                kind, unit = CONTROL if name == OURS else EVIDENCE, "% less per second and node"
+                kind, unit = CONTROL if name == OURS else EVIDENCE, "% fewer samples per second and node"
                 not_linear.append(decide.less(by_n[many], by_n[few], title, name, unit, kind=kind))
-            kept = f"r of n = {few}"
+            kept = f"the best r for n = {few}"
             is_other, r = chosen[few].r != chosen[many].r, float(chosen[many].r)
             rechosen.append(decide.fact(is_other, title, kept, EVIDENCE, r, "is the best r", network.source))
             times = [
                 tasks.step_seconds(found, task, network, method, many)
                 for method in (chosen[many], coded(chosen[few].r))
             ]
-            rechosen.append(decide.less(*times, f"{title}, gain", kept, zone=0.0, kind=BY_CONSTRUCTION))
+            rechosen.append(decide.less(*times, f"{title}, step time", kept, zone=0.0, kind=BY_CONSTRUCTION))
     section.figure("Samples per second and node: a level line is linear scaling.", panels)
     headers = ["model, network", "n", CSSGD, ASGD.name, OURS, "best r", "Tcomm / Tcalc"]
     section.table(
         "Samples per second and node; the best r of CSSGD; Tcomm / Tcalc of SSGD by multicast.", headers, rows
     )
-    accounting = f"samples per second and node, n = {many} against n = {few}; of ASGD they are its updates"
+    accounting = (
+        f"samples per second and node, n = {many} compared with n = {few}; for ASGD, in proportion to a node's updates"
+    )
     section.finding("cssgd-not-linear", accounting, not_linear)
-    reason = "The best r of CSSGD is n-1 or close to it: nodes compute nearly the whole batch, not to send."
-    section.finding("cssgd-rechoose", f"the best r of 1 to n-1, n = {many} against n = {few}", rechosen, reason)
+    reason = "The best r of CSSGD is n-1 or close to n-1: nodes compute nearly the whole batch to avoid sending."
+    section.finding("cssgd-rechoose", f"the best r of 1 to n-1, n = {many} compared with n = {few}", rechosen, reason)
     n = found.conditions.scale.tuning_ranks
     section.finding(
         "cssgd-bound",
-        f"Tcomm / Tcalc of SSGD by multicast, and the time that the best r saves over it; DNN beside CNN, n = {n}",
+        "Tcomm / Tcalc of SSGD by multicast, and the time that CSSGD with its best r saves over SSGD by multicast; the "
+        f"DNN compared with the CNN, n = {n}",
         [case for network in tasks.IN_SIMULATION for case in bound_by_communication(found, network, n)],
     )
     section.note(tasks.NETWORKS_NOTE)

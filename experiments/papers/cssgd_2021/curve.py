@@ -100,12 +100,12 @@ def point_case(point: CurvePoint, number: float) -> Case:
 # ---- figures and tables
 
 ACCOUNTING = (
-    "time of a step: measured by IP multicast in two rounds, which decide little; and, by construction, what the bytes "
-    "that are counted take on a shared medium with this Tcomm / Tcalc"
+    "time of a step: measured by IP multicast in two rounds, which decide little; and computed from counted bytes, for "
+    "a shared medium with this Tcomm / Tcalc"
 )
 REASON = (
-    "How much is saved is a function of Tcomm / Tcalc, which links, processors and models decide. The paper's own best "
-    "r says where its testbed was."
+    "The saving is a function of Tcomm / Tcalc, which depends on links, processors and models. The paper's own best r "
+    "tells the Tcomm / Tcalc of the paper's testbed."
 )
 
 
@@ -120,7 +120,7 @@ def show(found: Found, section: Section):
     here = {task: communication_ratio(found, task, SHARED, n) for task in (DNN, CNN)}
     measured = {task: {p.ratio: point_case(p, numbers[task]) for p in points_of(task)} for task in (DNN, CNN)}
     section.figure(
-        "Time of a step saved over SSGD by multicast, by what communication is to computing, of counted bytes; points: "
+        "Time of a step saved over SSGD by multicast, over Tcomm / Tcalc, computed from counted bytes; points are "
         "measured by IP multicast.",
         [panel(n, numbers, here, measured)],
         times=False,
@@ -134,10 +134,10 @@ def show(found: Found, section: Section):
         cases = [*measured[task].values(), *facts(n, task, number, even, reached, most)]
         section.finding(task.claim, ACCOUNTING, cases, REASON)
     section.table(
-        f"Tcomm / Tcalc of SSGD by multicast, {n} nodes on a shared medium: from where on CSSGD with its best r saves "
-        "time, and from where on as much as the paper says; where the paper's best r puts its testbed, and what is "
-        "saved there; and where this testbed is.",
-        ["model", "pays from", "saves the paper's number from", "the paper's best r needs", "and saves there", "here"],
+        f"Tcomm / Tcalc of SSGD by multicast, {n} nodes on a shared medium: the least ratio at which CSSGD with its "
+        "best r saves time; the least ratio at which CSSGD saves the paper's number; the ratios at which the paper's r "
+        "is the best, with CSSGD's saving at these ratios; and the ratio on this testbed.",
+        ["model", "saves time from", "saves the paper's number from", "the paper's r needs", "and saves then", "here"],
         rows,
     )
     section.note(tasks.NETWORKS_NOTE)
@@ -176,13 +176,13 @@ def facts(n: int, task: Task, number: float, even: float | None, reached: float 
     """
     where, ratio = f"{task.name}, n = {n}, shared medium", "Tcomm / Tcalc"
     return [
-        decide.fact(even is not None, f"{where}: from where on it pays", "", BY_CONSTRUCTION, even, ratio),
+        decide.fact(even is not None, f"{where}: CSSGD saves time from", "", BY_CONSTRUCTION, even, ratio),
         decide.fact(
-            reached is not None, f"{where}: from where on it saves {number:g} %", "", BY_CONSTRUCTION, reached, ratio
+            reached is not None, f"{where}: CSSGD saves {number:g} % from", "", BY_CONSTRUCTION, reached, ratio
         ),
         decide.fact(
             most >= number,
-            f"{where}: at most where the paper's best r is, {ratio} = {needed(task.best_r)}",
+            f"{where}: greatest saving at the {ratio} of the paper's best r, {needed(task.best_r)}",
             "",
             BY_CONSTRUCTION,
             most,

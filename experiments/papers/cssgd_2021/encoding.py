@@ -22,7 +22,7 @@ def redundancies(n: int) -> list[int]:
 
 def same_blocks(r: int) -> Method:
     """Return SSGD with the blocks of CSSGD, which it adds up: gradients of equally few samples, each computed once."""
-    return Method(f"SSGD, blocks of r = {r}", "ssgd", r)
+    return Method(f"SSGD with the blocks of r = {r}", "ssgd", r)
 
 
 def needs(conditions) -> dict:
@@ -40,24 +40,24 @@ def show(found: Found, section: Section):
             rows.append([task.name, method.name, apart.text(".1f"), itself.text(".1f")])
             cases += decided(f"{task.name}, {method.name}", method.r, apart, itself)
     section.table(
-        "How much longer CSSGD computes than r times what SSGD does of the same blocks, and what it spends on encoding "
-        "and decoding, in per cent of its computing.",
+        "Computing time of CSSGD beyond r times the computing time of SSGD with the same blocks, in per cent; and time "
+        "of encoding and decoding, in per cent of CSSGD's computing time.",
         ["model", "algorithm", "computes longer [%]", "encodes and decodes [%]"],
         rows,
     )
     section.finding(
         "cssgd-encoding",
-        f"seconds of a step, by the clock; up to {SLOWER:g} % is no effect. CSSGD and SSGD compute gradients of the "
-        "same blocks, so that small blocks, which compute more slowly, are on both sides",
+        f"measured seconds of a step; up to {SLOWER:g} % counts as no effect. CSSGD and SSGD compute gradients of the "
+        "same blocks, so both sides have small blocks, which compute more slowly",
         cases,
-        "Every number that is encoded is read out of memory once more for each of the r blocks in a packet.",
+        "Encoding reads every number from memory once more for each of the r blocks in a packet.",
     )
 
 
 def decided(condition: str, r: int, apart: Sample, itself: Sample) -> list[Case]:
     return [
-        decide.at_most(apart, SLOWER, condition, "% more time", f"{same_blocks(r).name}, {r} times", MEASURED),
-        decide.at_most(itself, SLOWER, f"{condition}, encoding by itself", "% of computing", "", MEASURED),
+        decide.at_most(apart, SLOWER, condition, "% more time", f"{r} times {same_blocks(r).name}", MEASURED),
+        decide.at_most(itself, SLOWER, f"{condition}, encoding and decoding", "% of computing time", "", MEASURED),
     ]
 
 

@@ -65,17 +65,17 @@ def per_block(n: int, r: int) -> Fraction:
 
 
 FORMULAS: dict[str, tuple[Amount, Amount]] = {
-    "(28) coded, once = n C(n-1, r) / r": (coded, lambda n, r: Fraction(n * comb(n - 1, r), r)),
-    "(29) uncoded, per receiver = n C(n-1, r)": (uncoded, lambda n, r: n * comb(n - 1, r)),
-    "(30) per block, per receiver = (n-1) C(n, r)": (per_block, lambda n, r: (n - 1) * comb(n, r)),
+    "(28) coded, a packet counts once = n C(n-1, r) / r": (coded, lambda n, r: Fraction(n * comb(n - 1, r), r)),
+    "(29) uncoded, a packet counts per receiver = n C(n-1, r)": (uncoded, lambda n, r: n * comb(n - 1, r)),
+    "(30) per block, a packet counts per receiver = (n-1) C(n, r)": (per_block, lambda n, r: (n - 1) * comb(n, r)),
     "(19) coded = (29) / r": (coded, lambda n, r: uncoded(n, r) / r),
     "(19) coded = (30) (n-r) / (r (n-1))": (coded, lambda n, r: per_block(n, r) * Fraction(n - r, r * (n - 1))),
 }
 """Formulas of the paper for sent amounts, as reconstructed from its text: the counted amount, and the formula."""
 NAIVE: dict[str, Amount] = {
-    "blocks by unicast, (29)": uncoded,
-    "no redundancy by unicast, (30)": per_block,
-    "blocks by multicast": lambda n, r: count("uncoded", n, r).once,
+    "the same blocks by unicast (29)": uncoded,
+    "blocks without redundancy by unicast (30)": per_block,
+    "the same blocks by multicast": lambda n, r: count("uncoded", n, r).once,
     "SSGD by unicast": lambda n, r: count("SSGD", n, r).per_receiver,
     "SSGD by multicast": lambda n, r: count("SSGD", n, r).once,
 }
@@ -93,18 +93,22 @@ def show(found: Found, section: Section):
         for text, (counted, formula) in FORMULAS.items()
     ]
     accounting = (
-        f"packets of our plan, counted one by one, and our formulas, n = 2 to {MOST_NODES}, all r; nothing is sent"
+        "packets of our plan, counted one by one and compared with our formulas, for "
+        f"n = 2 to {MOST_NODES} and all r; nothing is sent"
     )
     section.finding("cssgd-load", accounting, cases)
     cases = [one_nth(name, amount, r, nodes) for name, amount in NAIVE.items() for r in (2, 3)]
-    accounting = f"packets of all nodes, by each way to count; n times the share, the greatest of n = 3 to {MOST_NODES}"
+    accounting = (
+        "packets of all nodes: CSSGD's amount as a share of each naive method's amount, times n; the greatest value "
+        f"for n = 3 to {MOST_NODES}"
+    )
     section.finding(
-        "cssgd-one-nth", accounting, cases, "Against the same blocks by unicast the share is 1/r for all n."
+        "cssgd-one-nth", accounting, cases, "Compared with the same blocks by unicast, the share is 1/r for all n."
     )
     ways = {"by unicast": NAIVE["SSGD by unicast"], "by multicast": NAIVE["SSGD by multicast"]}
     section.finding(
         "cssgd-ssgd-sends",
-        "packets of all nodes for n gradients: of SSGD, and of ASGD, in which a gradient goes to the server and a "
+        "packets of all nodes for n gradients, SSGD compared with ASGD; in ASGD, a gradient goes to the server and a "
         "model comes back",
         [more_than_asgd(way, sent) for way, sent in ways.items()],
         "A medium that multicasts takes each node's gradient once.",

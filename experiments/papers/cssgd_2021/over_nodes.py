@@ -24,7 +24,7 @@ CODED = coded(2), coded(3)
 COMPARED = (*CODED, grouped(2), UNICAST, MULTICAST, RING)
 BLOCKS = tuple(Method(f"SSGD, blocks of r = {r}", "ssgd", r, ("algorithm.accounting='per-block'",)) for r in (2, 3))
 """SSGD by multicast that cuts the batch as CSSGD does, and sends each block separately."""
-OURS = " The grouped scheme is ours, a control, as is ring all-reduce."
+OURS = " The grouped scheme, which is ours, and ring all-reduce are controls."
 
 
 def methods(n: int, network: Network) -> list[Method]:
@@ -74,7 +74,7 @@ def show_time(task: Task, found: Found, section: Section):
                 cases.append(decide.less(*both, where, theirs.name, source=network.source, kind=kind))
     section.figure("Time to the target accuracy, logarithmic.", panels)
     section.table("Seconds of a step.", ["network", "n", *(method.name for method in COMPARED)], rows)
-    accounting = "time to accuracy: as that of a step, since all take the same steps"
+    accounting = "time to accuracy, compared by the time of a step: all algorithms take the same number of steps"
     section.finding("cssgd-time-nodes", accounting, cases, tasks.SENDS_MORE + OURS)
     tasks.notes(section, found.conditions, task)
 
@@ -83,9 +83,9 @@ def show_time(task: Task, found: Found, section: Section):
 
 ONCE, PER_RECEIVER = "sent_once", "sent"
 ACCOUNTINGS = {
-    "once": (ONCE, ONCE),
-    "per receiver": (PER_RECEIVER, PER_RECEIVER),
-    "CSSGD once, SSGD per receiver": (ONCE, PER_RECEIVER),
+    "packets counted once": (ONCE, ONCE),
+    "packets counted per receiver": (PER_RECEIVER, PER_RECEIVER),
+    "CSSGD's packets counted once, SSGD's per receiver": (ONCE, PER_RECEIVER),
 }
 """Ways of counting packets to several nodes: in schemes with redundancy, and in others. The last is the paper's."""
 
@@ -119,15 +119,15 @@ def show_traffic(task: Task, found: Found, section: Section):
         texts = {method: f"{each[ONCE]:.4g} / {each[PER_RECEIVER]:.4g}" for method, each in by_method.items()}
         rows.append([n, *(texts.get(method, "—") for method in (*COMPARED, *BLOCKS))])
     headers = ["n", *(method.name for method in (*COMPARED, *BLOCKS))]
-    section.table("MB that all nodes together send in a step: once / per receiver.", headers, rows)
+    section.table("MB that all nodes together send in a step: counted once / per receiver.", headers, rows)
     cases = [
         fewer(sent[n], ours, theirs, kind, name, n)
         for name in ACCOUNTINGS
         for n in tasks.case_nodes(nodes)
         for ours, theirs, kind in pairs(n, SHARED, MULTICAST, *BLOCKS)
     ]
-    reason = f"{tasks.SENDS_MORE} The paper counts coded packets once, and SSGD's blocks, not added up, per receiver."
-    accounting = "payload of a step, counted by the communicator; the third way to count is the paper's"
+    reason = f"{tasks.SENDS_MORE} The paper counts a coded packet once, and each block of SSGD once per receiver."
+    accounting = "bytes of payload in a step, counted by the communicator; the paper counts in the third way"
     section.finding("cssgd-traffic", accounting, cases, reason + OURS)
     tasks.notes(section, found.conditions, task)
 
@@ -150,6 +150,6 @@ def counted(sent: dict[Method, dict[str, float]], method: Method, accounting: tu
 def fewer(sent: dict, ours: Method, theirs: Method, kind: str, accounting: str, n: int) -> Case:
     """Return the case on whether all nodes together send fewer bytes in a step."""
     share = counted(sent, ours, ACCOUNTINGS[accounting]) / counted(sent, theirs, ACCOUNTINGS[accounting])
-    baseline = "SSGD, blocks not added up" if theirs in BLOCKS else theirs.name
+    baseline = "SSGD that sends each block" if theirs in BLOCKS else theirs.name
     condition = f"{accounting}, {ours.name}, n = {n}"
     return decide.fact(share < 1, condition, baseline, kind, 100 * (1 - share), "% fewer bytes")

@@ -14,14 +14,14 @@ from experiments.tables.targets import Found
 from grsgd.runs.run_file import Run
 
 FIXED = FixedPoint(10.0)
-CODED, SAME_BLOCKS = coded(2), Method("SSGD, the same blocks", "ssgd", 2)
+CODED, SAME_BLOCKS = coded(2), Method("SSGD with the same blocks", "ssgd", 2)
 """CSSGD, and SSGD with the same blocks of the batch, which it adds up."""
 LOSSY = tuple(
     Method(f"ring all-reduce, {what}", RING.config, overrides=(f'algorithm.compression="{compression}"', *more))
     for what, compression, *more in (
         ("int8", "int8"),
         ("1 bit", "sign"),
-        ("1 % at random", "random-k", "algorithm.ratio=0.01"),
+        ("1 % of the gradient at random", "random-k", "algorithm.ratio=0.01"),
     )
 )
 """Gradients that are quantised (QSGD; the sign), and random parts of gradients, all with error feedback."""
@@ -39,19 +39,19 @@ def show(found: Found, section: Section):
     apart = max(map(course_apart, found[CODED], found[SAME_BLOCKS]))
     same = "loss and accuracy at all snapshots"
     cases = [
-        decide.fact(apart == 0, same, SAME_BLOCKS.name, BY_CONSTRUCTION, apart, "apart at most"),
+        decide.fact(apart == 0, same, SAME_BLOCKS.name, BY_CONSTRUCTION, apart, "is the greatest difference"),
         decide.no_worse(final(found[CODED]), final(found[RING]), "final accuracy", RING.name, source=""),
     ]
     show_accuracies(found, section)
     accounting = (
-        f"DNN, {tasks.FEWER_NODES} nodes, r = 2: final accuracy against float32 gradients; 1 point is no loss. "
-        "That trainings are equal, bit for bit, to those of the same blocks without coding is so by "
+        f"DNN, {tasks.FEWER_NODES} nodes, r = 2: final accuracy, compared with float32 gradients; a loss of up to 1 "
+        "point does not count. Trainings of the same blocks with and without coding are equal bit for bit by "
         "construction: int32 numbers are added up exactly"
     )
     section.finding("cssgd-precision", accounting, cases)
     error = largest_error() / FIXED.step
     within = error <= 0.500001  # the last millionth allows for the rounding of float64
-    exact = decide.fact(within, "a million numbers", kind=BY_CONSTRUCTION, estimate=error, unit="steps away at most")
+    exact = decide.fact(within, "a million numbers", "", BY_CONSTRUCTION, error, "steps of error at most")
     section.finding("cssgd-fixed-point", "numbers of the whole range, encoded and decoded", [exact])
     section.note(
         f"The sum of B blocks is off by at most B/2 steps of {FIXED.step:.2g}. Blocks are decoded singly and added up "
@@ -96,12 +96,12 @@ def show_lossy(found: Found, section: Section):
     ours, cases = final(found[CODED]), []
     for method in LOSSY:
         theirs = final(found[method])
-        case = decide.more(ours, theirs, f"accuracy that is lost, {method.name}", CODED.name, source="")
+        case = decide.more(ours, theirs, f"loss of accuracy with {method.name}", CODED.name, source="")
         cases.append(trained(found, DNN, case, ours, theirs))
     section.finding(
         "cssgd-quantising",
-        f"DNN, {tasks.FEWER_NODES} nodes: final test accuracy of CSSGD, which adds up exactly, above that of gradients "
-        "that lose something; each with a learning rate of its own, after equally many samples",
+        f"DNN, {tasks.FEWER_NODES} nodes: final test accuracy of CSSGD, which adds up exactly, minus the accuracy with "
+        "compressed gradients; each side has its own learning rate and the same number of samples",
         cases,
-        "Error feedback sends later what one message leaves out, so little is lost in the end.",
+        "Error feedback adds the error of one message to the next message, so little is lost in the end.",
     )

@@ -24,7 +24,7 @@ NOTE = (
 )
 WINDOWS = (
     "By the model r is best if r (r-1) <= Tcomm / Tcalc <= r (r+1): from 6 to 12 for r = 3, from 2 to 6 for r = 2. The "
-    "ratio is that of the links and processors here, which are not the paper's."
+    "ratio depends on links and processors, which differ here from the paper's."
 )
 
 
@@ -59,15 +59,19 @@ def show(task: Task, found: Found, section: Section):
             rows.append([network.name, name, *(texts.get(r, "—") for r in range(1, n + 1)), ratio])
     caption = f"Seconds of a step on {n} nodes, and Tcomm / Tcalc of SSGD by multicast; * is the best r of some seed."
     section.table(caption, ["network", "", *(f"r = {r}" for r in range(1, n + 1)), "Tcomm / Tcalc"], rows)
-    at = f"seconds of a step, {n} nodes; Tcalc: what SSGD by multicast computes in a step, Tcomm: the rest of it"
+    at = (
+        f"seconds of a step on {n} nodes; Tcalc is the computing time of a step of SSGD by multicast, and Tcomm the "
+        "rest of this step"
+    )
     fits = [fit(by_scheme, name, network) for network, by_scheme in times.items() for name in SCHEMES]
-    section.finding("cssgd-model", f"{at}; the greatest error over r, at most {FIT:g} times", fits, tasks.SENDS_MORE)
+    accounting = f"{at}; the greatest ratio, over all r, of a step's time and the model's, which may be {FIT:g} at most"
+    section.finding("cssgd-model", accounting, fits, tasks.SENDS_MORE)
     given = [
         model_optimum(times[network], communication_ratio(found, task, network, n), task, network)
         for network in networks
     ]
     section.finding(
-        "cssgd-model-optimum", f"{at}; the best r of the model, with the Tcomm / Tcalc here", given, WINDOWS
+        "cssgd-model-optimum", f"{at}; the model's best r for the Tcomm / Tcalc here", given, WINDOWS
     )
     optima = [
         optimum(times[network], name, kind, task, network)
@@ -75,7 +79,7 @@ def show(task: Task, found: Found, section: Section):
         for name, kind in SCHEMES.items()
         if len(times[network][name]) > 1
     ]
-    accounting = f"{at}; the best r of every seed, by the clock of 1, 2, 3 and n-1"
+    accounting = f"{at}; the best r with every seed; measured runs have r = 1, 2, 3 and n-1 only"
     section.finding("cssgd-optimum", accounting, optima, tasks.SENDS_MORE)
     section.note(f"{tasks.NETWORKS_NOTE} {NOTE}")
 

@@ -32,10 +32,13 @@ register(
     best_redundancy.scaling_needs,
     best_redundancy.show_scaling,
 )
-register("cssgd-curve", "What the best r saves over Tcomm / Tcalc, and from where on", curve.needs, curve.show)
-register("cssgd-precision", "What coding does to precision", precision.needs, precision.show)
+register("cssgd-curve", "Saving of the best r over Tcomm / Tcalc, and the break-even", curve.needs, curve.show)
+register("cssgd-precision", "The precision of training with coding", precision.needs, precision.show)
 register(
-    "cssgd-quantising", "What quantised gradients and random parts cost", precision.lossy_needs, precision.show_lossy
+    "cssgd-quantising",
+    "Accuracy lost with quantised gradients and random parts",
+    precision.lossy_needs,
+    precision.show_lossy,
 )
-register("cssgd-encoding", "What encoding takes of computing, by the clock", encoding.needs, encoding.show)
-register("cssgd-load", "Counted packets against formulas (6) to (30), and 1/n", lambda conditions: {}, load.show)
+register("cssgd-encoding", "The share of encoding in computing time, measured", encoding.needs, encoding.show)
+register("cssgd-load", "Counted packets, compared with formulas (6) to (30) and 1/n", lambda conditions: {}, load.show)

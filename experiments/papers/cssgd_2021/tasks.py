@@ -155,14 +155,15 @@ NETWORKS_NOTE = (
     "MPI's broadcasts. A switch that multicasts is about as fast as that: a node receives as much as it would send."
 )
 SAME_STEPS = (
-    "SSGD, CSSGD, the grouped scheme and ring all-reduce apply the same gradient, so they take the same steps to an "
-    "accuracy, and what one saves over another in time or bytes is what it saves in a step. The steps are those of a "
-    "single rank with a batch n times as large, which differs in the order of the samples and in rounding; times of "
-    "a step are those of short runs."
+    "SSGD, CSSGD, the grouped scheme and ring all-reduce apply the same gradient, so they take the same number of "
+    "steps to an accuracy. So a saving per step, in time or bytes, is also the saving until the accuracy. The steps "
+    "are counted in the training of a single rank with a batch n times as large, which differs in the order of the "
+    "samples and in rounding; times of a step come from short runs."
 )
 SENDS_MORE = (
-    "Coded blocks cannot be added up before they are sent: all nodes together send n C(n-1, r) / r gradients, once, "
-    "SSGD by multicast, which adds up first, n, and by unicast n (n-1); a node computes r times as much."
+    "Coded blocks cannot be added up before they are sent. So all nodes of CSSGD together send n C(n-1, r) / r "
+    "gradients, if a packet counts once. SSGD adds up first, and sends n gradients by multicast or n (n-1) by unicast. "
+    "A node of CSSGD computes r times as much as a node of SSGD."
 )
 
 

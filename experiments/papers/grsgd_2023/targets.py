@@ -31,10 +31,10 @@ OURS, RING, DPSGD = "GRSGD", "ring all-reduce", "D-PSGD"
 CONFIGS = {OURS: "grsgd/grsgd", RING: "grsgd/ring_allreduce", DPSGD: "grsgd/dpsgd"}
 NO_MESSAGES = "grsgd/alone"
 SCENARIOS = {
-    EQUAL: "With equal ranks and fast links there is little to wait for, and a step of an all-reduce is worth more.",
-    STRAGGLER: "Few ranks wait for the slow one only a little longer than its own steps take.",
+    EQUAL: "With equal ranks and fast links, ranks wait little, and a step of an all-reduce brings training further.",
+    STRAGGLER: "If there are few ranks, they wait for the slow rank only a little longer than its own steps take.",
     SLOW_HOST: "A slow processor also takes longer for its part of the communication.",
-    SLOW_LINKS: "Models that arrive late are worth less.",
+    SLOW_LINKS: "On slow links, models arrive late, and late models bring training less far.",
 }
 
 # ---- time and accuracy
@@ -51,24 +51,24 @@ TIME = TimeToAccuracy(
 register("grsgd-time-to-acc", "Time to a fixed accuracy", TIME.needs, TIME.show)
 
 LINKS = LinkRates("grsgd-links", CONFIGS, RING, NO_MESSAGES)
-register("grsgd-link-rates", "From which cost of communication on it pays: the break-even", LINKS.needs, LINKS.show)
+register("grsgd-link-rates", "The break-even: cost of communication at which GRSGD saves time", LINKS.needs, LINKS.show)
 
 OPTIONS = {
-    "as by default": (),
+    "default options": (),
     "pushes to the successor": ('algorithm.policy="successor"',),
     "plain averages": ('algorithm.merge="average"',),
-    "a full inbox merges": ('algorithm.inbox_full="merge"',),
+    "a full inbox merges models": ('algorithm.inbox_full="merge"',),
 }
 ROBUST = Robustness("grsgd-options", CONFIGS[OURS], (RING, CONFIGS[RING]), OPTIONS, STRAGGLER)
-register("grsgd-robustness", "The verdict on time over the options that are inferred", ROBUST.needs, ROBUST.show)
+register("grsgd-robustness", "The verdict on time with each inferred option", ROBUST.needs, ROBUST.show)
 
 ACCURACY = FinalAccuracy(
     "grsgd-accuracy",
     CONFIGS,
     NO_MESSAGES,
-    "A ring brings models together slowly, and the more slowly the more ranks it has.",
+    "A ring brings models together slowly, and more ranks make it slower.",
 )
-register("grsgd-epoch-acc", "Accuracy after equally many samples", ACCURACY.needs, ACCURACY.show)
+register("grsgd-epoch-acc", "Accuracy after the same number of samples", ACCURACY.needs, ACCURACY.show)
 
 # ---- waiting
 
@@ -103,7 +103,7 @@ def show_wait(found, section):
         for place, some in steps.items()
         if place.scenario in (STRAGGLER, SLOW_HOST)
     }
-    show_values(section, "Time of a step of the other ranks, by that among equals.", "times as long", paces)
+    show_values(section, "Step time of the other ranks, over the step time of equal ranks.", "times as long", paces)
     never_waits = [
         decide.fact(
             max(some[OURS].known) < MAX_WAIT_RATIO * min(some[RING].known),
@@ -120,7 +120,7 @@ def show_wait(found, section):
         decide.at_most(
             some[OURS],
             MAX_PACE,
-            f"a step of the other ranks beside one of equal ranks, {condition(place)}",
+            f"a step of the other ranks, compared with equal ranks, {condition(place)}",
             "times as long",
             source=place.source,
             kind=kind_of_pace(found[settings[place][OURS]]),
@@ -129,11 +129,11 @@ def show_wait(found, section):
     ]
     section.finding(
         "grsgd-wait",
-        "the counter of waiting, which no step of GRSGD raises; and the steps of the other ranks beside a slow one, "
-        f"which keep their length if they take at most {MAX_PACE:g} times as long. Simulated without a processor that "
-        "messages take time of, nothing could slow them down",
+        "the counter of waiting time, which no step of GRSGD raises; and the step time of the other ranks if one rank "
+        f"is slow. The claim holds if these steps take at most {MAX_PACE:g} times as long as with equal ranks. If "
+        "simulated messages take no processor time, nothing can slow the other ranks down",
         never_waits + keeps_pace,
-        "What the counter cannot see, such as a processor or a link that is busy, shows in the steps.",
+        "A busy processor or link raises the step time, but not the counter.",
     )
 
 
@@ -192,12 +192,13 @@ def show_redundancy(found, section):
         ]
     section.finding(
         "grsgd-redundancy",
-        "bytes fall because H is raised. The evidence is that at most 1 point of accuracy is lost by it, and that with "
-        "the same H but no redundancy accuracy is less; simulated, shards by label (Dirichlet, alpha = 0.5)",
+        "rho is the number of ranks per shard, and H the number of steps between two pushes. Bytes fall because H is "
+        "raised. The claim holds if at most 1 point of accuracy is then lost, and if accuracy is less with the same H "
+        "but no redundancy; simulated, shards by label (Dirichlet, alpha = 0.5)",
         cases,
-        "What saves bytes is pushing less often; shards that overlap are to make up for it.",
+        "Pushing less often saves bytes, and overlapping shards are meant to make up for the lost accuracy.",
     )
-    section.note("The learning rate is tuned on shards that are alike, with rho = 1 and H = 1, and used with all.")
+    section.note("All runs have the learning rate that was tuned with rho = 1 and H = 1, on shards that are alike.")
 
 
 register("grsgd-redundancy", "Redundancy of the data: accuracy and bytes", redundancy_needs, show_redundancy)
@@ -232,21 +233,21 @@ def show_imagenet(found, section):
     hours = samples(found, imagenet_settings(found.conditions), hours_of_imagenet)
     show_values(
         section,
-        f"Surrogate: hours in which {RANKS} ranks take the samples of {EPOCHS} epochs of ImageNet with ResNet-50, "
-        "whatever accuracy they lead to.",
+        f"Surrogate: hours that {RANKS} ranks need for the samples of {EPOCHS} epochs of ImageNet with ResNet-50, "
+        "whatever the accuracy.",
         "hours",
         hours,
     )
     section.finding(
         "grsgd-imagenet-times",
-        f"surrogate: the time of a step's computing is stated, not measured ({COMPUTING}: median seconds, sigma); no "
-        "gradient is computed; time for equally many samples, not to an accuracy",
+        f"surrogate: the computing time of a step is assumed, not measured ({COMPUTING}: median seconds, sigma); no "
+        "gradient is computed; time for the same number of samples, not to an accuracy",
         [
             decide.less(some[OURS], some[other], condition(place), other)
             for place, some in hours.items()
             for other in (RING, DPSGD)
         ],
-        "Where links are fast beside the processors there is little to wait for.",
+        "If links are fast compared with processors, ranks wait little.",
     )
 
 
@@ -255,4 +256,4 @@ def hours_of_imagenet(run) -> float:
     return steps * seconds_per_step(run) / 3600
 
 
-register("grsgd-imagenet-times", "ImageNet and ResNet-50 on 32 ranks: times alone", imagenet_needs, show_imagenet)
+register("grsgd-imagenet-times", "ImageNet and ResNet-50 on 32 ranks: times only", imagenet_needs, show_imagenet)

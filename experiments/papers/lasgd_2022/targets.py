@@ -40,11 +40,11 @@ LATER = {"GRSGD": "lasgd/grsgd"}
 CONFIGS = {LASGD: "lasgd/lasgd", RING: "lasgd/ring_allreduce", **GOSSIP, **LATER}
 NO_MESSAGES = "lasgd/alone"
 SCENARIOS = {
-    EQUAL: "With equal ranks and fast links there is little to wait for, and averages of models come later than those "
-    "of gradients.",
-    STRAGGLER: "The slow rank's part delays all averages, and gossip does not wait for it either.",
+    EQUAL: "With equal ranks and fast links, an all-reduce waits little, and averages of models come later than "
+    "averages of gradients.",
+    STRAGGLER: "The slow rank delays all averages of LASGD, and gossip does not wait for the slow rank either.",
     SLOW_HOST: "A slow processor also takes longer for its part of every all-reduce.",
-    SLOW_LINKS: "An all-reduce of all models takes long where links are slow: the average is late, and models differ.",
+    SLOW_LINKS: "On slow links an all-reduce of all models takes long: the average is late, and models differ.",
 }
 
 # ---- time and accuracy
@@ -67,7 +67,7 @@ def show_time(found, section):
     times = TIME.show(found, section)
     section.finding(
         "lasgd-speed-up",
-        f"{TIMES}; with equal ranks, against one rank that trains by itself, on the small problems of this scale",
+        f"{TIMES}; equal ranks, compared with one rank that trains by itself, on the small problems of this scale",
         [
             decide.less(some[name], some[ALONE], f"{name}, {condition(place)}", ALONE, source=place.source)
             for place, some in times.items()
@@ -75,41 +75,41 @@ def show_time(found, section):
             for name in (RING, *GOSSIP)
             if name in some
         ],
-        "Small problems gain little: more ranks train with larger batches, and communicate as often.",
+        "Small problems gain little: more ranks train with larger batches, and communicate just as often.",
     )
     section.finding(
         "lasgd-asynchronous",
-        f"{TIMES}; gossip in which no rank waits for another, against synchronous SGD",
+        f"{TIMES}; gossip in which no rank waits for another rank, compared with synchronous SGD",
         [
             decide.less(some[name], some[RING], f"{name}, {condition(place)}", RING, source=place.source)
             for place, some in times.items()
             for name in ASYNCHRONOUS_GOSSIP
             if name in some
         ],
-        "Steps that do not wait are shorter, and more of them are needed.",
+        "Steps without waiting are shorter, but training needs more steps.",
     )
 
 
 register("lasgd-time-to-acc", "Time to a fixed accuracy: LASGD, synchronous SGD, gossip", TIME.needs, show_time)
 
 LINKS = LinkRates("lasgd-links", {name: CONFIGS[name] for name in (LASGD, RING, SGP, "GRSGD")}, RING, NO_MESSAGES)
-register("lasgd-link-rates", "From which cost of communication on it pays: the break-even", LINKS.needs, LINKS.show)
+register("lasgd-link-rates", "The break-even: cost of communication at which LASGD saves time", LINKS.needs, LINKS.show)
 
-DELTA, OVERWRITE = "delta, as by default", "overwrite"
+DELTA, OVERWRITE = "merge rule delta (the default)", "merge rule overwrite"
 MERGES = {
     DELTA: (),
     OVERWRITE: ('algorithm.merge="overwrite"',),
-    "anchor": ('algorithm.merge="anchor"',),
-    "cocod, 4 steps": ('algorithm.merge="cocod"', "algorithm.Hmin=4"),
+    "merge rule anchor": ('algorithm.merge="anchor"',),
+    "merge rule cocod, 4 steps": ('algorithm.merge="cocod"', "algorithm.Hmin=4"),
 }
 ROBUST = Robustness("lasgd-options", CONFIGS[LASGD], (RING, CONFIGS[RING]), MERGES, SLOW_LINKS)
-register("lasgd-robustness", "The verdict on time over the options that are inferred", ROBUST.needs, ROBUST.show)
+register("lasgd-robustness", "The verdict on time with each inferred option", ROBUST.needs, ROBUST.show)
 
 ACCURACY = FinalAccuracy(
     "lasgd-accuracy",
     CONFIGS,
     NO_MESSAGES,
-    "LASGD's averages are of all models, but late: each is of the models of some steps ago.",
+    "LASGD averages all models, but every average comes some steps late.",
 )
 
 
@@ -117,17 +117,17 @@ def show_accuracy(found, section):
     last = ACCURACY.show(found, section)
     section.finding(
         "lasgd-gossip-accuracy",
-        f"{ACCURACIES}: how much more ring all-reduce has than gossip",
+        f"{ACCURACIES}: accuracy of ring all-reduce minus accuracy of gossip",
         [
             decide.more(some[RING], some[name], condition(place), name, source="")
             for place, some in last.items()
             for name in (*GOSSIP, *LATER)
         ],
-        "Few ranks mix well by gossip, too, and it is their average that is tested, which none of them has.",
+        "Few ranks mix well by gossip, too, and the tested model is the average of all ranks, which no rank has.",
     )
 
 
-register("lasgd-epoch-acc", "Accuracy after equally many samples", ACCURACY.needs, show_accuracy)
+register("lasgd-epoch-acc", "Accuracy after the same number of samples", ACCURACY.needs, show_accuracy)
 
 # ---- merge rules
 
@@ -148,12 +148,12 @@ def show_merges(found, section):
     show_values(section, "Distance of the models from their average, by its norm.", "distance", apart, times=False)
     section.finding(
         "lasgd-merge",
-        f"{ACCURACIES}, with the learning rate that is tuned for delta",
+        f"{ACCURACIES}, with the learning rate that is tuned for the merge rule delta",
         [
             decide.no_worse(some[DELTA], some[OVERWRITE], condition(place), OVERWRITE, source="")
             for place, some in last.items()
         ],
-        "Where few steps are taken during an all-reduce, few are dropped; overwriting makes all models equal instead.",
+        "If ranks take few steps during an all-reduce, overwriting drops few steps, and makes all models equal.",
     )
 
 
@@ -163,8 +163,8 @@ register("lasgd-merge-ablation", "Merge rules side by side", merge_needs, show_m
 
 MIN_EFFICIENCY = 0.9
 """Least share of the speed of ranks that compute alone that counts as near it."""
-OF_ALONE = "of computing alone"
-FREE = "Simulated without a processor that messages take time of, nothing could slow it down: no evidence"
+OF_ALONE = "of the speed of computing alone"
+FREE = "If simulated messages take no processor time, nothing can slow LASGD down, so such cases are no evidence"
 
 
 def throughput_settings(conditions):
@@ -190,13 +190,14 @@ def show_throughput(found, section):
     }
     show_values(
         section,
-        "Samples per second, as a fraction of those of as many ranks that compute and never communicate.",
+        "Samples per second, as a fraction of the speed of the same number of ranks that never communicate.",
         "fraction",
         shares,
     )
     section.finding(
         "lasgd-throughput",
-        f"near: at least {MIN_EFFICIENCY:g}. {FREE}",
+        f"the claim holds if LASGD has at least {MIN_EFFICIENCY:g} of the samples per second of ranks that never "
+        f"communicate. {FREE}",
         [
             decide.at_least(
                 some[LASGD],
@@ -208,11 +209,12 @@ def show_throughput(found, section):
             )
             for place, some in shares.items()
         ],
-        "Where it is less, the all-reduce takes the processor's time from the training that goes on beside it.",
+        "The all-reduce in the background takes processor time from the training.",
     )
     section.finding(
         "lasgd-server",
-        f"a bottleneck: workers take at most {MIN_EFFICIENCY:g} of the samples per second of ranks that compute alone",
+        f"the server is a bottleneck if workers have at most {MIN_EFFICIENCY:g} of the samples per second of ranks "
+        "that never communicate",
         [
             decide.at_most(some[SERVER], MIN_EFFICIENCY, condition(place), OF_ALONE, source=place.source)
             for place, some in shares.items()
@@ -220,8 +222,8 @@ def show_throughput(found, section):
         "Few ranks on fast links do not fill the server's link.",
     )
     section.note(
-        "LASGD never waits in its training, so its samples per second say what the background costs the "
-        "processor, and not how well models are mixed: with slow links or many ranks averages are late or rare instead."
+        "LASGD never waits in its training. So its samples per second show the processor time of the all-reduce, and "
+        "not how well models are mixed: with slow links or many ranks, averages are late or rare."
     )
 
 
@@ -253,7 +255,8 @@ def show_stragglers(found, section):
     slowed = {place: some for place, some in steps.items() if place.scenario != EQUAL}
     section.finding(
         "lasgd-straggler",
-        f"steps per second as a fraction of those of ranks that never communicate, at least {MIN_EFFICIENCY:g}. {FREE}",
+        "steps per second, as a fraction of the speed of ranks that never communicate; the claim holds from "
+        f"{MIN_EFFICIENCY:g} on. {FREE}",
         [
             decide.at_least(
                 quotient(some[NEVER], some[LASGD]),
@@ -266,12 +269,12 @@ def show_stragglers(found, section):
             for place, some in slowed.items()
             if not place.scenario.slow_links
         ],
-        "What LASGD lacks is the processor's time for the all-reduce beside its steps.",
+        "The all-reduce in the background takes processor time from LASGD's steps.",
     )
     section.finding(
         "lasgd-allreduce",
-        "how many times as long a step with an all-reduce takes as one of equal ranks that only compute: with slow "
-        f"ranks at least {SLOWER:g}, with slow links at least {SENSITIVE[SLOW_LINKS]:g}",
+        "time of a step with an all-reduce, over the time of a step of equal ranks that only compute; the claim holds "
+        f"from {SLOWER:g} on with slow ranks, and from {SENSITIVE[SLOW_LINKS]:g} on with slow links",
         [
             decide.at_least(
                 quotient(some[RING], steps[place.but(scenario=EQUAL)][NEVER]),

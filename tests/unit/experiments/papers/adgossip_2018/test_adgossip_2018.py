@@ -39,7 +39,8 @@ def test_the_fixed_period_of_equal_traffic_makes_as_many_exchanges():
         CONDITIONS.load(config, tuple(overrides)).algorithm_options
         for config, *overrides in (GOSSIP[AUTOMATIC], GOSSIP[EQUAL_TRAFFIC])
     )
-    assert periodic.period == round(1 / adaptive.target_rate) and EQUAL_TRAFFIC == f"period {periodic.period}"
+    assert periodic.period == round(1 / adaptive.target_rate)
+    assert EQUAL_TRAFFIC == f"exchanges every {periodic.period} steps"
 
 
 def test_bytes_until_the_target():
