@@ -52,6 +52,8 @@ class Purpose(enum.Enum):
     """Samples that ``grsgd.shard`` gives to each rank; no key."""
     TAKEN_RANK = "taken rank"
     """Draws of a script's own generator on a process that has taken a rank; key (rank, iteration)."""
+    OWN_LOOP_WORKERS = "own loop workers"
+    """Worker processes of ``grsgd.loader``, and the order of fixed parts; key (rank, epoch)."""
 
 
 MAX_KEY = 2**32 - 1

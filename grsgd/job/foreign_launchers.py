@@ -1,6 +1,7 @@
 """Detection of launchers that have started several processes without connecting them by MPI, so that each process would
 train alone."""
 
+import multiprocessing
 import os
 import shlex
 import sys
@@ -62,3 +63,9 @@ def instead_of_it(ranks: int) -> str:
     if arguments[:1] == ["train"]:
         return shlex.join(["grsgd", "run", "-n", str(ranks), *arguments[1:]])
     return shlex.join(["mpiexec", "-n", str(ranks), "python", "-m", "grsgd", *arguments])
+
+
+def check_is_no_worker():
+    """Raise SetupError in a process that imports the main module again, such as a worker of a DataLoader."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise SetupError('a worker process imports this script again: put its training below if __name__ == "__main__"')

@@ -19,7 +19,7 @@ from grsgd.comm.stop_signal import Stopped, UnevenCalls, UnevenSteps, died
 from grsgd.comm.watchdog import PASSING_ON_SECONDS, stopped_within, within
 from grsgd.errors import ConfigError, SetupError, UsageError
 from grsgd.job.ending import BEFORE_ABORT, end_with_launcher
-from grsgd.job.foreign_launchers import check_launcher
+from grsgd.job.foreign_launchers import check_is_no_worker, check_launcher
 from grsgd.mpi_environment import fault_tolerant, flush
 from grsgd.runs.ending import INTERRUPTED
 
@@ -49,9 +49,11 @@ def world():
 
     If a rank does not reach this call within GRSGD_START_SECONDS, the job ends.
 
-    Raises SetupError if mpi4py finds no MPI library. Also raises SetupError if a launcher without MPI support has
-    started several processes, such as ``torchrun``, because each process would silently train alone.
+    Raises SetupError if mpi4py finds no MPI library, and in a process that imports the main module again, such as a
+    worker of a DataLoader. Also raises SetupError if a launcher without MPI support has started several processes, such
+    as ``torchrun``, because each process would silently train alone.
     """
+    check_is_no_worker()
     starts = "mpi4py.MPI" not in sys.modules
     os.environ.setdefault(*BROADCASTS)
     if starts and "OMPI_COMM_WORLD_RANK" in os.environ:

@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import sys
 import warnings
 from collections import OrderedDict
 from contextlib import contextmanager, nullcontext
@@ -13,17 +12,18 @@ import torch
 from grsgd.algorithms.base import Algorithm
 from grsgd.algorithms.equal_models import EqualModels
 from grsgd.algorithms.equal_tensors import make_equal
-from grsgd.algorithms.hooks import schedule_of
 from grsgd.algorithms.lifecycle import Lifecycle
 from grsgd.comm.allreduce import halving_doubling_allreduce
 from grsgd.comm.watchdog import within
-from grsgd.job import launch, words
+from grsgd.job import words
 from grsgd.job.ending import BEFORE_ABORT
 from grsgd.own_loop.averaged_model import AveragingOptimizer
 from grsgd.own_loop.checks import InPlace
 from grsgd.own_loop.early_gradients import EarlyGradients
 from grsgd.own_loop.forward_hook import BeforeForward
 from grsgd.own_loop.gradients import CHANGED, on_gradients
+from grsgd.own_loop.joining import Joining, joined
+from grsgd.own_loop.leaving import end_if_unfinished
 from grsgd.own_loop.loop import Loop
 from grsgd.own_loop.other_steps import OtherSteps
 from grsgd.own_loop.ranks import warn_of_other_shards
@@ -69,6 +69,7 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
         self.recording = None
         """The recording (`grsgd.own_loop.recording.LoopRun`) that is under way."""
         self._gradients, self._uncounted_comm = gradients, uncounted
+        self.joining = Joining(uncounted, driver)
         self._in_place = InPlace(replica)
         self._roll_call, self._of_this = roll_call, roll_call.of_new_optimizer()
         self._step_under_way = False
@@ -83,8 +84,7 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
         self._process = os.getpid()
         # torch's register_step_pre_hook() and register_step_post_hook() keep their hooks in these two attributes.
         self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
-        before_forward = BeforeForward(self.before_forward)
-        self._hooks = [replica.model.register_forward_pre_hook(before_forward, with_kwargs=True)]
+        self._hooks = [replica.model.register_forward_pre_hook(BeforeForward(self.before_forward), with_kwargs=True)]
         driver.watch = self._watch
         driver.limit = "; distribute(timeout=...) is the limit, for ranks that may be that slow"
         if algorithm.traits.in_background and uncounted.size > 1 and driver.progress_mode == "inline":
@@ -129,7 +129,7 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
                 f"{type(self.optimizer).__name__} asks for its closure, which distribute() calls once, before it: "
                 f"an optimizer that calls the closure itself cannot be distributed ({error})"
             ) from error
-        if self.equal_models.is_due(self.steps + 1):
+        if self.equal_models.is_due(self.steps + 1) and self.joining.all_have_batches:
             self._run(lambda: self.equal_models.look(self.steps + 1))
         self._step_under_way = False
         self.times.step_ended()
@@ -143,12 +143,28 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
     def _apply(self):
         """Update the model, and send the messages of this step that were not sent before ``step()``."""
         if self._gradients is None:
+            self.joining.has_batch()
             self._begin_step()  # no hook has begun the step if the script did not call the module
             self._run(self.loop.hook("step"))
         else:
             self._reduce()
             self.times.run_update(self.algorithm.update)
             self._gradients.forget()
+
+    def step_without_batch(self):
+        """Take part in a step of the other ranks, within `join`, without a gradient.
+
+        With an algorithm that sends gradients this rank sends zeros and keeps its model; with any other it mixes its
+        model, and its optimizer changes no parameter.
+        """
+        self.zero_grad()
+        if self._gradients is None:
+            self._begin_step()
+            self._run(self.loop.hook("step"))
+        else:
+            self._reduce(has_batch=False)
+            self.zero_grad()
+        self._step_under_way = False
 
     @untraced
     def synchronize(self):
@@ -168,6 +184,16 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
         last. Without buckets nothing is sent before ``step()`` in any case."""
         with self._gradients.held_back() if self._gradients is not None else nullcontext():
             yield
+
+    def join(self):
+        """Return a context for a loop in which ranks have unequal numbers of batches, as DDP's ``join``; collective.
+
+        A rank whose loop ends first takes part in the steps of the others without a batch, so that all ranks leave the
+        block with equally many `steps`. Ranks of an asynchronous algorithm need no such steps.
+        """
+        self._check()
+        self.loop.refuse("join()")
+        return joined(self)
 
     @untraced
     def zero_grad(self, set_to_none: bool = True):
@@ -234,7 +260,7 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
         self._is_broken = True
         self.driver.run(self.loop.begin())
         if isinstance(self._gradients, EarlyGradients):
-            self._end_what_was_sent()
+            self.driver.run(self._gradients.end_sums(self._uncounted_comm, self.algorithm))
         self.driver.run(self.loop.lifecycle.drain())
         self._is_broken = False
 
@@ -297,8 +323,10 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
             raise RuntimeError("step() after finish(): the ranks do not train together any more; distribute() again")
         self._in_place.check()
 
-    def _reduce(self):
+    def _reduce(self, has_batch: bool = True):
         if not self._gradients.taken():
+            if has_batch:
+                self.joining.has_batch()
             self._begin_step()
             while True:
                 self._gradients.collect()
@@ -317,14 +345,6 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
         self._is_broken = True
         self.times.run(hook)
         self._is_broken = False
-
-    def _end_what_was_sent(self):
-        """End, on all ranks, the sums that a backward pass on any rank has begun, if no step followed that pass."""
-        begun = np.array([float(self._gradients.has_sent)])
-        self.driver.run(halving_doubling_allreduce(self._uncounted_comm, begun))
-        if begun[0]:
-            self._gradients.begin()  # send from the buffer that does not hold the last step's gradients
-            self.driver.run(schedule_of(self.algorithm.reduce))
 
     def _begin_step(self):
         if not self._step_under_way:
@@ -345,16 +365,10 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
 
     def _watch(self):
         """Raise an error if further waiting is useless; the driver calls this method while this rank waits."""
-        in_step = self._step_under_way and self.algorithm.traits.synchronous
+        in_step = self.joining.is_open or (self._step_under_way and self.algorithm.traits.synchronous)
         self._roll_call.watch(self.steps + 1 if in_step else 0, self.algorithm.name)
         self.stops.watch_in_step()
         self.loop.watch()
 
     def _check_finished(self):
-        """End the job if this rank ends without `finish`: other ranks would wait for ever. No effect in a fork."""
-        mpi = self._uncounted_comm.backend.mpi
-        if mpi.size > 1 and os.getpid() == self._process:
-            if not self.end_is_told:
-                who = f"rank {mpi.rank} of {mpi.size}"
-                print(f"grsgd: {who} ended without optimizer.finish() or close()", file=sys.stderr)
-            launch.abort(mpi)
+        end_if_unfinished(self._uncounted_comm.backend.mpi, self._process, self.end_is_told)

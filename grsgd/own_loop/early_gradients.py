@@ -6,8 +6,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
+from grsgd.algorithms.hooks import schedule_of
+from grsgd.comm.allreduce import halving_doubling_allreduce
 from grsgd.models.replica import Replica
 from grsgd.own_loop.gradients import NOTICING_STEPS, GradientPlace, Gradients, remove
 
@@ -149,6 +152,15 @@ class EarlyGradients(Gradients):
     def has_sent(self) -> bool:
         """Whether gradients of this step were sent, or are about to be sent, before `collect`."""
         return any(sent is not None for sent in self._sent)
+
+    def end_sums(self, comm, algorithm):
+        """Schedule, called on all ranks, that ends the sums which a backward pass on any rank has begun, if no step
+        followed."""
+        begun = np.array([float(self.has_sent)])
+        yield from halving_doubling_allreduce(comm, begun)
+        if begun[0]:
+            self.begin()  # use the buffer that does not have the last step's gradients
+            yield from schedule_of(algorithm.reduce)
 
     def sent_in_vain(self) -> bool:
         if self.has_sent:

@@ -100,13 +100,16 @@ def local_rank() -> int:
 Samples = torch.utils.data.Dataset | Sequence | np.ndarray | torch.Tensor
 
 _given: dict[tuple[int, int], deque] = {}
-"""Arguments of past `shard` calls of this rank that were not yet compared with the other ranks' arguments, by the
-number of ranks and the rank."""
+"""Arguments of past `shard` and `grsgd.own_loop.loader.loader` calls of this rank that were not yet compared with the
+other ranks' arguments, by the number of ranks and the rank."""
 MOST_GIVEN = 16
-"""Largest number of `shard` calls whose arguments are kept until ranks are compared; the arguments of older calls are
+"""Largest number of these calls whose arguments are kept until ranks are compared; the arguments of older calls are
 dropped."""
-NUMBER, DIGEST, SEED = NOTED = ("the number of samples", "the digest of the samples", "the seed")
-"""Names of the facts that are kept about a call of `shard`."""
+NUMBER, DIGEST, SEED = "the number of samples", "the digest of the samples", "the seed"
+"""Names of the facts that are kept about a call."""
+SHARD, LOADER = "shard()", "loader()"
+"""Names of the calls."""
+NOTED = [f"{name} given to {call}" for call in (SHARD, LOADER) for name in (NUMBER, DIGEST, SEED)]
 
 
 def shard(dataset: Samples, comm=None, seed: int = 0, *, even: bool = False) -> torch.utils.data.Subset:
@@ -133,24 +136,30 @@ def shard(dataset: Samples, comm=None, seed: int = 0, *, even: bool = False) -> 
         communicator of this rank.
     """
     mpi = communicator(comm, "shard(): comm")
-    samples = count_of(dataset, mpi)
+    samples = numbered_samples(dataset, mpi, SHARD)
     order = seeding.generator(seeding.Purpose.OWN_LOOP_SHARDS, seed).permutation(samples)
-    note = {NUMBER: samples, DIGEST: digest_in_memory(dataset), SEED: seed}
-    _given.setdefault((mpi.size, mpi.rank), deque(maxlen=MOST_GIVEN)).append(note)
+    note(SHARD, dataset, mpi, seed, samples)
     if even:
         order = order[: samples // mpi.size * mpi.size]
     return torch.utils.data.Subset(dataset, order[mpi.rank :: mpi.size].tolist())
 
 
-def count_of(dataset, mpi) -> int:
-    """Return the number of samples of a data set; raises SetupError if `shard` cannot cut the data set."""
+def note(call: str, dataset, mpi, seed: int, samples: int):
+    """Note the arguments of a ``call``, `SHARD` or `LOADER`, until the ranks are compared."""
+    noted = {NUMBER: samples, DIGEST: digest_in_memory(dataset), SEED: seed}
+    noted = {f"{name} given to {call}": value for name, value in noted.items()}
+    _given.setdefault((mpi.size, mpi.rank), deque(maxlen=MOST_GIVEN)).append(noted)
+
+
+def numbered_samples(dataset, mpi, call: str) -> int:
+    """Return the number of samples of a data set; raises SetupError if ``call`` cannot cut the data set into parts."""
     problem = misfit(dataset)
     if problem is None and 0 < (samples := len(dataset)) < mpi.size:
         problem = f"{samples} samples for {mpi.size} ranks: give it more samples, or start fewer ranks"
     if problem is None:
         return samples
     launch.abort_on_error(mpi)
-    raise SetupError(f"shard(): {problem}", is_printed=mpi.rank == 0)
+    raise SetupError(f"{call}: {problem}", is_printed=mpi.rank == 0)
 
 
 def misfit(dataset) -> str | None:
@@ -159,7 +168,7 @@ def misfit(dataset) -> str | None:
     if isinstance(dataset, torch.utils.data.DataLoader):
         return "a DataLoader: give shard() the data set, and the DataLoader what shard() returns"
     if isinstance(dataset, torch.utils.data.IterableDataset):
-        return f"{kind} is an IterableDataset, whose samples have no numbers: give it a data set with len() and [i]"
+        return f"{kind} is an IterableDataset, whose samples have no numbers: grsgd.loader() takes it"
     if isinstance(dataset, Mapping) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         return f"{kind} is no map-style data set: give it one with len() and [i], whose samples are numbered"
     try:
@@ -180,9 +189,9 @@ def are_columns(arrays: Sequence) -> bool:
 
 
 def check_shards(mpi, seconds: float):
-    """Raise SetupError, on all ranks, if the ranks have called `shard` with different data or seeds; to be called on
-    all ranks."""
-    check_alike(mpi, partial(notes_of, mpi), "all ranks must give shard() the same data and seed", seconds)
+    """Raise SetupError, on all ranks, if the ranks have called `shard` or `loader` with different data or seeds; to be
+    called on all ranks."""
+    check_alike(mpi, partial(notes_of, mpi), "all ranks must give it the same data and seed", seconds)
 
 
 def warn_of_other_shards(mpi, seconds: float):
@@ -196,14 +205,11 @@ def warn_of_other_shards(mpi, seconds: float):
 
 
 def notes_of(mpi) -> dict[str, object]:
-    """Return the facts about this rank's calls of `shard` since the ranks were last compared, and forget these calls.
+    """Return the facts about this rank's calls of `shard` and `loader` since the ranks were last compared, and forget
+    these calls.
 
     The facts of calls that this rank has not made are None, and None does not count as a difference between ranks.
     """
     notes = list(_given.pop((mpi.size, mpi.rank), ()))
     calls = [*notes, *[dict.fromkeys(NOTED)] * (MOST_GIVEN - len(notes))]
-    return {
-        f"{name} given to shard() in call {number}": call[name]
-        for number, call in enumerate(calls, 1)
-        for name in NOTED
-    }
+    return {f"{name} in call {number}": value for number, call in enumerate(calls, 1) for name, value in call.items()}

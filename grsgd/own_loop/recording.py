@@ -163,6 +163,7 @@ class LoopRun:
         self._entrances = Entrances(optimizer.replica.model, optimizer.times, self._warn)
         self._step_hook = optimizer.register_step_post_hook(self._note_step)
         self._unseen, self._unknown = optimizer.times.unseen_steps, optimizer.times.unknown_samples
+        self._without_batch = optimizer.times.steps_without_batch
         self._interface = interfaces.counters()
         for logger in loggers if before.rows else ():
             go_on(logger, before.measured["steps"])
@@ -316,7 +317,7 @@ class LoopRun:
 
     def _samples(self) -> int:
         if self._batch_size is not None:
-            return self.step * self._batch_size
+            return (self.step - self.optimizer.times.steps_without_batch + self._without_batch) * self._batch_size
         return self.optimizer.times.totals.samples - self._start.measured["samples"]
 
     def _note_step(self, *_):

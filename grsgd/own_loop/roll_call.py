@@ -143,7 +143,8 @@ class RollCall:
             raise UnevenSteps(
                 f"rank {rank} finished after {word.steps} steps, rank {mine} is in step {step}: "
                 f"{algorithm} needs the same number of steps on all ranks; "
-                "grsgd.shard(data, even=True) gives all ranks equally many batches"
+                "grsgd.shard(data, even=True) gives all ranks equally many batches; with optimizer.join() or "
+                "grsgd.even(loader) the numbers of batches may differ"
             )
         raise UnevenCalls(f"rank {rank} is {word.call} after {word.steps} steps, rank {mine} in step {step}: {REMEDY}")
 
@@ -190,6 +191,8 @@ class Answers:
         self.points = {points}
         """The values of `RollCall.points` of the ranks that are in the call. All ranks have the same value, unless an
         error has broken off a step."""
+        self.steps: dict[int, int] = {}
+        """Number that each other rank in the call has reported as its steps."""
         self.missing = set(roll_call.others)
 
     def Test(self) -> bool:
@@ -212,6 +215,7 @@ class Answers:
                 mine = self.roll_call.comm.rank
                 raise UnevenCalls(f"rank {mine} is {self.call}, rank {rank} {words[0].call}: {REMEDY}")
             self.points.add(words[0].points)
+            self.steps[rank] = words[0].steps
             self.missing.discard(rank)
         lost = self.roll_call.comm.lost
         if self.missing and lost:
@@ -235,14 +239,19 @@ def roll_call(mpi, call: str, seconds: float) -> RollCall:
     Raises UnevenCalls, LostRank, and WaitTimeout after ``seconds``.
     """
     found = of_communicator(mpi, call, seconds)
-    answers, begin = found.call(call), time.perf_counter()
+    wait_for(found.call(call), seconds)
+    return found
+
+
+def wait_for(answers: Answers, seconds: float):
+    """Wait until all ranks are in a call, on a rank without a driver; raises the errors of `roll_call`."""
+    begin = time.perf_counter()
     while not answers.Test():
         ENGINE.poll()
         waited = time.perf_counter() - begin
         if waited > seconds:
-            raise WaitTimeout(f"rank {mpi.rank} waited {seconds:g} s for {answers}")
+            raise WaitTimeout(f"rank {answers.roll_call.comm.rank} waited {seconds:g} s for {answers}")
         back_off(waited)
-    return found
 
 
 def of_communicator(mpi, call: str, seconds: float) -> RollCall:

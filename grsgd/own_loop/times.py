@@ -18,6 +18,8 @@ class LoopTimes:
         self.totals = RankTotals()
         self.unseen_steps = 0
         """Number of steps without a forward pass: the model was not called, or was not in training mode."""
+        self.steps_without_batch = 0
+        """Number of steps within ``join()`` in which this rank had no batch."""
         self.unknown_samples = 0
         """Number of forward passes whose number of samples is unknown."""
         self.samples_of_step = 0
@@ -72,6 +74,11 @@ class LoopTimes:
         self.totals.samples += self.samples_of_step
         self.unseen_steps += self._computing_since is None
         self.samples_of_step, self._computing_since, self._is_first = 0, None, False
+
+    def add_without_batch(self, steps: int):
+        """Count ``steps`` further steps, in which this rank had no batch and computed nothing."""
+        self.totals.steps += steps
+        self.steps_without_batch += steps
 
     def _note_computing(self):
         if self._computing_since is not None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import numpy as np
 from grsgd.data.base import DamagedData, Dataset, MissingData, dataset
 from grsgd.data.digest import digest_of, evenly_spaced
 from grsgd.data.pixels import Normalise
+from grsgd.data.workers import worker_options
 from grsgd.errors import DataError
 from grsgd.lazy import LazyModule
 from grsgd.seeding import Purpose, generator
@@ -147,26 +146,9 @@ class _Decoder:
 def _loader(decoder: _Decoder, items: Iterable, workers: int) -> torch.utils.data.DataLoader:
     # without this generator the loader would draw from torch's global generator
     options = dict(sampler=items, batch_size=None, generator=torch.Generator())
-    if workers:
-        # "fork" is not used, because a forked copy of a process that has started MPI may crash. "spawn" is not used,
-        # because torch's threads abort some workers at their exit. Without a timeout the loader would wait for a dead
-        # worker for ever.
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch"])  # torch is then imported once, not once per worker
-        options |= dict(num_workers=workers, multiprocessing_context=context, timeout=TIMEOUT)
-        options |= dict(worker_init_fn=_end_with_parent)
+    if workers:  # without a timeout the loader would wait for a silent worker for ever
+        options |= worker_options(workers) | {"timeout": TIMEOUT}
     return torch.utils.data.DataLoader(decoder, **options)
-
-
-def _end_with_parent(worker: int) -> None:
-    """End this worker when the training process is killed. torch would not, because it watches the fork server, which
-    lives as long as a worker."""
-
-    def watch():
-        multiprocessing.parent_process().join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _pull(loader: torch.utils.data.DataLoader) -> Iterator:

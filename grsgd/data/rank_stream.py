@@ -1,0 +1,36 @@
+"""Part of a stream of samples without numbers, for one rank and its worker processes."""
+
+from collections.abc import Iterator
+from itertools import islice
+
+from torch.utils.data import IterableDataset, get_worker_info
+
+
+class RankStream(IterableDataset):
+    """Every n-th sample of an IterableDataset on n ranks, from sample number ``rank`` on.
+
+    Each rank, and each of its worker processes, reads the whole stream and keeps its own samples. The samples of a rank
+    do not depend on the number of workers.
+
+    Parameters
+    ----------
+    stream
+        IterableDataset that yields the same samples in the same order on all ranks and in all workers. If the stream
+        has ``set_epoch(epoch)``, the method is called before each epoch.
+    """
+
+    def __init__(self, stream: IterableDataset, rank: int, ranks: int):
+        self.stream, self.rank, self.ranks = stream, rank, ranks
+        self._epoch = 0
+
+    def set_epoch(self, epoch: int):
+        """Set the number of the epoch that begins next."""
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator:
+        if hasattr(self.stream, "set_epoch"):
+            self.stream.set_epoch(self._epoch)
+        self._epoch += 1  # a worker that lives for several epochs is told the number of its first epoch only
+        worker = get_worker_info()
+        number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
+        return islice(self.stream, self.rank + self.ranks * number, None, self.ranks * workers)

@@ -1,0 +1,40 @@
+"""Worker processes that load data for a process that has started MPI."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable
+from functools import partial
+
+
+def worker_options(workers: int, begin: Callable[[int], None] | None = None) -> dict:
+    """Return the options of a torch DataLoader with ``workers`` worker processes; none for no workers.
+
+    Workers come from a fork server. A fork of this process may crash, because the process has started MPI. "spawn" is
+    not used because torch's threads abort some spawned workers when they exit. A worker gets its arguments by pickle,
+    and imports the main module again; MPI never starts in a worker. Each worker first calls ``begin`` with its number.
+    """
+    if not workers:
+        return {}
+    context = multiprocessing.get_context("forkserver")
+    # The fork server imports torch once, so that the workers need not import it.
+    context.set_forkserver_preload(["grsgd.data.without_mpi", "torch"])
+    beginning = partial(begin_worker, begin)
+    return {"num_workers": workers, "multiprocessing_context": context, "worker_init_fn": beginning}
+
+
+def begin_worker(begin: Callable[[int], None] | None, worker: int):
+    """Begin worker number ``worker``, which ends when the training process is killed.
+
+    Torch itself watches the fork server, which the worker keeps alive.
+    """
+
+    def watch():
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    if begin is not None:
+        begin(worker)

@@ -1,0 +1,21 @@
+"""Data sets that worker processes of ranks import; this module imports no MPI."""
+
+import torch
+from torch.utils.data import IterableDataset, TensorDataset
+
+SAMPLES = 13
+
+
+def inputs() -> torch.Tensor:
+    return torch.linspace(-1, 1, 4 * SAMPLES, dtype=torch.float64).reshape(SAMPLES, 4)
+
+
+class Stream(IterableDataset):
+    """Yields `SAMPLES` inputs, each in a tuple as of `numbered`."""
+
+    def __iter__(self):
+        return iter(numbered())
+
+
+def numbered() -> TensorDataset:
+    return TensorDataset(inputs())
