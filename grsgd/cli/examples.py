@@ -22,12 +22,13 @@ Trains ring_allreduce, dpsgd and grsgd, one after the other; prints the table an
   grsgd run -n 4 experiments/demo/grsgd.toml --set optimizer.lr=0.02
 """,
     "sweep": f"""\
-Each combination of values is a run; one run follows the other. A run is not repeated if its file exists, with the same
-configuration, ranks, options, networks and own code. So the same command continues an interrupted sweep.
+Each combination of values is a run. A run is not repeated if its file exists, with the same configuration, ranks,
+options, networks and own code. So the same command continues an interrupted sweep. At the end a table shows the mean of
+each combination over its seeds, with its 95 % interval, and a plot is drawn. Runs that are made at a time with --jobs
+take longer than a run alone.
 
   grsgd sweep -n 4 --vary seed=0,1,2 --vary optimizer.lr=0.05,0.1 --out sweep experiments/demo/dpsgd.toml
   grsgd sweep -n 16 --vary seed=0,1,2 --simulate experiments/demo/dpsgd.toml --network 1gbit,50us
-  grsgd report --group mean sweep/*.h5
 
 {KEYS}
 """,

@@ -177,7 +177,7 @@ def add_run(add):
 
 def add_sweep(add):
     sub = command(add, training.sweep)
-    sub.usage = "grsgd sweep [-h] -n RANKS --vary KEY=A,B ... [--simulate] [--out FOLDER] CONFIG.toml ..."
+    sub.usage = "grsgd sweep [-h] -n RANKS --vary KEY=A,B ... [--jobs N] [--simulate] [--out FOLDER] CONFIG.toml ..."
     sub.add_argument("-n", dest="ranks", type=int, required=True, metavar="RANKS", help="number of ranks of every run")
     sub.add_argument(
         "--vary",
@@ -190,7 +190,16 @@ def add_sweep(add):
         "--simulate", action="store_true", help="simulate the runs, as grsgd simulate does, in place of real training"
     )
     sub.add_argument(
-        "--out", default="results/sweep", metavar="FOLDER", help="folder of the run files (default: %(default)s)"
+        "--jobs",
+        default="1",
+        metavar="N",
+        help="runs at a time, limited by the cores: a core per rank, or per simulation; or auto (default: %(default)s)",
+    )
+    sub.add_argument(
+        "--out",
+        default="results/sweep",
+        metavar="FOLDER",
+        help="folder of the run files, the table and the plot (default: %(default)s)",
     )
     sub.add_argument("config", metavar="CONFIG.toml", help="configuration of the runs")
     sub.add_argument(

@@ -1,16 +1,20 @@
-"""``grsgd sweep``: runs a configuration with all combinations of the values of some keys, one after the other. Runs
-whose files exist are not repeated."""
+"""``grsgd sweep``: runs a configuration with all combinations of the values of some keys. Finished runs are not
+repeated."""
 
 import itertools
+import os
 import re
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from grsgd.cli.child import INTERRUPTED, in_a_process
+from grsgd.cli.child import INTERRUPTED, Started, side_by_side, start
+from grsgd.cli.sweep_result import show
 from grsgd.config import Config
 from grsgd.config.sources import digest
+from grsgd.control_groups import cpu_quota
 from grsgd.errors import UsageError
 from grsgd.runs.finished import finished_run
 
@@ -18,40 +22,132 @@ MAX_LETTERS = 120
 """Largest number of letters in a file name before the digest."""
 OWN = ("--out", "--ranks", "-n")
 """Options of a single run that the sweep sets itself, so that users cannot give them."""
+AUTO = "auto"
+"""Value of ``--jobs`` that stands for as many runs at a time as there are cores for."""
 
-Runner = Callable[[list[str]], int]
+Starter = Callable[[list[str], Path | None], Started]
+"""Function that starts ``grsgd`` with arguments, and with a file for the output, or None for the terminal."""
 
 
-def sweep(options: Namespace, load: Callable[[list[str]], Config], run: Runner | None = None) -> int:
-    """Make the missing runs; return the exit code of the last run that failed, or 0.
+class SweepRun(NamedTuple):
+    """One run of a sweep: its varied values in words, its file, and the arguments of ``grsgd`` that make the file."""
+
+    words: str
+    out: Path
+    arguments: list[str]
+
+    @property
+    def log(self) -> Path:
+        """File of the run's output, if runs are made side by side."""
+        return self.out.with_suffix(".log")
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run need not be made: its file has a run that completed or diverged."""
+        return finished_run(self.out) is not None
+
+
+def sweep(options: Namespace, load: Callable[[list[str]], Config], starter: Starter = start) -> int:
+    """Make the missing runs, print their table and draw their plot; return the exit code of the last run that failed,
+    or 0.
 
     All configurations are read before the first run. If a run fails, the sweep prints its name and goes on with the
     next run; the same command later repeats only the failed run. An interrupted run ends the sweep; the same command
-    continues it.
+    continues it. The table and the plot show all finished runs. A run that diverges is finished.
 
     ``options`` are the options of ``grsgd sweep``. ``load`` returns the configuration for the arguments of a run.
-    ``run`` runs ``grsgd`` with arguments, and returns its exit code; by default in a new process. Raises UsageError.
+    Raises UsageError.
     """
     if wrong := next((word for word in options.arguments if word.partition("=")[0] in OWN), None):
         raise UsageError(f"{wrong}: not after the configuration: a sweep itself names the files; -n stands before it")
-    folder, code, runs = Path(options.out), 0, {}
+    jobs = jobs_of(options)
+    runs = list(runs_of(options, load))
+    try:
+        Path(options.out).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {options.out}: {error.strerror}") from error
+    failed = make_missing(runs, jobs, starter)
+    show([run.out for run in runs if run.is_finished], Path(options.out))
+    return end(runs, failed)
+
+
+def runs_of(options: Namespace, load: Callable[[list[str]], Config]) -> Iterator[SweepRun]:
+    """Yield the runs of a sweep. Raises UsageError."""
     for changed in combinations(options.vary):
         arguments = arguments_of(options, changed)
-        out = folder / f"{name(changed)}-{digest(load(arguments), options.ranks, *where(options))}.h5"
-        runs[out] = ", ".join(changed), [*arguments, "--out", str(out)]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out {folder}: {error.strerror}") from error
-    for number, (out, (words, arguments)) in enumerate(runs.items(), 1):
-        is_there = finished_run(out) is not None
-        print(f"{number} of {len(runs)}: {words}: {out}{' exists' * is_there}", file=sys.stderr, flush=True)
-        if not is_there and (failed := (run or in_a_process)(arguments)):
-            code = failed
-            print(f"grsgd sweep: {words}: exit code {failed}", file=sys.stderr, flush=True)
-            if failed == INTERRUPTED:
-                break
-    return code
+        out = Path(options.out) / f"{name(changed)}-{digest(load(arguments), options.ranks, *where(options))}.h5"
+        yield SweepRun(", ".join(changed), out, [*arguments, "--out", str(out)])
+
+
+def make_missing(runs: Sequence[SweepRun], jobs: int, starter: Starter) -> dict[Path, int]:
+    """Make the runs that are not finished, ``jobs`` at a time; return the exit codes of failed runs by their files."""
+    numbers = {run.out: number for number, run in enumerate(runs, 1)}
+
+    def missing() -> Iterator[SweepRun]:
+        for run in runs:
+            is_finished = run.is_finished
+            end = " exists" if is_finished else f" begins, output in {run.log}" if jobs > 1 else ""
+            say(f"{numbers[run.out]} of {len(runs)}: {run.words}: {run.out}{end}")
+            if not is_finished:
+                yield run
+
+    def begin(run: SweepRun) -> Started:
+        return starter(run.arguments, run.log if jobs > 1 else None)
+
+    failed = {}
+    for run, code in side_by_side(missing(), begin, jobs):
+        if code and not run.is_finished:
+            failed[run.out] = code
+            say(f"grsgd sweep: {run.words}: exit code {code}{last_line(run.log) if jobs > 1 else ''}")
+        elif jobs > 1:
+            say(f"{numbers[run.out]} of {len(runs)}: {run.words}: finished")
+    return failed
+
+
+def end(runs: Sequence[SweepRun], failed: dict[Path, int]) -> int:
+    """Print the number of runs that are finished, and name the others; return the exit code of the sweep."""
+    unfinished = [run for run in runs if not run.is_finished]
+    if unfinished:
+        say(f"grsgd sweep: {len(runs) - len(unfinished)} of {len(runs)} runs are finished; the same command goes on")
+    for run in unfinished:
+        code = failed.get(run.out)
+        say(f"  {run.words}: {'not made' if code is None else f'exit code {code}'}")
+    codes = list(failed.values())
+    return INTERRUPTED if INTERRUPTED in codes else codes[-1] if codes else 0
+
+
+def last_line(log: Path) -> str:
+    """Return the last line of a run's output, for the line that names the run."""
+    lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f": {last}" if last else ""
+
+
+def say(line: str):
+    print(line, file=sys.stderr, flush=True)
+
+
+def jobs_of(options: Namespace) -> int:
+    """Return the number of runs that are made side by side: ``--jobs``, limited by the cores of this process.
+
+    A run needs a core per rank, and a run in simulated time needs one core. Raises UsageError.
+    """
+    most = max(cores() // (1 if options.simulate else options.ranks), 1)
+    if options.jobs == AUTO:
+        return most
+    if not options.jobs.isdecimal() or int(options.jobs) < 1:
+        raise UsageError(f"--jobs {options.jobs}: must be a whole number above 0, or {AUTO}")
+    jobs = int(options.jobs)
+    if jobs > most:
+        say(f"grsgd sweep: {most} of {jobs} runs at a time, because there are {cores()} cores")
+    return min(jobs, most)
+
+
+def cores() -> int:
+    """Return the number of cores that this process and its children may use, at least 1."""
+    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cpu_quota()
+    return max(min(here, int(quota.cores)) if quota is not None else here, 1)
 
 
 def combinations(varied: Sequence[str]) -> Iterator[tuple[str, ...]]:
