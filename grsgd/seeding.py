@@ -89,6 +89,11 @@ def torch_seed(purpose: Purpose, seed: int, *key: int) -> int:
     return int(_sequence(purpose, seed, key).generate_state(1, np.uint64)[0])
 
 
+def begin_stream(drawer, purpose: Purpose, seed: int, *key: int):
+    """Set ``drawer``, a ``torch.Generator``, to the beginning of a stream; errors are as for ``generator``."""
+    drawer.manual_seed(torch_seed(purpose, seed, *key))
+
+
 def seed_torch(device, purpose: Purpose, seed: int, *key: int):
     """Seed the generators of torch from which a model on ``device`` draws, so that its draws come from one stream.
 

@@ -9,7 +9,7 @@ import sys
 from grsgd import config
 from grsgd.config.sources import digests_of
 from grsgd.errors import ConfigError
-from grsgd.runs.finished import finished_run
+from grsgd.runs.finished import finished_run, is_tested
 
 
 def finished(path: str, ranks: int, wanted: config.Config) -> bool:
@@ -17,7 +17,8 @@ def finished(path: str, ranks: int, wanted: config.Config) -> bool:
 
     A run with an algorithm, a model or data in a file outside this package counts only if that file is unchanged.
     """
-    return finished_run(path, ranks=ranks, config=wanted.toml(), **digests_of(wanted)) is not None
+    run = finished_run(path, ranks=ranks, config=wanted.toml(), **digests_of(wanted))
+    return run is not None and is_tested(run)
 
 
 def main() -> int:

@@ -195,12 +195,8 @@ def add_sweep(add):
         metavar="N",
         help="runs at a time, limited by the cores: a core per rank, or per simulation; or auto (default: %(default)s)",
     )
-    sub.add_argument(
-        "--out",
-        default="results/sweep",
-        metavar="FOLDER",
-        help="folder of the run files, the table and the plot (default: %(default)s)",
-    )
+    of_files = "folder of the run files, the table and the plot (default: %(default)s)"
+    sub.add_argument("--out", default="results/sweep", metavar="FOLDER", help=of_files)
     sub.add_argument("config", metavar="CONFIG.toml", help="configuration of the runs")
     sub.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="...", help="options of grsgd train, or of grsgd simulate"

@@ -16,7 +16,7 @@ from grsgd.config import Config
 from grsgd.config.sources import digest
 from grsgd.control_groups import cpu_quota
 from grsgd.errors import UsageError
-from grsgd.runs.finished import finished_run
+from grsgd.runs.finished import finished_run, is_tested
 
 MAX_LETTERS = 120
 """Largest number of letters in a file name before the digest."""
@@ -43,8 +43,9 @@ class SweepRun(NamedTuple):
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run need not be made: its file has a run that completed or diverged."""
-        return finished_run(self.out) is not None
+        """Whether the run need not be made: its file has a run that diverged, or that completed and was tested."""
+        run = finished_run(self.out)
+        return run is not None and is_tested(run)
 
 
 def sweep(options: Namespace, load: Callable[[list[str]], Config], starter: Starter = start) -> int:

@@ -7,7 +7,7 @@ from grsgd.data.rank_stream import RankStream
 from grsgd.data.workers import worker_options
 from grsgd.errors import SetupError
 from grsgd.own_loop.ranks import LOADER, Samples, communicator, note, numbered_samples, shard
-from grsgd.seeding import Purpose, torch_seed
+from grsgd.seeding import Purpose, begin_stream
 
 OURS = ("sampler", "batch_sampler", "generator")
 """Options of a DataLoader that `loader` sets itself."""
@@ -28,7 +28,7 @@ class RankLoader(DataLoader):
         for part in (self.sampler, self.dataset):
             if hasattr(part, "set_epoch"):
                 part.set_epoch(self.epoch)
-        self.generator.manual_seed(torch_seed(Purpose.OWN_LOOP_WORKERS, self.seed, self.rank, self.epoch))
+        begin_stream(self.generator, Purpose.OWN_LOOP_WORKERS, self.seed, self.rank, self.epoch)
         self.epoch += 1
         return super().__iter__()
 

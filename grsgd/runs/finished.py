@@ -1,9 +1,11 @@
 """Check of whether a run has to be repeated."""
 
+import math
 import os
 
 from grsgd.errors import RunFileError
-from grsgd.runs.ending import FINISHED
+from grsgd.runs.ending import FINISHED, Ended
+from grsgd.runs.metric import metric_of
 from grsgd.runs.run_file import Run, load_run
 
 
@@ -16,3 +18,16 @@ def finished_run(path: str | os.PathLike, **attributes) -> Run | None:
         return None
     same = all(run.attributes.get(name) == value for name, value in attributes.items())
     return run if same and run.attributes["ended"] in FINISHED else None
+
+
+def is_tested(run: Run) -> bool:
+    """Return whether a finished run has a test result, or needs none.
+
+    A run without a result was killed after its training, while its models were tested. Runs that diverged, and runs
+    without gradients (``--timing-only``), need no result.
+    """
+    if run.attributes["ended"] == Ended.DIVERGED or run.attributes.get("timing_only"):
+        return True
+    metric = metric_of(run)
+    found = [run.attributes.get(metric.final, math.nan), *run.curve.get(metric.column, ())]
+    return not all(math.isnan(value) for value in found)

@@ -115,6 +115,16 @@ def test_a_run_that_diverges_is_finished(tmp_path, capsys):
     assert "exit code" not in capsys.readouterr().err
 
 
+def test_a_run_that_was_killed_before_its_models_were_tested_is_made_again(tmp_path):
+    runs = Runs()
+    sweep(options(tmp_path), load, runs)
+    file = next(tmp_path.glob("seed=1-*.h5"))
+    save_run(file, fake_run(accuracy=False))
+    assert sweep(options(tmp_path), load, runs) == 0 and len(runs.made) == 3
+    save_run(file, fake_run(accuracy=False, timing_only=True))
+    assert sweep(options(tmp_path), load, runs) == 0 and len(runs.made) == 3
+
+
 def test_the_table_shows_finished_runs_and_the_others_are_named(tmp_path, capsys, shown):
     assert sweep(options(tmp_path, ["seed=0,1,2"]), load, Runs({"seed=1": 3})) == 3
     assert [name.partition("-")[0] for name in shown[0]] == ["seed=0", "seed=2"]
