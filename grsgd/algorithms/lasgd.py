@@ -79,7 +79,9 @@ class LASGD(ByAllreduce, name="lasgd"):
         "Avidor, Tal-Israel 2022, Locally asynchronous SGD; cocod: Shen et al. 2019, Faster distributed deep net "
         "training; anchor: Wang, Liang, Joshi 2020, Overlap Local-SGD"
     )
-    traits = Traits(synchronous=False, family="local", in_background=True, survives_deaths="together")
+    traits = Traits(
+        synchronous=False, family="local", in_background=True, survives_deaths="together", trains_bfloat16=True
+    )
     Options = LASGDOptions
     remembers = ("h", "h_last", "rounds", "z", "v")
 
@@ -96,7 +98,7 @@ class LASGD(ByAllreduce, name="lasgd"):
         self.s = [flat.like() for flat in self.flats]
         self.a = [flat.like() for flat in self.flats]
         if self.options.merge == "anchor":
-            self.z, self.v = self.x.like().tensor, self.x.like().tensor
+            self.z, self.v = self.x.wide().tensor, self.x.wide().tensor
 
     # ---- the trainer
 
@@ -198,7 +200,7 @@ class LASGD(ByAllreduce, name="lasgd"):
         """Copy the model that the ranks will average."""
         with self.lock:
             if self.options.merge == "anchor" and not self.is_blocking():
-                self.x.tensor.lerp_(self.z, self.options.alpha)
+                self.x.tensor.lerp_(self.z.to(self.x.tensor.dtype), self.options.alpha)
             for flat, s in zip(self.flats, self.s, strict=True):
                 s.tensor.copy_(flat.tensor)
             self.h_last = self.h

@@ -30,6 +30,9 @@ def mix(x: torch.Tensor, weight: float, others: list[tuple[float, torch.Tensor]]
 
 def add_difference(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor, weight: float = 1.0):
     """Set x = x + weight * (y - s)."""
+    if x.dtype is torch.bfloat16:
+        _add_difference_rounded_once(x, y, s, weight)
+        return
     if x.is_cuda:
         _on_gpu(_difference(), x, weight, y, s)
         return
@@ -57,6 +60,14 @@ def _mix_rounded_once(x, weight, weights, tensors):
         mixed = block.float()
         _mix(mixed, weight, [(other, part.float()) for other, part in zip(weights, parts, strict=True)])
         block.copy_(mixed)
+
+
+def _add_difference_rounded_once(x, y, s, weight):
+    """Compute `add_difference` of models of bfloat16 in float32, and round the result once."""
+    if x.is_meta:
+        return
+    for block, newer, older in _blocks(x, y, s):
+        block.copy_(block.float().add_(newer.float() - older.float(), alpha=weight))
 
 
 def _mix(x, weight, others):

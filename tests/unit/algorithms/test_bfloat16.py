@@ -9,7 +9,7 @@ from grsgd.comm.allreduce.bfloat16 import VARIANTS, bfloat16_allreduce
 from grsgd.errors import ConfigError
 from grsgd.job.resume import rounded
 from grsgd.models.flat import Flat, host_array, host_tensor
-from grsgd.models.mixing import mix
+from grsgd.models.mixing import add_difference, mix
 from grsgd.models.values import array_of, fill
 from grsgd.testing.simulated import Ranks
 from tests.support.training import config, simulation
@@ -26,6 +26,9 @@ TRAINED = [
     {"name": "grsgd", "H": 2},
     {"name": "grsgd", "H": 2, "outer_lr": 0.7},
     {"name": "gosgd", "p": 0.5},
+    {"name": "lasgd"},
+    {"name": "lasgd", "merge": "cocod"},
+    {"name": "lasgd", "merge": "anchor"},
 ]
 EQUAL_AT_THE_END = ("ring_allreduce", "local_sgd", "diloco")
 """Algorithms whose replicas are equal after a multiple of H steps, before the last average."""
@@ -75,6 +78,9 @@ def test_a_mix_is_rounded_once():
     expected = (0.5 * x.float() + 0.25 * y.float() + 0.25 * z.float()).bfloat16()
     mix(x, 0.5, [(0.25, y), (0.25, z)])
     assert torch.equal(x, expected)
+    expected = (x.float() + (y.float() - z.float()) * 0.5).bfloat16()
+    add_difference(x, y, z, 0.5)
+    assert torch.equal(x, expected)
 
 
 def trained(algorithm, **sections):
@@ -93,7 +99,7 @@ def test_a_training_is_that_of_float32_within_16_bits(algorithm):
     right = reference.trainers[0].replica.params.tensor
     assert (right - initial).norm() > 0.1 * initial.norm(), "the training changes the model by more than rounding"
     assert (models[0].float() - right).norm() < 12 * ROUNDING * right.norm()
-    if algorithm["name"] not in ("grsgd", "gosgd"):  # whose messages have a weight of 8 bytes, too
+    if algorithm["name"] not in ("grsgd", "gosgd", "lasgd"):  # whose messages depend on their times
         sent, of_float32 = (sum(t.comm.traffic.sent.sum() for t in job.trainers) for job in (found, reference))
         assert sent == of_float32 / 2
 
