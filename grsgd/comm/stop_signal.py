@@ -1,6 +1,7 @@
 """A message by which any rank tells all other ranks that the run is over. Its bytes do not count as traffic of the
 algorithm."""
 
+import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -45,6 +46,8 @@ class StopSignal:
         self.request: str | None = None
         """A reason to stop at the next `watch`, which another thread of this rank sets."""
         self._sending = []
+        self._receiving = threading.Lock()
+        """Held while messages are received: two threads may watch."""
 
     def stop(self, reason: str):
         """Tell all ranks to stop. This call raises Stopped, and so does the next `watch` on each of the other ranks."""
@@ -70,18 +73,24 @@ class StopSignal:
     def watch_failures(self):
         """Raise Stopped if any rank has called `fail`; raise LostRank if a rank has died and the run is not
         tolerant."""
-        while self.comm.size > 1 and not self.failed:
-            come = receive_if_come(self.comm, tags.STOP, MESSAGE_BYTES)
-            if come is None:
-                break
-            content = come.tobytes()
-            self.failed = content[:1] == FAILURE
-            if self.failed or self.reason is None:
-                self.reason = content[1:].decode(errors="replace").strip()
+        with self._receiving:
+            while self.comm.size > 1 and not self.failed and self._receive():
+                pass
         if self.failed:
             raise Stopped(self.reason)
         if self.comm.lost and not self.tolerant:
             raise LostRank(died(self.comm.lost))
+
+    def _receive(self) -> bool:
+        """Receive a message of another rank; return whether one has arrived."""
+        come = receive_if_come(self.comm, tags.STOP, MESSAGE_BYTES)
+        if come is None:
+            return False
+        content = come.tobytes()
+        self.failed = content[:1] == FAILURE
+        if self.failed or self.reason is None:
+            self.reason = content[1:].decode(errors="replace").strip()
+        return True
 
     def repeat(self, rank: int):
         """Repeat an earlier stop or failure to ``rank``, which another process has taken since."""

@@ -1,9 +1,14 @@
 """Failures of other ranks in a recording, of which a rank learns between two steps and while it waits."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
+from grsgd.comm.communicator import LostRank
+from grsgd.comm.pollables import Until
 from grsgd.comm.stop_signal import Stopped, StopSignal
 
+LISTENING_SECONDS = 0.02
+"""Seconds between two looks for failures in the background."""
 FAILURE_SECONDS = 0.5
 """Seconds that this rank still waits in a step after it has learnt that another rank has failed."""
 
@@ -19,6 +24,7 @@ class Stops:
         self.clock = clock
         self.signal: StopSignal | None = None
         """The stop signal of the present recording; None without a recording."""
+        self._listened = -LISTENING_SECONDS
         self._failure: tuple[StopSignal, float] | None = None
         """The signal by which this rank has learnt that another rank has failed, and the time of learning it."""
 
@@ -26,6 +32,19 @@ class Stops:
         """Raise Stopped if another rank has failed or has asked all ranks to stop; called between two steps."""
         if self.signal is not None:
             self.signal.watch()
+
+    def attend(self):
+        """Receive failures of other ranks in the background, without end, also while this rank is in a call of MPI; a
+        schedule."""
+        yield Until(self._listen, "failures of other ranks")
+
+    def _listen(self) -> bool:
+        now = self.clock()
+        if self.signal is not None and now - self._listened >= LISTENING_SECONDS:
+            self._listened = now
+            with suppress(Stopped, LostRank):
+                self.signal.watch_failures()
+        return False
 
     def repeat(self, rank: int):
         """Repeat an earlier failure to ``rank``, which another process has taken since."""

@@ -122,6 +122,7 @@ class SurvivingLoop(Loop):
         """Begin before the first iteration: on all ranks at once, or on a process that takes a rank."""
         self.driver.raises_in_waits_only = True  # a wait is in the recovery's hands, a poll may be in a backward pass
         self.beside.start(self.lives.membership.attend())
+        self.beside.start(self.stop_signal.attend())
         if self.is_late:
             self.driver.run(self.recovery.take_over())
         else:
@@ -283,8 +284,10 @@ class SurvivingLoop(Loop):
         self.driver.watch = None
         self.recovery.ended()
         params, buffers = meet(self.lives.world, self.driver.timeout, GO_ON, self._average)
+        self.stop_signal.watch()
         self.replica.params.tensor.copy_(params.tensor)
         self.replica.buffers.tensor.copy_(buffers.tensor)
+        self.times.totals.steps = self.position
         self.beside.close()
 
     def _average(self, mpi, made: list):

@@ -3,7 +3,7 @@
 import pytest
 
 from grsgd.comm.stop_signal import Stopped
-from grsgd.own_loop.stops import FAILURE_SECONDS, Stops
+from grsgd.own_loop.stops import FAILURE_SECONDS, LISTENING_SECONDS, Stops
 
 
 class Signal:
@@ -44,3 +44,28 @@ def test_a_step_goes_on_for_a_while_after_a_failure():
         now[0] = begin + FAILURE_SECONDS + 1e-3
         with pytest.raises(Stopped):
             stops.watch_in_step()
+
+
+def test_failures_are_heard_in_the_background():
+    """While the rank is in a call of MPI, too; what is heard is raised by the next look."""
+    now, looks = [0.0], []
+    stops = Stops(lambda: now[0])
+    listening = next(stops.attend())
+    assert not listening.Test()
+    stops.signal = Signal(failed=True)
+    stops.signal.watch_failures = lambda: looks.append(now[0]) or stops.signal.watch()
+    for now[0] in (1.0, 1.001, 1.0 + LISTENING_SECONDS):
+        assert not listening.Test()
+    assert looks == [1.0, 1.0 + LISTENING_SECONDS]
+
+
+@pytest.mark.parametrize("failed, told", [(False, ["rank 3 has failed"]), (True, [])])
+def test_a_rank_that_ends_the_job_tells_the_others(failed, told):
+    """Unless it has learnt of the failure from them."""
+    said, repeated = [], []
+    stops = Stops(lambda: 0.0)
+    stops.tell_failure(3), stops.repeat(1)
+    stops.signal = Signal(failed)
+    stops.signal.fail, stops.signal.repeat = said.append, repeated.append
+    stops.tell_failure(3), stops.repeat(1)
+    assert said == told and repeated == [1]

@@ -1,10 +1,13 @@
 """A loop of a user's own that goes on without ranks that die; the ranks are threads."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from grsgd.errors import ConfigError, SetupError
 from grsgd.own_loop.distribute import distribute
+from grsgd.own_loop.survival import SurvivingLoop, packed
 from grsgd.own_loop.surviving import surviving
 from tests.support.mortal_threads import die, on_mortal_threads
 from tests.support.own_loop import leaves_nothing, loss, network, plain, sgd, vector
@@ -127,3 +130,65 @@ def test_calls_that_a_death_would_break(monkeypatch):
         return torch.equal(vector(optimizer.averaged_model()), vector(model))
 
     assert on_mortal_threads(monkeypatch, 2, work) == [True, True]
+
+
+# ---- the state that a process takes over
+
+
+def loop_with(objects: dict, frozen: torch.Tensor, lr: float, is_late: bool, recording=None) -> SurvivingLoop:
+    """Return the part of a loop that hands over its state, or takes it over as rank 2 before iteration 7."""
+    loop = object.__new__(SurvivingLoop)
+    loop.objects, loop.is_late = objects, is_late
+    loop.optimizer = SimpleNamespace(param_groups=[{"params": [frozen], "lr": lr}])
+    loop.replica = SimpleNamespace(outside=lambda: [frozen])
+    loop._distributed = SimpleNamespace(recording=recording)
+    loop.context, loop.lives = SimpleNamespace(seed=0), SimpleNamespace(membership=SimpleNamespace(rank=2))
+    loop.progress = SimpleNamespace(counts=[0, 0, 7], comm=SimpleNamespace(rank=2))
+    return loop
+
+
+def scheduled(steps: int):
+    scheduler = torch.optim.lr_scheduler.StepLR(sgd(network()), 1)
+    for _ in range(steps):
+        scheduler.optimizer.step()
+        scheduler.step()
+    return scheduler
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_a_process_takes_over_rates_objects_and_what_is_not_trained(is_late):
+    """A rank that was only behind keeps its own generators and recording."""
+    average = torch.optim.swa_utils.AveragedModel(network(1))
+    giver = loop_with({"scheduler": scheduled(5), "average": average}, torch.ones(3), 0.25, False, Shared())
+    generator, recording = torch.Generator().manual_seed(1), Shared()
+    mine = {"scheduler": scheduled(0), "average": torch.optim.swa_utils.AveragedModel(network(2)), "draws": generator}
+    before, frozen = generator.get_state(), torch.zeros(3)
+    taker = loop_with(mine, frozen, 1.0, is_late, recording)
+    taker.load(packed(giver.state()))
+    assert mine["scheduler"].last_epoch == 5 and taker.optimizer.param_groups[0]["lr"] == 0.25
+    assert torch.equal(vector(mine["average"]), vector(average))
+    assert torch.equal(frozen, torch.ones(3)) == is_late == (recording.taken == {"elapsed": 3.0})
+    assert torch.equal(generator.get_state(), before) != is_late
+
+
+class Shared:
+    """The part of a recording that is handed over."""
+
+    taken = None
+
+    def shared(self):
+        return {"elapsed": 3.0}
+
+    def take(self, **shared):
+        self.taken = shared
+
+
+def test_processes_that_take_ranks_draw_other_numbers():
+    drawn = set()
+    for iteration in range(3):
+        generator = torch.Generator()
+        taker = loop_with({"draws": generator}, torch.zeros(1), 0.1, True)
+        taker.progress.counts[2] = iteration
+        taker.load(packed(loop_with({}, torch.zeros(1), 0.1, False).state()))
+        drawn.add(generator.initial_seed())
+    assert len(drawn) == 3
