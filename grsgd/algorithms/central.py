@@ -49,6 +49,19 @@ class CentralAlgorithm(Algorithm, name=None):
         """Schedule that takes the place of `drain` before a checkpoint after which the run goes on with `begin`."""
         return self.drain()
 
+    def tell_settings(self, settings: list[dict]) -> Generator:
+        """Schedule, called on a worker of a user's own loop, that applies ``settings`` to this rank's later gradients.
+
+        The settings, such as learning rates, are values of each parameter group of the optimizer. Called only if the
+        traits have ``sends_gradients``, before the first step and after each change.
+        """
+        raise NotImplementedError(f"{self.name}: algorithms whose workers send gradients must define tell_settings()")
+
+    def stuck(self, absent: set[int]) -> set[int]:
+        """Return the workers that wait in vain for a server on this rank, if the ranks ``absent`` take no step; by
+        default none."""
+        return set()
+
     def serve(self) -> Generator:
         """Schedule, called repeatedly on a rank that does not train, that returns whether all workers have ended."""
         raise NotImplementedError(f"{self.name}: algorithms with ranks that do not train must define serve()")

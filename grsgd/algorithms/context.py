@@ -3,7 +3,7 @@
 A schedule is a generator that yields each object it waits for.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from grsgd.comm.communicator import Communicator
@@ -18,6 +18,13 @@ class StepsNoted(Protocol):
     def note_steps(self, steps: int, ahead: int = 0):
         """Set the number of steps of all ranks together to ``steps``; the last ``ahead`` of these steps are assumed,
         not known."""
+
+
+class StepsIgnored:
+    """Receiver of the run's progress in a user's own loop, whose script knows how far it is."""
+
+    def note_steps(self, steps: int, ahead: int = 0):
+        """Do nothing."""
 
 
 @dataclass
@@ -41,7 +48,7 @@ class RankContext:
     membership
         Membership, which knows the process that holds each rank; None if the run ends with the death of a process.
     progress
-        Progress of the run, which a `CentralAlgorithm` writes. None in a user's own loop.
+        Progress of the run, which a `CentralAlgorithm` writes; ignored in a user's own loop.
     """
 
     comm: Communicator
@@ -51,4 +58,4 @@ class RankContext:
     seed: int = 0
     replication: int = 1
     membership: Membership | None = None
-    progress: StepsNoted | None = None
+    progress: StepsNoted = field(default_factory=StepsIgnored)

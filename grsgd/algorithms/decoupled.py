@@ -249,7 +249,7 @@ class Decoupled(ParameterServer, name="decoupled"):
         "Douillard, Rush, Donchev, Charles, Fallen, Dubey, Gog, Dean, Woodworth, Garrett, Keating, Bishop, Prior, "
         "Yvinec, Szlam, Ranzato, Dean 2026, Decoupled DiLoCo for resilient distributed pre-training"
     )
-    traits = Traits(synchronous=False, family="server", in_background=True, supports_own_loop=False)
+    traits = Traits(synchronous=False, family="server", in_background=True)
     Options = DecoupledOptions
     remembers = ("pushes", "k")
     server_class = OuterServer
@@ -287,6 +287,11 @@ class Decoupled(ParameterServer, name="decoupled"):
         yield from broadcast(self.uncounted_comm, applied, root=server)
         self.applied = int(applied[0])
         self.note_steps()
+
+    def stuck(self, absent):
+        if self.server is None or self.server.strategy.window is not None:  # the end of the window answers workers
+            return set()
+        return super().stuck(absent)
 
     def serve(self):
         """Serve as any server does, but let each wait end before the driver's timeout, however long H steps take."""

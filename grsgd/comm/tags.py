@@ -35,7 +35,7 @@ EXCHANGE_REQUEST = 0
 """Request of a rank for an exchange of models, in EASGD and gossip; the models are sent with the further tags below."""
 EASGD_MODEL, EASGD_ELASTIC = 1, 2
 GOSSIP_ANSWER, GOSSIP_OFFER = 1, 2
-SERVER_PUSH, SERVER_GRADIENT, SERVER_ANSWER, SERVER_MODEL, SERVER_LOST_RANKS = 0, 1, 2, 3, 4
+SERVER_PUSH, SERVER_GRADIENT, SERVER_ANSWER, SERVER_MODEL, SERVER_LOST_RANKS, SERVER_SETTINGS = 0, 1, 2, 3, 4, 5
 CODED_CONTROL, CODED_REPAIRS = 1, 2
 """Messages of coded schemes over IP multicast (`grsgd.comm.coded.ip_multicast`): `CODED_CONTROL` has a rank's progress
 and its requests for missing datagrams; `CODED_REPAIRS` has datagrams that are sent again."""

@@ -75,13 +75,8 @@ class AveragingOptimizer(WrappingOptimizer):
         """Write the average of all ranks' parameters and buffers into ``model``, a copy of the replica's model. Each
         rank's values have the weight that the algorithm gives to the rank. This function is a schedule (a generator
         that yields the objects it waits for), to be run on all ranks at once."""
-        replica, comm = self.replica, self.algorithm.uncounted_comm
         yield from self.loop.lifecycle.start()
-        params, buffers = replica.params.like(), replica.buffers.like()
-        for flat, tensor in zip((params, buffers), self.algorithm.snapshot(), strict=True):
-            flat.tensor.copy_(tensor)
-        yield from exact_average(comm, params, self.algorithm.weight)
-        yield from average_buffers(comm, replica, buffers)
+        params, buffers = yield from self._averages()
         trained = [p for p in model.parameters() if p.requires_grad]
         for p, view in zip(trained, views(params.tensor, trained), strict=True):
             p.copy_(view)
@@ -90,6 +85,17 @@ class AveragingOptimizer(WrappingOptimizer):
             if buffer.shape == view.shape:
                 buffer.copy_(view)
         yield from self.equal_models.look(self.steps)
-        replica.follow(model)
-        others = replica.outside(model, with_frozen=compares_frozen)
-        yield from make_equal(comm, others, partial(own_memory, model))
+        self.replica.follow(model)
+        others = self.replica.outside(model, with_frozen=compares_frozen)
+        yield from make_equal(self.algorithm.uncounted_comm, others, partial(own_memory, model))
+
+    def _averages(self):
+        """Return the averages of all ranks' parameters and buffers, two `Flat` in memory of their own. This function is
+        a schedule, as `_average_into`."""
+        replica, comm = self.replica, self.algorithm.uncounted_comm
+        params, buffers = replica.params.like(), replica.buffers.like()
+        for flat, tensor in zip((params, buffers), self.algorithm.snapshot(), strict=True):
+            flat.tensor.copy_(tensor)
+        yield from exact_average(comm, params, self.algorithm.weight)
+        yield from average_buffers(comm, replica, buffers)
+        return params, buffers

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from grsgd.algorithms.base import ALGORITHMS, Algorithm, Options, Traits
 from grsgd.algorithms.before_run import Trial
 from grsgd.algorithms.bfloat16 import check_bfloat16
+from grsgd.algorithms.central import CentralAlgorithm
 from grsgd.algorithms.common_batch import CommonBatchAlgorithm
 from grsgd.algorithms.context import RankContext
 from grsgd.algorithms.equal_tensors import copy_from_root
@@ -18,6 +19,7 @@ from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.gpu.select import select_transport
 from grsgd.comm.watchdog import within
+from grsgd.config import ELEMENT_WISE
 from grsgd.config.complaints import describe
 from grsgd.errors import ConfigError, UsageError
 from grsgd.job import launch, words
@@ -29,8 +31,8 @@ from grsgd.own_loop.early_gradients import EarlyGradients
 from grsgd.own_loop.gradients import Gradients
 from grsgd.own_loop.ranks import check_shards, communicator
 from grsgd.own_loop.roll_call import roll_call
+from grsgd.own_loop.served import ServedOptimizer, updating_optimizer
 from grsgd.training import device as gpu
-from grsgd.training.times import TimedOptimizer
 
 PROGRESS_MODES = ("auto", "thread", "inline")
 
@@ -69,11 +71,12 @@ def distribute(
     with launch.collective_setup(mpi, timeout), as_config_error():
         check_progress_mode(progress_mode)
         cls, chosen = check_algorithm(model, optimizer, algorithm, options, mpi.size)
-        shares_batches = issubclass(cls, CommonBatchAlgorithm)
-        replica = make_replica(model, cls, chosen, flat_gradients=shares_batches)
+        traits = cls.traits_of(chosen)
+        flat_gradients = traits.sends_gradients and traits.decides_who_computes
+        replica = make_replica(model, cls, chosen, flat_gradients)
     use_device = partial(gpu.use, replica.device)
     use_device()
-    gradients = make_gradients(replica, cls.traits_of(chosen)) if mpi.size > 1 and not shares_batches else None
+    gradients = make_gradients(replica, traits) if mpi.size > 1 and not traits.decides_who_computes else None
     with within(timeout, f"distribute(), {algorithm}, to which all ranks must come"):
         check_same_arguments(mpi, replica, cls, chosen, seed, timeout)
         check_shards(mpi, timeout)
@@ -86,12 +89,11 @@ def distribute(
         give_all_the_same(replica, uncounted, driver)
         chosen, reasons = decided(cls, chosen, RankContext(uncounted, uncounted, driver, seed=seed), replica)
     context = RankContext(comm, uncounted, driver, seed=seed)
-    timed_optimizer = TimedOptimizer(optimizer, driver.clock)
-    distributed = cls(chosen, replica, timed_optimizer, context)
+    updating = updating_optimizer(cls, chosen, optimizer, comm, driver.clock)
+    distributed = cls(chosen, replica, updating, context)
     if isinstance(gradients, EarlyGradients):
         gradients.ready = distributed.gradient_ready
-    kind = CommonBatchOptimizer if shares_batches else DistributedOptimizer
-    result = kind(timed_optimizer, replica, gradients, distributed, context, transport, calling)
+    result = kind_of_optimizer(cls)(optimizer, replica, gradients, distributed, context, transport, calling)
     result.reasons = reasons
     return result
 
@@ -102,6 +104,13 @@ def check_progress_mode(mode: str):
         raise ConfigError(f"progress_mode = {mode!r}: allowed: {', '.join(PROGRESS_MODES)}")
 
 
+def kind_of_optimizer(algorithm: type[Algorithm]) -> type[DistributedOptimizer]:
+    """Return the class of the optimizer that `distribute` returns for an algorithm."""
+    if issubclass(algorithm, CommonBatchAlgorithm):
+        return CommonBatchOptimizer
+    return ServedOptimizer if issubclass(algorithm, CentralAlgorithm) else DistributedOptimizer
+
+
 def check_algorithm(model, optimizer, name: str, options: dict, ranks: int) -> tuple[type[Algorithm], Options]:
     """Return the algorithm called ``name`` and its checked options; raises ValueError if the algorithm cannot train
     ``model`` with ``optimizer``."""
@@ -109,7 +118,13 @@ def check_algorithm(model, optimizer, name: str, options: dict, ranks: int) -> t
     cls = algorithm_of(name)
     chosen = options_of(cls, options)
     cls.check(chosen, ranks)
-    if not cls.traits_of(chosen).supports_own_loop:
+    traits = cls.traits_of(chosen)
+    if traits.splits_model and type(optimizer).__name__.lower() not in ELEMENT_WISE:
+        raise ConfigError(
+            f"{name}: servers > 1 with {type(optimizer).__name__}: a server holds a slice of the layers, and this "
+            f"optimizer may read whole layers; allowed: servers = 1, or {', '.join(ELEMENT_WISE)}"
+        )
+    if not traits.supports_own_loop:
         option, allowed = cls.option_behind(chosen, "supports_own_loop")
         raise ConfigError(f"{name}: {option}: only `grsgd train` can run it; allowed: {allowed}")
     check_optimizer(model, optimizer, cls.traits.sends_gradients)

@@ -49,17 +49,17 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
     """
 
     def __init__(self, optimizer, replica, gradients, algorithm, context, transport, roll_call: RollCall):
-        """Wrap ``optimizer``, a `TimedOptimizer`. ``gradients`` are the gradients that ``algorithm`` sends, or None if
+        """Wrap ``optimizer``, given by the script. ``gradients`` are the gradients that ``algorithm`` sends, or None if
         it sends models. ``transport`` says how arrays travel between ranks (`grsgd.comm.gpu.select.Choice`)."""
         driver, uncounted = context.driver, context.uncounted_comm
-        self.optimizer, self.model = optimizer.optimizer, replica.model
+        self.optimizer, self.model = optimizer, replica.model
         self.replica, self.driver = replica, driver
         self.loop = Loop(Lifecycle(algorithm))
         self.seed, self.transport = context.seed, transport
         self.reasons: dict[str, str] = {}
         """Reasons for the choice of options that were left open (``variant = "auto"``), by attribute of a run file."""
         self.finished = False
-        self.times = LoopTimes(driver, optimizer)
+        self.times = LoopTimes(driver, algorithm.optimizer)
         self.moment = driver.clock()
         """Time of the driver's clock, in seconds, at which the last step or `finish` ended."""
         self.stops = Stops(driver.clock)

@@ -112,7 +112,9 @@ SHARD, LOADER = "shard()", "loader()"
 NOTED = [f"{name} given to {call}" for call in (SHARD, LOADER) for name in (NUMBER, DIGEST, SEED)]
 
 
-def shard(dataset: Samples, comm=None, seed: int = 0, *, even: bool = False) -> torch.utils.data.Subset:
+def shard(
+    dataset: Samples, comm=None, seed: int = 0, *, even: bool = False, parts: int | None = None
+) -> torch.utils.data.Subset:
     """Return this rank's part of a map-style data set: random, disjoint from other parts, and of nearly equal size.
 
     Parameters
@@ -128,6 +130,8 @@ def shard(dataset: Samples, comm=None, seed: int = 0, *, even: bool = False) -> 
         Whether all parts have the same length, so that all ranks take the same number of steps per epoch. On n ranks,
         up to n - 1 samples are then in no part. If False, every sample is in a part, and the lengths of the parts
         differ by at most one sample.
+    parts
+        Number of parts, if not all ranks train: ``optimizer.workers``. Rank i has part i modulo this number.
 
     Raises
     ------
@@ -139,9 +143,10 @@ def shard(dataset: Samples, comm=None, seed: int = 0, *, even: bool = False) -> 
     samples = numbered_samples(dataset, mpi, SHARD)
     order = seeding.generator(seeding.Purpose.OWN_LOOP_SHARDS, seed).permutation(samples)
     note(SHARD, dataset, mpi, seed, samples)
+    parts = parts or mpi.size
     if even:
-        order = order[: samples // mpi.size * mpi.size]
-    return torch.utils.data.Subset(dataset, order[mpi.rank :: mpi.size].tolist())
+        order = order[: samples // parts * parts]
+    return torch.utils.data.Subset(dataset, order[mpi.rank % parts :: parts].tolist())
 
 
 def note(call: str, dataset, mpi, seed: int, samples: int):

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import NamedTuple
 
@@ -29,6 +29,8 @@ from grsgd.text import ranks_in_words
 FINISH = "in finish()"
 END_OF_RECORDING = "at the end of recording()"
 END_OF_SCRIPT = "at the end of the script"
+END_OF_BATCHES = "at the end of a loop over batches()"
+GOING_ON = "in the first step after rest()"
 REMEDY = "all ranks must make these calls, in one order, and none alone, as under `if grsgd.is_main():`"
 
 NUMBERS, TEXT_BYTES = 4, 224
@@ -80,6 +82,8 @@ class RollCall:
         beginning and each of its exchanges."""
         self._number = self._optimizers = 0
         self._answers = None
+        self._mine: CallReport | None = None
+        """Report of this rank's last call."""
         self._sending: list = []
         self._vain = (0, 0.0)
         self._waiting: dict[int, tuple[int, float]] = {}
@@ -101,6 +105,7 @@ class RollCall:
         self._number += 1
         call = call.encode()[:TEXT_BYTES].decode(errors="ignore")
         numbers = np.array([self.comm.rank, self._number, self.points, steps], np.int64)
+        self._mine = CallReport(self._number, self.points, steps, call)
         message = np.concatenate([numbers.view(np.uint8), np.frombuffer(call.encode().ljust(TEXT_BYTES), np.uint8)])
         self._sending = [sending for sending in self._sending if not sending.Test()]
         self._sending += [self.comm.Isend(message, rank, tags.ROLL_CALL) for rank in self.others]
@@ -165,6 +170,21 @@ class RollCall:
                 line = f"rank {rank} waits {word.call} after {word.steps} steps, {mine}: {REMEDY}"
                 print(f"\ngrsgd: {line}", file=sys.stderr, flush=True)
 
+    def next_call(self, ranks: Iterable[int]) -> str | None:
+        """Return the next call for this rank to make, once all of ``ranks`` are in such a call; else None."""
+        self.take()
+        calls = [next((word.call for word in self.words[rank] if word.number > self._number), None) for rank in ranks]
+        return None if None in calls else calls[0]
+
+    def waiting(self) -> dict[int, CallReport]:
+        """Return, by rank, the last reports of ranks that wait in a call, perhaps together with this rank."""
+        self.take()
+        first = self._number + (self._answers is None)
+        last = {rank: words[-1] for rank, words in self.words.items() if words and words[-1].number >= first}
+        if self._answers is not None:
+            last[self.comm.rank] = self._mine
+        return {rank: word for rank, word in last.items() if not word.call.startswith(WITHOUT_WAITING)}
+
     def take(self):
         """Receive the reports that have arrived."""
         size = NUMBERS * 8 + TEXT_BYTES
@@ -179,8 +199,11 @@ class RollCall:
                 yield rank, words[-1]
 
 
-NATURAL_ENDS = (FINISH, END_OF_RECORDING, END_OF_SCRIPT)
+NATURAL_ENDS = (FINISH, END_OF_RECORDING, END_OF_SCRIPT, END_OF_BATCHES)
 """Calls in which it is normal that a rank waits long for ranks that still take steps of an asynchronous algorithm."""
+
+WITHOUT_WAITING = (END_OF_BATCHES, GOING_ON)
+"""Calls in which no rank waits: serving ranks learn by them where the ranks that train are in the script."""
 
 
 class Answers:

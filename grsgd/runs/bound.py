@@ -37,15 +37,16 @@ def time_over_optimum(run: Run) -> float:
     gradients.
 
     The optimal time is `optimal_seconds` with the workers' mean step times in this run. Gradients that the server
-    dropped do not count. Returns NaN for a run without a server.
+    dropped do not count. Returns NaN for a run without a server, and for a loop of a user's own that was recorded
+    without a batch size.
     """
-    gradients = run.attributes.get("bound_gradients")
+    gradients, batch = run.attributes.get("bound_gradients"), run.attributes.get("batch_size")
     workers = run.ranks["steps"] > 0
     samples = run.curve["samples"][-1] if run.curve["samples"].size else 0
-    if gradients is None or not workers.any() or not samples:
+    if gradients is None or batch is None or not workers.any() or not samples:
         return math.nan
     step_seconds = run.ranks["compute_seconds"][workers] / run.ranks["steps"][workers]
     if not (step_seconds > 0).all():
         return math.nan
-    seconds = gradients * measures.seconds(run) * run.attributes["batch_size"] / samples
+    seconds = gradients * measures.seconds(run) * batch / samples
     return float(seconds / optimal_seconds(step_seconds.tolist(), gradients))

@@ -3,6 +3,7 @@
 A schedule is a generator that yields each object it waits for.
 """
 
+import pickle
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal
@@ -111,7 +112,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         "Richtárik 2023 (rennala); Maranjyan, Tyurin, Richtárik 2025 (ringmaster)"
     )
     traits = Traits(
-        synchronous=False, family="server", sends_gradients=True, in_background=True, supports_own_loop=False
+        synchronous=False, family="server", sends_gradients=True, in_background=True
     )
     Options = ParameterServerOptions
     remembers = ("pushes", "e")
@@ -153,9 +154,16 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         return replace(
             cls.traits,
             label=" ".join(cls.words_of(options)),
+            supports_own_loop=options.on_lost_worker == "stop",
             tolerates_lost_ranks=options.on_lost_worker == "evict",
             splits_model=options.servers > 1,
         )
+
+    @classmethod
+    def option_behind(cls, options, trait):
+        if trait == "supports_own_loop":
+            return "on_lost_worker = 'evict'", "stop"
+        return super().option_behind(options, trait)
 
     @classmethod
     def words_of(cls, options):
@@ -254,6 +262,26 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
             self.progress.note_steps(self.applied)
         if any(answer.is_evicted for answer in answers):
             raise Excluded(f"rank {self.comm.rank} was silent for too long")
+
+    def tell_settings(self, settings):
+        content = np.frombuffer(pickle.dumps(settings), np.uint8)
+        message, sending = records.pack(Push(Word.SETTINGS, content.size)), []
+        for server in self.shards:
+            if server == self.comm.rank:
+                self.server.settings[server] = settings
+            else:
+                sending += [
+                    self.comm.Isend(message, server, tags.SERVER_PUSH, header=message.nbytes),
+                    self.comm.Isend(content, server, tags.SERVER_SETTINGS, header=content.nbytes),
+                ]
+        yield sending
+
+    def stuck(self, absent):
+        if self.server is None:
+            return set()
+        with self.server.lock:
+            strategy = self.server.strategy
+            return set(strategy.blocked) if strategy.active - strategy.blocked <= absent else set()
 
     def serve(self):
         pushes = self.server.pushes

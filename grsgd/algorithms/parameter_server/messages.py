@@ -15,6 +15,8 @@ class Word(IntEnum):
     """The worker has ended its training and sends no further message."""
     RESTS = 2
     """The worker sends no further message until a checkpoint has been made."""
+    SETTINGS = 3
+    """The settings of the worker's optimizer follow, pickled, for the worker's next gradients; there is no answer."""
 
 
 class Push(NamedTuple):
@@ -22,6 +24,7 @@ class Push(NamedTuple):
 
     ``steps`` is the number of steps that led to the gradient or model in the next message. In a worker's last message,
     ``steps`` is the number of steps that have not been pushed yet.
+    Before settings, ``steps`` is the number of their bytes.
     """
 
     word: Int32

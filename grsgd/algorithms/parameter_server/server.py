@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
+import pickle
 import threading
 from collections import Counter
 
@@ -84,6 +85,8 @@ class Server:
         self.timeout = PATIENCE * self.driver.timeout if options.worker_timeout is None else options.worker_timeout
         """Seconds of silence after which a worker is lost, which is an error unless ``on_lost_worker = "evict"``."""
         self.decays = [group.get("weight_decay", 0.0) for group in optimizer.param_groups]
+        self.settings: dict[int, list[dict]] = {}
+        """Settings of each worker's parameter groups, such as learning rates, if the worker has sent settings."""
         self.replica = with_optimizer(trained, optimizer) if self.comm.rank < self.n else trained
         begin, end = server_shards(options, trained.params.array.size, self.comm.size)[self.comm.rank]
         self.part = slice(begin, end)
@@ -170,6 +173,11 @@ class Server:
         while True:
             yield self.comm.Irecv(message, worker, tags.SERVER_PUSH)
             word, steps = records.unpack(Push, message)
+            if word == Word.SETTINGS:
+                settings = np.empty(steps, np.uint8)
+                yield self.comm.Irecv(settings, worker, tags.SERVER_SETTINGS)
+                self.settings[worker] = pickle.loads(settings)
+                continue
             if word != Word.GOES_ON:
                 yield from self.receive_rest(worker, steps)
                 self.worker_finished(worker, word == Word.RESTS)
@@ -305,8 +313,12 @@ class Server:
         return self.replica.grads.tensor[self.part]
 
     def gather(self, worker: int, weight: float, compensated: bool):
-        """Add a worker's last gradient to the sum of the next update."""
+        """Add a worker's last gradient to the sum of the next update, which has the settings of the last worker."""
         g = self.g[worker].tensor
+        for group, settings in zip(self.optimizer.param_groups, self.settings.get(worker, ()), strict=False):
+            group |= settings
+        if worker in self.settings:
+            self.decays = [settings.get("weight_decay", 0.0) for settings in self.settings[worker]]
         if compensated:
             g = g + self.compensation * g * g * (self.w - self.answers[worker].tensor)
         self.gradient.add_(g, alpha=weight / self.n)
@@ -329,8 +341,7 @@ class Server:
 
 
 def with_optimizer(trained: Replica, optimizer: torch.optim.Optimizer) -> Replica:
-    """Return a copy of the replica ``trained`` whose parameters ``optimizer`` updates from now on; ``optimizer`` must
-    not have taken a step yet."""
+    """Return a copy of the replica ``trained`` whose parameters ``optimizer`` updates from now on."""
     model = copy.deepcopy(trained.model)
     copies = dict(zip(trained.model.parameters(), model.parameters(), strict=True))
     for group in optimizer.param_groups:

@@ -968,11 +968,6 @@ def test_a_scaler_needs_the_mean(n, monkeypatch):
             {},
             "^algorithm 'sgd': unknown .did you mean ssgd.*; allowed: adpsgd, .*dpsgd, ",
         ),
-        (
-            "asgd",
-            {},
-            "algorithm 'asgd': only `grsgd train` can run it; allowed: adpsgd, choco_sgd",
-        ),
         ("grsgd", {"rho": 2}, "grsgd: rho: is called data.replication now"),
         ("dpsgd", {"progress": "inline"}, "progress: is called progress_mode now"),
         ("local_sgd", {"H": 0}, "local_sgd: H = 0: input should be greater than or equal to 1"),

@@ -49,6 +49,9 @@ def test_time_over_optimum():
 def test_not_known_without_a_server_or_steps():
     assert math.isnan(time_over_optimum(fake_run()))
     assert math.isnan(time_over_optimum(fake_run(bound_gradients=4, snapshots=1)))
+    recorded = fake_run(bound_gradients=4)
+    del recorded.attributes["batch_size"]
+    assert math.isnan(time_over_optimum(recorded)), "a loop of one's own need not have a batch size"
     run = fake_run(bound_gradients=4)
     run.ranks["compute_seconds"][:] = 0.0
     assert math.isnan(time_over_optimum(run))
