@@ -1,8 +1,9 @@
 """Triggers of model exchanges: after a fixed period, or when a rank's own model has changed enough.
 
 The adaptive trigger is from Ho, Wu, Liu 2018, "Adaptive communication for distributed deep learning on commodity GPU
-cluster". Only the abstract of this paper was available: a worker exchanges models according to the change of its own
-model. The measure of change, the threshold and everything else here are inferred. Nothing here communicates.
+cluster". Only the abstract of this paper was available. According to the abstract, a worker exchanges models according
+to the change of its own model. The measure of change, the threshold and everything else in this module are inferred.
+The triggers do not communicate.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ RAISE, LOWER = 1.05, 0.95
 """Factors by which an automatic threshold is multiplied: `RAISE` after each trigger, `LOWER` after every 1/target_rate
 steps without a trigger."""
 MIN_NORM = 1e-30
-"""Smallest divisor, which takes the place of a norm of zero."""
+"""Smallest divisor. A smaller norm or product of norms, such as 0, is replaced by `MIN_NORM`."""
 
 
 class AdaptiveOptions(BaseModel):
@@ -84,7 +85,7 @@ class Slices:
         return int(self.sizes[mask].sum())
 
     def fraction(self, mask: np.ndarray) -> float:
-        """Return the share of the vector in the slices that ``mask`` selects."""
+        """Return the size of the slices that ``mask`` selects, as a share of the size of the vector: 0 to 1."""
         return self.size(mask) / int(self.sizes.sum())
 
     def selected(self, mask: np.ndarray) -> Iterator[tuple[slice, slice]]:
@@ -124,20 +125,22 @@ class PeriodicTrigger:
 
 
 class AdaptiveTrigger:
-    """Trigger that is due when the model x has changed enough since its last exchange, which left the model r::
+    """Trigger that is due when the model x has changed enough. r is the model just after the last exchange::
 
         delta = |x - r| / |r|
         due = (delta >= threshold eta/eta_0 and k - k_begun >= min_interval) or k - k_last >= max_interval
 
-    k_last is the step of the last exchange, and k_begun the step of the last exchange that this rank itself began. With
-    metric ``layerwise``, each layer has its own r, delta and k_last.
+    k is the step, eta the learning rate and eta_0 its reference. k_last is the step of the last exchange, and k_begun
+    the step of the last exchange that this rank itself began. With metric ``layerwise``, each layer has its own r,
+    delta and k_last.
 
-    threshold = "auto" keeps the rate of triggers near ``target_rate``. The threshold is multiplied by 1.05 after each
-    trigger, and by 0.95 after every 1/target_rate steps without a trigger. A long time without a trigger lowers the
-    threshold faster. Otherwise the threshold, which is high after the fast changes at the start of training, would take
-    thousands of steps to come down. The start is inferred, too: the first trigger comes after 1/target_rate steps, and
-    the change measured then (the median over layers) becomes the first threshold. So short runs keep the rate as well.
-    Until the first trigger, r is the model at the beginning, even after exchanges that other ranks began.
+    With threshold = "auto" the rate of triggers stays near ``target_rate``. The threshold is multiplied by 1.05 after
+    each trigger, and by 0.95 after every 1/target_rate steps without a trigger. A long time without a trigger lowers
+    the threshold faster. The reason is that the model changes fast at the start of training, so the first threshold is
+    high. Without the faster lowering, thousands of steps would pass before the threshold is low enough. The first
+    threshold is measured, so short runs keep the rate as well: the first trigger comes after 1/target_rate steps, and
+    the change at that step (the median over layers) becomes the first threshold. Until the first trigger, r is the
+    model at the beginning, even after exchanges that other ranks began.
 
     Parameters
     ----------
@@ -148,16 +151,16 @@ class AdaptiveTrigger:
     layers
         Sizes of the model's layers in elements, in order.
     eta_0
-        the learning rate at which the threshold is not scaled.
+        Learning rate at which the threshold is not scaled.
 
     Raises
     ------
     ValueError
-        if x has no content, as in a timing-only run.
+        If x has no content, as in a timing-only run.
     """
 
     remembers = ("r", "r_norms", "threshold", "k_last", "k_begun", "quiet_steps")
-    """The attributes that a checkpoint keeps."""
+    """Names of the trigger's attributes that a checkpoint keeps."""
 
     def __init__(self, options: AdaptiveOptions, x: torch.Tensor, layers: list[int], eta_0: float):
         if x.device.type == "meta":
@@ -168,18 +171,18 @@ class AdaptiveTrigger:
         self.r = x.clone()
         self.r_norms = [float(torch.linalg.vector_norm(self.r[part])) for part in self.slices.slices]
         self.threshold: float | None = None if options.threshold == "auto" else options.threshold
-        """The threshold; None until an automatic threshold has been measured."""
+        """Change of the model from which an exchange is due; None until an automatic threshold has been measured."""
         self.k_last = np.zeros(len(self.slices), np.int64)
         self.k_begun = 0
         self.quiet_steps = 0.0
         """Number of steps without an exchange since the threshold was last lowered. A step in which only some slices
-        are exchanged counts as the share of the other slices."""
+        are exchanged counts as a fraction: the share of the model that is not exchanged."""
 
     def due(self, x: torch.Tensor, k: int, eta: float) -> np.ndarray:
-        """Return the mask of the slices to exchange after step ``k``; to be called once per step.
+        """Return the mask of the slices to exchange after step ``k``. Call `due` once per step.
 
-        ``eta`` is the learning rate. Call `begun` if the exchange is made. An exchange that is not made changes nothing
-        and is due again after the next step.
+        ``eta`` is the learning rate. If the exchange is made, call `begun`. If the exchange is not made, the trigger
+        stays unchanged, and the exchange is due again after the next step.
         """
         options = self.options
         late = k - self.k_last >= options.max_interval
@@ -202,7 +205,7 @@ class AdaptiveTrigger:
         self.adapt(self.slices.fraction(mask), 0)
 
     def scale(self, eta: float) -> float:
-        """Return the factor of the threshold at the learning rate ``eta``."""
+        """Return the factor by which the threshold is multiplied at the learning rate ``eta``."""
         return eta / self.eta_0 if self.options.scale_threshold_with_lr and self.eta_0 else 1.0
 
     def adapt(self, fraction: float, silence: int):
@@ -246,7 +249,7 @@ class AdaptiveTrigger:
 
 
 def make_trigger(options: AdaptiveOptions, replica: Replica, eta_0: float) -> PeriodicTrigger | AdaptiveTrigger:
-    """Return the trigger for ``options``, which have a ``period``; to be called before the first step.
+    """Return the trigger for ``options``, which have a ``period``. Call this function before the first step.
 
     ``eta_0`` is the learning rate at which the threshold is not scaled.
     """

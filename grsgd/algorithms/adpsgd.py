@@ -20,7 +20,8 @@ from grsgd.comm.topologies.topology import Topology
 from grsgd.models.mixing import add_difference
 
 FINISHED = -1
-"""Value of ``step`` in a message without a model: the active rank that sends it has ended its training."""
+"""Value of ``step`` in a message without a model. The message says that the active rank which sends it has ended its
+training."""
 
 
 class ADPSGDOptions(Options):
@@ -36,8 +37,8 @@ class ADPSGDOptions(Options):
 
 
 class ADPSGD(OnTopology, name="adpsgd"):
-    """Active ranks average their models with passive neighbours while all ranks train on. On a ring every second rank
-    is active. Each rank has two activities that share x::
+    """Active ranks average their models with passive neighbours, and all ranks train meanwhile. On a ring every second
+    rank is active. Each rank has two activities, which share the model x: the trainer, and active or passive gossip::
 
         trainer:          x = x - eta grad(x)                                       # never waits
 
@@ -58,9 +59,10 @@ class ADPSGD(OnTopology, name="adpsgd"):
         super().__init__(options, replica, optimizer, context)
         self.k_last = 0
         self.ended = self.is_closed = False
-        """`ended`: whether this rank has ended its training. `is_closed`: whether its model may no longer change."""
+        """`ended`: whether this rank has ended its training. `is_closed`: whether gossip must not change this rank's
+        model any more."""
         self.finished: set[int] = set()
-        """The active partners of a passive rank that have ended their training."""
+        """Active neighbours of this passive rank that have ended their training."""
         self.exchanges = 0
         self.active = active_ranks(self.topology)
         self.is_active = self.comm.rank in self.active
@@ -81,7 +83,8 @@ class ADPSGD(OnTopology, name="adpsgd"):
                     raise graph.refusal(f"graph of step {step} without a passive neighbour of the active rank {rank}")
 
     def partners(self, exchange: int | None = None) -> list[int]:
-        """Return the neighbours in the other role: in this rank's exchange number ``exchange``, or in any exchange."""
+        """Return the neighbours with the other role (active or passive): the neighbours in the graph of this rank's
+        exchange number ``exchange``, by default in the graphs of all exchanges."""
         neighbours = self.topology.out_neighbours(self.comm.rank, exchange, without=self.comm.lost)
         return [j for j in neighbours if (j in self.active) != self.is_active]
 
@@ -130,8 +133,8 @@ class ADPSGD(OnTopology, name="adpsgd"):
         return self.comm.Isend(finished, j, tags.ADPSGD_CALL, header=UNWEIGHTED_HEADER)
 
     def passive_gossip(self):
-        """Schedule that answers the models that active neighbours send, until all of them have ended their training.
-        This rank may have ended its own training before."""
+        """Schedule that answers the models that active neighbours send, until all active neighbours have ended their
+        training. The schedule goes on after this rank's own training has ended."""
         while self.comm.survives_deaths or not self.all_have_finished():
             yield self.comm.Irecv(self.theirs.buffer, ANY_RANK, tags.ADPSGD_CALL)
             caller = self.theirs.sender

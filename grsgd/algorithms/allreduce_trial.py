@@ -1,4 +1,4 @@
-"""``variant = "auto"``: a trial at the start of a run that finds the fastest all-reduce on its machine.
+"""``variant = "auto"``: a trial at the start of a run, which finds the fastest all-reduce on the run's machines.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -19,8 +19,8 @@ from grsgd.runs.numbers import human_bytes
 
 AUTO = "auto"
 MAX_ELEMENTS = 4 * 1024 * 1024
-"""Number of elements of the longest vector in the trial. Longer vectors take as long per element, so they need no
-trial."""
+"""Number of elements of the longest vector in the trial. Vectors above this length take the same time per element, so a
+trial with `MAX_ELEMENTS` elements is enough."""
 CLOSE = 3.0
 """Factor by which a variant may be slower than the fastest variant in the first trial and still be tried again."""
 AGAIN_SECONDS, MOST_ROUNDS = 0.25, 101
@@ -32,10 +32,11 @@ def choose_variant(comm: Communicator, driver, like: Flat):
     """Schedule, called on all ranks at once, that returns the name of the fastest variant for vectors such as ``like``,
     and a line with all variants' times.
 
-    A time is the median over several all-reduces of the slowest rank's time, so all ranks return the same name. The
-    variants that come close to the fastest are then tried again, in turns, because a machine may be slower for a while.
-    Each variant computes a mean, as in a run, because some variants multiply only a part of the sum by 1/n and other
-    variants multiply the whole sum. ``comm`` must carry no messages but the messages of the trial.
+    A time is the median over several all-reduces of the slowest rank's time, so all ranks return the same name. After
+    the first trial, the variants that came close to the fastest are tried again, in turns, because a machine is
+    sometimes slower for a while. Each variant computes a mean, as in a run, because the variants differ in the time of
+    the multiplication by 1/n: on each rank, some multiply only a part of the sum, and others the whole sum. ``comm``
+    must carry no other messages during the trial.
     """
     if comm.size == 1:
         return "ring", "variant = ring: one rank sends nothing"
@@ -82,8 +83,8 @@ def rounds_again(seconds: float) -> int:
 
 def time_in_turns(actions: dict, rounds: int, comm: Communicator, driver):
     """Schedule, called on all ranks at once, that returns the median seconds of each action in ``actions`` over
-    ``rounds`` rounds. Each action runs twice per round, and only the second run counts: all ranks begin the second run
-    in the state in which the first run leaves them."""
+    ``rounds`` rounds. Each action runs twice per round, and only the time of the second run counts. So an action that
+    ran before has no influence on the time."""
     taken = {name: [] for name in actions}
     for _ in range(rounds):
         for name, action in actions.items():

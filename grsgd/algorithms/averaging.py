@@ -41,8 +41,8 @@ def average_weighted_models(comm, replica: Replica, weight: float):
 def average_array(comm, flat: Flat, weight: float = 1.0):
     """Replace ``flat`` by the mean over all ranks of ``weight`` times the array, in place.
 
-    If the run is stopped during this call, ``flat`` keeps its content. Each array is divided by a power of two before
-    the sum: this division rounds no normal number, and keeps the sum in the range of the dtype.
+    If the run is stopped during this call, ``flat`` keeps its content. Before the sum, each array is divided by a power
+    of two. This division rounds no normal number, and keeps the sum in the range of the dtype.
     """
     if comm.size > 1:
         average, share = flat.wide(), power_of_two(1 / comm.size)
@@ -54,8 +54,9 @@ def average_array(comm, flat: Flat, weight: float = 1.0):
 def exact_average(comm, flat: Flat, weight: float = 1.0, root: int = 0):
     """Replace ``flat`` by the mean over all ranks, weighted by ``weight``, in place; equal arrays stay unchanged.
 
-    The mean is computed from the differences to the array of rank ``root``, which are zero for equal arrays. Returns
-    the sum of all weights. If the sum is 0, no mean exists, and the arrays stay as they are.
+    The mean is computed from the differences between the arrays and the array of rank ``root``. These differences are
+    zero for equal arrays. Returns the sum of all weights. If the sum is 0, no mean exists, and the arrays stay as they
+    are.
     """
     if flat.tensor.dtype is torch.bfloat16:
         wide = flat.wide()

@@ -30,7 +30,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {}
 class Options(BaseModel):
     """Options that every algorithm has; each algorithm adds its own options.
 
-    ``renamed`` maps old option names to new option names, which may be in another section: ``{"rho":
+    ``renamed`` maps old option names to new option names. A new option may be in another section: ``{"rho":
     "data.replication"}``. Using an old name is an error whose message gives the new name. ``renamed_values`` does the
     same for values of an option: ``{"merge": {"half": "average"}}``.
     """
@@ -74,24 +74,25 @@ class Traits:
     supports_own_loop: bool = True
     """Whether the algorithm works with ``distribute()``."""
     decides_who_computes: bool = False
-    """Whether ranks compute anything else than one gradient each, so that a loop must ask its optimizer for this rank's
-    data. Follows from the base class of the algorithm."""
+    """Whether some rank computes something other than one gradient per step. If so, a user's own loop must ask its
+    optimizer for this rank's data. The value follows from the base class of the algorithm."""
     tolerates_lost_ranks: bool = False
     """Whether a run goes on after it has lost a rank."""
     tolerates_silent_ranks: bool = False
-    """Whether a step may end without waiting for silent ranks. If so, the ranks make no collective decision before the
-    run ends."""
+    """Whether a step can end without the messages of silent ranks. If so, no collective decision of all ranks is made
+    before the run ends."""
     survives_deaths: Literal[False, True, "together"] = False
     """Whether a run goes on when the process of any rank dies, with or without another process in its place. The value
     ``"together"`` is for algorithms whose steps need all ranks: the remaining ranks restart from the average of their
     models, with a new algorithm object for the new number of ranks."""
     one_host: bool = False
-    """Whether all ranks must be on one host because they share the host's memory. In simulated time this does not
-    matter."""
+    """Whether all ranks must be on one host because they share the host's memory. In simulated time the ranks may be on
+    several hosts all the same."""
     host_memory: bool = False
     """Whether message buffers must lie in host memory and not in GPU memory, because the ranks of a host share them."""
     splits_model: bool = False
-    """Whether a rank's optimizer sees only slices of the model, so that it must treat every element by itself."""
+    """Whether a rank's optimizer sees only slices of the model. If so, only optimizers that treat every element
+    separately are allowed."""
     label: str = ""
     """Name of a run in reports, by default the algorithm's name. The value of an option that changes the algorithm is
     appended, as in ``parameter_server adsp``."""
@@ -172,26 +173,27 @@ class Algorithm:
     def topology(self) -> Topology:
         """Graph of the ranks that send to each other; by default every rank sends to every other rank.
 
-        A new process that takes over the rank of a dead process first asks the neighbours of this rank for a model.
+        If a new process takes over a dead process's rank, it first asks the neighbours of that rank for a model.
+
         """
         return build("full", self.comm.size)
 
     @classmethod
     def traits_of(cls, options: Options) -> Traits:
-        """Return the traits of the algorithm with these options."""
+        """Return the traits of the algorithm with ``options``."""
         return cls.traits
 
     @classmethod
     def check(cls, options: Options, ranks: int):
-        """Raise ValueError, naming the option, if these options cannot work with this number of ranks."""
+        """Raise ValueError if ``options`` cannot work with this number of ``ranks``. The message names the option."""
 
     @classmethod
     def choose_options(cls, options: Options, trial: Trial) -> Generator:
-        """Schedule, called on all ranks at once before a run, that decides the options that are still open, such as
-        ``"auto"``.
+        """Schedule, called on all ranks at once before a run, that decides the options that are still open because they
+        have a value such as ``"auto"``.
 
-        Returns two dictionaries. The first has the changed options by name. The second has the reasons for the changes,
-        by the attribute of the run file that keeps the reason.
+        Returns two dictionaries. The first has the changed options by name. The second has the reasons for the changes;
+        each key is the name of the attribute of the run file that keeps the reason.
         """
         yield from ()
         return {}, {}
@@ -202,15 +204,15 @@ class Algorithm:
         return f"name = {cls.name!r}", "device = cpu, all ranks on one host, or another algorithm"
 
     def start(self):
-        """Create state that depends on the first model, which the replica holds by now. This hook may be a generator
-        that yields each object it waits for."""
+        """Create the state that depends on the first model. The replica holds the first model when `start` is called.
+        This hook may be a generator that yields each object it waits for."""
 
     def begin(self):
         """Begin background activities before the first step, and again after each rest for a checkpoint. This hook may
         be a generator that yields each object it waits for."""
 
     def before_backward(self):
-        """Prepare the model for the gradient that is computed next. This hook may change the model."""
+        """Prepare the model before the next gradient is computed. This hook may change the model."""
 
     def step(self):
         """Update the model with the gradient of this step, which has been computed."""
@@ -225,7 +227,7 @@ class Algorithm:
         return average_models(self.uncounted_comm, self.replica)
 
     def snapshot(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the parameters and buffers that a snapshot keeps, as they are at one moment.
+        """Return the parameters and buffers that a snapshot keeps, all from the same moment.
 
         The tensors are copies if background activities change the originals.
         """
@@ -249,11 +251,11 @@ class Algorithm:
             set_value(self, name, value)
 
     def changed(self, rank: int):
-        """Record that another process now holds ``rank``, or that no process holds it any more: then ``comm.lost``
-        contains it. This hook is called in the background.
+        """Record that another process now holds ``rank``, or that no process holds ``rank`` any more. In the second
+        case ``comm.lost`` contains ``rank``. This hook is called in the background.
 
-        It is called only if the traits have ``survives_deaths=True``. ``topology`` tells which neighbours remain
-        without the lost ranks.
+        This hook is called only if the traits have ``survives_deaths=True``. The property `topology` then has no lost
+        ranks as neighbours.
         """
 
     def warnings(self) -> list[str]:
@@ -282,8 +284,8 @@ class GradientAlgorithm(Algorithm, name=None):
         """
 
     def reduce(self) -> Generator:
-        """Schedule that replaces ``replica.grads`` by its combination over all ranks. This array may hold further
-        values after the gradients, which are combined in the same way."""
+        """Schedule that replaces the array ``replica.grads`` by its combination over all ranks. The array may hold
+        further values after the gradients. These values are combined in the same way as the gradients."""
         raise NotImplementedError(f"{self.name}: the traits have sends_gradients = True, so reduce() must be defined")
 
     def step(self):

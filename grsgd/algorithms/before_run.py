@@ -1,5 +1,5 @@
-"""Classes for trials before a run. In a trial the ranks measure times, which decide the options that a configuration
-leaves open."""
+"""Classes for trials before a run. In a trial the ranks measure times. The times decide the options that a
+configuration leaves open."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Load(NamedTuple):
 
 @dataclass
 class Trial:
-    """One rank's part of a trial: see `Algorithm.choose_options`.
+    """One rank's part of a trial, the argument of `Algorithm.choose_options`.
 
     Parameters
     ----------

@@ -11,8 +11,8 @@ from grsgd.models.replica import Replica
 
 
 def cut(sizes: Sequence[int], count: int) -> list[range]:
-    """Return the range of parameters in each bucket, from the last parameter to the first. There are at most ``count``
-    buckets of consecutive whole parameters, with about equal numbers of elements.
+    """Return the range of parameters in each bucket; the first range has the last parameters. There are at most
+    ``count`` buckets of consecutive whole parameters, with about equal numbers of elements.
 
     The flat vector is cut into ``count`` equal parts, and each parameter belongs to the part that contains its middle.
     Empty parts are left out.
@@ -27,15 +27,15 @@ def cut(sizes: Sequence[int], count: int) -> list[range]:
 
 
 class BucketedMean:
-    """Mean gradient of all ranks, taken bucket by bucket during the backward pass::
+    """Mean gradient of all ranks, computed bucket by bucket during the backward pass::
 
         background:  for bucket in buckets:             # the bucket of the last parameters first
                          wait until all of its gradients are complete
                          g[bucket] = allreduce(g[bucket]) / n
 
-    All ranks send the buckets in this order, whatever the order of their gradients. The all-reduces follow one another,
-    so their messages never mix. The backward pass only notes that a gradient is complete, and sends nothing. The driver
-    runs the all-reduces in the background.
+    All ranks send the buckets in this order, even if their gradients are complete in another order. The all-reduces
+    follow one another, so their messages never mix. The backward pass records that a gradient is complete, and sends
+    nothing itself. The driver runs the all-reduces in the background.
 
     Source: Li et al. 2020, PyTorch Distributed: Experiences on accelerating data parallel training, section 3.2.
 
@@ -58,11 +58,13 @@ class BucketedMean:
         self.places = [slice(begins[bucket.start], begins[bucket.stop]) for bucket in self.parameters]
         self.bucket_of = {i: k for k, bucket in enumerate(self.parameters) for i in bucket}
         self.missing: list[set[int]] = []
-        """Per bucket, the parameters whose gradients are still to come."""
+        """Per bucket, the parameters whose gradients are not complete yet."""
         self.complete = 0
-        """Number of buckets, from the first on, whose gradients are all complete."""
+        """Number of buckets whose gradients are all complete, counted from the first bucket to the first incomplete
+        bucket."""
         self.averaging = None
-        """Handle of the schedule that averages the buckets in the background, from the first gradient of a step on."""
+        """Handle of the schedule that averages the buckets in the background. The schedule begins when the first
+        gradient of a step is complete."""
 
     def gradient_ready(self, parameter: int):
         """Record that the gradient of ``parameter`` is complete; raise RuntimeError if this was recorded earlier in the

@@ -45,8 +45,8 @@ class ByAllreduce(Algorithm, name=None):
         return f'variant = "{options.variant}"', ", ".join(variant for variant in ALLREDUCE if variant not in refused)
 
     def in_place(self, flat: Flat):
-        """Schedule, called on all ranks at once in `start`, that returns ``flat``, moved to memory where all-reduces
-        copy it least."""
+        """Schedule, called on all ranks at once in `start`, that returns ``flat``. The array of ``flat`` is first moved
+        to the memory in which all-reduces need the fewest copies."""
         return in_place(self.comm, flat, self.options.variant)
 
     def allreduce(self, array):

@@ -9,14 +9,14 @@ from grsgd.algorithms.base import Algorithm
 
 
 class Excluded(Exception):
-    """Error raised on a rank that the other ranks have given up: they go on without it."""
+    """Error raised on a rank that the other ranks have given up. The other ranks go on without this rank."""
 
 
 class CentralAlgorithm(Algorithm, name=None):
     """Algorithm with a central model, which is the model of the run, and workers that train.
 
-    The algorithm counts the gradients in the central model, so it knows the run's progress and calls
-    ``progress.note_steps``. On a rank that the other ranks have given up, `step` raises `Excluded`.
+    The algorithm counts the gradients in the central model. This count is the run's progress, which the algorithm
+    reports by ``progress.note_steps``. On a rank that the other ranks have given up, `step` raises `Excluded`.
     """
 
     _decides_who_computes = True
@@ -27,7 +27,7 @@ class CentralAlgorithm(Algorithm, name=None):
         self.is_worker = self.comm.rank < self.workers(options, self.comm.size)
         """Whether this rank trains; a rank that does not train runs `serve`."""
         self.lost: frozenset[int] = frozenset()
-        """Ranks that stopped answering and without which the run went on. They are known after training."""
+        """Ranks that stopped answering, if the run went on without these ranks. The set is filled after training."""
 
     @classmethod
     def workers(cls, options, ranks: int) -> int:
@@ -41,12 +41,13 @@ class CentralAlgorithm(Algorithm, name=None):
 
     @property
     def bound_gradients(self) -> int | None:
-        """Number of gradients in an update, for which reports compare the run's time with the least possible time; None
-        if no least time is known."""
+        """Number of gradients per update. Reports compare the run's time with the least possible time for this number;
+        None if no least time is known."""
         return None
 
     def rest(self):
-        """Schedule that takes the place of `drain` before a checkpoint after which the run goes on with `begin`."""
+        """Schedule that is run instead of `drain` before a checkpoint, if the run goes on after the checkpoint. `begin`
+        is called then."""
         return self.drain()
 
     def tell_settings(self, settings: list[dict]) -> Generator:
@@ -67,8 +68,8 @@ class CentralAlgorithm(Algorithm, name=None):
         raise NotImplementedError(f"{self.name}: algorithms with ranks that do not train must define serve()")
 
     def broadcast_model(self, comm) -> Generator:
-        """Schedule, called on all ranks of ``comm`` at once, that turns the content of snapshots into the model that is
-        evaluated."""
+        """Schedule, called on all ranks of ``comm`` at once, that replaces the content of each rank's snapshot by the
+        central model, which is evaluated."""
         raise NotImplementedError(f"{self.name}: algorithms with a central model must define broadcast_model()")
 
 
@@ -88,5 +89,5 @@ def keeps_step(algorithm: type[Algorithm], options, ranks: int) -> bool:
 
 
 def rest_of(algorithm: Algorithm) -> Callable:
-    """Return the hook that ends all activities before a checkpoint after which the run goes on with `begin`."""
+    """Return the hook that ends all activities before a checkpoint, if the run goes on after the checkpoint."""
     return algorithm.rest if isinstance(algorithm, CentralAlgorithm) else algorithm.drain

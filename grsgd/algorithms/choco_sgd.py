@@ -22,8 +22,8 @@ class ChocoSGDOptions(CompressionOptions, Options):
 
 
 class ChocoSGD(OnTopology, name="choco_sgd"):
-    """Every rank keeps an estimate of its own model, which its neighbours know as well. Per step it sends its
-    neighbours the compressed difference between model and estimate::
+    """Every rank keeps an estimate xhat of its own model x. Its neighbours know this estimate as well. Per step a rank
+    sends its neighbours the compressed difference between model and estimate::
 
         x = x - eta grad(x)
         q = compressed(x - xhat);  xhat = xhat + q
@@ -31,10 +31,10 @@ class ChocoSGD(OnTopology, name="choco_sgd"):
         z = z + sum_j W[i, j] q_j - q            # so z = sum_j W[i, j] xhat_j - xhat; W: the topology's mixing matrix
         x = x + gamma z
 
-    Values that compression leaves out are sent later, so the models come together if gamma is small enough: coarser
-    compression needs a smaller gamma. With the same gradients, the mean of all models is the same as in D-PSGD. A rank
-    sends one payload to each neighbour per step, after it has computed the gradient. Each step waits for the slowest
-    neighbour.
+    Values that compression leaves out are sent in later steps. So the models come together if gamma is small enough.
+    Coarser compression needs a smaller gamma. With the same gradients, the mean of all models is the same as in D-PSGD.
+    A rank sends one payload to each neighbour per step, after it has computed the gradient. Each step waits for the
+    slowest neighbour.
     """
 
     paper = (

@@ -13,11 +13,12 @@ from grsgd.comm.stop_signal import StopSignal
 
 
 class StepsNoted(Protocol):
-    """Receiver of the run's progress, which an algorithm reports if all gradients meet in its central model."""
+    """Receiver of reports on the run's progress. Algorithms with a central model send these reports, because the
+    central model contains the gradients of all ranks."""
 
     def note_steps(self, steps: int, ahead: int = 0):
-        """Set the number of steps of all ranks together to ``steps``; the last ``ahead`` of these steps are assumed,
-        not known."""
+        """Set the total number of steps of all ranks to ``steps``. Of these steps, ``ahead`` are assumed, and all
+        others are known."""
 
 
 class StepsIgnored:
@@ -36,7 +37,8 @@ class RankContext:
     comm
         Communicator of the algorithm's messages, which are counted as its traffic.
     uncounted_comm
-        Communicator of messages outside the algorithm: the first broadcast, reports of progress, the last average.
+        Communicator of messages that are not counted as the algorithm's traffic: the first broadcast of the model,
+        reports of progress, the last average of all models.
     driver
         Driver that runs schedules, in real or in simulated time.
     stop_signal
@@ -46,7 +48,7 @@ class RankContext:
     replication
         Number of ranks that hold each shard of the training data.
     membership
-        Membership, which knows the process that holds each rank; None if the run ends with the death of a process.
+        Membership, which knows the process that holds each rank; None if the run ends when a process dies.
     progress
         Progress of the run, which a `CentralAlgorithm` writes; ignored in a user's own loop.
     """

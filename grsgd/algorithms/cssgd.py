@@ -24,7 +24,8 @@ from grsgd.comm.coded.streams import AHEAD
 from grsgd.comm.coded.tolerant import LEAST_LAG, TolerantSum
 
 PATIENCE = 0.8
-"""Share of comm.timeout for which, by default, a run waits at its end for silent ranks before it ends without them."""
+"""Default time for which a run waits for silent ranks at its end, as a share of comm.timeout. After this time the run
+ends without the silent ranks."""
 
 CODING_UNIT = "s", "spent by the lowest rank on encoding and decoding packets, within communicate_seconds"
 USED_UNIT = "steps", "number of steps in which the lowest rank decoded the sum with a message of this rank"
@@ -63,7 +64,7 @@ class CSSGDOptions(SummingOptions):
 
     @property
     def silent_ranks(self) -> int:
-        """Number of ranks without which a step may end."""
+        """Number of ranks whose messages are not needed to end a step."""
         return 1 if self.silent is None else self.silent
 
     @field_validator("r", mode="before")
@@ -75,8 +76,8 @@ class CSSGDOptions(SummingOptions):
 
 
 class CSSGD(Summing, name="cssgd"):
-    """Every block of a batch is computed by r ranks, so that one packet tells r other ranks something new. Rank i does
-    this::
+    """Every block of a batch is computed by r ranks. For this reason one packet contains new information for r other
+    ranks. Rank i does this::
 
         G_q = gradient of block q, as int32, for every block q that i holds    # an r-subset of the ranks holds each
         for every group S of r+1 ranks with i in it:
@@ -85,13 +86,15 @@ class CSSGD(Summing, name="cssgd"):
         g = sum of all G_q                                                     # exact, so the same on all ranks
         x = x - eta g
 
-    Each rank computes r times as much as without redundancy. Per step it sends C(n-1, r) / r M (M: bytes of a
-    gradient), if a multicast counts once (see `grsgd coding-cost`). With the scheme uncoded each rank sends the slices
-    of its blocks without coding, C(n-1, r-1) / r M.
+    Each rank computes r times as much as without redundancy. Per step a rank sends C(n-1, r) / r M bytes, if a
+    multicast counts once (see `grsgd coding-cost`). M is the number of bytes of a gradient, and C the binomial
+    coefficient. With the scheme uncoded each rank sends the slices of its blocks without coding, C(n-1, r-1) / r M
+    bytes per step.
 
-    The grouped schemes are not from the paper. Each of n/r groups of ranks computes a block, and each rank sends 1/r M
-    of the group's sum. With grouped-direct each rank multicasts this part. With grouped-rs rank j adds up chunk j of
-    all groups' sums, so that ranks receive less than with grouped-direct if there are more than two groups.
+    The grouped schemes are not from the paper. The ranks form n/r groups. All ranks of a group compute the same block,
+    and each rank sends a different part, M/r bytes, of the group's gradient. With grouped-direct each rank multicasts
+    this part. With grouped-rs rank j adds up chunk j of all groups' sums, so that ranks receive less than with
+    grouped-direct if there are more than two groups.
 
     With the scheme tolerant a step ends with the exact sum even if any s = ``silent`` ranks send nothing::
 
@@ -166,7 +169,7 @@ class CSSGD(Summing, name="cssgd"):
 
     def choose_redundancy(self, load: Load):
         """Schedule, called on all ranks at once, that returns the redundancy r with the shortest predicted step, and
-        the reason. The method must be called on an algorithm object whose option r is 1."""
+        the reason. The algorithm object that calls this method must have the option r = 1."""
         scheme, n, length = self.options.scheme, self.comm.size, self.x.array.size
         allowed = allowed_redundancies(scheme, n, load.batch)
         empty = partial(empty_like, self.x.array)
@@ -176,12 +179,12 @@ class CSSGD(Summing, name="cssgd"):
 
     @property
     def is_tolerant(self) -> bool:
-        """Whether steps end without silent ranks."""
+        """Whether steps can end without the messages of silent ranks (scheme tolerant)."""
         return self.options.scheme == "tolerant"
 
     def make_fixed_point(self):
-        # A sum of n blocks must be a number of the finite field.
-        return FixedPoint(self.options.range, HALF // self.comm.size if self.is_tolerant else TOP)
+        # The range must be small enough: a sum of n blocks must be a number of the finite field. return
+        FixedPoint(self.options.range, HALF // self.comm.size if self.is_tolerant else TOP)
 
     def extra(self):
         if self.is_tolerant:
@@ -198,7 +201,7 @@ class CSSGD(Summing, name="cssgd"):
 
 
 def check_tolerant(options: CSSGDOptions):
-    """Raise ValueError for options with which no step could end without silent ranks."""
+    """Raise ValueError if the ``options`` do not allow any step to end without the messages of silent ranks."""
     if options.r == "auto":
         raise ValueError("r = 'auto' with scheme = 'tolerant'; allowed is a number: the best r depends on stragglers")
     if options.transport not in ("multicast", "unicast"):

@@ -38,15 +38,16 @@ class QuorumOptions(StrategyOptions):
 
 
 class Quorum(Strategy):
-    """Rule by which the server takes an outer step and answers workers::
+    """Strategy that decides when the server takes an outer step, and when it answers which workers. V is the version of
+    the server's model, and v_i the version at which worker i began::
 
         on push(i, v_i):  put the change by i into the buffer
                           v_i < V: i is late: answer, and the change waits for the next outer step
         when all active workers are in time; or when `quorum` are, and grace * (how long that took) later:
                           take an outer step with the buffer;  V += 1;  answer the workers in time
 
-    So no worker waits for a late worker longer than the grace window, and a late worker waits for no other. The change
-    by a late worker counts once, one outer step later.
+    So a worker waits for late workers no longer than the grace window, and a late worker waits for no other worker. The
+    change by a late worker counts once, in the next outer step.
     """
 
     Options = QuorumOptions
@@ -89,7 +90,8 @@ class Quorum(Strategy):
         return decision
 
     def held(self):
-        """Return the workers in the buffer that are in time: their change began at the newest model."""
+        """Return the workers in the buffer that are in time. A worker is in time if it began its change at the newest
+        model."""
         return {worker for worker, version in self.buffer.items() if version == self.version}
 
     def due(self):
@@ -99,7 +101,8 @@ class Quorum(Strategy):
 
 
 class OuterServer(Server):
-    """Server that holds w and takes the outer steps. Workers push models; ``g`` holds the last model of each worker."""
+    """Server that holds the model w and takes the outer steps. Workers push models, and ``g[i]`` is the last model of
+    worker i."""
 
     def __init__(self, options, trained, optimizer, context):
         super().__init__(options, trained, optimizer, context)
@@ -109,11 +112,13 @@ class OuterServer(Server):
         self.late: dict[int, tuple] = {}
         """Per late worker, its change of the model and the number of its steps, until the change is merged."""
         self.rest: list[tuple] = []
-        """The same pairs (change and number of steps) for workers that have ended their training or rest."""
+        """Pairs (change of the model, number of steps), one for each worker that has ended its training, or that rests
+        for a checkpoint."""
         self.merging: list[tuple] = []
-        """The models that the next outer step merges, each with its number of steps, in the order of workers."""
+        """Pairs (model, number of steps) that the next outer step merges, in the order of workers."""
         self.round_of_window, self.closing = -1, None
-        """Version at which the last grace window began, and the activity that waits for its end."""
+        """``round_of_window``: version of the model at which the last grace window began. ``closing``: background
+        schedule that waits for the end of this window."""
 
     def state(self):
         return super().state() | {"u": self.u}
@@ -157,11 +162,13 @@ class OuterServer(Server):
                 self.apply_decision(self.strategy.end_of_window(self.driver.clock()))
 
     def change_of(self, worker: int):
-        """Return the difference between the worker's last model and the model that it was last answered with."""
+        """Return the difference between the last model that ``worker`` pushed and the model of the last answer to
+        ``worker``."""
         return self.g[worker].tensor - self.answers[worker].tensor
 
     def keep(self, worker: int):
-        """Keep the change by a late worker, because the worker's next model will overwrite its last model in ``g``."""
+        """Keep the change by a late worker. This is necessary because the worker's next model will overwrite the
+        worker's last model in ``g``."""
         change, steps = self.change_of(worker), self.steps[worker]
         if worker in self.late:
             more, more_steps = self.late[worker]
@@ -169,7 +176,8 @@ class OuterServer(Server):
         self.late[worker], self.steps[worker] = (change, steps), 0
 
     def add_rest(self):
-        """Add the mean of all changes since the last outer step, after all workers have ended or rest."""
+        """Add to w the mean of the workers' changes since the last outer step. All workers must have ended their
+        training or rest."""
         workers = max(self.n - len(self.evicted.keys() - self.finished), 1)
         for change, steps in (*self.late.values(), *self.rest):
             self.w.add_(change, alpha=1 / workers)
@@ -187,7 +195,8 @@ class OuterServer(Server):
 
     def update(self):
         """Take an outer step along the mean of the workers' changes. The weight of a worker is its tokens times its
-        tokens per step, which is its number of steps if all batches have one size."""
+        tokens per step. If all batches have the same size, the weights are proportional to the workers' numbers of
+        steps."""
         steps = [count for _, count in self.merging]
         # A sum of float16 models may be out of range. With other dtypes most shares are 1, which saves a
         # multiplication.
@@ -202,7 +211,8 @@ class OuterServer(Server):
 
 
 def sum_in_pairs(tensors: list):
-    """Return the sum in the first tensor, added in the order of an all-reduce along a binomial tree."""
+    """Return the sum of ``tensors``, which overwrites the first tensor. The order of additions is the order of an
+    all-reduce along a binomial tree."""
     while len(tensors) > 1:
         for one, other in zip(tensors[::2], tensors[1::2]):  # noqa: B905 an odd tensor at the end has no partner
             one.add_(other)
@@ -234,15 +244,16 @@ class Decoupled(ParameterServer, name="decoupled"):
                                                             w = w - outer_lr (d + outer_momentum u)
                                                             answer the workers in time
 
-    The paper documents the quorum, a grace window that adapts, the weights (tokens times tokens per step), and that no
-    worker waits for late workers. Inferred are the length of the window, and that a late worker goes on from w at once
-    while its change is merged one outer step later. The paper's fragments and background exchange are left out.
+    From the paper are the quorum, a grace window that adapts, the weights (tokens times tokens per step), and the rule
+    that no worker waits for late workers. Two rules are inferred: the length of the window, and the treatment of a late
+    worker. A late worker goes on from w at once, and its change is merged in the next outer step. The paper's fragments
+    and background exchange are left out.
 
     With quorum = n, or an endless grace window, the result equals `diloco` with variant = "tree" bit for bit, except
     for buffers, which stay local until the end. A worker's step sends 2M/H on average (M: bytes of the model), half of
     it from the server. At the end of the run, or at a rest for a checkpoint, w gains the mean of the workers' changes
-    since the last outer step; `diloco` averages models then. Each answer tells a worker the run's progress; until the
-    next answer the worker assumes that the others are as far as itself.
+    since the last outer step; At these two moments `diloco` averages models instead. Each answer tells a worker the
+    run's progress. Until the next answer, the worker assumes that every other worker takes as many steps as itself.
     """
 
     paper = (
@@ -257,9 +268,9 @@ class Decoupled(ParameterServer, name="decoupled"):
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
         self.local_steps = 0
-        """Number of steps of this worker that are not in w yet."""
+        """Number of steps of this worker that the server's model w does not contain yet."""
         self.known = 0
-        """Number of steps of all workers that this worker knows of or assumes."""
+        """Total number of steps of all workers, as far as this worker knows, with the steps that it assumes."""
 
     @property
     def bound_gradients(self):
@@ -294,7 +305,8 @@ class Decoupled(ParameterServer, name="decoupled"):
         return super().stuck(absent)
 
     def serve(self):
-        """Serve as any server does, but let each wait end before the driver's timeout, however long H steps take."""
+        """Serve like the base class. H steps may take longer than the driver's timeout, so each wait ends before this
+        timeout."""
         pushes, end = self.server.pushes, self.driver.clock() + self.driver.timeout / 2
         yield Until(
             lambda: self.server.is_done() or self.server.pushes > pushes or self.driver.clock() > end,

@@ -39,14 +39,16 @@ class SGP(OnTopology, name="sgp"):
     """Each rank pushes shares of its model along a directed graph; by default rank i sends to i + 2^(k mod log2 n) in
     step k::
 
-        x = x - eta grad(z) # weight decay is at z, too send (p_j x, p_j w) to each out-neighbour j of this step # by
-        default one j, with p_j = 1/2 x = p_i x + the x received; w = p_i w + the w received # of this step's
-        in-neighbours, or of step k - tau z = x / w
+        x = x - eta grad(z)                                     # weight decay is computed at z, too
+        send (p_j x, p_j w) to each out-neighbour j of step k   # by default to one j, with p_j = 1/2
+        x = p_i x + the x received;  w = p_i w + the w received # received by now, at least from step k - tau
+        z = x / w
 
-    The shares p, a column of the topology's mixing matrix, sum to 1. So the push-sum weights w of all ranks and
-    messages sum to n, and only gradients change ``sum x``. Between steps the model holds z. A rank sends M + 8 bytes
-    per out-neighbour and step (M: bytes of the model). It waits for its in-neighbours; with tau > 0 it waits only for
-    in-neighbours that are tau steps behind.
+    The shares p_j that a rank sends and the share p_i that it keeps are a column of the topology's mixing matrix, and
+    sum to 1. So the push-sum weights w of all ranks and messages sum to n. Only gradients change the sum of x over all
+    ranks and messages. Between steps the model holds z. A rank sends M + 8 bytes per out-neighbour and step (M: bytes
+    of the model). With tau = 0 a rank waits for its in-neighbours in every step. With tau > 0 a rank waits only for
+    in-neighbours that are at least tau steps behind.
     """
 
     paper = "Assran, Loizou, Ballas, Rabbat 2019, Stochastic gradient push for distributed deep learning"

@@ -1,8 +1,9 @@
 """The engine that moves the background schedules of a process, for all its drivers.
 
 A background schedule must go on while the program does something else: a long forward pass, an evaluation on one rank,
-a blocking call of the user's own, or a wait in another driver. So a process has one engine. The trainer (the thread
-that computes gradients) moves the engine's schedules if it polls often. Otherwise a thread of the engine moves them.
+a user's own blocking call, or a wait in another driver. So one engine per process resumes all background schedules. To
+*move* a schedule is to resume it as often as possible. If the trainer (the thread that computes gradients) polls often,
+the trainer moves the schedules. Otherwise a thread of the engine moves the schedules.
 """
 
 import atexit
@@ -13,26 +14,29 @@ import weakref
 from collections.abc import Generator
 
 Schedule = Generator[object, None, object]
-"""Type of a schedule: a generator that yields pollables (`grsgd.comm.pollables`), and goes on when they are true."""
+"""Type of a schedule: a generator that yields pollables (`grsgd.comm.pollables`). The schedule is resumed when
+``Test()`` of each yielded pollable returns True."""
 
 TAKEOVER_SECONDS = 5e-3
 """Number of seconds without a poll of the trainer after which the engine's thread moves schedules, until the trainer's
 next poll."""
 SPIN_SECONDS, THREAD_SPIN_SECONDS = 1e-3, 2e-4
-"""Number of seconds for which a waiting rank polls without sleeping, and for which the engine's thread does so while
-the trainer computes.
+"""`SPIN_SECONDS`: number of seconds for which a waiting rank polls without sleeping. `THREAD_SPIN_SECONDS`: the same
+number for the engine's thread, while the trainer computes.
 
-The thread's time is short: in a process with a share of a core, the thread takes its time from the gradient.
+`THREAD_SPIN_SECONDS` is short: if the process is limited to a part of a core, the polling thread slows down the
+computation of the gradient.
 """
 SLEEP_SECONDS = 1e-3
-"""The longest sleep in seconds between two polls of a waiting rank. Also the shortest sleep of the engine's thread
-while it moves schedules instead of the trainer."""
+"""The longest sleep in seconds between two polls of a waiting rank. Also the shortest sleep in seconds of the engine's
+thread, while the thread instead of the trainer moves schedules."""
 SLEEP_SHARE = 1 / 16
 """Length of a sleep as a share of the time waited so far."""
 
 
 BACKGROUND_SECONDS = 20e-3
-"""Longest pause in seconds of a rank that waits for a background schedule which the progress thread resumes."""
+"""Longest pause in seconds of a rank that waits for a background schedule, if the engine's thread resumes this
+schedule."""
 
 LOOKS = 2
 """Number of polls between two sleeps. Open MPI reports a message as complete only at the second poll after the
@@ -40,9 +44,9 @@ message's arrival."""
 
 
 class Handle:
-    """A schedule in the background; the handle is a pollable that is true when the schedule has ended.
+    """Handle of a schedule in the background: a pollable that is true when the schedule has ended.
 
-    ``Test()`` raises the schedule's error, so that a failure in the background surfaces in the wait for it.
+    ``Test()`` raises the schedule's error, so that a wait for the schedule raises this error.
     """
 
     in_background = True
@@ -67,7 +71,7 @@ class Handle:
         return ended
 
     def advance(self) -> bool:
-        """Go on as far as possible without waiting; return whether anything moved. Never raises."""
+        """Resume the schedule until it has to wait; return whether it was resumed at all. Never raises."""
         moved = False
         try:
             while not self.ended:
@@ -107,18 +111,19 @@ def as_list(pending) -> list:
 class Engine:
     """The background schedules of a process, in the order in which they were started.
 
-    If one schedule belongs to a driver with ``progress_mode = "thread"``, the thread moves all schedules. Otherwise the
-    trainer moves the schedules whenever it polls or waits. The thread moves them only if the last poll was more than
-    `TAKEOVER_SECONDS` ago. If a driver's MPI library allows calls from one thread only, the thread moves nothing.
+    If at least one schedule belongs to a driver with ``progress_mode = "thread"``, the engine's thread moves all
+    schedules. Otherwise the trainer moves the schedules whenever it polls or waits, and the thread moves the schedules
+    only if the trainer's last poll was more than `TAKEOVER_SECONDS` ago. If a driver's MPI library allows calls from
+    one thread only, the thread moves nothing.
     """
 
     def __init__(self):
         self.handles: list[Handle] = []
         self.worked_seconds = 0.0
-        """Seconds that the trainer has spent in polls in which a background schedule was resumed; polls of the progress
+        """Seconds that the trainer has spent in polls in which a background schedule was resumed. Polls of the engine's
         thread do not count."""
         self.thread_cpu_seconds = 0.0
-        """Processor time in seconds that the thread has used."""
+        """Processor time in seconds that the engine's thread has used."""
         self.failed: list[Handle] = []
         """Schedules that have ended with an error."""
         self.moves = 0
@@ -126,7 +131,7 @@ class Engine:
         self._advancing = threading.Lock()
         """Lock that is held while schedules are resumed."""
         self._changed = threading.Condition()
-        """Condition whose lock guards `handles`, `_drivers` and the thread."""
+        """Condition whose lock guards `handles`, `_drivers` and the attributes of the engine's thread."""
         self._drivers: weakref.WeakSet = weakref.WeakSet()
         self._by_thread = self._thread_allowed = False
         self._polled = 0.0
@@ -159,8 +164,8 @@ class Engine:
     def poll(self):
         """Resume each background schedule whose messages are complete, until all schedules wait.
 
-        Does nothing if the progress thread resumes the schedules, or if this call comes from within a schedule, which
-        must not resume itself.
+        Does nothing if the engine's thread resumes the schedules. Also does nothing if a schedule makes this call,
+        because a schedule must not resume itself.
         """
         if not self.handles or self._by_thread or not self._advancing.acquire(blocking=False):
             return
@@ -185,8 +190,8 @@ class Engine:
         return True
 
     def check(self):
-        """Raise the error of a failed schedule, unless a test of its handle has raised the error; each error is raised
-        once."""
+        """Raise the error of a failed schedule, unless ``Test()`` of the schedule's handle has raised the error. Each
+        error is raised once."""
         while self.failed:
             handle = self.failed.pop(0)
             if not handle.error_seen:
@@ -194,7 +199,7 @@ class Engine:
                 raise handle.error
 
     def abandon(self, driver) -> list[Handle]:
-        """Stop resuming the schedules of ``driver``, so that these schedules change nothing any more; return their
+        """Stop resuming the schedules of ``driver``. So these schedules change nothing any more. Return their
         handles."""
         with self._changed:
             abandoned = [handle for handle in self.handles if handle.driver is driver]
@@ -205,7 +210,7 @@ class Engine:
         return abandoned
 
     def remove(self, driver):
-        """Forget ``driver``, which has ended. If it was the last driver, end the engine's thread, too."""
+        """Forget ``driver``, which has ended. If ``driver`` was the last driver, end the engine's thread, too."""
         with self._changed:
             self._drivers.discard(driver)
             last = not self._drivers
@@ -213,7 +218,8 @@ class Engine:
             self._end_thread()
 
     def reset(self):
-        """Forget all schedules, in a process that was forked from the process that runs them."""
+        """Forget all schedules. This method is for a forked process: the schedules belong to the process from which it
+        was forked."""
         atexit.unregister(self._end_thread)
         self.__init__()
 
@@ -291,7 +297,7 @@ class Engine:
 ENGINE = Engine()
 """The engine of this process."""
 if hasattr(os, "register_at_fork"):
-    # A forked process has no thread, and its locks may never be released; the schedules belong to its parent.
+    # A forked process lacks the engine's thread, and its copies of the locks may stay locked for ever.
     os.register_at_fork(after_in_child=ENGINE.reset)
 
 
@@ -301,8 +307,8 @@ def back_off(
     """Pause between two polls of a wait that has lasted ``waited`` seconds.
 
     Yield the core during the first ``spin`` seconds; after that, sleep for ``share`` times ``waited``, and for at most
-    ``longest`` seconds. So a waiting rank does not take the core from a computing rank, and a sleep prolongs the wait
-    by a few per cent at most.
+    ``longest`` seconds. So a waiting rank leaves the core to computing ranks, and a sleep prolongs the wait by a few
+    per cent at most.
     """
     if waited < spin:
         os.sched_yield()

@@ -1,9 +1,9 @@
-"""Memory that the ranks of one host share: each rank has a row, and all ranks can read and write all rows.
+"""Memory that the ranks of one host share. Each rank has a row, and all ranks can read and write all rows.
 
 The memory is a mapped file. The file's name is removed when all ranks have mapped the file, so no file is left however
-the ranks end. The memory is freed when no array uses it any more. ``MPI_Win_allocate_shared`` also gives shared memory.
-But this function blocks until all ranks have called it, which no schedule may do. MPI's shared window also frees the
-memory under arrays that still lie in the window.
+the ranks end. The memory is freed when no array uses it any more. ``MPI_Win_allocate_shared`` also gives shared memory,
+but is not used here for two reasons. The function blocks until all ranks have called it, and a schedule must not block.
+MPI also frees the memory of its window while arrays still lie in the window.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -35,8 +35,8 @@ ALLOWED = "ring, halving-doubling, tree, swing, bine, mpi"
 
 
 class NoSharedMemory(ConfigError):
-    """The ranks cannot share memory; the message says why, and lists the allowed variants. All ranks raise the same
-    error."""
+    """Error raised if the ranks cannot share memory. Its message says why, and lists the allowed variants. All ranks
+    raise the same error."""
 
     def __init__(self, why: str):
         self.why = why
@@ -105,7 +105,8 @@ def round_up(nbytes: int, multiple: int) -> int:
 def allocate(comm: Communicator, nbytes: int, tag: int):
     """Schedule, called on all ranks, that returns `SharedMemory` with ``nbytes`` bytes per rank, all zeros.
 
-    The traffic does not count its messages. Raises NoSharedMemory on all ranks if any rank has no shared memory.
+    The messages of this schedule do not count as traffic. Raises NoSharedMemory on all ranks if any rank has no shared
+    memory.
     """
     comm = uncounted(comm)
     if comm.rank == 0:
@@ -149,14 +150,15 @@ def create(comm: Communicator, nbytes: int, tag: int):
 
 
 def map_row(comm: Communicator, nbytes: int, told: dict) -> tuple[SharedMemory | None, str]:
-    """Return the memory of the file that rank 0 has named in ``told`` and ""; or None and the reason if that fails."""
+    """Return the memory of the file that rank 0 has named in ``told``, and an empty text. If mapping the file fails,
+    return None and the reason."""
     me = comm.members[comm.rank]
     if told["host"] != host():
         return None, f"ranks {comm.members[0]} and {me} are on different hosts, which share no memory"
     begin, end = row_of(comm.rank, comm.size, nbytes)
     try:
         with open(told["path"], "r+b") as file:
-            if hasattr(os, "posix_fallocate"):  # memory is reserved here, to avoid a bus error later
+            if hasattr(os, "posix_fallocate"):  # otherwise a write might end in a bus error later
                 os.posix_fallocate(file.fileno(), begin if comm.rank else 0, end - (begin if comm.rank else 0))
             mapped = mmap.mmap(file.fileno(), total_bytes(comm.size, nbytes))
     except OSError as error:
@@ -178,7 +180,8 @@ def folder() -> str:
 
 
 def host() -> str:
-    """Return a text that identifies this host since its last boot, because host names alone may be equal."""
+    """Return a text that identifies this host and its last boot. The name of the host is not enough, because two hosts
+    may have the same name."""
     boot = ""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -198,7 +201,7 @@ def text_of(array: np.ndarray) -> str:
 
 
 def uncounted(comm: Communicator) -> Communicator:
-    """Return a communicator with the same ranks whose messages are not counted as traffic of the algorithm."""
+    """Return a communicator of the same ranks. Messages sent through it do not count as traffic of the algorithm."""
     return Communicator(comm.backend, comm.members)
 
 

@@ -1,4 +1,4 @@
-"""All-reduce in several variants, each of which sets x to ``scale`` times the sum of x over all n ranks, in place.
+"""All-reduce in several variants. Each variant sets x to ``scale`` times the sum of x over all n ranks, in place.
 
 | name              | sent by each rank              | dependent messages | best for                     |
 |-------------------|--------------------------------|--------------------|------------------------------|
@@ -12,9 +12,10 @@
 | hierarchical      | 2(h-1)/h of its part, h hosts  | 2(h-1)             | several ranks per host       |
 
 Each element is summed at one rank, in one order, and then copied to the other ranks. So the results are bit-identical
-on all ranks and in all runs. Large messages travel in cache-sized pieces: a piece is added while it is still in the
-cache, and at the same time the next piece is under way. Two ranks exchange short arrays as a whole, and both add them,
-with the same bits. For a mean of float16 arrays, each array is divided before the sum (`in_range`).
+on all ranks and in all runs. Large messages are sent in cache-sized pieces. A piece is added while it is still in the
+cache, and the next piece is under way meanwhile. If there are two ranks, they exchange short arrays as a whole. Each of
+the two ranks then adds both arrays, with the same bits. For a mean of float16 arrays, each array is divided before the
+sum (`in_range`).
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -35,13 +36,13 @@ from grsgd.comm.communicator import Communicator
 from grsgd.models.flat import Flat
 
 SHORT_BYTES = 64 * 1024
-"""Largest size in bytes of an array that counts as short: few dependent messages save more time than few bytes or
-sums."""
+"""Largest size in bytes of an array that counts as short. For a short array, fewer dependent messages save more time
+than fewer bytes or sums."""
 
 
 def calculable(schedule):
-    """Return a schedule like ``schedule`` whose end a simulator calculates, if it can, without simulating the
-    messages."""
+    """Return a schedule like ``schedule``. If a simulator can calculate when the schedule ends, the simulator does so,
+    and simulates none of the schedule's messages."""
 
     @wraps(schedule)
     def begin(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0, **options):
@@ -73,8 +74,8 @@ def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float =
     receives a partial sum, to which it adds its own chunk; in the last n-1 steps it receives a finished chunk. A piece
     is sent on as soon as it has arrived.
 
-    With n = 2, recursive halving and doubling sends the same messages and executes less Python, so it is used for short
-    arrays.
+    With n = 2, recursive halving and doubling sends the same messages and executes less Python. So it replaces the ring
+    for short arrays on two ranks.
     """
     n = comm.size
     if n == 1 or x.size == 0:
@@ -126,7 +127,7 @@ def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float =
 
 
 class RingPlan(NamedTuple):
-    """Plan of one rank's part in a ring all-reduce, which is the same for all arrays of one length."""
+    """Plan of one rank's part in a ring all-reduce. One plan serves all arrays of one length."""
 
     places: tuple[tuple[slice, ...], ...]
     """Per chunk, the places of its pieces in x."""
@@ -151,7 +152,7 @@ def ring_plan(rank: int, n: int, size: int, longest: int) -> RingPlan:
 
 
 def exchange(comm: Communicator, x, tag: int, scale: float):
-    """Schedule, called on two ranks, that sends all of x to the other rank, and adds the x that the other rank sends.
+    """Schedule for two ranks: each sends its whole x to the other rank, and adds the other rank's x to its own x.
 
     As a + b equals b + a bit for bit, the sums equal the sums of a ring or of halving and doubling. The exchange needs
     one message from each rank instead of two.
@@ -169,7 +170,7 @@ def halving_doubling_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, sc
     """Schedule that does a reduce-scatter by recursive halving, then an all-gather by recursive doubling (Rabenseifner
     2004), for any n.
 
-    Two ranks `exchange` a short x, which gives the same sums with the same bytes.
+    If n is 2 and x is short, `exchange` is used instead: it gives the same sums and sends the same bytes.
 
     If n is no power of two, n - p ranks remain beyond the largest power of two p. Each of these remaining ranks first
     sends its array to a partner, and finally receives the sum from this partner. So these pairs send one more array
@@ -253,7 +254,7 @@ def mpi_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 
 @in_range
 def hierarchical_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
     """Schedule that sums within each host through shared memory, then among hosts round rings. An owner is a rank that
-    sums one part within its host; each owner of a host is in a ring of its own.
+    sums one part of x within its host. Each ring consists of one owner per host, the owners of the same part.
 
     Numbers are added in the order of the ranks within a host, then in the order of the ring.
     """
@@ -274,8 +275,8 @@ def get_ready(comm: Communicator, variant: str, x):
 
 
 def in_place(comm: Communicator, flat: Flat, variant: str):
-    """Schedule, called on all ranks at once, that returns ``flat``, moved to the memory in which ``variant`` copies it
-    least."""
+    """Schedule, called on all ranks at once, that returns ``flat``. Its array is first moved to the memory in which
+    ``variant`` needs the fewest copies."""
     if variant in ON_ONE_HOST:
         flat = yield from in_shared_memory(comm, flat)
     elif variant in THROUGH_MEMORY:
@@ -299,17 +300,18 @@ ALLREDUCE = {
 With one rank a variant does nothing: x is unchanged, and not even multiplied by ``scale``.
 """
 Variant = Literal["ring", "halving-doubling", "tree", "swing", "bine", "mpi", "shared", "hierarchical", "auto"]
-"""Names of the variants in options; ``auto``: the variant that a trial chooses (`grsgd.algorithms.allreduce_trial`)."""
+"""Allowed values of an option for the variant. ``auto`` is the variant that a trial chooses
+(`grsgd.algorithms.allreduce_trial`)."""
 VARIANT_MEANING = (
     "which all-reduce; shared: for ranks on one host; hierarchical: within hosts, then among hosts; auto: the fastest "
     "in a trial at the start"
 )
 """Description of an option whose value is a variant."""
 OUTLIVES_DEATHS = frozenset({"ring", "halving-doubling", "tree", "swing", "bine"})
-"""Variants that can be interrupted when a process has died, because they use messages only and no shared memory or
-library call."""
+"""Variants that can be interrupted when a process has died, because they use only messages: neither shared memory nor a
+collective call of the MPI library."""
 NAMED_BY_LIBRARY = frozenset({"mpi"})
-"""Variants whose algorithm the MPI library chooses, so that this project does not know it."""
+"""Variants whose algorithm is unknown here, because the MPI library chooses it."""
 ON_ONE_HOST = frozenset({"shared"})
 """Variants for ranks that are all on one host."""
 THROUGH_MEMORY = frozenset({"shared", "hierarchical"})
@@ -317,8 +319,8 @@ THROUGH_MEMORY = frozenset({"shared", "hierarchical"})
 
 
 def binomial_tree(rank: int, n: int) -> tuple[int | None, list[int]]:
-    """Return the parent of a rank (None for rank 0, the root) and its children, the child with the largest subtree
-    first."""
+    """Return the parent and the children of ``rank`` in a binomial tree of ``n`` ranks. The parent of rank 0, the root,
+    is None. The child with the largest subtree comes first."""
     lowest_bit = rank & -rank if rank else 1 << (n - 1).bit_length()
     children = []
     bit = lowest_bit >> 1

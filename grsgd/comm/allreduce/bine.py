@@ -1,11 +1,12 @@
-"""Bine's all-reduce: a butterfly with negabinary distances, between p ranks if p is a power of two.
+"""Bine's all-reduce: a butterfly with negabinary distances between p ranks, where p is the largest power of two that is
+at most the number n of ranks.
 
 Source: De Sensi et al. 2025, Bine trees: Enhancing collective operations by optimizing communication locality (SC).
 Bine's all-reduce for large arrays is a reduce-scatter with growing distances and an all-gather with shrinking
 distances. The distances are 1, 1, 3, 5, 11, ..., in turns to the left and to the right, as in Swing. So if n is a power
-of two, Bine and Swing send the same messages to the same ranks. These rules were read off the authors' library
-(``allreduce_bine_bdw_remap`` of HLC-Lab/pico). Like the authors' library, this module renumbers the blocks, so that
-each message is one piece of the array.
+of two, Bine and Swing send the same messages to the same ranks. These rules were taken from the source code of the
+authors' library (``allreduce_bine_bdw_remap`` of HLC-Lab/pico). Like the authors' library, this module renumbers the
+blocks, so that each message is one piece of the array.
 
 Bine and Swing differ if n is no power of two. As in the library, n - p ranks remain beyond the largest power of two p.
 Each of these remaining ranks first sends its array to a partner, and finally receives the sum from this partner. So

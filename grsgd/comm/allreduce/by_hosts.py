@@ -1,10 +1,10 @@
 """All-reduce in two stages: the ranks of a host sum up their arrays in shared memory, then the hosts sum among each
 other.
 
-On each host the same number of ranks are owners, each of which sums one part. This number is the number of ranks of the
-host with the fewest ranks. Owner j of a host sums up part j of its host's arrays. Owner j then sums this part with the
-owners j of the other hosts, in messages, and writes the result where all ranks of the host read it. So the links
-between hosts carry as many bytes as if each host were one rank, and all owners send at once.
+Each host has the same number of owners. An owner is a rank that sums one part of the array. The number of owners is the
+number of ranks on the host with the fewest ranks. Owner j of a host sums up part j of its host's arrays. Owner j then
+sums this part with the owners j of the other hosts, by messages, and writes the result to memory that all ranks of its
+host read. So the links between hosts carry as many bytes as if each host were one rank, and all owners send at once.
 """
 
 import hashlib
@@ -23,7 +23,8 @@ from grsgd.comm.shared_memory import NoSharedMemory, allocate, host, text_array,
 from grsgd.comm.some_ranks import SomeRanks
 
 PIECE_BYTES = 4 * 1024 * 1024
-"""Number of bytes of a piece: a piece is summed within hosts and then among hosts before the next piece."""
+"""Number of bytes of a piece. A piece is first summed within hosts, then among hosts, and then the next piece
+begins."""
 HOSTS = "hosts"
 """Key of the `Hosts` in a communicator's dictionary ``shared``."""
 
@@ -44,8 +45,8 @@ class Hosts(NamedTuple):
 
 
 def hosts_of(comm: Communicator, tag: int):
-    """Schedule, called on all ranks, that returns the `Hosts`. The ranks determine them at the first call, by messages
-    that the traffic does not count."""
+    """Schedule, called on all ranks, that returns the `Hosts`. At the first call the ranks find out the hosts, by
+    messages that do not count as traffic."""
     if HOSTS in comm.shared:
         return comm.shared[HOSTS]
     hosts = comm.backend.hosts
@@ -64,7 +65,7 @@ def hosts_of(comm: Communicator, tag: int):
 
 
 def some(comm: Communicator, ranks: list[int]) -> Communicator:
-    """Return a communicator of some ranks, whose messages are sent by ``comm`` and counted in its traffic."""
+    """Return a communicator of ``ranks``. Its messages are sent by ``comm`` and counted in the traffic of ``comm``."""
     return Communicator(SomeRanks(comm.backend, ranks), [comm.members[rank] for rank in ranks], comm.traffic)
 
 
@@ -74,7 +75,7 @@ def allreduce_by_hosts(comm: Communicator, x, tag: int, scale: float, across: Ca
     ``across(comm, part, tag, scale)``: a generator that yields each object it waits for, and that sets a part to
     ``scale`` times its sum over the part's owners, with the same bits on all owners.
 
-    Raises NoSharedMemory, on all ranks.
+    Raises NoSharedMemory on all ranks if the ranks of any host cannot share memory.
     """
     if comm.size == 1 or x.size == 0:
         return

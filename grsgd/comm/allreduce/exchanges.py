@@ -1,13 +1,12 @@
 """All-gather and reduce-scatter in steps, for any pattern of partners: in each step a rank exchanges with one partner.
 
-An array consists of one block per rank, and each rank owns a block. In a step of the all-gather, every rank receives
-from one other rank, its source, all blocks that the source has and the rank lacks. The reduce-scatter is the reverse:
-in each step a rank sends its partial sums of certain blocks to the rank from which it will later receive these blocks.
-In the end each rank has the sum of the block that it owns. So in the reduce-scatter every rank sends each block except
-its own block once: (n-1)/n of the array, for any pattern and any n.
+An array consists of one block per rank, and each rank owns a block. In a step of the all-gather, every rank has one
+other rank as its source. It receives from the source all blocks that the source has and that it lacks itself. The
+reduce-scatter is the reverse: in each step a rank sends its partial sums of certain blocks to the rank from which it
+will later receive these blocks. In the end each rank has the sum of the block that it owns. So in the reduce-scatter
+every rank sends each block except its own block once: (n-1)/n of the array, for any pattern and any n.
 
-Sums are bit-identical on all ranks, because each block is summed at its owner, from partial sums that arrive in a fixed
-order.
+Sums are bit-identical on all ranks: each block is summed at its owner only, from partial sums in a fixed order.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -23,18 +22,19 @@ from grsgd.comm.communicator import Communicator
 Sources = Sequence[Sequence[int]]
 """``sources[step][rank]``: the rank from which ``rank`` receives blocks in the all-gather.
 
-Steps are numbered in the order of the reduce-scatter; the all-gather takes them in the opposite order. In each step
+Steps are numbered in the order of the reduce-scatter. The all-gather has the steps in the opposite order. In each step
 every rank is the source of exactly one rank.
 """
 Runs = tuple[tuple[int, int], ...]
-"""Runs of consecutive blocks: the places of the first block and after the last block of each run."""
+"""Runs of consecutive blocks. Each run is a pair: the place of its first block, and the place after its last block."""
 
 
 class Step(NamedTuple):
     """A rank's part in a step.
 
     In the all-gather the rank receives the blocks at the places ``got`` from ``source``, and sends the blocks at the
-    places ``given`` to ``dest``. In the reduce-scatter it sends and receives the other way round.
+    places ``given`` to ``dest``. In the reduce-scatter the rank sends the blocks at the places ``got`` to ``source``,
+    and receives the blocks at the places ``given`` from ``dest``.
     """
 
     source: int
@@ -46,8 +46,8 @@ class Step(NamedTuple):
 class Plan:
     """Steps of an all-reduce on all ranks.
 
-    ``place[rank]`` is the place, in the order of blocks, of the block that ``rank`` sums up. Blocks that travel
-    together lie side by side as far as possible. If n is a power of two and partners form pairs, a rank sends one
+    ``place[rank]`` is the place, in the order of blocks, of the block that ``rank`` sums up. Blocks that are sent in
+    one message lie side by side as far as possible. If n is a power of two and partners form pairs, a rank sends one
     contiguous piece of the array per step.
 
     Raises ValueError if some rank would not receive all blocks.
@@ -84,7 +84,8 @@ class Share:
     ranks
         Number in the communicator of each rank of the plan; by default both numbers are equal.
     blocks
-        Number of blocks of x, of which the plan uses the first blocks. By default the plan uses all blocks.
+        Number of blocks of x. The plan uses the first blocks, one per rank of the plan. By default the plan uses all
+        blocks.
     """
 
     def __init__(self, x, plan: Plan, number: int, ranks: Sequence[int] | None = None, blocks: int | None = None):
@@ -110,9 +111,9 @@ class Share:
 
 
 def reduce_scatter(comm: Communicator, shares: Sequence[Share], tag: int):
-    """Schedule that sums up over all ranks, in the array ``x`` of each of ``shares``, the block that this rank owns.
+    """Schedule that sums the block that this rank owns over all ranks, in the array ``x`` of each of ``shares``.
 
-    The shares run side by side, step by step. Partial sums overwrite all other blocks of each ``x``.
+    All ``shares`` make the same step at the same time. Partial sums overwrite all other blocks of each ``x``.
     """
     with ExitStack() as borrowed:
         scratches = [borrowed.enter_context(comm.borrow(share.x, share.x.size)) for share in shares]
@@ -130,8 +131,8 @@ def reduce_scatter(comm: Communicator, shares: Sequence[Share], tag: int):
 
 
 def all_gather(comm: Communicator, shares: Sequence[Share], tag: int):
-    """Schedule that copies the block that each rank has summed up to all ranks, in the array ``x`` of each of
-    ``shares``."""
+    """Schedule, called after `reduce_scatter`, that copies each rank's block to all other ranks, in the array ``x`` of
+    each of ``shares``."""
     for steps in zip(*(share.steps[::-1] for share in shares), strict=True):
         pending = []
         for share, step in zip(shares, steps, strict=True):
@@ -150,8 +151,8 @@ def allreduce(comm: Communicator, shares: Sequence[Share], tag: int, scale: floa
 
 
 def holdings(sources: Sources, own: Sequence[int]) -> list[list[int]]:
-    """Return, per step of the all-gather, the blocks that each rank holds after this step. A set of blocks is given by
-    the bits of a number.
+    """Return, per step of the all-gather, the blocks that each rank holds after this step. A set of blocks is a whole
+    number: bit b is 1 if block b is in the set.
 
     The last list is ``own``, the blocks that each rank has at the beginning.
     """
@@ -164,8 +165,9 @@ def holdings(sources: Sources, own: Sequence[int]) -> list[list[int]]:
 def places_of_blocks(sources: Sources) -> list[int]:
     """Return the place of each rank's block, so that blocks that travel together lie side by side.
 
-    Most blocks travel together in the last steps of the all-gather. So ranks are sorted by the lowest block that they
-    hold before the last step, then by the lowest block before the last step but one, and so on.
+    Most blocks travel together in the last steps of the all-gather. So the first sort key of a rank is the
+    lowest-numbered block that the rank holds before the last step. Ties are broken by the lowest-numbered block that
+    the rank holds before the second-to-last step, and so on.
     """
     size = len(sources[0])
     held = holdings(sources, [1 << rank for rank in range(size)])[1:]

@@ -21,16 +21,18 @@ do not fit into the cache.
 
 
 def power_of_two(scale: float) -> float:
-    """Return the largest power of two that is not above ``scale``; multiplying by it rounds no normal number."""
+    """Return the largest power of two that is not above ``scale``; multiplying by this power rounds no normal
+    number."""
     return 2.0 ** math.floor(math.log2(scale))
 
 
 def in_range(allreduce):
-    """Return ``allreduce``, changed for arrays of float16: these are multiplied by a power of two near ``scale`` before
-    the sum.
+    """Return ``allreduce``, changed for arrays of float16: arrays of float16 are multiplied by a power of two near
+    ``scale`` before the sum.
 
-    The mean may be in the range of float16 although the sum is not. Other dtypes are multiplied after the sum, which
-    keeps their bits and their speed. A sum of float32 overflows if the mean of n ranks is above 3.4e38 / n.
+    The mean may be in the range of float16 although the sum is not. Arrays of other dtypes are multiplied after the
+    sum, so their results and speed are unchanged. A sum of float32 overflows if the mean of n ranks is above 3.4e38 /
+    n.
     """
 
     @wraps(allreduce)
@@ -45,8 +47,8 @@ def in_range(allreduce):
 
 
 def divided_before(allreduce, comm, x, tag: int, scale: float, options: dict):
-    """Schedule that sums up x by ``allreduce``, and multiplies the sum by ``scale``; the arrays are multiplied by the
-    largest power of two that is not above ``scale`` before the sum, and by the remaining factor after it."""
+    """Schedule that sets x to ``scale`` times its sum, by ``allreduce``. Before the sum, x is multiplied by p, the
+    largest power of two that is not above ``scale``. The sum is multiplied by ``scale`` / p."""
     share = power_of_two(scale)
     x *= share
     yield from allreduce(comm, x, tag, scale / share, **options)

@@ -1,14 +1,15 @@
 """All-reduce of ranks on one host, through memory that they share (`grsgd.comm.shared_memory`).
 
-Rank j sums up part j of all arrays, row after row in the order of the ranks, and writes the sum where all ranks read
-it. So each element is summed once, in the order 0 to n-1, and the sums are bit-identical on all ranks and in all runs.
+Rank j sums up part j of all arrays, row after row in the order of the ranks, and writes the sum to memory that all
+ranks read. So each element is summed once, in the order 0 to n-1, and the sums are bit-identical on all ranks and in
+all runs.
 
-An array that lies in shared memory itself (`in_shared_memory`) is summed in place: all ranks together read and write as
-many bytes as if each copied its array once. Other arrays are copied through a buffer, in pieces that stay in the cache.
-Every rank sums the whole of a short array, which avoids the second wait, for the other ranks' sums.
+An array that lies in shared memory itself (`in_shared_memory`) is summed in place. All ranks together then read and
+write as many bytes as if each rank copied its array once. Other arrays are copied through a buffer, in pieces that stay
+in the cache. If an array is short, every rank sums the whole array. So no rank waits for the sums of other ranks.
 
-Ranks publish their progress by numbers in the shared memory, which the other ranks poll (`Reached` of `shared_sums`).
-No call blocks.
+Ranks publish their progress as numbers in the shared memory. The other ranks poll these numbers
+(`grsgd.comm.allreduce.shared_sums.Reached`). No call blocks.
 """
 
 from contextlib import ExitStack
@@ -25,7 +26,8 @@ from grsgd.comm.shared_memory import NoSharedMemory, allocate
 from grsgd.models.flat import Flat
 
 SHORT_BYTES = 1024 * 1024
-"""Largest size in bytes of all ranks' arrays together for which every rank sums up whole arrays."""
+"""Largest total size in bytes of all ranks' arrays at which an array counts as short, so that every rank sums up whole
+arrays."""
 
 
 @in_range
@@ -34,7 +36,8 @@ def shared_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float
 
     Ranks that cannot share memory, such as simulated ranks, send the parts in messages instead.
 
-    Raises NoSharedMemory, on all ranks.
+    Raises NoSharedMemory on all ranks if x is in GPU memory, if the ranks are on several hosts, or if the shared memory
+    cannot be made.
     """
     if comm.size == 1 or x.size == 0:
         return
@@ -65,11 +68,11 @@ def check_host_memory(x):
 
 
 def in_shared_memory(comm: Communicator, flat: Flat):
-    """Schedule, called on all ranks at once, that returns ``flat``, moved to memory in which `shared_allreduce` copies
-    nothing.
+    """Schedule, called on all ranks at once, that returns ``flat``. Its array is first moved to shared memory, in which
+    `shared_allreduce` copies nothing.
 
-    Returns ``flat`` itself if there is no shared memory or not enough, and if `shared_allreduce` would not use it. The
-    memory is freed when ``comm`` and all arrays in the memory are gone.
+    Returns ``flat`` unchanged if the ranks cannot share enough memory, or if `shared_allreduce` would not use the
+    shared memory. The memory is freed when neither ``comm`` nor any array in the memory is used any more.
     """
     array = flat.array
     if comm.size == 1 or not comm.backend.shares_memory or type(array) is not np.ndarray:
@@ -92,8 +95,8 @@ tags."""
 
 
 def parts_allreduce(comm: Communicator, x, tag: int, scale: float, owners: int, beyond=None):
-    """Schedule that computes the same sums as `shared_allreduce`, bit for bit, and sends the same number of bytes from
-    rank to rank in messages.
+    """Schedule that computes the same sums as `shared_allreduce`, bit for bit, by messages. The messages have as many
+    bytes as ranks read from each other in `shared_allreduce`.
 
     ``owners``: number of ranks that sum a part each. ``beyond(part)``: a generator that yields each object it waits
     for, and that changes the sum of a part before other ranks receive this sum.

@@ -1,7 +1,7 @@
 """Compiled loops of `grsgd.comm.allreduce.shared`: sums of arrays, and numbers by which ranks publish their progress.
 
-Sums release Python's global lock. Functions of less than a microsecond keep this lock, because they would have to wait
-to get it back.
+Sums release Python's global lock. Functions that take less than a microsecond keep this lock, because getting the lock
+back may take longer than the function.
 """
 
 from numba import njit, types
@@ -34,11 +34,11 @@ def compile_fence():
 
 @brief
 def publish(flags, rank, column, number):
-    """Tell the other ranks the int64 ``number`` that ``rank`` has reached; a rank that sees it also sees all earlier
-    writes.
+    """Tell the other ranks the int64 ``number`` that ``rank`` has reached. A rank that reads ``number`` also sees all
+    writes that ``rank`` made before this call.
 
-    The fence comes first, so neither compiler nor processor may delay earlier writes until after the number. No rank
-    ever sees half of an aligned number of 8 bytes.
+    The fence comes before the write of the number. So neither compiler nor processor can move earlier writes behind
+    this write. No rank ever sees half of an aligned number of 8 bytes.
     """
     fence()
     flags[rank, column] = number
@@ -48,8 +48,8 @@ def publish(flags, rank, column, number):
 def reached(flags, column, number):
     """Return whether all ranks have published ``number`` or a higher number.
 
-    If so, later reads see everything that the ranks wrote before they published: the fence comes last, so nothing is
-    read early.
+    If so, later reads see everything that the ranks wrote before they published. The fence comes after the reads of the
+    numbers, so no later read is moved before them.
     """
     for rank in range(flags.shape[0]):
         if flags[rank, column] < number:
@@ -101,8 +101,8 @@ def sum_soon(flags, rank, column, number, rows, begin, scale, x, tries):
 def replace_rows(rows, begin, end, scale, scratch):
     """Write ``scale`` times the sum of all rows from ``begin`` to ``end`` into each row.
 
-    ``scratch``: array for the sums. Its length is the number of elements that are summed at a time, so that they stay
-    in the processor's cache.
+    ``scratch``: array for the sums. Its length is the number of elements that are summed at a time. It should be short
+    enough for the processor's cache.
     """
     for start in range(begin, end, scratch.size):
         stop = min(start + scratch.size, end)

@@ -10,13 +10,13 @@ from grsgd.comm.driver import available_cores
 from grsgd.comm.shared_memory import FIELDS, SharedMemory
 
 PIECE_BYTES = 1024 * 1024
-"""Number of bytes of a buffer, through which an array is copied piece by piece; each rank has two buffers."""
+"""Number of bytes of a buffer. Each rank has two buffers, through which its array is copied piece by piece."""
 SCRATCH_BYTES = 4 * 1024
-"""Number of bytes of scratch memory for sums. These bytes are summed at a time, because they fit into the innermost
-cache."""
+"""Number of bytes of scratch memory for sums. Sums are computed for this number of bytes at a time, because it fits
+into the innermost cache."""
 TRIES = 2000
-"""Number of times in a row that a rank with a core to itself checks the progress of all other ranks before it yields:
-all these checks take about 4 us.
+"""Number of times in a row that a rank checks the progress of all other ranks before it yields, if it has a core to
+itself. `TRIES` checks take about 4 us.
 
 More checks would be faster on an idle machine, and slower if other programs use the cores.
 """
@@ -29,12 +29,13 @@ its part. PLACE: the place of the rank's array in shared memory.
 """
 OUTSIDE = -1
 VECTOR = 1 << 44
-"""Factor in the place of an array: the number of its shared memory times `VECTOR`, plus the byte in the row."""
+"""Factor in the number that gives the place of an array. This number is `VECTOR` times the number of the shared memory,
+plus the byte in the rank's row at which the array begins."""
 
 
 class Buffers:
-    """Two buffers per rank, through which arrays are copied: the first buffer is filled while the second is read, and
-    in turns.
+    """Two buffers per rank, through which arrays are copied. One buffer is filled while the other is read, and then the
+    two change roles.
 
     Parameters
     ----------
@@ -45,11 +46,11 @@ class Buffers:
     piece_bytes
         Length of a buffer in bytes.
     owners
-        Number of ranks that sum a part each, the ranks with the lowest numbers; by default all.
+        Number of ranks that sum a part each. These ranks have the lowest numbers. By default all ranks sum a part.
 
-    An all-reduce consists of numbered phases, one per piece. A buffer is written again two phases later. Then no rank
-    reads its old content any more: this rank has seen all ranks enter the phase between, which they enter only after
-    they have read the buffer.
+    An all-reduce consists of numbered phases, one per piece. A buffer that is used in phase p is written again in phase
+    p + 2. In phase p + 1 this rank has waited until all ranks had entered phase p + 1. A rank enters phase p + 1 only
+    after it has read the buffer of phase p. So in phase p + 2 no rank reads the old content any more.
     """
 
     def __init__(
@@ -143,7 +144,8 @@ class Buffers:
     def _check_places(self, place: int):
         """Raise RuntimeError if the arrays of the ranks lie at different places.
 
-        All ranks have entered the phase and see the same places, so all raise the same error.
+        Call this method when all ranks have entered the phase. Then all ranks see the same places, so all raise the
+        same error.
         """
         places = self.memory.flags[:, PLACE].tolist()
         if any(other != place for other in places):
@@ -168,7 +170,7 @@ class Buffers:
 
 
 class Reached:
-    """A pollable that is true when all ranks have reached the phase in which this object was made."""
+    """A pollable that is true when all ranks have reached the phase that was under way when this object was made."""
 
     __slots__ = ("buffers", "column", "phase")
 

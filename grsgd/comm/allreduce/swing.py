@@ -1,16 +1,17 @@
-"""Swing, an all-reduce whose partners are nearer than the partners of halving and doubling, for any number of ranks.
+"""Swing, an all-reduce for any number of ranks. Its partners are nearer to each other than the partners of halving and
+doubling.
 
 Source: De Sensi, Bonato, Saam, Hoefler 2024, Swing: Short-cutting rings for higher bandwidth allreduce (NSDI). In step
 s of the reduce-scatter, an even rank r exchanges with rank r + rho(s), an odd rank r with r - rho(s), modulo n. The
 distance rho(s) is the sum of (-2)^i for i = 0 .. s: 1, -1, 3, -5, 11, ... The all-gather takes the steps in reverse
-order. Half of the array goes to one neighbour, a quarter to the other neighbour, and an eighth to a rank at distance
-three. Messages go to the left and to the right in turns.
+order. In the first steps, half of the array goes to one neighbour, a quarter to the other neighbour, and an eighth to a
+rank at distance three. Messages go to the left and to the right in turns.
 
 The sums over all subsets of the distances of the first ceil(log2 n) steps, with alternating signs, are 2^ceil(log2 n)
-different consecutive numbers. So for even n all ranks are reached; some are reached twice if n is no power of two. Here
-a rank receives each block once, in the earliest possible step of the all-gather. So each rank sends 2(n-1)/n of the
-array for every even n. If n is no power of two, the blocks of a step do not all lie side by side. A rank then sends
-several messages per step.
+different consecutive numbers. So for even n each block can reach all ranks. If n is no power of two, a block could
+reach some ranks in two ways. In this module a rank receives each block once, in the earliest possible step of the
+all-gather. So each rank sends 2(n-1)/n of the array for every even n. If n is no power of two, the blocks of a step do
+not all lie side by side. A rank then sends several messages per step.
 
 With odd n, the last rank does not take part in the steps. Meanwhile the last rank exchanges blocks with all other ranks
 directly. In the reduce-scatter and in the all-gather, it sends one message of 1/n of the array to each rank, and
@@ -46,9 +47,11 @@ def swing_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float 
 
 
 def beside_the_last(comm: Communicator, share: Share, tag: int, scale: float):
-    """Schedule, called for odd n on all ranks but the last, that sums up all blocks but the last block over all ranks.
+    """Schedule for all ranks except the last rank, if n is odd. It sums up all blocks except the last block over all
+    ranks.
 
-    Meanwhile the rank exchanges with the last rank: the last block, and the rank's own block.
+    Meanwhile the calling rank exchanges two blocks with the last rank: the last block, and the calling rank's own
+    block.
     """
     last, x = comm.size - 1, share.x
     block = slice(*part(last, share.blocks, x.size))
@@ -67,8 +70,8 @@ def beside_the_last(comm: Communicator, share: Share, tag: int, scale: float):
 
 
 def as_the_last(comm: Communicator, x, tag: int, scale: float):
-    """Schedule, called for odd n on the last rank, that sums up the last block, and receives the other blocks from
-    their owners."""
+    """Schedule for the last rank, if n is odd. It sums up the last block, and receives the other blocks from their
+    owners."""
     last = comm.size - 1
     block = x[slice(*part(last, comm.size, x.size))]
     blocks = {}

@@ -4,8 +4,8 @@ Source: De Sensi, Bonato, Saam, Hoefler 2024, Swing: Short-cutting rings for hig
 dimensions the array consists of 2 D parts. Each part has an all-reduce of its own. The all-reduces of all parts run
 side by side, step by step. In the all-reduce of a part, successive steps use different dimensions in turn. Within a
 dimension the partners are the partners of Swing on a ring of the dimension's size. Each part begins with another
-dimension. Half of the parts are mirrored: they are sent to the left when the other parts are sent to the right. So in
-each step every rank sends in both directions of every dimension. A dimension whose steps are over is skipped.
+dimension. Half of the parts are mirrored: they are sent to the left while the other parts are sent to the right. So in
+each step every rank sends in both directions of every dimension. A dimension that has had all its steps is skipped.
 """
 
 import math
@@ -25,8 +25,9 @@ def torus_swing_allreduce(
 ):
     """Schedule that does a reduce-scatter and an all-gather with the partners of Swing in every dimension of a torus.
 
-    ``sizes``: even sizes of the torus. Ranks lie on it in row-major order, so the last coordinate varies fastest.
-    Raises ValueError if a size is odd, or if the product of the sizes is not the number of ranks.
+    ``sizes``: number of ranks in each dimension of the torus; each is even. Ranks are placed on the torus in row-major
+    order, so the last coordinate varies fastest. Raises ValueError if a size is odd, or if the product of the sizes is
+    not the number of ranks.
     """
     sizes = tuple(sizes)
     if math.prod(sizes) != comm.size or any(size % 2 for size in sizes):
@@ -47,9 +48,9 @@ def torus_swing_plans(sizes: tuple[int, ...]) -> tuple[Plan, ...]:
 
 
 def in_turns(rings: Sequence[Sources], sizes: Sequence[int], first: int) -> Sources:
-    """Return the steps of all dimensions, which take turns; the dimension ``first`` begins.
+    """Return the steps of all dimensions, one step of each dimension in turn. The dimension ``first`` begins.
 
-    ``rings``: for each dimension, the steps on a ring of as many ranks as the dimension has.
+    ``rings``: for each dimension, the steps on a ring with as many ranks as the size of the dimension.
     """
     dimensions = [*range(first, len(sizes)), *range(first)]
     order = [(step, dimension) for step in range(max(map(len, rings))) for dimension in dimensions]
