@@ -22,13 +22,13 @@ class ControlKind(IntEnum):
     READY = 0
     """The sender of the control message is ready to receive datagrams."""
     SENT = 1
-    """All datagrams of the packet of the control message's sender have left."""
+    """The sender of the control message has sent all datagrams of its packet."""
     LACKING = 2
-    """The sender of the control message lacks parts of the receiver's packet, given by one bit per part; without bits
-    the sender of the control message lacks no part."""
+    """The sender of the control message lacks parts of the receiver's packet. The control message has one bit per part;
+    a control message without bits says that no part is lacking."""
     OTHERS_LACKING = 3
-    """The sender of the control message lacks parts of a third rank's packet, which carries a piece of a block that the
-    receiver holds."""
+    """The sender of the control message lacks parts of a third rank's packet. This packet carries a piece of a block
+    that the receiver of the control message holds."""
     LEFT = 4
     """The sender of the control message has sent and received all packets of this exchange."""
     END = 5
@@ -36,7 +36,7 @@ class ControlKind(IntEnum):
 
 
 class Told(NamedTuple):
-    """A control message that has arrived. ``rest``: the bytes after its head, padded with zeros."""
+    """A control message that has arrived. ``rest``: the bytes after the message's head (`HEAD`), padded with zeros."""
 
     word: ControlKind
     sender: int
@@ -51,7 +51,7 @@ class Control:
     def __init__(self, comm: Communicator):
         self.comm = comm
         self.longest_rest = 0
-        """The largest number of bytes after a head."""
+        """The largest number of bytes after the head of a control message."""
         self.under_way: list[tuple] = []
         """Messages that are not sent completely yet, each with its array."""
 

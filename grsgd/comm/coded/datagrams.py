@@ -23,7 +23,7 @@ IP_BYTES = 28
 
 
 class Name(NamedTuple):
-    """The name of a datagram: number of the exchange, sender, number of the packet, number of the part."""
+    """The name of a datagram: number of the exchange, sending rank, number of the packet, number of the part."""
 
     round: int
     sender: int
@@ -45,7 +45,8 @@ class Seal:
         return header + self._digest(header, content)
 
     def name_of(self, datagram) -> Name | None:
-        """Return the name in a datagram; None for a datagram of another run or program. The name may be forged."""
+        """Return the name in a datagram; None for a datagram of another run or program. The name is not checked, so a
+        stranger may have forged it."""
         if len(datagram) < HEAD_BYTES:
             return None
         magic, run, *name = HEADER.unpack_from(datagram)
@@ -65,9 +66,10 @@ class Seal:
 
 
 class Parts:
-    """The parts of a packet that a receiver has, and the parts that it lacks.
+    """Parts of one packet at a receiver: which parts have arrived, and which parts are lacking.
 
-    ``content``: bytes into which the parts are written; ``size``: bytes of each part except the last.
+    ``content``: bytes into which the parts are written. ``size``: number of bytes of each part except the last part,
+    which may be shorter.
     """
 
     def __init__(self, content: memoryview, size: int):
@@ -81,8 +83,8 @@ class Parts:
         return part < len(self.is_here) and not self.is_here[part]
 
     def put(self, part: int, received) -> bool:
-        """Write the received part number ``part``; return whether this part was lacking. Bytes of a wrong length are
-        ignored."""
+        """Write ``received``, the bytes of part number ``part``; return whether this part was lacking. If ``received``
+        has a wrong length, it is ignored."""
         begin, end = self.span(part)
         if not self.lacks(part) or len(received) != end - begin:
             return False
@@ -127,7 +129,7 @@ def mask(parts: list[int], count: int) -> bytes:
 
 
 def unmasked(bits, count: int) -> list[int]:
-    """Return the parts, out of ``count``, whose bits are set."""
+    """Return the numbers of the parts, 0 to ``count`` - 1, whose bits are 1 in the mask ``bits``."""
     return np.flatnonzero(np.unpackbits(np.frombuffer(bits, np.uint8), count=count)).tolist()
 
 

@@ -1,5 +1,5 @@
-"""Fingerprints (hashes) of gradients, which show whether ranks that compute the same block get the same gradient. If
-not, no code can sum the blocks."""
+"""Fingerprints (hashes) of gradients. They show whether ranks that compute the same block get the same gradient. If the
+gradients differ, no code can sum the blocks."""
 
 import threading
 
@@ -14,7 +14,7 @@ class Fingerprints:
 
     def __init__(self):
         self._seen: dict[int, dict[int, tuple[int, int]]] = {}
-        """Per step and block, the rank that first told a fingerprint, and the fingerprint."""
+        """Per step and block, the first fingerprint that this rank got, and the rank that computed it."""
         self._lock = threading.Lock()
 
     def compare(self, step: int, rank: int, found: dict[int, int]):

@@ -8,8 +8,8 @@ from grsgd.comm.coded.scheme import Scheme
 
 
 class GroupedDirect(Scheme):
-    """All members of a group compute the same block. Member k of m members multicasts part k of m parts of the block to
-    all other groups."""
+    """All members of a group compute the same block. A group has m members, and its block has m parts. Member k
+    multicasts part k of the block to all other groups."""
 
     def assign_blocks(self):
         self.placement = GroupedPlacement(self.n, number_of_groups(self.n, self.r))
@@ -40,8 +40,8 @@ class GroupedDirect(Scheme):
 
 
 class GroupedReduceScatter(Scheme):
-    """Groups as in `GroupedDirect`. Every group sends chunk j of n chunks to rank j, which sums the chunks of all
-    groups and multicasts the sum."""
+    """Groups as in `GroupedDirect`, but a block has n chunks, one per rank. Every group sends chunk j of its block to
+    rank j. Rank j sums the chunks j of all groups and multicasts the sum."""
 
     sends_sums = True
 
@@ -88,5 +88,5 @@ class GroupedReduceScatter(Scheme):
             return
         finished = self.block_buffers[begin:end]  # the sum overwrites this rank's own chunk
         self.wrap(self.total[begin:end], finished)
-        self.total[begin:end] = finished  # these are the values that all other ranks receive
+        self.total[begin:end] = finished  # all other ranks receive the values in `finished`
         yield from self.exchange([packet for packet in self.packets if len(packet.blocks) > 1])

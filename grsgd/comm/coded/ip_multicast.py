@@ -2,19 +2,19 @@
 
 An exchange between ranks, each of which runs at its own pace:
 
-1. A rank tells the other ranks by MPI when it is ready. A rank sends nothing before all ranks are ready, because the
-kernel of a rank that computes would have to keep the datagrams. 2. A rank's datagrams leave as fast as the rank's share
-of the network's rate allows. After the last datagram of a packet it tells
-   the packet's receivers by MPI that all have left.
+1. A rank tells the other ranks by MPI when it is ready. A rank sends no datagram before all ranks are ready: the
+   kernel of a rank that still computes would have to keep the datagrams.
+2. A rank sends its datagrams as fast as the rank's share of the network's rate allows. After the last datagram of a
+   packet, the rank tells the packet's receivers by MPI that all datagrams of the packet have been sent.
 3. Each receiver answers by MPI which parts of the packet it lacks, as soon as the packet is complete or no more
    datagrams arrive.
 4. The sender answers with all missing parts, in one message by MPI, which loses nothing. The sender keeps a packet
-until each receiver has said that it has all parts, or has been sent all parts that it lacks. 5. If the sender does not
-answer in time, or falls silent before all datagrams have left, the receiver asks other ranks
-   for the rest (`grsgd.comm.coded.repairs`). A rank tells the other ranks when it has left the exchange, so that they
-   do not ask it.
+   until each receiver has said that it has all parts, or has been sent all parts that it lacks.
+5. If the sender does not answer in time, or falls silent before all datagrams have been sent, the receiver asks other
+   ranks for the missing parts (`grsgd.comm.coded.repairs`). A rank that has finished the exchange tells the other
+   ranks, so that they do not ask this rank.
 
-Nothing here blocks. The ``Test()`` of any packet that a schedule waits for moves the whole exchange
+No method blocks. The ``Test()`` of any packet that a schedule waits for moves the whole exchange
 (`IpMulticast.move`).
 
 A schedule is a generator that yields each object it waits for.
@@ -45,14 +45,14 @@ from grsgd.units import as_rate
 SHARE = 0.95
 """Share of the network's rate at which all ranks together send datagrams. The remaining rate is for messages by MPI."""
 UNREAD_SECONDS = 0.05
-"""Number of seconds for which a rank may be unable to read datagrams. Sockets need room for the datagrams that arrive
-in this time."""
+"""Longest time in seconds for which a rank is expected to read no datagrams. Sockets need room for the datagrams that
+arrive in this time."""
 ROOM_SHARE, LEAST_ROOM = 2, 4 * 2**20
 """Room for unread datagrams at a socket: `ROOM_SHARE` times the bytes that arrive in `UNREAD_SECONDS`, but at least
 `LEAST_ROOM` bytes.
 
-The kernel counts a short datagram as a longer datagram. Datagrams of strangers can use no more of the host's memory
-than this room.
+The kernel counts more bytes for a short datagram than the datagram has. The room also limits the memory that datagrams
+of strangers use on the host.
 """
 
 
@@ -60,8 +60,8 @@ class IpMulticast(Unicast):
     """A transport that sends a packet with several receivers to a multicast group, and a packet with one receiver to
     the receiver's address.
 
-    ``open`` and ``close`` are schedules. All ranks send at once, each at ``SHARE`` / n of the network's rate. So the
-    ranks use almost the whole rate of a medium that they share, and no receiver gets more datagrams than its link
+    ``open`` and ``close`` are schedules. All ranks send at once, each at ``SHARE`` / n of the network's rate. So all
+    ranks together use almost the whole rate of a shared medium, and no receiver gets more datagrams than its link
     carries.
     """
 
@@ -85,26 +85,28 @@ class IpMulticast(Unicast):
         self._outgoing: dict[int, Outgoing] = {}
         self._to_send: deque[Outgoing] = deque()
         self._early_answers: dict[int, list[tuple]] = {}
-        """Receivers' answers about packets that this rank has not begun to send, because other ranks have sent the
-        receivers parts of these packets."""
+        """Answers of receivers about packets that this rank has not begun to send. Such early answers are possible
+        because other ranks send parts of these packets to the receivers."""
         self._early: dict[tuple[int, int], dict[int, bytes]] = {}
         """Parts of packets for which no receive was posted yet, in an exchange that this rank has already begun."""
         self._sent: dict[tuple[int, int], float] = {}
-        """Per packet, the time when this rank was told that all its datagrams have left."""
+        """Per packet, the time when the packet's sender told this rank that all datagrams of the packet have been
+        sent."""
         self._ready = [0] * comm.size
-        """The last exchange for which each rank is ready."""
+        """Per rank, the number of the last exchange for which the rank has reported that it is ready."""
         self._left = [0] * comm.size
-        """The last exchange that each rank has left. Between two exchanges a rank computes and does not answer."""
+        """Per rank, the number of the last exchange that the rank has reported as finished. Between two exchanges a
+        rank computes and does not answer."""
         self.sending_seconds = 0.0
         """Number of seconds for which a rank sends datagrams in an exchange.
 
-        For this time another rank may hear nothing from the sending rank, which may be sending packets to other ranks,
-        or repairs.
+        During this time, another rank may receive nothing from the sending rank: the sending rank may be sending
+        packets or repairs to third ranks.
         """
         self._ended: set[int] = set()
         self.heard = [0.0] * comm.size
-        """Per sender, the time when this rank last received a datagram, or the news that all datagrams of a packet have
-        left."""
+        """Per sender, the last time when this rank received a datagram, or the news that all datagrams of a packet have
+        been sent."""
         self._buffer = memoryview(bytearray(LARGEST))
 
     def open(self, packets: Mapping[Packet, int], blocks: Blocks | None = None):
@@ -133,7 +135,8 @@ class IpMulticast(Unicast):
         """Schedule, called on all ranks at once, that returns the number of bytes that arrive at a socket in an
         exchange, for the socket where most bytes arrive.
 
-        All datagrams to the group arrive at every rank, including its own datagrams and datagrams for other ranks.
+        All datagrams to the group arrive at every rank. They include the rank's own datagrams, and datagrams that are
+        meant for other ranks.
         """
         to_group = to_this = 0
         for packet, size in packets.items():
@@ -148,7 +151,7 @@ class IpMulticast(Unicast):
     def _readable(self, rate: float, coming: int) -> float:
         """Return ``rate``, or the highest rate at which no datagram is lost while a rank does not read.
 
-        The rate is the same on all ranks, because the datagrams of all ranks fill the room of one rank.
+        All ranks must use the same rate, because the datagrams of all ranks together fill the room of one rank.
         """
         room = self.link.room
         if min(coming, rate * UNREAD_SECONDS) <= room:
@@ -223,15 +226,15 @@ class IpMulticast(Unicast):
 
     @property
     def has_ended(self) -> bool:
-        """Return whether all other ranks have closed, and all messages to them and all answers from them are
-        complete."""
+        """Return whether all other ranks have closed their sockets, and all messages to other ranks and all answers
+        from other ranks are complete."""
         self.move()
         has_all = not self.control.under_way and not self.repairs.expected
         return len(self._ended) == self.comm.size - 1 and has_all
 
     def move(self):
-        """Process all messages and datagrams that have arrived, and send the datagrams that may leave. Raises OSError
-        if sending fails."""
+        """Process all messages and datagrams that have arrived, and send the datagrams that may be sent now. Raises
+        OSError if sending fails."""
         for told in self.control.hear():
             self._take_word(told)
         for name, message in self.repairs.come():
@@ -246,7 +249,7 @@ class IpMulticast(Unicast):
         if told.word is ControlKind.READY:
             self._ready[told.sender] = told.round
         elif told.word is ControlKind.SENT:
-            if told.round != self.round:  # news of an earlier exchange: other ranks sent the packet
+            if told.round != self.round:  # late news of an earlier exchange
                 return
             key, now = (told.sender, told.number), self.clock()
             self.heard[told.sender] = self._sent[key] = now
@@ -299,7 +302,8 @@ class IpMulticast(Unicast):
             incoming.heard = now
 
     def _is_lost(self, key: tuple[int, int], part: int) -> bool:
-        """Return whether a part of a packet is lost on purpose; the choice does not depend on the order of arrival."""
+        """Return whether a part of a packet is lost on purpose. Which parts are lost does not depend on the order of
+        arrival."""
         if key not in self._lost:
             share, burst, seed = self.settings.loss, self.settings.burst, self.settings.seed
             random = generator(Purpose.DATAGRAM_LOSS, seed, self.comm.rank, self.round, *key)
@@ -311,7 +315,7 @@ class IpMulticast(Unicast):
         """Send datagrams of waiting packets as long as the pace and the socket allow."""
         while self._to_send and self.missing_rank is None:
             outgoing = self._to_send[0]
-            if not outgoing.unanswered:  # all receivers have it from other ranks; its memory may be reused
+            if not outgoing.unanswered:  # all receivers got this packet from other ranks
                 self._to_send.popleft()
                 continue
             while outgoing.next < len(outgoing.parts.is_here):
@@ -322,7 +326,7 @@ class IpMulticast(Unicast):
             self._to_send.popleft()
 
     def has_left(self, rank: int) -> bool:
-        """Return whether a rank has left the exchange."""
+        """Return whether a rank has reported this exchange as finished."""
         return self._left[rank] == self.round
 
     @property
@@ -332,7 +336,7 @@ class IpMulticast(Unicast):
 
 
 class AllEnded:
-    """A pollable that is true when all other ranks have closed a transport."""
+    """A pollable that is true when all other ranks have closed the ``transport``, an `IpMulticast`."""
 
     def __init__(self, transport: IpMulticast):
         self.transport = transport

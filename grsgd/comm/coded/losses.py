@@ -7,7 +7,8 @@ def lost_parts(share: float, burst: float, count: int, random: np.random.Generat
     """Return, for each part of a packet, whether it is lost: bool of shape [count].
 
     ``share``: share of all parts that is lost. ``burst``: mean length of a run of lost parts. The channel has two
-    states, as in Gilbert (1960), "Capacity of a burst-noise channel": all parts are lost, or no part is.
+    states, as in Gilbert (1960), "Capacity of a burst-noise channel": one in which all parts are lost, and one in which
+    no part is lost.
     """
     begins, ends = share / (burst * (1 - share)), 1 / burst
     drawn = random.random(count + 1)

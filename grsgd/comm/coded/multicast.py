@@ -1,5 +1,5 @@
-"""Transports of packets: a packet to several receivers is sent as one broadcast to its multicast group, or as one copy
-per receiver."""
+"""Transports of packets. A packet to several receivers is sent in one of two ways: as one broadcast to its multicast
+group, or as one copy per receiver."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -9,12 +9,13 @@ from grsgd.comm import tags
 from grsgd.comm.communicator import Communicator, Message
 
 ROUNDS = 4
-"""Number of successive exchanges whose packets have different tags. No rank is ever this number of exchanges ahead of
-another rank."""
+"""Number of successive exchanges whose packets have different tags. No rank is ever `ROUNDS` exchanges ahead of another
+rank."""
 
 
 class Blocks(Protocol):
-    """The blocks that one rank holds, for a transport that may lose parts of packets."""
+    """The blocks that one rank holds. A transport that may lose parts of packets needs them to answer requests for
+    missing parts."""
 
     def other_holders(self, packet: Packet) -> list[int]:
         """Return the ranks, except the sender of ``packet``, that hold the block of which ``packet`` brings this rank a
@@ -27,8 +28,8 @@ class Blocks(Protocol):
         """Write the elements ``begin`` to ``end`` of a block of this rank to the beginning of ``out``."""
 
     def make_packet(self, packet: Packet, piece):
-        """Turn the ``piece`` that a packet brings this rank into the packet, in place; ``piece`` is as long as the
-        packet."""
+        """Turn ``piece``, which the packet should bring this rank, into the content of the packet, in place. ``piece``
+        is as long as the packet."""
 
 
 class Unicast:
@@ -42,12 +43,12 @@ class Unicast:
         """Prepare for ``packets``, on all ranks at once; may return a schedule (a generator that yields each object it
         waits for), which the caller must run.
 
-        ``packets``: number of bytes of each packet that this rank sends or receives. ``blocks``: blocks of this rank,
-        if other ranks may ask it for missing parts.
+        ``packets``: number of bytes of each packet that this rank sends or receives. ``blocks``: blocks of this rank;
+        None if other ranks cannot ask this rank for missing parts.
         """
 
     def next_round(self):
-        """Begin the next exchange, on all ranks at once: packets that are sent from now on belong to it."""
+        """Begin the next exchange, on all ranks at once. Packets that are sent from now on belong to this exchange."""
         self.round += 1
 
     def end_round(self):
@@ -69,8 +70,8 @@ class Unicast:
         return []
 
     def tag(self, packet: Packet) -> int:
-        """Return the tag of a packet, different for each packet of a sender, so that no packet is mistaken for
-        another."""
+        """Return the tag of a packet. All packets of one sender have different tags, so that no packet is mistaken for
+        another packet."""
         return tags.CODED_PACKETS + ROUNDS * packet.number + self.round % ROUNDS
 
     def close(self):
@@ -79,15 +80,15 @@ class Unicast:
 
 
 class Multicast(Unicast):
-    """A transport that broadcasts a packet in a communicator of its group (sender and receivers). Each communicator is
-    made once; a group of two ranks needs none."""
+    """A transport that broadcasts a packet in a communicator of the packet's group (sender and receivers). The
+    communicators are made by `open`, one per group. A group of two ranks needs no communicator."""
 
     def __init__(self, comm: Communicator):
         super().__init__(comm)
         self.groups: dict[tuple[int, ...], Communicator] = {}
 
     def open(self, packets, blocks=None):
-        for group in sorted({packet.group for packet in packets}):  # all ranks take one order, to avoid a deadlock
+        for group in sorted({packet.group for packet in packets}):  # in one order on all ranks, to avoid a deadlock
             if len(group) == self.comm.size:
                 self.groups[group] = self.comm
             elif len(group) > 2:
@@ -111,10 +112,10 @@ class Multicast(Unicast):
 
 
 def about(packet: Packet, message: Message) -> Message:
-    """Return the message with the packet as its subject, which a time-out then names."""
+    """Return ``message`` with ``packet`` as its subject, so that the error of a time-out names the packet."""
     message.subject = packet
     return message
 
 
 TRANSPORTS = {"multicast": Multicast, "unicast": Unicast}
-"""Transports by name that send packets as messages of any backend."""
+"""The transports that send packets as messages of any backend, by name."""

@@ -2,9 +2,10 @@
 network carries.
 
 All ranks of a run join one multicast group, even if packets have different receivers. With one group per set of
-receivers, a rank would have to join up to C(n-1, r) groups. For r = 3 and 8 ranks that is more than Linux allows per
-socket (net.ipv4.igmp_max_memberships, 20). A shared medium brings every datagram to every rank anyway, and the plan
-lists the receivers of a packet. A packet for one rank alone is sent to the rank's address.
+receivers, a rank would have to join up to C(n-1, r) groups (n: number of ranks, r: redundancy, C: binomial
+coefficient). For r = 3 and 8 ranks that is more than Linux allows per socket (net.ipv4.igmp_max_memberships, 20). A
+shared medium brings every datagram to every rank anyway. A rank knows from the plan which packets are for it. A packet
+for one rank alone is sent to the rank's address.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -26,14 +27,15 @@ from grsgd.comm.communicator import Communicator
 from grsgd.comm.shared_memory import TELLING_BYTES, host, text_array, text_of, uncounted
 
 ROOM_BYTES = 64 * 2**20
-"""Number of bytes of unread datagrams that the kernel is asked to keep at each socket. The kernel uses memory only for
-datagrams that are unread."""
+"""Number of bytes of unread datagrams that the kernel is asked to keep at each socket. The kernel uses memory for this
+only while datagrams are unread."""
 TRIAL_ROUND = 2**32 - 1
 """The number of the exchange in the names of a trial's datagrams."""
 TRIAL_DATAGRAMS, TRIAL_SECONDS = 256, 0.1
 """Number of datagrams that a rank sends in a trial, and the number of seconds after which it sends no more."""
 READING_SHARE = 0.5
-"""Share of a rank's time in which it may read and check datagrams. The remaining time is for sending."""
+"""Largest share of a rank's time that should be spent on reading and checking datagrams. The remaining time is for
+sending."""
 WINDOW = 16
 """Number of datagrams over which the time between two datagrams is averaged."""
 QUIET_SECONDS = 0.05
@@ -42,16 +44,16 @@ FLOOD_SECONDS = 1.0
 """A trial ends when none of its datagrams has come for this number of seconds, even if other datagrams keep
 arriving."""
 READS_AT_ONCE = 128
-"""Largest number of datagrams that a rank reads in a row, because strangers may send datagrams without end."""
+"""Largest number of datagrams that a rank reads in a row. The limit is necessary because strangers may send datagrams
+without end."""
 
 
 class Settings(NamedTuple):
     """Options of a user for IP multicast.
 
-    ``rate``: bytes per second that the network carries for all ranks together; None: measured by a trial.
-    ``interface``: parameter ``wanted`` of `find_interface`.
-    ``mtu``: bytes of the largest packet; None: the largest packet that all interfaces take.
-    ``loss``, ``burst``: parameters ``share`` and ``burst`` of `losses.lost_parts`.
+    ``rate``: bytes per second that the network carries for all ranks together; None: a trial measures the rate.
+    ``interface``: parameter ``wanted`` of `find_interface`. ``mtu``: bytes of the largest packet; None: the largest
+    packet that all interfaces take. ``loss``, ``burst``: parameters ``share`` and ``burst`` of `losses.lost_parts`.
     ``seed``: seed of the choice of datagrams that are lost on purpose.
     """
 
@@ -91,10 +93,11 @@ class Link(NamedTuple):
 
 
 def connect(comm: Communicator, settings: Settings):
-    """Schedule, called on all ranks at once, that returns the `Link` of this rank. The traffic does not count its
-    messages.
+    """Schedule, called on all ranks at once, that returns the `Link` of this rank. The messages of this schedule do not
+    count as traffic.
 
-    Raises NoMulticast, on all ranks.
+    Raises NoMulticast on all ranks if any rank finds no interface, has an interface with a smaller MTU than
+    ``settings.mtu``, or cannot open its sockets.
     """
     mine = {"host": host(), "name": socket.gethostname()}
     if comm.rank == 0:
@@ -128,7 +131,8 @@ def connect(comm: Communicator, settings: Settings):
 
 
 def some_group() -> dict:
-    """Return a random group that no other program is likely to use, in the range for use within a site (RFC 2365)."""
+    """Return a random multicast group from the range for use within a site (RFC 2365). Another program is unlikely to
+    use the same group."""
     first, second, *port = secrets.token_bytes(4)
     return {"group": f"239.255.{first}.{second}", "port": 32768 + int.from_bytes(bytes(port)) % 16384}
 
@@ -143,7 +147,7 @@ def tell(comm: Communicator, what: dict):
     """Schedule, called on all ranks at once, that exchanges one dictionary per rank, and returns the dictionaries of
     all ranks.
 
-    A text that is too long is cut.
+    Texts in the dictionaries are cut if they are too long for the message.
     """
     rows = [text_array("") for _ in range(comm.size)]
     rows[comm.rank][:] = text_array(json_of(what, TELLING_BYTES))
@@ -160,8 +164,8 @@ def json_of(what: dict, most: int) -> str:
 
 
 class DatagramTrain:
-    """A pollable for the datagrams that one rank sends in a trial. It is true when these datagrams have left or have
-    arrived."""
+    """A pollable for the datagrams that one rank sends in a trial. On the sender the pollable is true when the
+    datagrams have been sent, on a receiver when they have arrived."""
 
     def __init__(self, link: Link, sender: int, clock: Callable[[], float]):
         self.link, self.sender, self.clock, self.began = link, sender, clock, clock()
@@ -188,8 +192,8 @@ class Leaving(DatagramTrain):
 
 
 class Coming(DatagramTrain):
-    """The datagrams that this rank receives in a trial. ``all_sent``: a pollable that is true when the sender's last
-    datagram has left."""
+    """The datagrams that this rank receives in a trial. ``all_sent``: a pollable that is true when the sender has sent
+    its last datagram."""
 
     verb = "datagrams from"
 
@@ -197,8 +201,8 @@ class Coming(DatagramTrain):
         super().__init__(link, sender, clock)
         self.all_sent = all_sent
         self.stamps: dict[int, float] = {}
-        """Time when each datagram of the trial first arrived at this host, by its number; strangers may repeat
-        datagrams."""
+        """Time in seconds when each datagram of the trial first arrived at this host, by the datagram's number. Only
+        the first arrival counts, because strangers may repeat datagrams."""
         self.read, self.reading = self.began, 0.0
         self._buffer = memoryview(bytearray(LARGEST))
 
@@ -246,8 +250,8 @@ class Coming(DatagramTrain):
 def seconds_between(stamps: np.ndarray) -> float:
     """Return the seconds between two datagrams.
 
-    The result is the median over windows of `WINDOW` datagrams: a busy host interrupts a sender now and then, and an
-    idle link lets the first datagrams through at once.
+    The result is the median over windows of `WINDOW` datagrams. The median ignores two disturbances: a busy host
+    interrupts a sender now and then, and an idle link lets the first datagrams through at once.
     """
     width = min(WINDOW, len(stamps) - 1)
     return float(np.median(stamps[width:] - stamps[:-width])) / width
@@ -265,7 +269,7 @@ def try_out(comm: Communicator, link: Link, clock: Callable[[], float]):
     """Rate in bytes per second, by receiver and sender."""
     flags = np.zeros(comm.size, np.uint8)
     for sender in range(comm.size):
-        yield from tell(comm, {})  # this call waits until all ranks are here
+        yield from tell(comm, {})  # this call waits until all ranks have called it
         if comm.rank == sender:
             yield Leaving(link, sender, clock)
             yield [quiet.Isend(flags[:1], rank, tags.CODED_CONTROL) for rank in range(comm.size) if rank != sender]
