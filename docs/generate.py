@@ -19,15 +19,24 @@ from pathlib import Path
 from pydantic import BaseModel
 
 import grsgd
+from grsgd.algorithms import ALGORITHMS
 from grsgd.algorithms.find import find
 from grsgd.cli.fields import allowed, default, resolved
 from grsgd.cli.parser import make_parser
 from grsgd.cli.reference import FURTHER_KEYS, section_of
-from grsgd.config import Config
+from grsgd.config import Config, parse
 from grsgd.testbed.__main__ import make_parser as testbed_parser
+from grsgd.training.memory import bytes_per_parameter
 
 DOCS = Path(__file__).parent
 PACKAGES = ("coding", "grsgd", "experiments", "slurm")
+FOR_MEMORY = {
+    "model": {"name": "mlp"},
+    "data": {"name": "synthetic"},
+    "optimizer": {"name": "adamw"},
+    "train": {"steps": 1},
+}
+"""The configuration of the table of memory, without its algorithm."""
 BLOCK = re.compile(r"(<!-- generated: (\w+)(?: of (\w+))? -->\n).*?(<!-- end of generated -->)", re.DOTALL)
 
 
@@ -52,6 +61,15 @@ def keys() -> str:
             if name in FURTHER_KEYS:
                 parts.append(f"{FURTHER_KEYS[name]}.".replace("further keys", "Further keys", 1))
     return "\n\n".join(parts)
+
+
+def memory() -> str:
+    """Return the table of the bytes per parameter that each algorithm holds on 4 ranks, by itself and with AdamW."""
+    lines = []
+    for name, cls in sorted(ALGORITHMS.items()):
+        held = bytes_per_parameter(parse(FOR_MEMORY | {"algorithm": {"name": name}}), ranks=4)
+        lines.append([f"`{name}`", cls.traits.family, f"{held.algorithm:.3g}", f"{held.on_device:.3g}"])
+    return table(["algorithm", "family", "algorithm, bytes per parameter", "with AdamW, bytes per parameter"], lines)
 
 
 def commands() -> str:
@@ -171,7 +189,14 @@ def parameters_of(given: ast.arguments) -> list[str]:
     return re.split(r", (?![^\[(]*[\])])", ast.unparse(given)) if ast.unparse(given) else []
 
 
-KINDS = {"options": options, "keys": keys, "commands": commands, "modules": modules, "signature": signature}
+KINDS = {
+    "options": options,
+    "keys": keys,
+    "commands": commands,
+    "modules": modules,
+    "signature": signature,
+    "memory": memory,
+}
 """Kind of generated text: the function that returns it, given what stands behind ``of``."""
 
 

@@ -82,6 +82,10 @@ class ADPSGD(OnTopology, name="adpsgd"):
                 if not set(graph.out_neighbours(rank, step)) - set(active):
                     raise graph.refusal(f"graph of step {step} without a passive neighbour of the active rank {rank}")
 
+    @classmethod
+    def arrays_held(cls, options, ranks):
+        return 2
+
     def partners(self, exchange: int | None = None) -> list[int]:
         """Return the neighbours with the other role (active or passive): the neighbours in the graph of this rank's
         exchange number ``exchange``, by default in the graphs of all exchanges."""

@@ -203,6 +203,12 @@ class Algorithm:
         """Return, for an error message, the option that sets ``trait``, and the values that are allowed instead."""
         return f"name = {cls.name!r}", "device = cpu, all ranks on one host, or another algorithm"
 
+    @classmethod
+    def arrays_held(cls, options: Options, ranks: int) -> float:
+        """Return the largest number of arrays of the model's size that one of ``ranks`` ranks holds for the algorithm
+        between two steps, besides the model and its gradient. Algorithms without this method are assumed to hold 6."""
+        return 6
+
     def start(self):
         """Create the state that depends on the first model. The replica holds the first model when `start` is called.
         This hook may be a generator that yields each object it waits for."""

@@ -7,7 +7,7 @@ from pydantic import Field
 from grsgd.algorithms.base import Options, Traits
 from grsgd.algorithms.dpsgd import neighbour_exchange
 from grsgd.algorithms.on_topology import OnTopology
-from grsgd.comm.compression.compressors import CompressionOptions, Kind, make_compressor
+from grsgd.comm.compression.compressors import CompressionOptions, Kind, make_compressor, payload_share
 from grsgd.comm.topologies import topology
 
 
@@ -56,6 +56,10 @@ class ChocoSGD(OnTopology, name="choco_sgd"):
     @classmethod
     def traits_of(cls, options):
         return replace(super().traits_of(options), label=f"{cls.name} {options.compression}")
+
+    @classmethod
+    def arrays_held(cls, options, ranks):
+        return 3 + (1 + cls.most_neighbours(options, ranks)) * payload_share(options)
 
     @classmethod
     def check_topology(cls, graph):

@@ -15,12 +15,6 @@ class CommonBatchAlgorithm(GradientAlgorithm, name=None):
     """Ranks that stopped answering, if the run went on without these ranks. The set is filled after training."""
 
     @classmethod
-    def block_arrays(cls, options, ranks: int) -> int:
-        """Return the number of arrays, each as long as the model, that a rank holds only for the gradients of
-        blocks."""
-        return 0
-
-    @classmethod
     def options_by_mpi(cls, options) -> dict:
         """Return, by name, the options that must change so that the same packets are sent by MPI, as on a simulated
         network."""

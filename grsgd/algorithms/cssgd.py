@@ -17,7 +17,7 @@ from coding.plan import packet_plan
 from coding.prime_field import HALF
 from grsgd.algorithms.before_run import Load
 from grsgd.algorithms.redundancy import allowed_redundancies, choose, decided_by_one, measure
-from grsgd.algorithms.summing import Summing, SummingOptions
+from grsgd.algorithms.summing import INT64_SUM, Summing, SummingOptions
 from grsgd.comm.coded.arrays import empty_like
 from grsgd.comm.coded.schemes import SCHEMES
 from grsgd.comm.coded.streams import AHEAD
@@ -152,12 +152,13 @@ class CSSGD(Summing, name="cssgd"):
         return super().option_behind(options, trait)
 
     @classmethod
-    def block_arrays(cls, options, ranks):
+    def arrays_held(cls, options, ranks):
         r = 1 if options.r == "auto" else options.r
         if options.scheme == "tolerant":
             messages = (AHEAD + 1) * ranks + LEAST_LAG
-            return r + -(-messages // (r - options.silent_ranks))
-        return comb(ranks - 1, r - 1) if options.scheme in ("coded", "uncoded") else 1
+            return INT64_SUM + r + -(-messages // (r - options.silent_ranks))
+        blocks = comb(ranks - 1, r - 1) if options.scheme in ("coded", "uncoded") else 1
+        return INT64_SUM + blocks + ranks / r
 
     @classmethod
     def choose_options(cls, options, trial):

@@ -272,6 +272,10 @@ class Decoupled(ParameterServer, name="decoupled"):
         self.known = 0
         """Total number of steps of all workers, as far as this worker knows, with the steps that it assumes."""
 
+    @classmethod
+    def arrays_held(cls, options, ranks):
+        return 1 + 3 * (ranks - 1)  # the momentum; per worker its model, its answer and a late change
+
     @property
     def bound_gradients(self):
         return None  # the bound counts gradients of one model, not local steps

@@ -11,7 +11,7 @@ from grsgd.algorithms.base import Options, Traits
 from grsgd.algorithms.by_allreduce import ByAllreduce
 from grsgd.algorithms.outer_state import OUTER_STATE_MEANING, OuterState, outer_memory
 from grsgd.comm.allreduce import VARIANT_MEANING, Variant
-from grsgd.comm.compression.compressors import CompressionOptions, make_compressor
+from grsgd.comm.compression.compressors import CompressionOptions, make_compressor, payload_share
 from grsgd.comm.compression.mean import CompressedMean
 from grsgd.lazy import LazyModule
 from grsgd.models.mixing import add_difference_of_buffers
@@ -126,6 +126,10 @@ class DiLoCo(ByAllreduce, name="diloco"):
         rests = options.delay == 0
         traits = replace(super().traits_of(options), rests_between_steps=rests, in_background=not rests)
         return replace(traits, label=f"{cls.name} {options.compression}") if options.compresses else traits
+
+    @classmethod
+    def arrays_held(cls, options, ranks):
+        return 5 + ranks * payload_share(options) if options.compresses else 3
 
     def start(self):
         self.x_prev.copy_(self.x.tensor)

@@ -59,6 +59,10 @@ class DPSGD(OnTopology, name="dpsgd"):
     def check_topology(cls, graph):
         graph.require_stochastic("row", "column")
 
+    @classmethod
+    def arrays_held(cls, options, ranks):
+        return cls.most_neighbours(options, ranks)
+
     @property
     def exchange_number(self) -> int | None:
         """The number of this step's exchange, from 0; None if the step has no exchange."""

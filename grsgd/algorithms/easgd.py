@@ -92,6 +92,10 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
             comparison=f"centre = {options.centre}",
         )
 
+    @classmethod
+    def arrays_held(cls, options, ranks):
+        return (2 if options.centre == "allreduce" else ranks + 1) + options.adaptive
+
     def start(self):
         n, i = self.comm.size, self.comm.rank
         if n == 1:

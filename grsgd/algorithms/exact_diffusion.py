@@ -45,6 +45,10 @@ class ExactDiffusion(OnTopology, name="exact_diffusion"):
     def check_topology(cls, graph):
         graph.require_fixed_symmetric_weights()
 
+    @classmethod
+    def arrays_held(cls, options, ranks):
+        return 2 + cls.most_neighbours(options, ranks)
+
     def start(self):
         self.psi.copy_(self.x.tensor)
 

@@ -38,6 +38,10 @@ class GoSGD(PushSum, name="gosgd"):
         # Without backpressure, the messages that arrive at a slow rank might fill its memory.
         self.mailbox = self.make_mailbox(backpressure=True)
 
+    @classmethod
+    def streams(cls, options, ranks):
+        return 1
+
     def begin(self):
         self.receive_from([ANY_RANK])
 

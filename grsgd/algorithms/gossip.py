@@ -17,7 +17,7 @@ from grsgd.algorithms.triggered import FINISHED, TriggeredAlgorithm
 from grsgd.comm import tags
 from grsgd.comm.communicator import ANY_RANK, LostRank, until_over
 from grsgd.comm.compression.compressors import RoundingOptions, make_compressor
-from grsgd.comm.mailbox import UNWEIGHTED_HEADER, ModelMessage, SendBuffers
+from grsgd.comm.mailbox import UNWEIGHTED_HEADER, ModelMessage, SendBuffers, message_arrays
 from grsgd.comm.pollables import Until
 from grsgd.comm.topologies import topology
 from grsgd.models.mixing import add_difference
@@ -104,6 +104,11 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
     def traits_of(cls, options):
         label = f"{cls.name} {options.compression}" if options.compresses else cls.traits.label
         return replace(super().traits_of(options), comparison=f"mode = {options.mode}", label=label)
+
+    @classmethod
+    def arrays_held(cls, options, ranks):
+        messages = 4 + (cls.most_neighbours(options, ranks) if options.mode == "push" else 0)
+        return messages * message_arrays(options) + options.adaptive
 
     def start(self):
         if self.comm.size > 1:

@@ -45,6 +45,10 @@ class GradientTracking(DPSGD, name="gradient_tracking"):
         self.y, self.g = self.x.like(), self.x.like()
         self.received_y = {j: self.x.like() for j in self.received}
 
+    @classmethod
+    def arrays_held(cls, options, ranks):
+        return 2 + 2 * cls.most_neighbours(options, ranks)
+
     @property
     def exchange_number(self):
         return self.k

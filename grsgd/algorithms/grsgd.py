@@ -94,6 +94,10 @@ class GRSGD(PushSum, name="grsgd"):
         self.weighted = self.options.merge == "push-sum"
         self.mailbox = self.make_mailbox(backpressure=self.options.inbox_full == "wait")
 
+    @classmethod
+    def arrays_held(cls, options, ranks):
+        return super().arrays_held(options, ranks) + (0 if options.outer_lr is None else 2)
+
     def start(self):
         if self.has_outer_step:
             self.x_prev.tensor.copy_(self.x.tensor)

@@ -100,6 +100,10 @@ class LASGD(ByAllreduce, name="lasgd"):
         if self.options.merge == "anchor":
             self.z, self.v = self.x.wide().tensor, self.x.wide().tensor
 
+    @classmethod
+    def arrays_held(cls, options, ranks):
+        return 4 if options.merge == "anchor" else 2
+
     # ---- the trainer
 
     def start(self):

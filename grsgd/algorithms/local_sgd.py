@@ -54,6 +54,10 @@ class LocalSGD(ByAllreduce, name="local_sgd"):
         if self.slow:
             self.u, self.x_prev = self.x.wide().tensor, self.x.wide().tensor
 
+    @classmethod
+    def arrays_held(cls, options, ranks):
+        return 1 if (options.beta, options.alpha) == (0, 1) else 3
+
     def start(self):
         if self.slow:
             self.x_prev.copy_(self.x.tensor)

@@ -62,6 +62,10 @@ class NoLoCo(Algorithm, name="noloco"):
         self.u, self.x_prev = (self.memory.like(self.x).tensor for _ in range(2))
         self.mine, self.theirs = (self.memory.like(self.x) for _ in range(2))
 
+    @classmethod
+    def arrays_held(cls, options, ranks):
+        return 4
+
     def start(self):
         self.x_prev.copy_(self.x.tensor)
 

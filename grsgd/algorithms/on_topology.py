@@ -31,6 +31,12 @@ class OnTopology(Algorithm, name=None):
         super().check(options, ranks)
         cls.check_topology(topology.build(options.topology, ranks))
 
+    @staticmethod
+    def most_neighbours(options, ranks: int) -> int:
+        """Return the largest number of ranks that send to one of ``ranks`` ranks, in all steps together."""
+        graph = topology.build(options.topology, ranks)
+        return max(len(graph.in_neighbours(rank)) for rank in range(ranks))
+
     @classmethod
     def check_topology(cls, graph: Topology):
         """Raise TopologyError if the algorithm does not work on ``graph``; by default it works on any graph."""

@@ -10,7 +10,7 @@ from grsgd.algorithms.base import Traits
 from grsgd.algorithms.on_topology import OnTopology
 from grsgd.comm.communicator import ANY_RANK
 from grsgd.comm.compression.compressors import make_compressor
-from grsgd.comm.mailbox import Mailbox, ModelMessage
+from grsgd.comm.mailbox import Mailbox, ModelMessage, message_arrays
 from grsgd.comm.pollables import Until
 from grsgd.lazy import LazyModule
 from grsgd.models.flat import Flat
@@ -67,6 +67,16 @@ class PushSum(OnTopology, name=None):
     def traits_of(cls, options):
         traits = super().traits_of(options)
         return replace(traits, label=f"{cls.name} {options.compression}") if options.compresses else traits
+
+    @classmethod
+    def arrays_held(cls, options, ranks):
+        most, streams = cls.most_neighbours(options, ranks), cls.streams(options, ranks)
+        return (most + streams * (options.inbox_capacity + 1)) * message_arrays(options)
+
+    @classmethod
+    def streams(cls, options, ranks: int) -> int:
+        """Return the largest number of background schedules in which one of ``ranks`` ranks receives."""
+        return cls.most_neighbours(options, ranks)
 
     def make_mailbox(self, backpressure: bool) -> Mailbox:
         """Return the mailbox for messages to and from all neighbours; see `Mailbox` for ``backpressure``."""

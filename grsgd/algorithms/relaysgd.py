@@ -54,6 +54,10 @@ class RelaySGD(Algorithm, name="relaysgd"):
         self.counts = [within_hops(self.options.tree, rank, j, n) for j in self.neighbours]
         """Per neighbour, the number of models in its sum in the first step, in the second step, and so on."""
 
+    @classmethod
+    def arrays_held(cls, options, ranks):
+        return 2 * max(len(neighbours(options.tree, rank, ranks)) for rank in range(ranks))
+
     def step(self):
         self.update()
         x, told, telling = self.x.tensor, self.relayed.tensor, self.sums.tensor

@@ -12,7 +12,7 @@ from grsgd.algorithms.buckets import BucketedMean
 from grsgd.algorithms.by_allreduce import ByAllreduce
 from grsgd.algorithms.power_sgd import PowerSGD
 from grsgd.comm.allreduce import ALLREDUCE, THROUGH_MEMORY, VARIANT_MEANING, Variant
-from grsgd.comm.compression.compressors import CompressionOptions, Kind, make_compressor
+from grsgd.comm.compression.compressors import CompressionOptions, Kind, make_compressor, payload_share
 from grsgd.comm.compression.mean import CompressedMean
 
 POWER_SGD, MATRIX_RANK = "power-sgd", 4
@@ -121,6 +121,12 @@ class RingAllreduce(GradientAlgorithm, ByAllreduce, name="ring_allreduce"):
             early = {"sends_early": True, "in_background": True}
             traits = replace(traits, **early, only_allreduces=False, survives_deaths=False)
         return replace(traits, label=" ".join(words))
+
+    @classmethod
+    def arrays_held(cls, options, ranks):
+        if not options.compresses:
+            return 0
+        return 1.25 if options.compression == POWER_SGD else 2 + ranks * payload_share(options)
 
     @classmethod
     def option_behind(cls, options, trait):

@@ -74,6 +74,15 @@ class SGP(OnTopology, name="sgp"):
         graph.require_stochastic("column")
         graph.require_own_weights()
 
+    @classmethod
+    def arrays_held(cls, options, ranks):
+        graph, tau = topology.build(options.topology, ranks), options.tau
+        return max(
+            (2 + tau) * len(graph.out_neighbours(rank, step)) + (1 + tau) * len(graph.in_neighbours(rank, step))
+            for rank in range(ranks)
+            for step in range(len(graph.matrices))
+        )
+
     def step(self):
         if self.comm.size == 1:
             self.update()

@@ -1,10 +1,11 @@
 """SSGD: synchronous SGD in which every rank sends its gradient to all other ranks."""
 
+from math import comb
 from typing import Literal
 
 from pydantic import Field
 
-from grsgd.algorithms.summing import Summing, SummingOptions
+from grsgd.algorithms.summing import INT64_SUM, Summing, SummingOptions
 from grsgd.comm.coded.without_redundancy import LocalSum, PerBlock
 
 
@@ -41,6 +42,10 @@ class SSGD(Summing, name="ssgd"):
         super().check(options, ranks)
         if options.r > ranks:
             raise ValueError(f"r = {options.r} with {ranks} ranks; allowed are 1 to {ranks}")
+
+    @classmethod
+    def arrays_held(cls, options, ranks):
+        return INT64_SUM + -(-comb(ranks, options.r) // ranks) + ranks
 
     def choose_scheme(self, *arguments):
         return {"local-sum": LocalSum, "per-block": PerBlock}[self.options.accounting](*arguments)

@@ -20,6 +20,9 @@ from grsgd.comm.coded.scheme import Scheme
 from grsgd.text import ranks_in_words
 from grsgd.units import rate as bytes_per_second
 
+INT64_SUM = 2
+"""The sum of all blocks as int64, in arrays of the model's size in float32."""
+
 
 class SummingOptions(Options):
     """Options of algorithms that sum int32 gradients of the blocks of a common batch."""

@@ -64,8 +64,8 @@ def check(config: Config, ranks: int, out: str | None, simulated=None):
     data = load_data(config)
     model = blueprint(config, data)
     build_optimizer(config.optimizer, model.parameters())
-    each = rank_bytes(model, config, ranks)
     device = gpu.pick_device(config.device)
+    each = rank_bytes(model, config, ranks, on_gpu=device.type == "cuda")
     timing_only = simulated is not None and simulated.timing_only
     if simulated is None:
         check_fits(config, data, ranks, 1, device)  # one rank only, because the other ranks may be on other hosts

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from grsgd.comm.communicator import ANY_RANK, LostRank, until_over
-from grsgd.comm.compression.compressors import Compressor
+from grsgd.comm.compression.compressors import Compressor, payload_share
 from grsgd.comm.pollables import Until
 from grsgd.lazy import LazyModule
 from grsgd.models.flat import Flat
@@ -66,6 +66,12 @@ class ModelMessage:
     step = property(lambda self: int(self._step[0]), lambda self, step: self._step.fill(step))
     sender = property(lambda self: int(self._sender[0]), lambda self, rank: self._sender.fill(rank))
     weight = property(lambda self: float(self._weight[0]), lambda self, weight: self._weight.fill(weight))
+
+
+def message_arrays(options) -> float:
+    """Return the arrays of a model's size in a `ModelMessage`: a compressed message has the model besides the
+    payload."""
+    return 1 + payload_share(options) if options.compresses else 1
 
 
 OVER = Until(lambda: True, "nothing")

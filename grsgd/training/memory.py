@@ -1,19 +1,64 @@
 """Check of whether a model and all arrays of its size fit into memory, before they are allocated."""
 
 import math
+from typing import NamedTuple
 
 import torch
 
-from grsgd import memory
-from grsgd.algorithms.common_batch import CommonBatchAlgorithm
+from grsgd import memory, outside
 from grsgd.config import Config
 from grsgd.data import Dataset
 from grsgd.errors import ConfigError
 from grsgd.runs.numbers import human_bytes
 from grsgd.training.inputs import Images, build_model
+from grsgd.training.optimizer import build_optimizer
 
-MODEL_SIZED_ARRAYS = 10
-"""Approximate number of arrays of the model's size that a rank holds: parameters, gradients, momenta, messages."""
+OTHER_ARRAYS = 4
+"""Further arrays of the model's size, in MPI, averages, evaluation and the allocator; measurements found 2 to 7."""
+TRIED = 32, 32
+"""Shape of a parameter for which a step of the optimizer shows how many bytes it keeps."""
+
+
+class BytesPerParameter(NamedTuple):
+    """Bytes per trained parameter that a rank holds between two steps, by purpose.
+
+    ``outer`` are bytes of the algorithm in host memory, if the model lies in GPU memory.
+    """
+
+    model: float
+    gradient: float
+    optimizer: float
+    algorithm: float
+    outer: float
+
+    @property
+    def on_device(self) -> float:
+        """Bytes in the memory of the model's device; the gradient counts although autograd may free it."""
+        return self.model + self.gradient + self.optimizer + self.algorithm
+
+
+def bytes_per_parameter(config: Config, ranks: int, on_gpu: bool = False) -> BytesPerParameter:
+    """Return the bytes per trained parameter of a run on ``ranks`` ranks, with models in GPU memory if ``on_gpu``."""
+    dtype, options = getattr(torch, config.dtype), config.algorithm_options
+    algorithm = dtype.itemsize * config.algorithm_class.arrays_held(options, ranks)
+    outer = algorithm if on_gpu and getattr(options, "outer_state", None) == "host" else 0
+    kept = optimizer_bytes(config, dtype)
+    return BytesPerParameter(dtype.itemsize, dtype.itemsize, kept, algorithm - outer, outer)
+
+
+def optimizer_bytes(config: Config, dtype: torch.dtype) -> float:
+    """Return the bytes per parameter that the optimizer keeps after its first step, by a trial with one parameter.
+
+    A user's own optimizer is not tried: it is assumed to keep two moments.
+    """
+    if outside.is_outside(config.optimizer.name):
+        return 2 * dtype.itemsize
+    parameter = torch.nn.Parameter(torch.zeros(TRIED, dtype=dtype))
+    parameter.grad = torch.zeros_like(parameter)
+    optimizer = build_optimizer(config.optimizer, [parameter])
+    optimizer.step()
+    kept = (value for state in optimizer.state.values() for value in state.values())
+    return sum(value.nbytes for value in kept if isinstance(value, torch.Tensor)) // parameter.numel()
 
 
 def blueprint(config: Config, images: Dataset | Images) -> torch.nn.Module:
@@ -22,18 +67,14 @@ def blueprint(config: Config, images: Dataset | Images) -> torch.nn.Module:
         return build_model(config, images, torch.device("meta"))
 
 
-def rank_bytes(model: torch.nn.Module, config: Config, ranks: int) -> int:
-    """Return the approximate number of bytes of all arrays of the size of ``model`` on a rank: parameters, gradients,
-    and the arrays of the optimizer and the algorithm.
-
-    The number is rather too small: measurements found 2 to 7 more arrays of the model's size in MPI, evaluation and the
-    allocator.
-    """
+def rank_bytes(model: torch.nn.Module, config: Config, ranks: int, on_gpu: bool = False) -> int:
+    """Return about the bytes of all arrays of the size of ``model`` that a rank holds in the memory of its device:
+    parameters, gradients, and the arrays of the optimizer, the algorithm, and everything else (`OTHER_ARRAYS`)."""
     itemsize = getattr(torch, config.dtype).itemsize
-    algorithm, arrays = config.algorithm_class, MODEL_SIZED_ARRAYS
-    if issubclass(algorithm, CommonBatchAlgorithm):
-        arrays += algorithm.block_arrays(config.algorithm_options, ranks)
-    return arrays * itemsize * sum(tensor.numel() for tensor in [*model.parameters(), *model.buffers()])
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    others = sum(p.numel() for p in model.parameters() if not p.requires_grad) + sum(b.numel() for b in model.buffers())
+    each = bytes_per_parameter(config, ranks, on_gpu).on_device + OTHER_ARRAYS * itemsize
+    return math.ceil(each * trained) + itemsize * others
 
 
 def check_fits(config: Config, dataset: Dataset, ranks: int, local_ranks: int, device: torch.device):
@@ -42,8 +83,9 @@ def check_fits(config: Config, dataset: Dataset, ranks: int, local_ranks: int, d
     ``ranks`` is the number of ranks of the job, and ``local_ranks`` is the number of ranks on this host.
     """
     model = blueprint(config, dataset)
-    each, sharing, where = rank_bytes(model, config, ranks), local_ranks, "on this host"
-    if device.type == "cuda":
+    on_gpu = device.type == "cuda"
+    each, sharing, where = rank_bytes(model, config, ranks, on_gpu), local_ranks, "on this host"
+    if on_gpu:
         sharing, where = math.ceil(local_ranks / torch.cuda.device_count()), f"on {device}"
         there = torch.cuda.mem_get_info(device)[0]
     else:

@@ -22,7 +22,7 @@ from grsgd.algorithms.parameter_server.strategy import STATES, Strategy
 from grsgd.algorithms.parameter_server.time_optimal import MSyncOptions, RennalaOptions, RingmasterOptions
 from grsgd.comm import records, tags
 from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
-from grsgd.comm.compression.compressors import CompressionOptions, ErrorFeedback, make_compressor
+from grsgd.comm.compression.compressors import CompressionOptions, ErrorFeedback, make_compressor, payload_share
 from grsgd.comm.pollables import Until
 from grsgd.models.flat import Flat
 
@@ -228,6 +228,13 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
 
     def step(self):
         yield from self.push(self.replica.grads)
+
+    @classmethod
+    def arrays_held(cls, options, ranks):
+        payload = payload_share(options) if options.compresses else 0
+        of_worker = 3 + payload if options.compresses else 1
+        of_server = count_workers(options, ranks) * (2 + payload) / options.servers
+        return of_server if options.server == "dedicated" else of_server + of_worker
 
     def push(self, g: Flat, steps: int = 1):
         """Schedule that sends the servers ``g``, the result of ``steps`` steps, and waits for their answers, which are

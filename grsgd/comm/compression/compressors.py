@@ -302,6 +302,13 @@ def make_compressor(options: CompressionOptions, x: torch.Tensor) -> Compressor:
     return cls(x.numel(), x.dtype, x.device, **ratio)
 
 
+def payload_share(options: CompressionOptions) -> float:
+    """Return the bytes of a long vector's payload as a share of the vector's bytes in float32."""
+    cls, size = COMPRESSORS[options.compression or "none"], 1000 * BLOCK
+    ratio = {"ratio": options.ratio or RATIO} if cls in (TopK, RandomK) else {}
+    return cls(size, torch.float32, torch.device("cpu"), **ratio).nbytes / (4 * size)
+
+
 def warm_up(compressor: Compressor):
     """Encode and decode two values, which compiles the loops."""
     payload = compressor.payload().tensor
@@ -362,9 +369,9 @@ class ErrorFeedback:
 
     def __init__(self, compressor: Compressor, key: tuple[int, ...], e: torch.Tensor | None = None):
         self.compressor, self.key = compressor, key
-        of = {"dtype": compressor.dtype, "device": compressor.device}
-        self.e = torch.zeros(compressor.size, **of) if e is None else e
-        self.decoded = torch.zeros_like(self.e)
+        of = compressor.size, compressor.dtype, compressor.device
+        self.e = Flat.zeros(*of).tensor if e is None else e
+        self.decoded = Flat.zeros(*of).tensor
         """The vector that receivers decode from the last payload."""
 
     def encode(self, x: torch.Tensor, payload: torch.Tensor, number: int):

@@ -61,7 +61,7 @@ def test_what_a_death_means_is_checked_when_a_class_is_made():
 def test_by_default_nothing_is_waited_for():
     silent = Silent()
     assert silent.weight == 1.0 and silent.warnings() == []
-    assert CentralAlgorithm.workers(None, 7) == 7 and CommonBatchAlgorithm.block_arrays(None, 7) == 0
+    assert CentralAlgorithm.workers(None, 7) == 7 and CommonBatchAlgorithm.arrays_held(None, 7) == 6
     silent.x, silent.replica = SimpleNamespace(tensor="x"), SimpleNamespace(buffers=SimpleNamespace(tensor="buffers"))
     assert silent.snapshot() == ("x", "buffers")
 
@@ -108,13 +108,13 @@ def test_every_algorithm_says_what_it_is(name):
 
 @pytest.mark.parametrize("n, r", [(5, 1), (5, 2), (5, 3), (4, 4), (6, "auto")])
 def test_a_rank_of_cssgd_holds_a_gradient_of_every_block(n, r):
-    """And of one block where groups of ranks share it."""
-    cls = ALGORITHMS["cssgd"]
-    blocks = len(subset_placement(n, 1 if r == "auto" else r).blocks(0))
+    """And of one block where groups of ranks share it; besides the int64 sum and a packet of each rank."""
+    cls, least = ALGORITHMS["cssgd"], 1 if r == "auto" else r
+    blocks, others = len(subset_placement(n, least).blocks(0)), 2 + n / least
     for scheme in ("coded", "uncoded"):
-        assert cls.block_arrays(cls.Options(scheme=scheme, r=r), n) == blocks
+        assert cls.arrays_held(cls.Options(scheme=scheme, r=r), n) == blocks + others
     for scheme in ("grouped-direct", "grouped-rs"):
-        assert cls.block_arrays(cls.Options(scheme=scheme, r=r), n) == 1
+        assert cls.arrays_held(cls.Options(scheme=scheme, r=r), n) == 1 + others
 
 
 @pytest.mark.parametrize(

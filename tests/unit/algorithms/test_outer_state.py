@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from grsgd.algorithms import diloco, noloco
+from grsgd.algorithms import ALGORITHMS, diloco, noloco
 from grsgd.algorithms.outer_state import HostMemory, OuterMemory, outer_memory
 from grsgd.models.flat import Flat
 from grsgd.own_loop.distribute import distribute
@@ -52,3 +52,31 @@ def test_a_model_in_host_memory_has_one_place_for_all():
 def test_a_model_without_parameters_in_a_part_needs_no_memory():
     x = Flat.zeros(0, torch.float32, torch.device("cpu"))
     assert HostMemory(Memory()).like(x).array.size == 0
+
+
+class Counting(Memory):
+    """Memory that counts the bytes that it lends."""
+
+    def __init__(self):
+        super().__init__()
+        self.lent = 0
+
+    def borrow(self, nbytes):
+        self.lent += nbytes
+        return super().borrow(nbytes)
+
+
+@pytest.mark.parametrize(("algorithm", "arrays"), [("diloco", 3), ("noloco", 4)])
+def test_the_whole_outer_state_lies_in_host_memory(algorithm, arrays, monkeypatch):
+    memory = Counting()
+    for module in (diloco, noloco):
+        monkeypatch.setattr(module, "outer_memory", lambda x, place: HostMemory(memory))
+
+    def work(mpi):
+        model = network()
+        optimizer = distribute(model, sgd(model), algorithm, mpi, timeout=20.0, progress_mode="inline", H=2)
+        assert memory.lent == arrays * optimizer.replica.nbytes
+        assert ALGORITHMS[algorithm].arrays_held(optimizer.algorithm.options, 1) == arrays
+        optimizer.finish()
+
+    on_threads(monkeypatch, 1, work)

@@ -4,10 +4,14 @@ import pytest
 import torch
 
 from grsgd import memory
+from grsgd.algorithms import ALGORITHMS
 from grsgd.config import parse
 from grsgd.errors import ConfigError
 from grsgd.training.inputs import load_data
-from grsgd.training.memory import blueprint, check_fits, rank_bytes
+from grsgd.training.memory import blueprint, bytes_per_parameter, check_fits, optimizer_bytes, rank_bytes
+from tests.support.exhaustive import exhaustive_unless
+from tests.support.held_memory import held_per_parameter
+from tests.support.training import config as small
 
 CPU = torch.device("cpu")
 
@@ -31,8 +35,59 @@ def test_ranks_of_a_host_share_its_memory(monkeypatch, algorithm):
     wanted = config(algorithm)
     data = load_data(wanted)
     each = rank_bytes(blueprint(wanted, data), wanted, 4)
-    assert each >= 10 * 4 * 235_146
+    assert each >= 8 * 4 * 235_146
     monkeypatch.setattr(memory, "available", lambda: 3 * each)
     check_fits(wanted, data, 4, 3, CPU)
     with pytest.raises(ConfigError, match="take a smaller model or fewer ranks per host"):
         check_fits(wanted, data, 4, 4, CPU)
+
+
+PLAIN = {"optimizer": {"name": "sgd", "lr": 0.05}}
+CASES = [
+    *((name, {}, ranks) for name in ALGORITHMS for ranks in (2, 4)),
+    ("diloco", {"compression": "int8"}, 4),
+    ("diloco", {"H": 4, "fragments": 2, "delay": 1}, 4),
+    ("local_sgd", {"beta": 0.5}, 2),
+    ("lasgd", {"merge": "anchor"}, 2),
+    ("ring_allreduce", {"compression": "sign"}, 4),
+    ("easgd", {"centre": "allreduce"}, 2),
+    ("sgp", {"tau": 1}, 4),
+    ("parameter_server", {"compression": "top-k"}, 4),
+]
+AT_MOST = ("easgd", "relaysgd", "cssgd", "asgd", "parameter_server", "decoupled", "grsgd", "gosgd", "gossip")
+"""Algorithms whose ranks hold different numbers of arrays, or allocate them when they need them."""
+PACKETS = {("cssgd", 4): 10}
+"""Bytes per parameter of packets under way beyond one per rank: models of some MiB have up to 64 packets under way."""
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options", "ranks"),
+    exhaustive_unless(lambda name, options, ranks: ranks == 4 and name in ("diloco", "dpsgd", "grsgd"), CASES),
+)
+def test_a_rank_holds_as_many_bytes_as_is_said(algorithm, options, ranks, monkeypatch):
+    section = {"name": algorithm} | options
+    said = bytes_per_parameter(small(section, **PLAIN), ranks)
+    found = held_per_parameter(section, ranks, monkeypatch, **PLAIN)
+    assert said.optimizer == 0 and said.outer == 0
+    expected = said.model + said.algorithm + (said.gradient if ALGORITHMS[algorithm].traits.sends_gradients else 0)
+    if algorithm in AT_MOST and options.get("centre") != "allreduce":
+        assert 0.25 * expected < found <= expected + 0.2 + PACKETS.get((algorithm, ranks), 0)
+    else:
+        assert found == pytest.approx(expected, abs=0.2)
+
+
+OPTIMIZERS = [("sgd", {}, 0), ("sgd", {"momentum": 0.9}, 4), ("adamw", {}, 8), ("adam", {"amsgrad": True}, 12)]
+
+
+@pytest.mark.parametrize(("name", "options", "kept"), OPTIMIZERS)
+def test_the_optimizer_is_counted_apart(name, options, kept):
+    wanted = small("dpsgd", optimizer={"name": name} | options)
+    assert optimizer_bytes(wanted, torch.float32) == kept and optimizer_bytes(wanted, torch.float64) == 2 * kept
+
+
+@pytest.mark.parametrize("algorithm, outer", [("diloco", 12), ("noloco", 16)])
+def test_outer_state_in_host_memory_leaves_16_bytes_on_a_gpu(algorithm, outer):
+    wanted = small({"name": algorithm, "outer_state": "host"}, optimizer={"name": "adamw"})
+    on_gpu, on_cpu = (bytes_per_parameter(wanted, 4, on_gpu) for on_gpu in (True, False))
+    assert (on_gpu.on_device, on_gpu.outer) == (16, outer)
+    assert (on_cpu.on_device, on_cpu.outer) == (16 + outer, 0)
