@@ -69,10 +69,11 @@ def joined(optimizer):
     joining = optimizer.joining
     if joining.is_open:
         raise RuntimeError("join() within join(): end the first block before the second one begins")
-    if optimizer.algorithm.traits.decides_who_computes:
+    traits = optimizer.algorithm.traits
+    if traits.decides_who_computes and traits.synchronous:
         name = optimizer.algorithm.name
         raise RuntimeError(f"join() with {name}: all ranks compute parts of the same batches, so none has more batches")
-    if joining.comm.size == 1 or not optimizer.algorithm.traits.synchronous:
+    if joining.comm.size == 1 or not traits.synchronous:
         yield
         return
     optimizer.meet("in join()")

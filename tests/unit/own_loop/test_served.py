@@ -240,6 +240,21 @@ def test_a_loop_may_be_left_early(monkeypatch):
             torch.testing.assert_close(model, alone(2), rtol=1e-12, atol=1e-14)
 
 
+def test_servers_need_no_steps_without_batches(monkeypatch):
+    """A script with `join` also runs with a server, whose workers may take different numbers of steps."""
+
+    def work(mpi):
+        model, optimizer = started(mpi, strategy="bsp")
+        with optimizer.join():
+            take_steps(mpi, model, optimizer, range(STEPS - mpi.rank))
+        optimizer.finish()
+        return vector(model), optimizer.steps
+
+    found = on_threads(monkeypatch, 3, work)
+    assert [steps for _, steps in found] == [STEPS, STEPS - 1, 0]
+    assert all(torch.equal(model, found[0][0]) for model, _ in found)
+
+
 def test_clipping_is_of_a_worker_s_own_gradient(monkeypatch):
     def work(mpi):
         model, optimizer = started(mpi, strategy="bsp")
