@@ -159,8 +159,8 @@ def verdicts(results: Results) -> Iterator[str]:
     ]
     if overheads:
         yield (
-            f"Interfaces have sent {spread(overheads)} times what was counted, headers of packets included, at "
-            f"{len(overheads)} points."
+            f"At {len(overheads)} points, interfaces have sent {spread(overheads)} times the counted bytes, headers of "
+            "packets included."
         )
 
 

@@ -91,9 +91,9 @@ class Conditions:
         """Return the setting of a training that takes the same steps as another one.
 
         Its times are simulated if the steps depend on times. Algorithms that apply the mean gradient of the global
-        batch take the steps of a single rank with a batch n times as large, except for the order of samples and the
-        rounding of fixed-point numbers. With batch normalisation they share the training of the same number of ranks,
-        because each rank normalises its own batch. The steps of synchronous ranks do not depend on their speed.
+        batch take the steps of a single rank with a batch n times as large. Only the order of samples and the rounding
+        of fixed-point numbers differ. With batch normalisation, these algorithms share the training of the same number
+        of ranks, because each rank normalises its own batch. The steps of synchronous ranks do not depend on speed.
         """
         traits = self.load(setting.config, setting.overrides).traits
         if not traits.synchronous:

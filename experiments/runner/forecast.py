@@ -18,8 +18,8 @@ from grsgd.data.fetch import RECIPES
 SOURCES = {
     SIMULATED: "simulated",
     UNIT_STEPS: "steps of a second",
-    TIMING_ONLY: "times alone",
-    MEASURED: "by the clock",
+    TIMING_ONLY: "times only",
+    MEASURED: "measured",
 }
 
 CALIBRATION_SECONDS, WORK_SECONDS = 60, 3
@@ -121,7 +121,7 @@ def sum_up(found: Iterable[Forecast], costs: Costs, workers: int) -> str:
     return (
         f"{whole.missing.total() + whole.there} runs, {whole.there} of them exist{took}; the others, with "
         f"{len(whole.calibrations) - works} calibrations and the work of {works} algorithms, take about {hours}, "
-        f"{by_clock} by the clock, with {workers} simulation{'s' * (workers != 1)} side by side; the longest takes "
+        f"{by_clock} of wall time, with {workers} simulation{'s' * (workers != 1)} side by side; the longest takes "
         f"{longest}{downloads(whole.missing)}"
     )
 

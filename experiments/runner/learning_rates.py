@@ -173,9 +173,10 @@ class LearningRates:
             rows.append([" ".join([config, *overrides]), str(ranks), "; ".join(tried)])
         seeds = self.conditions.scale.tuning_seeds
         caption = (
-            "Learning rates: samples to the target accuracy, or the best accuracy where it was not reached, in "
-            f"simulated time; * is what is used, † too, but at an end. The grid has one seed, the rates about its best "
-            f"{seeds}; none is used again. The rates beside * show what another choice would have cost."
+            "Learning rates: samples to the target accuracy, or the best accuracy if the target was not reached, in "
+            "simulated time. The mark * is the used rate; † is a used rate at an end of the grid. The grid has one "
+            f"seed, and the rates next to its best rate have {seeds}; no later run has these seeds. The rates next to "
+            "the mark show the cost of another choice."
         )
         return caption, ["configuration", "ranks", "rate: samples or accuracy"], rows
 

@@ -7,9 +7,8 @@
 The time per step is ``n / (steps per second of all ranks)`` during training, which is the mean time in which all ranks
 take a step, for synchronous and asynchronous algorithms alike. It does not say how much a step is worth: an algorithm
 that never waits takes steps as fast as it computes, however slow its messages are. So the table also has the time after
-the last step for messages under way, and the number of models that a rank has sent per step, which is less if exchanges
-cannot keep up. The effect on the model shows only in accuracies, which
-need other experiments.
+the last step for messages under way, and the number of models that a rank has sent per step. This number is lower if
+exchanges cannot keep up. The effect on the model shows only in accuracies, which need other experiments.
 
 Runs are kept in results/scaling. A run that exists and was made by the same version of the code is not repeated.
 """

@@ -178,6 +178,6 @@ def on_both(results: Results) -> str:
     same = [title for title in settings if all(equal for setting, equal in pairs if setting == title)]
     others = ", ".join(title for title in settings if title not in same) or "none"
     return (
-        f"{SWING} and {BINE} have equal times and bytes on {len(same)} of {len(settings)} networks, those with a power "
-        f"of two of ranks; not on: {others}."
+        f"{SWING} and {BINE} have equal times and bytes on {len(same)} of {len(settings)} networks, whose number of "
+        f"ranks is a power of two; networks on which they differ: {others}."
     )

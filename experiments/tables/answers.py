@@ -4,7 +4,6 @@ Measured evidence comes before counted evidence, and both before simulated times
 most evidence comes first, then the smaller p value. So no scale hides a result of another one.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,19 +22,20 @@ from experiments.runner.outcome import (
 )
 from experiments.runner.run_spec import MEASURED, SIMULATED, TIMING_ONLY
 from experiments.tables.claims import EXPECTED, ClaimResult, PaperResult
+from experiments.tables.wording import without_source
 
 IN_SIMULATED_TIME = SIMULATED, TIMING_ONLY
 """Sources of times that were not measured by the clock."""
 SURE, ONE_SIDED, OPEN = "A", "B", "C"
 GRADES = {
-    SURE: "measured and simulated times agree, or what counts are bytes or accuracies",
-    ONE_SIDED: "measured times alone, or simulated times alone, with the simulator's error",
+    SURE: "measured and simulated times agree, or the cases compare bytes or accuracies",
+    ONE_SIDED: "measured times only, or simulated times only, with the simulator's error",
     OPEN: "undecided, with the number of seeds that would decide it",
 }
 """Grades of certainty of an answer."""
 DECIDED = SUPPORTED, REFUTED, ALIKE
 """Verdicts that decide a case."""
-CLOCK = re.compile(r",? ?\bby the clock\b,? ?")
+
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Evidence:
 
 def condition(case: Case) -> str:
     """Return a case's condition without the source of its times."""
-    return CLOCK.sub(", ", case.condition).replace("one host", "one rank").strip(", ")
+    return without_source(case.condition).replace("one host", "one rank")
 
 
 @dataclass(frozen=True)

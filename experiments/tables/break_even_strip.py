@@ -18,7 +18,7 @@ TICKS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 def words(one: BreakEven) -> str:
     """Return a break-even as a clause."""
     begins = one.text() if one.low is None else f"from {one.text()} on"
-    reached = "" if one.reaches is None else f", as much as the paper says from {one.reaches:.3g} on"
+    reached = "" if one.reaches is None else f", and saves the paper's number from {one.reaches:.3g} on"
     return f"{one.method} against {one.against}: {begins}{reached}"
 
 
@@ -43,12 +43,12 @@ def draw(found: Sequence[BreakEven], elsewhere: Mapping[str, str]) -> str:
     ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     ax.minorticks_off()
     ax.tick_params(axis="y", length=0)
-    ax.set_xlabel("time to communicate / time to compute, a step (logarithmic)", fontsize=9)
+    ax.set_xlabel("communication time / computing time of a step (logarithmic)", fontsize=9)
     ax.grid(alpha=0.3, axis="x")
     ax.set_axisbelow(True)
     figure.legend(handles=_legend(), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     described = ". ".join([*map(words, found), *(f"{name}: {reason}" for name, reason in elsewhere.items())])
-    return as_svg(figure, "From which cost of communication on each method saves time", f"{described}.")
+    return as_svg(figure, "The cost of communication from which on each method saves time", f"{described}.")
 
 
 def _draw_row(ax, place: int, one: BreakEven):
@@ -71,8 +71,8 @@ def _legend() -> list[Line2D]:
         Line2D([], [], color=PAYS, linewidth=7, label="saves time (simulated)"),
         Line2D([], [], color=DOES_NOT, linewidth=7, label="does not"),
         Line2D(
-            [], [], color="black", linewidth=1.2, marker="|", markersize=8, label="95 % interval of where it begins"
+            [], [], color="black", linewidth=1.2, marker="|", markersize=8, label="95 % interval of the break-even"
         ),
-        Line2D([], [], label="the links of the emulated hosts here", **_HERE),
+        Line2D([], [], label="links of the emulated hosts here", **_HERE),
         Line2D([], [], color="black", linestyle="", marker="|", markersize=11, markeredgewidth=2, label=REACHES),
     ]

@@ -11,15 +11,15 @@ from experiments.tables.wording import NOT_COVERED, NOT_MADE, overall
 
 NUMBER, DIRECTION, BY_CONSTRUCTION, EXPECTED = "number", "direction", "by construction", "expected"
 KINDS = {
-    NUMBER: "the paper gives a number, and the verdict asks for it",
-    DIRECTION: "the paper says which way, not how much",
-    BY_CONSTRUCTION: "follows from how the method, or the count, is made, and could not come out otherwise",
-    EXPECTED: "not the paper's sentence: what follows from its method, tried as a check of the method as built here",
+    NUMBER: "the paper gives a number, with which cases are compared",
+    DIRECTION: "the paper gives a direction, but no number",
+    BY_CONSTRUCTION: "the result follows from the construction of the method or of the count, and could not differ",
+    EXPECTED: "not in the paper, but expected of its method; it is tried as a check of the method as built here",
 }
 METHODS = {
     "documented": "the paper says enough to build the method",
     "reconstructed": "the paper leaves steps open, which were filled in; the verdict is on the filled-in method",
-    "stand-in": "something else stands in for what the paper did",
+    "stand-in": "another experiment stands in for the paper's experiment",
 }
 
 

@@ -37,7 +37,7 @@ def note(plan: Plan, commits: Iterable[str]) -> list[str]:
     joined = f"joins runs of {len(commits)} commits" if len(commits) > 1 else "has runs of a commit"
     return [
         f"To be made anew: this target {joined} ({', '.join(commits)}) from before runs of other code were kept apart, "
-        f"and its simulated times rest on a network without what messages take of a processor{changed}."
+        f"and its simulated times rest on a network whose messages take no processor time{changed}."
     ]
 
 

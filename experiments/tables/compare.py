@@ -31,12 +31,13 @@ CLOCK_SEEDS = 3
 SECONDS = "Seconds to the target accuracy."
 TIMES = "time to the target accuracy"
 SHARED_TRAJECTORY_NOTE = (
-    "Synchronous algorithms do the same in a step whatever time it takes, so their time to the target accuracy is "
-    "computed: steps to it, of trainings in simulated time, times the time of a step, measured or simulated. Those "
-    "that apply the same gradient (ring all-reduce, SSGD, CSSGD) share the trainings of a single rank with a batch n "
-    "times as large, or, with batch normalisation, of n ranks; they differ from it in the order of the samples and in "
-    "rounding. Overlapped gradient push is trained as if all messages came in time, which favours it. Gossip is "
-    "tested by the average of all models, which its training never forms."
+    "A step of a synchronous algorithm has the same result whatever time the step takes. So the time to the target "
+    "accuracy is computed: the number of steps in a training in simulated time, times the time of a step, measured or "
+    "simulated. Ring all-reduce, SSGD and CSSGD apply the same gradient, so they share the trainings of a single rank "
+    "with a batch n times as large. With batch normalisation, they share the trainings of n ranks. Own trainings would "
+    "differ in the order of the samples and in rounding. Overlapped gradient push is trained as if all messages came "
+    "in time, which favours this algorithm. For gossip, the average of all models is tested, which training never "
+    "forms."
 )
 
 Settings = dict[Setting, dict[str, Setting]]
@@ -95,7 +96,8 @@ def samples(found: Found, settings: Settings, value: Callable[[Run], float | Non
 
 def where(place: Setting) -> str:
     """Return the scenario, and the links if they differ from the links of the scale."""
-    links = f"links of {place.link.rate}" if place.link else ""
+    rate = place.link.rate.replace("gbit", " Gbit/s").replace("mbit", " Mbit/s") if place.link else ""
+    links = f"links of {rate}" if place.link else ""
     return ", ".join(filter(None, [links, place.scenario.name if place.scenario != EQUAL or not links else ""]))
 
 

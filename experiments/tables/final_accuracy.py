@@ -25,7 +25,7 @@ from experiments.tables.section import Section
 from experiments.tables.targets import Found
 from grsgd.runs.run_file import Run
 
-ACCURACIES = "test accuracy of the averaged model after equally many samples, mean of the last snapshots"
+ACCURACIES = "test accuracy of the averaged model after the same number of samples, mean of the last snapshots"
 
 
 @dataclass(frozen=True)

@@ -74,24 +74,25 @@ class LinkRates:
         even = {other: break_even(ours, other, over_ratios, here) for other, over_ratios in cases.items()}
         section.break_even(*even.values())
         section.figure(
-            f"Time to the target accuracy that {ours} saves, by the cost of communication. T_comm: how long the bytes "
-            "of a ring all-reduce, 2(n-1)/n of the model, take on a link. T_calc: a step of ranks that never "
-            "communicate. Vertical lines: the break-even.",
+            f"Time to the target accuracy that {ours} saves, over the cost of communication. T_comm is the time of the "
+            "bytes of a ring all-reduce, 2(n-1)/n of the model, on a link. T_calc is the time of a step of ranks that "
+            "never communicate. Vertical lines mark the break-even.",
             [
                 Panel(
                     f"n = {found.conditions.scale.tuning_ranks}, simulated",
                     "T_comm / T_calc",
                     "time saved [%]",
                     estimates=cases,
-                    levels={"as much time": 0.0},
+                    levels={"equal times": 0.0},
                     marks={other: one.at for other, one in even.items() if one.at is not None},
                     logx=True,
                 )
             ],
         )
         section.table(
-            f"From which T_comm / T_calc on {ours} saves time, with its 95 % interval: where the estimates, and the "
-            "ends of their intervals, cross 0 between two rates of the links, interpolated on logarithmic scales.",
+            f"The break-even: the T_comm / T_calc from which on {ours} saves time, with its 95 % interval. The "
+            "estimates, and the ends of their intervals, cross 0 there; they are interpolated between two rates of the "
+            "links on logarithmic scales.",
             ["against", "break-even"],
             [[other, one.text()] for other, one in even.items()],
         )

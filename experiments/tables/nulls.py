@@ -6,8 +6,8 @@ Both sides are samples from one distribution, like samples of trainings: times t
 accuracies by 0.6 to 1 point. There is no equivalence zone, which would make wrong verdicts rarer. If a loss up to a
 margin is allowed, ours is lower by exactly this margin; if the paper gives a number, it is the truth. So any verdict on
 the direction is wrong, and so is any answer to the number except "agrees". The rows state whether only one side is
-skewed, whether trainings miss their target or reach it before their first snapshot, and whether seeds may be doubled
-after a first look.
+skewed, and whether trainings miss their target or reach it before their first snapshot. They also state whether seeds
+may be doubled after a first look.
 """
 
 import argparse

@@ -44,4 +44,4 @@ class Robustness:
         show_values(section, SECONDS, "seconds", {place: times})
         cases = [decide.less(times[option], times[other], option, other) for option in self.options]
         section.finding(self.claim, f"{TIMES}; {condition(place)}", cases)
-        section.note("The learning rate is tuned with the defaults, and used with all options.")
+        section.note("All options have the learning rate that was tuned for the default options.")

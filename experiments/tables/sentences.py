@@ -28,12 +28,12 @@ VERDICT_WORDS = {
     INCONCLUSIVE: "undecided",
 }
 LEGEND = (
-    f"{SIGNS[MEASURED]} measured by the clock, {SIGNS[SIMULATED]} simulated, {NO_TIMES} bytes or accuracies.\n"
+    f"{SIGNS[MEASURED]} measured times, {SIGNS[SIMULATED]} simulated times, {NO_TIMES} bytes or accuracies.\n"
     "A case is a comparison with one other algorithm under one condition.\n"
     "Brackets hold the 95 % interval and the runs per side; runs are pairs if both sides share random numbers.\n"
     f"How sure: {'; '.join(f'{grade}: {meaning}' for grade, meaning in GRADES.items())}.\n"
-    "A verdict takes more than an interval without zero: a test at 1 % for up to ten seeds, and an effect of more than "
-    "5 % of time (10 % by the clock) or 1 point of accuracy."
+    "An interval without zero is not enough for a verdict: a test at 1 % (for up to ten seeds) must be significant, "
+    "and the effect be more than 5 % of time (10 % if measured) or 1 point of accuracy."
 )
 """The meaning of the signs and the grades."""
 CONDITIONS = (
@@ -41,7 +41,7 @@ CONDITIONS = (
     "Adaptive gossip exchanges a model when the model has changed by more than a *threshold*: "
     "a constant *set by hand*, or a threshold that moves in training and *keeps a rate* of exchanges.\n"
     "*Tcomm / Tcalc* is the time that a step of SSGD by multicast communicates, over the time that the step computes.\n"
-    "Cases that count in no verdict, such as equal ranks for a claim on a slow rank, are on the paper's page alone.\n"
+    "Cases that count in no verdict, such as controls, are only on the paper's page.\n"
     "*r* is the number of nodes that compute each sample, *n* the number of nodes or ranks."
 )
 """Explanations of the words in descriptions of conditions."""
@@ -117,10 +117,10 @@ def errors_of(cases: Sequence[Case]) -> str:
 def why_open(answer: Answer) -> str:
     """Return why a claim is undecided, and the number of seeds that would decide it."""
     if not answer.evidence and answer.off:
-        return f"{effect(answer.off[0])}; {simulator_error(answer.off[0])}; the clock is to decide it"
+        return f"{effect(answer.off[0])}; {simulator_error(answer.off[0])}; a measured run has to decide"
     if not answer.evidence:
         missing = dict.fromkeys(f"table-{target}" for result in answer.results for target in result.missing)
-        return f"not made yet, `make {' '.join(missing)}`" if missing else "nothing that was made tells of it"
+        return f"not made yet, `make {' '.join(missing)}`" if missing else "no result tells of this claim"
     known = [one for one in answer.open if one.case.seeds_needed]
     if not known:
         one = answer.open[0]

@@ -93,7 +93,7 @@ def error_note(errors: Iterable[tuple], which: str, what: str = "times") -> str:
     """
     ordered = sorted(errors, key=lambda error: error[1])
     if not ordered:
-        return "not compared with the clock here"
+        return "not compared with measured times here"
     words = [f"{name} {share:+.0%}" for name, share, *_ in ordered]
     if len(words) > MOST_ERRORS:
         middle = median(error[1] for error in ordered)
@@ -128,7 +128,7 @@ def case_with_error(case: Case, own: Sequence[Error], of_paper: Sequence[Error])
     worst = max(errors, key=lambda error: abs(error.share))
     if case.kind != EVIDENCE or abs(worst.share) <= MOST_ERROR:
         return case
-    return noted(replace(case, kind=OFF), f"simulated times of {worst.name} are {worst.share:+.0%} off")
+    return noted(replace(case, kind=OFF), f"simulated times of {worst.name} are off by {worst.share:+.0%}")
 
 
 def errors_of(algorithm: str, where: str, own: Sequence[Error], of_paper: Sequence[Error]) -> list[Error]:

@@ -47,19 +47,18 @@ class TimeToAccuracy:
     claims
         The claim that a comparison decides, by the name of the other algorithm.
     configs
-        Configurations by name; the first is the algorithm.
+        Configurations by name. The first is the algorithm.
     alone
         The configuration of ranks that never communicate.
     scenarios
-        Scenarios, each with the reason why a claim does not hold in it, if it does not.
+        Scenarios, each with the reason why a claim may not hold in it.
     measured
         The scenarios that are measured, too.
     by_clock, at_desk
-        Names of the algorithms compared in measured runs, and at SCALE=desk, controls included. At SCALE=desk, the
-        steps of the networks take so long that slow links make no difference, and measured trainings would take too
-        long.
+        Names of the algorithms compared in measured runs, and at SCALE=desk. Controls are included. At SCALE=desk,
+        steps take so long that slow links make no difference. Measured trainings would take too long there.
     later
-        Names of algorithms that were published after the paper: compared, but not counted.
+        Names of algorithms that were published after the paper. They are compared, but not counted.
     """
 
     claims: Mapping[str, str]
@@ -129,11 +128,11 @@ class TimeToAccuracy:
                 options = {"pairs": found.conditions.share_numbers(settings[ours], settings[other])}
                 saved = [
                     decide.less(values[ours], values[other], "", other, unit, source=place.source, **options).text()
-                    for values, unit in ((samples, "% fewer samples"), (paces, "% less time a sample"))
+                    for values, unit in ((samples, "% fewer samples"), (paces, "% less time per sample"))
                 ]
                 rows.append([condition(place), SOURCES[place.source], other, *saved])
-        caption = f"What {ours} saves of either factor of its time: samples to the target accuracy, and time a sample."
-        section.table(caption, ["ranks and links", "time", "against", "samples", "time a sample"], rows)
+        caption = f"Savings of {ours} in the two factors of its time: samples to the target accuracy, time per sample."
+        section.table(caption, ["ranks and links", "time", "against", "samples", "time per sample"], rows)
 
     def cases(self, claim: str, conditions: Conditions, place: Setting, times: Mapping[str, Sample]) -> list[Case]:
         """Return the cases at one place: the algorithm against others that decide the claim, and against controls."""

@@ -1,5 +1,6 @@
 """The words for claims and for findings on them."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -37,33 +38,37 @@ SOURCES = {
     UNIT_STEPS: "counted in steps",
     "": "",
 }
+SOURCE = re.compile(r",? ?\bmeasured\b,? ?")
+"""The word in a condition that states the source of its times."""
 VERDICTS = {
     SUPPORTED: """the effect is significant in the claimed direction, and the estimate is more than the equivalence \
-zone: 10 % of time by the clock, 5 % of simulated times and of bytes, 1 point of accuracy""",
-    ALIKE: "the interval lies within the equivalence zone: whatever the difference is, it is too small to count",
-    REFUTED: "the effect is significant in the other direction; of a claim: of some cases, and none is supported",
-    INCONCLUSIVE: """these runs cannot tell: the interval holds both sides or reaches out of the equivalence zone, \
-or the effect is not significant with few seeds, or as one of several cases, or too many trainings did not reach \
+zone: 10 % of measured times, 5 % of simulated times and of bytes, 1 point of accuracy""",
+    ALIKE: "the interval lies within the equivalence zone, so any difference is too small to count",
+    REFUTED: """the effect is significant in the other direction; a claim is refuted if some of its cases are, \
+and none is supported""",
+    INCONCLUSIVE: """these runs cannot tell. Either the interval contains both directions or exceeds the equivalence \
+zone; or the effect is not significant with few seeds, or as one of several cases; or too many trainings did not reach \
 their target""",
 }
 """The meaning of each verdict on a case."""
 CLAIM_WORDS = {
-    MIXED: "and not in the others, which the grid names",
-    BY_CONSTRUCTION: "it follows from how the method, or the count, is made; shown, and no evidence",
-    NOT_MADE: "there is a target for it, which was not made at this scale",
-    NOT_COVERED: "nothing here tries it; the reason stands beside it",
+    MIXED: "and not in the other cases, which the grid names",
+    BY_CONSTRUCTION: "the claim follows from the construction of the method or of the count; shown, but no evidence",
+    NOT_MADE: "a target for the claim exists, but was not made at this scale",
+    NOT_COVERED: "no target tries the claim; the reason is given with the claim",
 }
 """The meaning of further verdicts on a claim."""
 OTHER_WORDS = {
-    EVIDENCE: """a case that is counted; where only some cases of a finding are significant, they are corrected for \
+    EVIDENCE: """a case that is counted; if only some cases of a finding are significant, they are corrected for \
 their number by Hochberg's method""",
-    "pairs": "runs with the same seed, which share random numbers; where seeds are told, the sides are independent",
+    "pairs": "runs with the same seed, which share random numbers; if a case gives seeds, its sides are independent",
     CONTROL: "a comparison that shows what else has the same effect, such as one rank alone; not counted",
-    OFF: """simulated times of one of its algorithms differ from measured ones by more than 10 %: the clock decides, \
-where these trainings were measured; shown, and not counted""",
-    "measured": "by the clock, on this machine; trainings that share it are compared with each other only",
-    "simulated": """computed from measured times of a step and of the network; how far such times are from measured \
-ones stands beside the cases""",
+    OFF: """simulated times of one of the two algorithms differ from measured times by more than 10 %: measured \
+trainings decide, if there are any; shown, but not counted""",
+    "measured": """wall-clock time on this machine; trainings that share the machine are compared only with each \
+other""",
+    "simulated": """computed from measured times of a step and of the network; the cases state the differences of \
+simulated from measured times""",
     "simulated times only": "no time of these cases was measured: the verdict is as good as the simulator",
     "at least, at most": """trainings of one side ended before they reached their target: their true times are longer, \
 and the effect is known from one side only, as in "at least 40 % less time (35 or more)\"""",
@@ -102,9 +107,14 @@ def simulated_only(cases: Sequence[Case]) -> bool:
     return bool(sources) and MEASURED not in sources
 
 
+def without_source(condition: str) -> str:
+    """Return a condition without the source of its times."""
+    return SOURCE.sub(", ", condition).strip(", ")
+
+
 def condition(case: Case) -> str:
     """Return the condition with the source of times."""
-    return ", ".join(filter(None, [case.condition, SOURCES.get(case.source, case.source)]))
+    return ", ".join(filter(None, [without_source(case.condition), SOURCES.get(case.source, case.source)]))
 
 
 def estimate(case: Case) -> str:

@@ -48,7 +48,7 @@ ELASTIC = {
 SLOW = "slow links"
 PLACES = {
     SLOW: ({}, tuple(GOSSIP)),
-    "slow links, by the clock": ({"source": MEASURED}, (CONSTANT, EVERY_STEP)),
+    "slow links, measured": ({"source": MEASURED}, (CONSTANT, EVERY_STEP)),
     "fast links": ({"scenario": EQUAL, "link": Link("1gbit", nominal=True)}, (CONSTANT, EVERY_STEP)),
 }
 """Conditions under which times are compared: differences from slow simulated links, and the compared methods."""

@@ -147,7 +147,7 @@ class Network:
 
 
 SHARED, SWITCH = Network("shared medium", medium="shared"), Network("switch")
-TESTBED = Network("switch, by the clock", MEASURED)
+TESTBED = Network("switch, measured", MEASURED)
 IN_SIMULATION = SHARED, SWITCH
 EVERYWHERE = SHARED, SWITCH, TESTBED
 NETWORKS_NOTE = (

@@ -71,7 +71,7 @@ def test_verdicts_table_and_figure(tmp_path):
     lines = list(draw.verdicts(results))
     assert f"A step by all-reduce takes {ratio:.2f} ({ratio:.2f} to {ratio:.2f}) times" in lines[0]
     assert "10.0% off the measured ones in the median, 10% at most, at 1 points" in lines[2]
-    assert "Interfaces have sent 1.03 (1.03 to 1.03) times" in lines[3]
+    assert "interfaces have sent 1.03 (1.03 to 1.03) times" in lines[3]
     table = draw.table(results)
     assert "-10%" in table and "1.03" in table and table.count("\n") == 2
     write_csv(results, tmp_path / "atlas.csv")

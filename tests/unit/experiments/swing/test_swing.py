@@ -155,7 +155,7 @@ def test_verdict_on_bine():
 def test_where_both_are_equal():
     results = results_of(lambda point: 2.0 if point.contender == BINE and point.setting == "torus 6x6" else 1.0)
     said = verdict.on_both(results)
-    assert f"on {len(SETTINGS) - 1} of {len(SETTINGS)} networks" in said and said.endswith("not on: torus 6x6.")
+    assert f"on {len(SETTINGS) - 1} of {len(SETTINGS)} networks" in said and said.endswith("they differ: torus 6x6.")
 
 
 def test_tables_and_figures(tmp_path):

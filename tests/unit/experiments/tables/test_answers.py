@@ -50,7 +50,7 @@ def test_no_scale_hides_what_another_one_has_decided():
 
 
 def test_the_clock_decides_where_the_simulator_says_otherwise():
-    clock = replace(SLOWER, source=MEASURED, condition="equal ranks, by the clock")
+    clock = replace(SLOWER, source=MEASURED, condition="equal ranks, measured")
     found = answer([FASTER, clock])
     assert not found.holding and [one.case for one in found.failing] == [clock]
     elsewhere = replace(FASTER, condition="slow links")
@@ -73,7 +73,7 @@ def test_no_difference_is_an_answer_and_speaks_against_the_claim():
 @pytest.mark.parametrize(
     "cases, grade",
     [
-        ([FASTER, replace(FASTER, source=MEASURED, condition="equal ranks, by the clock")], SURE),
+        ([FASTER, replace(FASTER, source=MEASURED, condition="equal ranks, measured")], SURE),
         ([FASTER, replace(FASTER, source=MEASURED, condition="slow links")], ONE_SIDED),
         ([FASTER, replace(OPEN_CASE, source=MEASURED)], ONE_SIDED),
         ([FASTER], ONE_SIDED),
@@ -114,7 +114,7 @@ def test_what_the_simulator_is_too_far_off_for_is_left_to_the_clock():
     off = replace(FASTER, kind=OFF, simulator_error="against measured times of the same trainings: grsgd -45%")
     found = answer([off])
     assert not found.is_decided and not found.is_built
-    assert sentences.how_sure(found).endswith("; simulator's error: grsgd -45%; the clock is to decide it")
+    assert sentences.how_sure(found).endswith("; simulator's error: grsgd -45%; a measured run has to decide")
     clock = replace(SLOWER, source=MEASURED)
     assert [one.case for one in answer([off, clock]).evidence] == [clock]
 

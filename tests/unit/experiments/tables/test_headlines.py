@@ -94,7 +94,7 @@ def test_the_strip_says_from_where_on_each_method_pays():
     title, description, root = elements(break_even_strip.draw(STRIP, {"third": "not a matter of links"}))
     assert "saves time" in title
     assert "ours against theirs: from 1 (0.5 to more than 10) on" in description
-    assert "ours against all: from 2 on, as much as the paper says from 5 on" in description
+    assert "ours against all: from 2 on, and saves the paper's number from 5 on" in description
     assert "ours against others: none up to 10" in description and "third: not a matter of links" in description
     words = {text.text for text in root.iter(f"{SVG}text")}
     assert {"ours against theirs", "third", "not a matter of links"} <= words

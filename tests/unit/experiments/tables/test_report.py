@@ -276,7 +276,7 @@ def test_target_without_the_finding_its_claim_expects_leaves_it_inconclusive(pap
     outcome("fig3", []).save(made)
     build(made, [paper], tmp_path / "report.html")
     shown = claim((tmp_path / "report.html").read_text(), "later")
-    assert "? It scales." in shown and "was made, but says nothing on it" in shown
+    assert "? It scales." in shown and "was made, but has no finding on this claim" in shown
 
 
 def test_paper_and_here_stand_side_by_side(page):

@@ -125,7 +125,7 @@ def test_one_rank_alone_is_compared_with_in_words(paper, monkeypatch):
     row = headlines.Row("for comparison", [replace(case, condition="a slow rank")], is_control=True)
     monkeypatch.setattr(headlines, "rows", lambda answer: [row])
     make(paper, "smoke", "fast-time", "faster")
-    assert f"for comparison: Fast SGD takes {case.text()}, a slow rank.\n" in built(paper)
+    assert f"samples of all ranks: Fast SGD takes {case.text()}, a slow rank.\n" in built(paper)
 
 
 def test_what_is_not_decided_or_not_tried_has_a_line_with_the_reason(paper):

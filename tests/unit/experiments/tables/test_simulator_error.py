@@ -41,7 +41,7 @@ def test_where_the_simulator_is_more_than_10_percent_off_the_clock_decides():
     assert close.kind == EVIDENCE
     assert close.simulator_error == "against measured times of the same trainings: ring allreduce -2%, grsgd +4%"
     off = case_with_error(CASE, [OURS, THEIRS._replace(share=-0.19)], [])
-    assert off.kind == OFF and "ring allreduce are -19% off" in off.note
+    assert off.kind == OFF and "ring allreduce are off by -19%" in off.note
     assert case_with_error(CASE, [OURS, THEIRS, Error("lasgd", -0.45, "lasgd", HERE)], []).kind == EVIDENCE
     assert case_with_error(replace(CASE, kind=CONTROL), [OURS, THEIRS._replace(share=-0.19)], []).kind == CONTROL
     for other in (replace(CASE, source=MEASURED), replace(CASE, unit="% fewer bytes")):
@@ -55,7 +55,7 @@ def test_errors_under_the_condition_of_a_case_count_before_those_of_others():
     of_others = case_with_error(CASE, [], [OURS, THEIRS])
     assert of_others.kind == EVIDENCE and "of other trainings" in of_others.simulator_error
     unknown = case_with_error(CASE, [], [])
-    assert unknown.kind == EVIDENCE and unknown.simulator_error == "not compared with the clock here"
+    assert unknown.kind == EVIDENCE and unknown.simulator_error == "not compared with measured times here"
 
 
 def of_calibrations(*savings: float) -> Sample:

@@ -324,7 +324,7 @@ def test_what_is_said_of_the_simulators_error():
     assert note == "against measured times of the same trainings: lasgd -10%, sgp +10%"
     many = error_note([(f"coded {number}", number / 100) for number in range(9)], "other")
     assert many == "against measured times of other trainings: median +4%, from coded 0 +0% to coded 8 +8%, of 9"
-    assert error_note([], "other") == "not compared with the clock here"
+    assert error_note([], "other") == "not compared with measured times here"
     figure = Figure("Seconds.", "x.svg")
     assert with_error(figure, note, simulated).caption == f"Seconds. Simulated times, {note}."
     assert with_error(figure, note, [{"source": MEASURED}]) == figure, "nothing is simulated"
