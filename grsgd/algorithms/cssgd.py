@@ -184,8 +184,8 @@ class CSSGD(Summing, name="cssgd"):
         return self.options.scheme == "tolerant"
 
     def make_fixed_point(self):
-        # The range must be small enough: a sum of n blocks must be a number of the finite field. return
-        FixedPoint(self.options.range, HALF // self.comm.size if self.is_tolerant else TOP)
+        # The range must be small enough: a sum of n blocks must be a number of the finite field.
+        return FixedPoint(self.options.range, HALF // self.comm.size if self.is_tolerant else TOP)
 
     def extra(self):
         if self.is_tolerant:
