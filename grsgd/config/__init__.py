@@ -1,4 +1,4 @@
-"""Configuration of a run: one TOML file with types, which is checked before anything starts."""
+"""Configuration of a run: one TOML file. The types and values of all keys are checked before anything starts."""
 
 from pathlib import Path
 from typing import Literal

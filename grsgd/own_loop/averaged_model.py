@@ -33,15 +33,16 @@ class AveragingOptimizer(WrappingOptimizer):
     def averaged_model(self) -> torch.nn.Module:
         """Return a copy of the model with the average of all ranks' parameters and buffers; to be called on all ranks.
 
-        The average takes each rank's model at the time of that rank's call, with the weights of push-sum; with
-        ``easgd`` it is the centre. Models in messages under way are missing, so the average of an asynchronous
-        algorithm may test better than the final model; call `rest` first to include them. Training goes on afterwards
-        as if this method had not been called. After `finish`, any single rank may call this method, which then returns
-        a copy of the final model. Tensors of modules that have an autograd graph are copied without the graph. Objects
-        that cannot be copied, such as a lock, are shared with the model, with a warning. Frozen parameters share
-        their memory with the model, unless they differ between ranks.
+        The average takes each rank's model at the time of the rank's call. Push-sum weights the models; with ``easgd``
+        the result is the centre. Models in messages under way are not included: call `rest` first to include them. So
+        with an asynchronous algorithm the average can have a higher accuracy than the final model. Training goes on
+        afterwards as if this method had not been called. After `finish`, a rank can call this method alone, and gets a
+        copy of the final model. Tensors of modules that have an autograd graph are copied without the graph. Objects
+        that cannot be copied, such as a lock, are shared with the model, with a warning. Frozen parameters share their
+        memory with the model, unless they differ between ranks.
 
-        Raises the errors of `step`, and RuntimeError if ``copy.deepcopy`` of the model makes no copy.
+        Raises the errors of `DistributedOptimizer.step`, and RuntimeError if ``copy.deepcopy`` of the model makes no
+        copy.
         """
         return self._average("averaged_model()")
 
@@ -62,7 +63,8 @@ class AveragingOptimizer(WrappingOptimizer):
         }
 
     def _average(self, call: str, compares_frozen: bool = True) -> torch.nn.Module:
-        """Return the averaged copy of the model for the user's ``call``."""
+        """Return a copy of the model with the average of all ranks' values. ``call`` is the name of the user's call,
+        for error messages."""
         result = copy_of(self.replica.model, call)
         if not self.finished:
             self.loop.refuse(call)

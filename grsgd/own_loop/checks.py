@@ -108,7 +108,7 @@ def check_groups(model: torch.nn.Module, groups: list[dict], name: str):
 
 class InPlace:
     """Check that no module, parameter or buffer of ``replica``'s model was replaced since training began. Ranks
-    exchange only the replica's flat arrays, and a tensor that replaced a parameter lies outside of these arrays.
+    exchange only the replica's flat arrays. A tensor that replaced a parameter lies outside of these arrays.
 
     The check reads the modules' own tables, which takes 0.1 to 0.2 microseconds per parameter.
     """
@@ -133,8 +133,8 @@ class InPlace:
         self._reshaped: set[str] = set()
 
     def check(self):
-        """Copy each buffer that was replaced back into its old place. Some modules replace the buffers of their
-        statistics.
+        """Copy each buffer that replaced another buffer into the place of the old buffer. Some modules replace the
+        buffers of their statistics.
 
         Raises RuntimeError if trained parameters have new memory, if other parameters than before require a gradient,
         or if modules or parameters were added, removed or replaced.
@@ -193,8 +193,8 @@ class InPlace:
 
 
 def entries(tables) -> list[tuple[str, dict, str]]:
-    """Return (full name, table, key) of every tensor in the modules' tables of parameters or buffers; None entries are
-    left out."""
+    """Return (full name, table, key) of every tensor in the modules' tables of parameters or buffers. Entries that are
+    None are left out."""
     return [
         (f"{prefix}.{key}".lstrip("."), table, key)
         for prefix, table in tables

@@ -32,18 +32,20 @@ class CommonBatchOptimizer(DistributedOptimizer):
         super().__init__(*arguments)
         torch.backends.cudnn.deterministic = True  # all ranks get the same gradient of a block, bit for bit
         self._batches = 0
-        """Number of batches whose gradients have been computed, before `load_state_dict`, too."""
+        """Number of batches whose gradients have been computed; batches before a saved state that was loaded count,
+        too."""
         self._has_gradient = False
         """Whether the gradient of a whole batch has been computed since the last step."""
 
     def blocks(self, samples):
-        """Yield this rank's blocks of a batch, as in other loops; random draws in a block are the same on all ranks.
+        """Yield this rank's blocks of a batch, as `SharingOptimizer.blocks` does. Torch's random draws in a block are
+        the same on all ranks.
 
-        After a loop over all blocks each parameter's gradient is the gradient of the whole batch, added to the gradient
-        before the loop, if there was any.
+        After a loop over all blocks each parameter's gradient is the gradient of the whole batch. If a parameter had a
+        gradient before the loop, the gradient of the batch is added to it.
 
-        Raises RuntimeError on all ranks if they have different batches, as far as several ranks compute a block. Ranks
-        are compared in the first step, and in every 100th step.
+        Raises RuntimeError on all ranks if ranks that compute the same block have different batches. Ranks are compared
+        in the first step, and in every 100th step.
         """
         replica, algorithm, samples = self.replica, self.algorithm, count_of(samples)
         if samples < algorithm.num_blocks:
@@ -103,8 +105,8 @@ class CommonBatchOptimizer(DistributedOptimizer):
 
 @contextmanager
 def drawing_alike(device: torch.device, seed: int, batch: int, block: int):
-    """Seed torch's draws in the block of code by a block of a batch; restore the state of torch's generators after
-    it."""
+    """Seed torch's random generators for the code in the ``with`` block, by the number of a batch and of a block of it.
+    Afterwards, restore the generators' earlier state."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         seed_torch(device, Purpose.BLOCK_DROPOUT, seed, batch, block)
         yield

@@ -9,12 +9,13 @@ from torch.overrides import TorchFunctionMode
 from grsgd.models.places import is_dense
 
 OF_MODULES = {"_parameters", "_buffers", "_modules"}
-"""Attributes of a module that `shared_in_copy` skips: it visits submodules singly, and tensors can be copied."""
+"""Attributes of a module that `shared_in_copy` skips: tensors can be copied, and `shared_in_copy` visits each submodule
+on its own."""
 
 
 class WithoutGraphs(TorchFunctionMode):
-    """Mode in which copy.deepcopy copies a tensor without its autograd graph; a module may keep such a tensor, as its
-    last loss."""
+    """Mode in which copy.deepcopy copies a tensor without the tensor's autograd graph. A module can keep a tensor with
+    a graph, such as the last loss."""
 
     def __torch_function__(self, function, types, arguments=(), named=None):
         if function is torch.Tensor.__deepcopy__ and not arguments[0].is_leaf:
@@ -27,10 +28,10 @@ class WithoutGraphs(TorchFunctionMode):
 def copy_of(model: torch.nn.Module, call: str) -> torch.nn.Module:
     """Return a copy of ``model`` that shares no trained parameter, buffer or autograd graph with ``model``.
 
-    Frozen parameters of the copy are parameters of its own, in the memory of the model's frozen parameters. Objects
-    that cannot be copied, such as a lock or an open file, are shared by both models; a warning names each of these
-    objects. ``call``: name of the user's call, with which warnings and errors begin. Raises RuntimeError if the model
-    cannot be copied, or if its copy shares parameters with it.
+    The copy has frozen parameters of its own; they lie in the memory of the model's frozen parameters. Objects that
+    cannot be copied, such as a lock or an open file, are shared by both models; a warning names each of these objects.
+    ``call``: name of the user's call, with which warnings and errors begin. Raises RuntimeError if the model cannot be
+    copied, or if the copy shares trained parameters with the model.
     """
     with WithoutGraphs():
         try:
@@ -47,14 +48,15 @@ def copy_of(model: torch.nn.Module, call: str) -> torch.nn.Module:
 
 
 def frozen_in_copy(model: torch.nn.Module) -> dict:
-    """Return a memo for copy.deepcopy by which the copy's frozen parameters lie in the memory of the model's."""
+    """Return a memo for copy.deepcopy by which the copy's frozen parameters lie in the memory of the model's frozen
+    parameters."""
     frozen = (p for p in model.parameters() if not p.requires_grad and type(p) is torch.nn.Parameter and is_dense(p))
     return {id(p): torch.nn.Parameter(p.data, requires_grad=False) for p in frozen}
 
 
 def own_memory(model: torch.nn.Module, tensor: torch.Tensor) -> torch.Tensor:
-    """Return ``tensor``, or its copy if a frozen parameter of ``model`` lies there: the copy becomes the parameter's
-    memory."""
+    """Return ``tensor``. If a frozen parameter of ``model`` lies in the memory of ``tensor``, return a copy of
+    ``tensor``, which becomes the parameter's memory."""
     for p in model.parameters():
         if not p.requires_grad and p.data_ptr() == tensor.data_ptr() and p.shape == tensor.shape:
             p.data = p.data.clone()

@@ -59,10 +59,10 @@ def distribute(
     memory, and the set of trained parameters. Call ``finish()`` after the last step; the model may then be distributed
     again.
 
-    Raises ConfigError, a ValueError, on all ranks: for an unknown algorithm, and for options that it does not take; for
-    parameters of the optimizer that are not the model's; for LBFGS, and for SparseAdam with an algorithm that sends
-    gradients; for models that cannot be flattened (`Replica`), that have two parameters in one memory, or that are
-    already distributed. If the script does not catch the error, it ends with one line and exit code 2.
+    Raises ConfigError, a ValueError, on all ranks: for an unknown algorithm, and for options that the algorithm does
+    not take; for parameters of the optimizer that are not the model's; for LBFGS, and for SparseAdam with an algorithm
+    that sends gradients; for models that cannot be flattened (`Replica`), that have two parameters in one memory, or
+    that are already distributed. If the script does not catch the error, it ends with one line and exit code 2.
     """
     words.of_script()
     mpi = communicator(comm, "distribute(): comm")
@@ -134,8 +134,8 @@ def check_algorithm(model, optimizer, name: str, options: dict, ranks: int) -> t
 def decided(
     algorithm: type[Algorithm], options: Options, context: RankContext, replica: Replica
 ) -> tuple[Options, dict[str, str]]:
-    """Return the options, and the reason for each choice by the option's name. Options that were left open (``"auto"``)
-    are chosen after measurements in a trial."""
+    """Return the options, and a dictionary from an option's name to the reason for its value. Options that were left
+    open (``"auto"``) are chosen after measurements in a trial."""
     chosen, reasons = context.driver.run(
         algorithm.choose_options(options, Trial(context, replica.model, replica.dtype))
     )
@@ -186,7 +186,7 @@ def make_gradients(replica: Replica, traits: Traits) -> Gradients | None:
 
 
 def give_all_the_same(replica: Replica, comm: Communicator, driver):
-    """Copy rank 0's model to all ranks; tensors outside the flat arrays are sent only if they differ."""
+    """Copy rank 0's model to all ranks. Tensors outside the flat arrays are sent only if the ranks' tensors differ."""
     for array in (replica.params.array, replica.buffers.array):
         driver.run(broadcast(comm, array))
     replica.note_buffers()

@@ -74,12 +74,13 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
         self._roll_call, self._of_this = roll_call, roll_call.of_new_optimizer()
         self._step_under_way = False
         self._is_broken = False
-        """Whether an error broke off a hook of the algorithm: some of the hook's messages may be under way."""
+        """Whether an error broke off a hook of the algorithm, so that some of the hook's messages are possibly under
+        way."""
         self._saved = SavedAlgorithm(self.loop.lifecycle)
         self.equal_models = EqualModels(algorithm)
         prepare = type(algorithm).before_backward
         self._prepares = prepare is not Algorithm.before_backward or algorithm.traits.in_background
-        """Whether the algorithm may have work to do before a backward pass begins."""
+        """Whether the algorithm possibly has work to do before a backward pass begins."""
         self._warned = False
         self._process = os.getpid()
         # torch's register_step_pre_hook() and register_step_post_hook() keep their hooks in these two attributes.
@@ -98,8 +99,9 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
     def step(self, closure=None):
         """Update the model, and exchange models or gradients with other ranks. First, a given closure is called once.
 
-        Raises RuntimeError after `finish`; if trained parameters were given new memory, or parameters were frozen or
-        unfrozen; and if this rank waits for a rank that has called `finish` after fewer steps (synchronous algorithms).
+        Raises RuntimeError after `finish`, and if trained parameters were given new memory, or parameters were frozen
+        or unfrozen. With synchronous algorithms it also raises RuntimeError if this rank waits for a rank that has
+        called `finish` after fewer steps.
         """
         arguments, named = (self,) if closure is None else (self, closure), {}
         for hook in list(self._optimizer_step_pre_hooks.values()):
@@ -171,7 +173,8 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
         """Replace the gradients by the means over all ranks, which `step` will apply; to be called on all ranks.
 
         Call this method before code that reads or changes gradients between ``backward()`` and ``step()``: clipping, or
-        ``GradScaler.unscale_``. The next ``step()`` then sends none. Has no effect with algorithms that send models.
+        ``GradScaler.unscale_``. The next ``step()`` then sends no gradients. Has no effect with algorithms that send
+        models.
         """
         self._check()
         if self._gradients is not None:
@@ -180,8 +183,8 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
 
     @contextmanager
     def no_sync(self):
-        """Accumulate gradients without sending them, as DDP's ``no_sync``: for all backward passes of a step but the
-        last. Without buckets nothing is sent before ``step()`` in any case."""
+        """Accumulate gradients without sending them, as DDP's ``no_sync`` does. Use this context for all backward
+        passes of a step except the last. Without buckets nothing is sent before ``step()`` in any case."""
         with self._gradients.held_back() if self._gradients is not None else nullcontext():
             yield
 
@@ -230,7 +233,8 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
 
     @untraced
     def close(self):
-        """Give up the training instead of calling `finish`, on all ranks; the model keeps this rank's weights.
+        """Give up the training; to be called on all ranks, in place of `finish`. Each rank's model keeps the rank's own
+        weights.
 
         Frees everything that `distribute` has allocated. So a search over hyperparameters can drop a trial in which all
         ranks have raised an exception. If an error broke off a step on some rank, messages of that step stay under way
@@ -265,7 +269,8 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
         self._is_broken = False
 
     def _end(self, frees: bool = True):
-        """End this training and, if ``frees``, free its communicators; then no message may be under way on them."""
+        """End this training. If ``frees``, also free the training's communicators, on which no message may then be
+        under way."""
         self.driver.close()
         self.replica.leave()
         with within(self.driver.timeout, "freeing communicators"):
@@ -337,7 +342,7 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
             self._gradients.take()
 
     def _gradients_are_own(self) -> bool:
-        """Return whether the present gradients are of this rank alone, so that `step` will average them."""
+        """Return whether the present gradients come from this rank alone, so that `step` will average them."""
         return self._gradients is not None and self._step_under_way and not self._gradients.reduced
 
     def _run(self, hook):

@@ -15,7 +15,8 @@ from grsgd.models.replica import Replica
 from grsgd.own_loop.gradients import NOTICING_STEPS, GradientPlace, Gradients, remove
 
 MOST_IN_VAIN = 3
-"""Number of steps in a row with gradients sent too early, after which a rank sends no more gradients early."""
+"""Number of consecutive steps with gradients that were sent too early. After this number a rank sends no more gradients
+early."""
 TOO_EARLY = (
     "gradients were changed after buckets of them had been sent, so all are sent again in step(): put all but the last "
     "backward pass of a step into `with optimizer.no_sync():`, and call optimizer.synchronize() before clipping"
@@ -23,8 +24,8 @@ TOO_EARLY = (
 
 
 class Sent(NamedTuple):
-    """Gradient that was sent, with torch's count of its changes at the time of sending. ``norm`` is the gradient's norm
-    at this time, or None if norms are not compared."""
+    """Gradient that was sent, and torch's count of the gradient's changes at the time of sending. ``norm`` is the
+    gradient's norm at this time, or None if norms are not compared."""
 
     gradient: torch.Tensor
     version: int
@@ -32,7 +33,7 @@ class Sent(NamedTuple):
 
     def was_replaced_or_changed(self, found: torch.Tensor | None) -> bool:
         """Return whether ``found`` is another tensor than the gradient that was sent, or torch has counted a change of
-        it since."""
+        the gradient since it was sent."""
         return found is not self.gradient or found._version != self.version
 
     def has_other_norm(self) -> bool:
@@ -49,8 +50,8 @@ def norm_of(gradient: torch.Tensor) -> float:
 
 
 class EarlyGradients(Gradients):
-    """Gradients that the backward pass copies to ``flat`` one by one, calling ``ready(i)`` for parameter number i.
-    `collect` copies the gradients that are still missing.
+    """Gradients that the backward pass copies to ``flat`` one by one. After the gradient of parameter number i is
+    copied, ``ready(i)`` is called. `collect` copies the gradients that are still missing.
 
     A later change by the script (another backward pass, clipping, ``zero_grad``) does not reach a gradient that was
     sent. So ``flat`` ends with one more number, which is 1 if this rank has changed a gradient after sending it. Each
@@ -58,8 +59,8 @@ class EarlyGradients(Gradients):
     applies the same gradients with and without buckets, whatever a script does. Changes that torch does not count are
     looked for only in the first steps; a rank that finds such a change sends nothing early any more.
 
-    The model may still use the gradients of the last step while gradients of the next step are sent. So gradients are
-    sent from two buffers in turn, ``place`` and ``_other``.
+    While gradients of the next step are sent, the model possibly still uses the gradients of the last step. So
+    gradients are sent from two buffers in turn, ``place`` and ``_other``.
     """
 
     more = 1
@@ -69,7 +70,7 @@ class EarlyGradients(Gradients):
         self.ready: Callable[[int], None] = lambda i: None
         self._other = GradientPlace.of(self.flat.like(), replica)
         self._is_given = False
-        """Whether ``place`` may hold the gradients that the model has now."""
+        """Whether the model's present gradients (``p.grad``) are possibly views of ``place``."""
         self._is_open = self._is_held_back = False
         """Whether gradients are sent before `collect` in this step, and whether the present backward pass holds them
         back."""
@@ -81,7 +82,7 @@ class EarlyGradients(Gradients):
         """Whether the script was found to change gradients in a way that torch does not count."""
         self._is_in_vain = False
         self._in_vain = 0
-        """Number of steps in a row with gradients sent too early."""
+        """Number of the latest consecutive steps with gradients that were sent too early."""
         self._has_warned = False
         self._finishing = [
             p.register_post_accumulate_grad_hook(torch.compiler.disable(partial(self._finished, i)))
@@ -101,7 +102,8 @@ class EarlyGradients(Gradients):
             self._is_held_back = False
 
     def _leave(self):
-        """Send gradients from the other buffer from now on, if the model may still use the gradients in ``place``."""
+        """Send gradients from the other buffer from now on, if the model possibly still uses the gradients in
+        ``place``."""
         if self._is_given:
             self.place, self._other = self._other, self.place
             self.replica.grads = self.flat

@@ -12,9 +12,9 @@ class BeforeForward:
     """Hook that calls ``call(samples)`` before every forward pass in training; register it with ``with_kwargs=True``.
 
     ``samples`` is the length of the model's first tensor argument along its first dimension; None without a tensor. A
-    copy of the hook does nothing, so that a copied or saved model is not counted. In a compiled model, ``call`` runs
-    outside of the compiled code. The hook does nothing while torch traces or transforms the forward pass, as
-    `torch.func` does: tensors may then have no content, and the call would become part of the trace. Raises
+    copy of the hook does nothing, so forward passes of a copied or saved model are not counted. In a compiled model,
+    ``call`` runs outside of the compiled code. The hook does nothing while torch traces or transforms the forward pass,
+    as `torch.func` does: tensors may then have no content, and the call would become part of the trace. Raises
     RuntimeError while a CUDA graph is captured.
     """
 
@@ -47,7 +47,8 @@ class BeforeForward:
 
 
 def length(inputs) -> int | None:
-    """Return the length of the first tensor in nested tuples, lists and mappings; None if they hold no tensor.
+    """Return the length along dimension 0 of the first tensor in nested tuples, lists and mappings; None if they hold
+    no tensor.
 
     The length of a packed sequence is its number of sequences.
     """

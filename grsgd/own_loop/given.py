@@ -31,8 +31,8 @@ def path_of(path) -> Path:
 
 
 def size_of_batch(batch_size) -> int | None:
-    """Return ``batch_size``, the number of samples per rank and step, as an int; it may be a number of NumPy or torch.
-    Raises ConfigError for any other value."""
+    """Return ``batch_size``, the number of samples per rank and step, as an int. Numbers of NumPy and torch are
+    accepted. Raises ConfigError for any other value."""
     if batch_size is None:
         return None
     try:
@@ -141,7 +141,7 @@ def readable(argument: str) -> str:
 
 
 def plain(value):
-    """Return a value of the configuration as TOML can hold it: as a number, text, list or table. A value of any other
+    """Return a value of the configuration in a type that TOML has: a number, text, list or table. A value of any other
     type becomes text."""
     if isinstance(value, np.generic):
         value = value.item()

@@ -10,8 +10,8 @@ from grsgd.models.flat import Flat
 from grsgd.models.replica import Replica, views
 
 NOTICING_STEPS, NOTICING_EVERY = 20, 25
-"""`Gradients.changed` looks in each of the first ``NOTICING_STEPS`` steps, and later once per ``NOTICING_EVERY`` steps.
-Scripts that clip gradients do so from the first step."""
+"""`Gradients.changed` looks for changed gradients in each of the first ``NOTICING_STEPS`` steps, and later once per
+``NOTICING_EVERY`` steps. Scripts that clip gradients clip them from the first step on."""
 CHANGED = (
     "the gradient was changed between backward() and step() (clipping, GradScaler.unscale_): it is this rank's own "
     "until step(); call optimizer.synchronize() before, to change the mean of all ranks"
@@ -19,9 +19,10 @@ CHANGED = (
 
 
 class GradientPlace(NamedTuple):
-    """Buffer from which gradients are sent. ``flags`` are the numbers after the gradients in ``flat``. ``views`` are
-    tensors in ``flat``, one for the gradient of each parameter; torch counts the changes of each of them separately.
-    ``addresses`` are the memory addresses at which the views began when the buffer was made."""
+    """Buffer ``flat`` from which gradients are sent. ``flags`` are the numbers after the gradients in ``flat``.
+    ``views`` are tensors in ``flat``, one for the gradient of each parameter; torch counts the changes of each view
+    separately. ``addresses`` are the memory addresses, at the time when the buffer was created, of the first element of
+    each view."""
 
     flat: Flat
     flags: torch.Tensor
@@ -51,11 +52,12 @@ class Gradients:
 
     ``flat`` is the buffer that is sent: first all gradients of ``replica``, with zeros for missing gradients; then one
     number per parameter, the flag, which is 1 if this rank has a gradient of the parameter. The reduced flags are the
-    same on all ranks. A parameter without a gradient on any rank keeps none, so that no optimizer moves it.
+    same on all ranks. If no rank has a gradient of a parameter, the parameter gets no gradient, so no optimizer changes
+    the parameter.
     """
 
     more = 0
-    """Number of further values in ``flat`` after the flags of the parameters."""
+    """Number of further values after the parameters' flags in the buffer ``flat``."""
 
     def __init__(self, replica: Replica):
         self.replica = replica

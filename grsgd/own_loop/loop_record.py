@@ -15,7 +15,7 @@ from grsgd.training.record import NOT_COUNTED, assemble
 from grsgd.training.times import RankTotals
 
 MAX_POINTS = 4096
-"""Largest number of points that are kept of a rank's progress (`LoopProgress`)."""
+"""Largest number of points of a rank's progress that `LoopProgress` keeps."""
 OTHER_SECONDS = (
     "s",
     "time of the rank outside of its steps: loading data, evaluation, finish(), and anything else in the loop",
@@ -52,8 +52,8 @@ class Counters:
         return cls(record.measured, traffic, record.sent_once, Counter(record.staleness))
 
     def since(self, start: "Counters") -> "Counters":
-        """Return these counters minus the counters ``start``. The difference is negative if ``start`` includes counts
-        of a record that was loaded after `distribute`."""
+        """Return these counters minus the counters ``start``. If a record was loaded after `distribute`, and ``start``
+        includes the record's counts, the differences are negative."""
         staleness = self.staleness.copy()
         staleness.subtract(start.staleness)
         return Counters(
@@ -79,8 +79,8 @@ class LoggedValues(NamedTuple):
 
 
 def thinned(rows: dict[int, LoggedValues], most: int) -> dict[int, LoggedValues]:
-    """Return about ``most`` rows at most: the rows of every 2nd, 4th, ... step, and the last row. All ranks keep the
-    same steps, since these are multiples of a power of two."""
+    """Return at most about ``most`` rows: the rows of every 2nd, 4th, ... step, and the last row. The steps of the rows
+    are multiples of a power of two, so all ranks keep the same steps."""
     every = 1
     while len(rows) > most * every:
         every *= 2
@@ -120,7 +120,7 @@ class LoopMeasurements:
     elapsed: float
     measured: dict[str, float]
     traffic: np.ndarray
-    """Rows as from `Counters.rows`."""
+    """Traffic to each rank, in rows as `Counters.rows` returns them."""
     sent_once: int
     staleness: dict[int, int]
     warnings: list[str]
@@ -158,8 +158,8 @@ def run_of(records: list[LoopMeasurements], attributes: dict) -> Run:
 
 
 def curve(records: list[LoopMeasurements], synchronous: bool, tested: str) -> dict[str, np.ndarray]:
-    """Return the curve, with a row per step at which any rank has logged, and a row for the end. ``tested`` is the
-    column of the metric."""
+    """Return the curve by column: one row for each step at which any rank has logged, and a row for the end. ``tested``
+    is the column of the metric."""
     steps = sorted(set().union(*(record.rows for record in records)))
     logged = [[record.rows[step] for record in records if step in record.rows] for step in steps]
     times = [max(row.time for row in rows) for rows in logged]
@@ -186,8 +186,8 @@ def samples_at(records: list[LoopMeasurements], steps: list[int], places: list, 
     """Return the number of samples of all ranks together at each of ``places``, which are numbers of steps if
     ``by_steps``, else times in seconds.
 
-    The number of samples of a rank that has logged at the step is known; the number of any other rank is interpolated
-    in that rank's progress.
+    For a rank that has logged at a step, the number of samples is known. For every other rank, the number is
+    interpolated between the entries of that other rank's ``progress``.
     """
     total = np.zeros(len(steps))
     for record in records:

@@ -1,4 +1,4 @@
-"""Run file of a user's own loop that is recorded and ends early."""
+"""Saving of a run file when a user's own loop is recorded and ends early."""
 
 import pickle
 import threading
@@ -46,7 +46,8 @@ class LoopRescue(Rescue):
             self._save(reason, SIGNAL_SECONDS, tags.RESCUE_AFTER_SIGNAL, lost)
 
     def cause(self, reason: str) -> str:
-        """Return why the loop ends after a signal: launchers send SIGTERM to the other ranks after a rank has died.
+        """Return why the loop ends after a signal. The cause can be a rank that has died: launchers then send SIGTERM
+        to the other ranks.
 
         Only deaths of ranks on this host are noticed, and only at the first call, because at later calls other ranks
         may have ended because of the signal.
@@ -67,8 +68,9 @@ class LoopRescue(Rescue):
         """Save the measurements after this rank or another rank has failed; then raise the other rank's error, if this
         rank has not failed.
 
-        So all ranks leave the block with the error, and scripts may catch it, such as searches that prune trials. An
-        error that the script does not catch is printed by `launch.abort_on_error` on the rank of its origin.
+        So all ranks leave the ``with`` block of the recording with the error. Scripts can catch the error, for example
+        in searches that prune trials. An error that the script does not catch is printed by `launch.abort_on_error` on
+        the rank of its origin.
         """
         told = isinstance(error, Stopped)
         if not told and not self._told(launch.stagger(self.mpi)):

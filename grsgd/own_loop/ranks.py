@@ -78,7 +78,7 @@ def size() -> int:
 
 
 def is_main() -> bool:
-    """Return whether this process is rank 0, which should print, save and log everything that is the same on all
+    """Return whether this process is rank 0. Rank 0 should print, save and log everything that is the same on all
     ranks."""
     return rank() == 0
 
@@ -168,7 +168,7 @@ def numbered_samples(dataset, mpi, call: str) -> int:
 
 
 def misfit(dataset) -> str | None:
-    """Return the reason why a data set cannot be cut into parts; None if it can."""
+    """Return the reason why a data set cannot be cut into parts; None if the data set can be cut."""
     kind = type(dataset).__name__
     if isinstance(dataset, torch.utils.data.DataLoader):
         return "a DataLoader: give shard() the data set, and the DataLoader what shard() returns"

@@ -56,13 +56,13 @@ def recording(
     metric: Metric = ACCURACY,
     **config,
 ) -> Iterator["LoopRun"]:
-    """Record the training in the block, on all ranks, as the run file ``path``, as `grsgd train` writes one.
+    """Record the training in the ``with`` block, on all ranks, in the run file ``path``.
 
     All ranks must enter and leave the block. The block should contain all steps of the training, and best also
-    ``optimizer.finish()``. Rank 0 writes the file after all ranks have left the block. It also writes the file after an
-    exception, which is then raised again, and after Ctrl-C or SIGTERM if the launcher leaves time. A training
-    may go on from a ``state_dict()`` that was saved during an earlier recording. If both recordings have files of the
-    same name, the new file includes the earlier curve, counts and times.
+    ``optimizer.finish()``. Rank 0 writes the file after all ranks have left the block. It also writes the file after
+    Ctrl-C or SIGTERM if the launcher leaves time, and after an exception. The exception is then raised again. A
+    training can go on from a ``state_dict()`` that was saved during an earlier recording. If the run files of both
+    recordings have the same name, the new file includes the earlier curve, counts and times.
 
     Parameters
     ----------
@@ -289,15 +289,15 @@ class LoopRun:
             self._rescue.failed(error)
 
     def close(self):
-        """Take from the optimizer the hooks and signals that this recording has given it."""
+        """Remove the hooks and the stop signal that this recording has given to the optimizer."""
         self.optimizer.recorded.end()
         self._step_hook.remove()
         self._entrances.close()
         self.optimizer.stops.signal = self.optimizer.recording = None
 
     def record(self, in_a_hurry: bool = False) -> LoopMeasurements:
-        """Return this rank's measurements so far. After a signal another thread calls this method with ``in_a_hurry``,
-        to get a limited number of logged rows."""
+        """Return this rank's measurements so far. If ``in_a_hurry``, they have a limited number of logged rows; after a
+        signal, another thread makes this call."""
         counted = Counters.of(self.optimizer).since(self._start)
         elapsed = self._driver.clock() - self._began
         measured = counted.measured | {"samples": self._samples()}
@@ -329,7 +329,7 @@ class LoopRun:
         self._stop_signal.watch()
 
     def _warn(self, what: str):
-        """Warn the user while the script runs; only rank 0 warns, because all ranks find the same."""
+        """Warn the user while the script runs. Only rank 0 warns, because all ranks find the same faults."""
         if self._batch_size is None and self._mpi.rank == 0:
             warnings.warn(f"recording(): {what}", RuntimeWarning, stacklevel=2)
 

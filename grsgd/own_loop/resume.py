@@ -24,11 +24,11 @@ class SavedAlgorithm:
         self.lifecycle, self.algorithm = lifecycle, lifecycle.algorithm
         self._has_warned = False
         self._loaded: dict | None = None
-        """The loaded state, if the model differs from the model at the time of saving; the next step compares again,
-        because the script may load the model after the state."""
+        """The loaded state of the algorithm, if the model differs from the model at the time of saving; else None. The
+        next step compares the models again, because the script may load the model after the state."""
 
     def state(self, is_at_rest: bool, has_finished: bool) -> dict:
-        """Return the entries to add to a ``state_dict()``; none before the first step.
+        """Return the entries to add to a ``state_dict()``; before the first step the dictionary is empty.
 
         ``is_at_rest`` says whether no message of the algorithm is under way. If the state cannot be saved now, the
         first call warns and names the remedy.
@@ -133,8 +133,8 @@ def restore(algorithm: Algorithm, kept: dict):
 
 
 def other_options(kept: dict, algorithm: Algorithm) -> list[str]:
-    """Return a text for each option whose value differs from the value at the time of saving; the all-reduce's variant
-    may differ."""
+    """Return a text for each option whose value differs from the value at the time of saving. The variant of the
+    all-reduce is not compared."""
     was, now = kept.get("options", {}), algorithm.options.model_dump(mode="json")
     return [
         f"{name} = {was[name]!r}, here {now[name]!r}"

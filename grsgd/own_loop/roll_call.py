@@ -1,8 +1,8 @@
-"""Roll call, by which the ranks of a user's script learn in which collective call of grsgd another rank is.
+"""Roll call: the ranks of a user's script learn which collective call of grsgd each other rank has entered.
 
 A rank in a collective call first sends a report of the call to all other ranks, and waits for their reports. If the
-calls of two ranks do not match, an error names both calls at once. A rank that waits in a step learns that another rank
-is in a call, and not in the step.
+calls of two ranks do not match, an error names both calls at once. A rank that waits for another rank in a step learns
+that the other rank is in a call, and not in the step.
 """
 
 import math
@@ -42,10 +42,11 @@ FAR = 2**32
 the next multiple of this number, the same on all ranks."""
 
 VAIN_SECONDS = 1.0
-"""Seconds that a rank waits in a step that another rank will not take, before it raises an error: messages that end the
-wait may still be under way."""
+"""Seconds that a rank waits in a step that another rank will not take, before the waiting rank raises an error. In this
+time messages under way can still end the wait."""
 LOOK_SECONDS = 1.0
-"""Seconds between two looks for waiting ranks (`RollCall.look`), by a rank whose algorithm is asynchronous."""
+"""Seconds between two calls of `RollCall.look`, by which a rank with an asynchronous algorithm looks for ranks that
+wait."""
 PATIENCE_SECONDS = 2.0
 """Seconds that another rank must have waited before this rank prints a line about that rank."""
 END_SECONDS = 60.0
@@ -90,8 +91,8 @@ class RollCall:
         self._looked = 0.0
 
     def of_new_optimizer(self) -> str:
-        """Return a text that tells the calls of one optimizer from the calls of others of the same script; empty for
-        the first optimizer."""
+        """Return a text that distinguishes the calls of a new optimizer from the calls of the script's other
+        optimizers. The text is empty for the first optimizer."""
         self._optimizers += 1
         return f" of the optimizer of distribute() call {self._optimizers}" if self._optimizers > 1 else ""
 
@@ -137,8 +138,8 @@ class RollCall:
                     self._waits_in_vain(rank, word, step, algorithm)
 
     def _waits_in_vain(self, rank: int, word: CallReport, step: int, algorithm: str):
-        """Raise an error if this rank has waited `VAIN_SECONDS` in its step, which ``rank`` will not take: that rank is
-        in the call of ``word``."""
+        """Raise an error if this rank has waited `VAIN_SECONDS` in its step. ``rank`` will not take this step, because
+        it is in the call of the report ``word``."""
         now, mine = time.perf_counter(), self.comm.rank
         if self._vain[0] != self.points:
             self._vain = self.points, now
@@ -154,8 +155,9 @@ class RollCall:
         raise UnevenCalls(f"rank {rank} is {word.call} after {word.steps} steps, rank {mine} in step {step}: {REMEDY}")
 
     def look(self, steps: int, now: float):
-        """Print a line, once per call, if another rank waits in a call for this rank, and this rank has taken more
-        steps. ``steps`` is the number of this rank's steps, ``now`` the time in seconds."""
+        """Print a line if another rank waits for this rank in a call, and this rank has taken more steps than the other
+        rank. One line is printed per call. ``steps`` is the number of this rank's steps, ``now`` the time in
+        seconds."""
         if now - self._looked < LOOK_SECONDS:
             return
         self._looked = now
@@ -193,7 +195,7 @@ class RollCall:
             self.words[rank].append(CallReport(*numbers, message[NUMBERS * 8 :].tobytes().decode().strip()))
 
     def _ahead(self) -> Iterator[tuple[int, CallReport]]:
-        """Yield each other rank that is in a call which this rank has not reached, with its last report."""
+        """Yield the number and the last report of each other rank that is in a call which this rank has not reached."""
         for rank, words in self.words.items():
             if words and words[-1].number > self._number:
                 yield rank, words[-1]
@@ -256,10 +258,10 @@ class Answers:
 
 
 def roll_call(mpi, call: str, seconds: float) -> RollCall:
-    """Wait until all ranks of ``mpi`` are in the collective call ``call``, in which this rank has no driver yet. Return
-    the communicator's roll call.
+    """Wait until all ranks of ``mpi`` are in the collective call ``call``, and return the communicator's roll call.
+    This function is for calls in which the rank has no driver yet.
 
-    Raises UnevenCalls, LostRank, and WaitTimeout after ``seconds``.
+    Raises UnevenCalls if a rank is in another call, LostRank if a rank has died, and WaitTimeout after ``seconds``.
     """
     found = of_communicator(mpi, call, seconds)
     wait_for(found.call(call), seconds)
@@ -328,5 +330,5 @@ def end_of_script(mpi, process: int):
 
 
 LEAVING_SECONDS = 5.0
-"""Seconds that a rank, at the end of its script, leaves to a rank that waits for it in another call to print an error
-and end the job."""
+"""Seconds that a rank waits at the end of its script while another rank waits for it in another call. In this time the
+other rank can print an error and end the job."""

@@ -21,12 +21,12 @@ class SavedRecord:
         self._state: Callable[[], dict] = dict
 
     def begin(self, name: str, rank: int, ranks: int, record: Callable[[], LoopMeasurements]):
-        """Include in each `state` from now on the result of ``record()``, as a record of the run file called
+        """Include the result of ``record()`` in each later result of `state`, as the record for the run file called
         ``name``."""
         self._state = lambda: {KEY: {"file": name, "rank": rank, "ranks": ranks} | state_of(record())}
 
     def end(self):
-        """Include the present record in each later `state`, because the recording ends."""
+        """Note that the recording ends: each later result of `state` includes the present record."""
         last = self._state()
         self._state = lambda: last
 

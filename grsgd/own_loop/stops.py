@@ -68,8 +68,8 @@ class Stops:
         """Return whether this rank learnt over `FAILURE_SECONDS` ago that another rank failed, so that messages of the
         failed rank would have arrived.
 
-        In this time a step that needs only messages which are under way comes to its end, so that ranks break off
-        between two steps.
+        If a step needs only messages that are under way, it ends within this time. The rank then breaks off between two
+        steps.
         """
         now = self.clock()
         if self._failure is None or self._failure[0] is not self.signal:

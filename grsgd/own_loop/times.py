@@ -1,4 +1,4 @@
-"""Times of a user's own loop, as far as the distributed optimizer can measure them."""
+"""Times of a user's own loop that the distributed optimizer can measure."""
 
 import torch
 
@@ -17,7 +17,7 @@ class LoopTimes:
         self.driver, self.optimizer = driver, optimizer
         self.totals = RankTotals()
         self.unseen_steps = 0
-        """Number of steps without a forward pass: the model was not called, or was not in training mode."""
+        """Number of steps without a forward pass in training: the model was not called, or was not in training mode."""
         self.steps_without_batch = 0
         """Number of steps within ``join()`` in which this rank had no batch."""
         self.unknown_samples = 0
@@ -37,7 +37,8 @@ class LoopTimes:
                 self._computing_since = self.driver.clock()
 
     def run_update(self, hook):
-        """Call a hook that updates the model; its time counts as computing, because it waits for no message."""
+        """Call a hook of the algorithm that updates the model. The hook's time counts as computing time, because the
+        hook waits for no message."""
         self._note_computing()
         begin = self.driver.clock()
         try:

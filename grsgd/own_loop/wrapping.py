@@ -19,7 +19,8 @@ class WrappingOptimizer(torch.optim.Optimizer):
     model: torch.nn.Module
     """Model that the wrapped optimizer trains."""
     is_made = False
-    """Whether this object is complete, so that assignments to unknown attributes go to the wrapped optimizer."""
+    """Whether the distributed optimizer is complete. From then on assignments to unknown attributes go to the wrapped
+    optimizer."""
 
     @property
     def param_groups(self) -> list[dict]:

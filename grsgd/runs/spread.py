@@ -11,7 +11,8 @@ from grsgd.runs.numbers import UNKNOWN, known_values, median_and_range
 Values = Sequence[tuple[object, float]]
 """Pairs (seed, number) of the runs; the number is NaN if it is not known."""
 EXACT_QUANTILES = {1: 12.706205, 2: 4.302653, 3: 3.182446, 4: 2.776445, 5: 2.570582, 6: 2.446912}
-"""Quantiles of Student's t distribution at 0.975, for few degrees of freedom, where the expansion is inexact."""
+"""0.975 quantiles of Student's t distribution for 1 to 6 degrees of freedom. `t_quantile` uses a series for larger
+numbers; for these numbers the series is too inexact."""
 NORMAL_QUANTILE = 1.959964
 
 
@@ -79,8 +80,8 @@ def half_interval(values: Sequence[float]) -> float | None:
 def t_quantile(degrees: int) -> float:
     """Return the 0.975 quantile of Student's t distribution, to four digits.
 
-    The expansion is by Fisher and Cornish (1960), equation 3.4 of "The Percentile Points of Distributions Having Known
-    Cumulants", in powers of 1 / ``degrees``.
+    Above 6 ``degrees`` of freedom, the quantile comes from a series in powers of 1 / ``degrees``. The series is
+    equation 3.4 of Fisher and Cornish (1960), "The Percentile Points of Distributions Having Known Cumulants".
     """
     if degrees in EXACT_QUANTILES:
         return EXACT_QUANTILES[degrees]

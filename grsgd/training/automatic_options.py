@@ -15,15 +15,16 @@ from grsgd.training.gradients import CommonBatch
 from grsgd.training.stragglers import DelayModel
 
 DELAYED_STEPS = 500
-"""Number of steps whose random delays (``[stragglers]``) a trial is given."""
+"""Number of steps for which a trial gets the random delays of the section ``[stragglers]``."""
 
 
 def choose_options(config: Config, dataset: Dataset, model: torch.nn.Module, context: RankContext):
-    """Return ``config`` with a value in place of each ``"auto"``, and the reasons, by attribute of the run file. This
-    function is a schedule (a generator that yields the objects it waits for), to be run on all ranks at once.
+    """Return ``config`` with a value in place of each ``"auto"``. Return also the reason for each value, by attribute
+    of the run file. This function is a schedule (a generator that yields the objects it waits for), to be run on all
+    ranks at once.
 
-    ``model`` is not changed. ``context.comm`` must carry only messages of the trial. Raises ConfigError, such as
-    NoMulticast.
+    ``model`` is not changed. ``context.comm`` must carry only messages of the trial. Raises ConfigError if the trial is
+    impossible; one of its kinds is NoMulticast.
     """
     dtype, of_trial = getattr(torch, config.dtype), replace(context, seed=config.seed)
     trial = Trial(of_trial, model, dtype, partial(load_of, config, dataset))

@@ -1,8 +1,9 @@
-"""File of one rank's part of a checkpoint: a line that identifies the part, with a digest of the file, then arrays.
+"""File of one rank's part of a checkpoint: one line with the part's identity and the file's digest, then arrays.
 
-The line fills the first block. After it come arrays as `numpy.save` writes them. The first array is a JSON text with
-all other values, and with placeholders for the other arrays. HDF5 is not used, because it ends the process if a disk is
-full. The digest is checked before any content is parsed, so a damaged file is always refused.
+The line fills the file's first 512 bytes. After the line come arrays as `numpy.save` writes them. The first array is a
+JSON text with all values that are no arrays, and with placeholders for the other arrays. HDF5 is not used, because HDF5
+ends the process if a disk is full. The digest is checked before any content is parsed, so a damaged file is always
+refused.
 """
 
 import hashlib
@@ -34,7 +35,7 @@ PLACE = "an array of this file"
 
 @dataclass(frozen=True)
 class Header:
-    """Identity of a file: the part of ``rank``, one of ``ranks``, of the checkpoint ``id``.
+    """Identity of a file: it holds the part of ``rank``, one of ``ranks`` ranks, in the checkpoint ``id``.
 
     The checkpoint was taken after ``samples`` samples of all ranks. The id is random, and the same in all parts.
     """
@@ -46,7 +47,8 @@ class Header:
 
 
 def write(path: Path, header: Header, state: dict, config: str):
-    """Write the configuration and a state, a tree of dicts whose leaves are arrays and values that JSON can hold.
+    """Write the configuration and a state. A state is a tree of dicts whose leaves are arrays and values that JSON can
+    hold.
 
     Raises OSError, and TypeError or ValueError for a value that no file can hold.
     """
@@ -79,7 +81,7 @@ def read(path: Path) -> tuple[Header, dict, str]:
 
 
 def read_header(path: Path) -> Header:
-    """Return the header of a file, unchecked; raises RunFileError if the file has none."""
+    """Return the header of a file, without a check of the digest. Raises RunFileError if the file has no header."""
     try:
         with open(path, "rb", opener=_without_waiting) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -99,7 +101,7 @@ def read_header(path: Path) -> Header:
 
 
 def check(tree: dict):
-    """Raise TypeError or ValueError for a value that no file can hold, and name the value."""
+    """Raise TypeError or ValueError for a value that no file can hold. The error names the value."""
     _without_arrays(tree, [])
 
 

@@ -1,9 +1,10 @@
-"""Folder of a run's checkpoints, as one rank uses it: it lists checkpoints, says which of them are whole, and removes
-files.
+"""Functions by which one rank uses the folder of a run's checkpoints: list checkpoints, find out which are whole, and
+remove files.
 
 ``FOLDER/samples-000000012800/rank-0003.ckpt`` is a rank's part of a checkpoint (`grsgd.training.checkpoint_file`), and
-``FOLDER/curve-5f3a.../rank-0003.bin`` has the rank's snapshots so far. ``FOLDER/complete`` exists once there has been a
-whole checkpoint, one with the parts of all ranks. All ranks share the folder, or each rank has its own.
+``FOLDER/curve-5f3a.../rank-0003.bin`` has the rank's snapshots so far. A whole checkpoint has the parts of all ranks.
+``FOLDER/complete`` exists as soon as the first checkpoint is whole. All ranks share the folder, or each rank has its
+own.
 """
 
 import os
@@ -73,8 +74,8 @@ def take(folder: Path) -> IO:
 
 
 def parts(folder: Path, rank: int, ranks: int) -> list[CheckpointPart]:
-    """Return this rank's files of all checkpoints in the folder; on rank 0 also the files of ranks from ``ranks`` on,
-    which no longer exist."""
+    """Return this rank's files of all checkpoints in the folder. On rank 0, return also the files of ranks with numbers
+    from ``ranks`` on; these ranks no longer exist."""
     found = []
     for samples in sorted(int(match[1]) for match in map(SAMPLES.fullmatch, _names(folder)) if match):
         for number in _numbers(folder / name_of(samples), rank, ranks):
@@ -153,8 +154,8 @@ def make_place(place: Path):
 
 
 def _numbers(place: Path, rank: int, ranks: int) -> list[int]:
-    """Return the ranks whose files in ``place`` this rank handles: on rank 0 also ranks that no longer exist, else
-    itself. Only rank 0 lists the folder, which may be large."""
+    """Return the ranks whose files in ``place`` this rank handles: itself and, on rank 0, ranks that no longer exist.
+    Only rank 0 lists the folder, because the folder can be large."""
     if rank:
         return [rank] if os.path.lexists(place / file_of(rank)) or os.path.lexists(curve_in(place, rank)) else []
     numbers = {int(match[1]) for match in map(RANK.fullmatch, _names(place)) if match}

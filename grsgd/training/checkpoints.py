@@ -78,11 +78,11 @@ class Checkpoints(Recovery):
     every
         Interval of checkpoints.
     meeting
-        Agreement of the ranks on the step of the next checkpoint; the clock, a signal or a rank asks for it.
+        Agreement of the ranks on the step of the next checkpoint; the clock, a signal or a rank asks for a checkpoint.
     config
         The configuration, as TOML.
     go_on
-        Function that the trainer calls as `Recovery` says.
+        Function ``go_on`` of `Recovery`.
     """
 
     knows_the_end = False
@@ -102,17 +102,17 @@ class Checkpoints(Recovery):
         self.comm, self.in_lockstep = meeting.comm, meeting.in_lockstep
         self.rests_between_steps = config.traits.rests_between_steps
         self.problem = ""
-        """The reason why the last checkpoint could not be written; empty if it was."""
+        """The reason why the last checkpoint could not be written; empty if the last checkpoint was written."""
         self._thread: threading.Thread | None = None
         self._at = 0
         """Number of samples that all ranks together had processed at the last checkpoint."""
         self._step, self._time = 0, time.monotonic()
         """This rank's step at the last checkpoint, and the time of that checkpoint in seconds."""
         self._meets = False
-        """Whether this rank is to rest because a rank has asked all ranks to meet."""
+        """Whether this rank is to rest, because some rank has asked all ranks to meet for a checkpoint."""
         self._curve = CurveFile(folder, self.comm.rank)
         self._whole: list[tuple[str, str]] = []
-        """Folder's name, and name of the curve's folder, of each whole checkpoint that is kept."""
+        """Two names for each whole checkpoint that is kept: its own folder, and the folder of its curve."""
 
     def attach(self, trainer: Trainer):
         """Take checkpoints of ``trainer`` from now on. Raises ConfigError if the state of the trainer's optimizer
@@ -128,7 +128,7 @@ class Checkpoints(Recovery):
         self._frozen = digests_of_frozen(trainer.replica)
 
     def go_on_from_checkpoint(self, folder: Path, samples: int, names: tuple[str, str], curve: CurveFile | None):
-        """Note the checkpoint from which this run goes on. Newer checkpoints in its folder are not whole; they are
+        """Note the checkpoint from which this run goes on. Newer checkpoints in ``folder`` are not whole; they are
         removed after the next whole checkpoint."""
         self._at, self._step, self._time = samples, self.trainer.totals.steps, time.monotonic()
         if is_same_folder(self.folder, folder):
@@ -136,8 +136,8 @@ class Checkpoints(Recovery):
             self._curve = curve or self._curve
 
     def watch(self):
-        """Look whether a checkpoint is due, or another rank has asked for a checkpoint. This method is called between
-        steps and while this rank waits."""
+        """Look whether a checkpoint is due, or another rank has asked for a checkpoint. The trainer calls this method
+        between steps and while this rank waits."""
         step = self.trainer.totals.steps
         if self.comm.rank == 0 and self._is_time(step):
             self._step, self._time = step, time.monotonic()
@@ -145,8 +145,8 @@ class Checkpoints(Recovery):
         self.meeting.watch(step)
 
     def _is_time(self, step: int) -> bool:
-        """Return whether rank 0 is to ask all ranks for a checkpoint. With ``every.steps`` ranks in lockstep need no
-        request, because each rank counts the same steps."""
+        """Return whether rank 0 is to ask all ranks for a checkpoint. If the interval is in steps, ranks in lockstep
+        need no request, because each rank counts the same steps."""
         if self.every.seconds is not None:
             return time.monotonic() - self._time >= self.every.seconds
         return not self.in_lockstep and step >= self._step + self.every.steps
@@ -155,7 +155,7 @@ class Checkpoints(Recovery):
         """Take a checkpoint before step number ``step``, if one is due. Return True if all ranks must rest first and
         then call `at_rest`. This method is a schedule (a generator that yields the objects it waits for).
 
-        Raises Stopped, on all ranks, after a checkpoint that was asked for by a signal.
+        Raises Stopped on all ranks, after the checkpoint, if a signal asked for the checkpoint.
         """
         self.watch()
         meets = yield from self.meeting.before_step(step)
@@ -168,16 +168,15 @@ class Checkpoints(Recovery):
         return False
 
     def leave_steps(self):
-        """Record that this rank takes no further step before `at_rest`, where all ranks meet.
+        """Record that this rank takes no further step before `at_rest`. All ranks meet in `at_rest`.
 
-        In lockstep this rank still answers requests to meet, because another rank may ask to meet at a step that no
-        rank takes.
+        In lockstep this rank still answers requests to meet. Another rank can ask to meet at a step that no rank takes.
         """
         self.meeting.is_held = not self.in_lockstep
 
     def at_rest(self, ended: bool):
-        """Take a checkpoint, as a schedule that is run on all ranks at once while no message is under way. Return True
-        if the run is over.
+        """Take a checkpoint, and return whether the run is over. This method is a schedule that is run on all ranks at
+        once, while no message is under way.
 
         The run is over, and no checkpoint is taken, if any rank has taken its last step.
 
@@ -196,8 +195,8 @@ class Checkpoints(Recovery):
         return False
 
     def _take(self, reason: str):
-        """Copy the state of the trainer, and begin to write it in a thread; a schedule, run on all ranks at once.
-        Raises Stopped after writing if ``reason`` is not empty."""
+        """Copy the state of the trainer, and begin to write the copy in a thread. This method is a schedule, run on all
+        ranks at once. If ``reason`` is not empty, it raises Stopped after writing."""
         yield from self.written()
         trainer = self.trainer
         id = 0 if self.comm.rank else secrets.randbits(ID_BITS)

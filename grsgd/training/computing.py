@@ -21,9 +21,9 @@ from grsgd.training.times import RankTotals
 
 
 class GradientComputing:
-    """Computation of one rank's gradients, whose losses are kept until the next snapshot.
+    """Computation of one rank's gradients. The losses of the gradients are kept until the next snapshot.
 
-    ``totals`` are the times of the rank, to which the computing time is added.
+    ``totals`` are the sums of the rank's times; the computing time is added to them.
     """
 
     def __init__(self, config: Config, dataset: Dataset, replica: Replica, context: RankContext, totals: RankTotals):
@@ -40,8 +40,8 @@ class GradientComputing:
         self.losses: dict[int, list[float]] = {}
         """Losses of all steps since the last snapshot, by number of the block of samples."""
         self.stages: list = []
-        """Moments within the simulated computation of a gradient at which the gradient of each parameter is
-        complete."""
+        """Moments within the simulated computation of a gradient: one moment for each parameter, at which the
+        parameter's gradient is complete."""
 
     def go_on_from(self, step: int, algorithm: Algorithm):
         """Prepare to compute gradients for ``algorithm``, from step number ``step`` on."""
@@ -54,10 +54,11 @@ class GradientComputing:
             self.gradients = OwnBatches.of(self.config, self.data, self.replica, *shards, step)
 
     def tell_early(self, algorithm: Algorithm):
-        """Tell the algorithm each parameter's gradient as soon as it is complete, if the algorithm sends gradients
-        early.
+        """If the algorithm sends gradients early, tell it about each parameter's gradient as soon as this gradient is
+        complete.
 
-        Nothing is told early on a rank with delays, because its gradients are complete only after the delay.
+        On a rank with delays nothing is told early, because the rank's gradients count as complete only after the
+        delay.
         """
         if not (algorithm.traits.sends_early and self.ranks > 1 and self.delays.is_none):
             return
@@ -76,7 +77,7 @@ class GradientComputing:
         """Compute the gradient of a step, then wait for this rank's delay; a schedule (a generator that yields the
         objects it waits for).
 
-        Raises Stopped, on all ranks, if the loss is not finite.
+        Raises Stopped on all ranks if the loss of a rank is not finite.
         """
         begin = self.driver.clock()
         amount = self.gradients.samples / self.config.data.batch_size
@@ -93,7 +94,8 @@ class GradientComputing:
         yield Compute(self.gradients.skip, 0)
 
     def _mean(self, losses: dict[int, float] | None, step: int) -> float | None:
-        """Keep the losses of the blocks for the next snapshot; return their mean, or None if there are no losses."""
+        """Keep the losses of the blocks for the next snapshot. Return the mean of the losses, or None if there are no
+        losses."""
         if not losses:  # losses are None if only times are simulated, and empty on a rank without a block
             return None
         weights = self.gradients.weights
@@ -105,7 +107,8 @@ class GradientComputing:
         return loss
 
     def mean_losses(self) -> dict[int, tuple[float, float]]:
-        """Return the mean loss of each block since the last snapshot, and the weight of the block."""
+        """Return, by the block's number, the mean loss of each block since the last snapshot, and the block's
+        weight."""
         weights = self.gradients.weights if self.gradients is not None else {}
         return {number: (float(np.mean(values)), weights[number]) for number, values in self.losses.items()}
 

@@ -27,8 +27,8 @@ class CurveFile:
         return curve_in(self.folder / self.name, self.rank)
 
     def write(self, snapshots: Snapshots, count: int, id: str):
-        """Append the snapshots below number ``count`` that the file lacks. ``id`` is the checkpoint's id, after which a
-        new folder is named.
+        """Append the snapshots below number ``count`` that the file lacks. ``id`` is the checkpoint's id; a new folder
+        gets a name with this id.
 
         Raises OSError.
         """
@@ -49,8 +49,8 @@ class CurveFile:
         self.name, self.digests = place.name, digests
 
     def give(self, snapshots: Snapshots) -> bool:
-        """Restore into ``snapshots`` the models in the file; return whether the whole file is undamaged. ``snapshots``
-        has the marks already.
+        """Restore the models in the file into ``snapshots``, which already has their marks. Return whether the whole
+        file is undamaged.
 
         Damaged snapshots count as not kept, and a warning of ``snapshots`` reports the damage.
         """

@@ -21,8 +21,8 @@ def planned_deaths(faults: Faults, ranks: int, seed: int) -> Iterator[tuple[floa
 
 
 def comes_back(faults: Faults, ranks: int, seed: int, spare: int) -> float:
-    """Return the seconds after the start of training at which spare process number ``spare``, counted from 0,
-    arrives."""
+    """Return the time, in seconds after the start of training, at which spare process number ``spare`` arrives. Spare
+    processes are counted from 0."""
     if faults.back_seconds is None:
         return 0.0
     died = next((at for at, _ in islice(planned_deaths(faults, ranks, seed), spare, None)), math.inf)
@@ -37,7 +37,8 @@ def random_deaths(mean: float, ranks: int, seed: int) -> Iterator[tuple[float, i
 
 
 def without(rank: int, lost: Collection[int], ranks: int, config: Config, labels: np.ndarray) -> str:
-    """Return a warning about ``rank``, whose process died and was not replaced. ``lost`` has all such ranks.
+    """Return a warning about ``rank``, whose process died and was not replaced. ``lost`` has all ranks whose process
+    died and was not replaced.
 
     The warning says whether other ranks have read the rank's shard. ``labels`` are the labels of the training data,
     from which the shards are made.
@@ -52,7 +53,7 @@ def without(rank: int, lost: Collection[int], ranks: int, config: Config, labels
 
 
 def after_training(is_known: bool) -> str:
-    """Return a warning about a rank whose process has died after all ranks had trained to the end.
+    """Return a warning about a rank whose process died after all ranks had trained to the end.
 
     ``is_known`` says whether another rank has the measurements of the dead process.
     """

@@ -73,8 +73,8 @@ def expected_bytes(config: Config, ranks: int) -> int:
 
 
 def commit() -> str | None:
-    """Return the commit of the source code, with "-dirty" if files were changed since; None if the code is in no git
-    repository."""
+    """Return the commit of the source code, with "-dirty" if files have changed since this commit. Return None if the
+    code is in no git repository."""
     file = Path(__file__)
     git = partial(subprocess.run, cwd=file.parent, capture_output=True, text=True, timeout=10, check=True)
     try:

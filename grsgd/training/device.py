@@ -18,8 +18,9 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
     """Return the device that a rank uses with ``device = name``. ``local_rank`` is the number of the rank among the
     ranks on its host.
 
-    ``auto`` is a GPU if torch and CuPy find one. The ranks of a host take its GPUs in turn; if there are more ranks
-    than GPUs, several ranks share one. Raises ConfigError if a GPU is asked for and missing.
+    ``auto`` means a GPU if torch and CuPy find a GPU, else the CPU. The ranks of a host get the host's GPUs in turn; if
+    there are more ranks than GPUs, several ranks share a GPU. Raises ConfigError if ``name`` asks for a GPU and no GPU
+    is found.
     """
     missing = None
     if not torch.cuda.is_available():
@@ -34,14 +35,15 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
 
 
 def use_threads():
-    """Set torch's number of threads to OMP_NUM_THREADS; to one if it is not set, because ranks share cores."""
+    """Set torch's number of threads to OMP_NUM_THREADS. If this variable is not set, set the number to 1, because ranks
+    share cores."""
     torch.set_num_threads(torch.get_num_threads() if os.environ.get("OMP_NUM_THREADS") else 1)
 
 
 def use(device: torch.device):
     """Make torch and CuPy use ``device`` in this thread, with torch's pool of memory for both.
 
-    With two pools, memory that one library has freed would be lost for the other.
+    With two pools, memory that one library has freed could not be used by the other library.
     """
     if device.type == "cuda":
         import cupy

@@ -16,15 +16,16 @@ from grsgd.tasks import Task
 BATCH = 256
 """Largest number of samples that are evaluated at once."""
 OUTPUTS = 2**24
-"""Largest number of output values of the samples that are evaluated at once; one sample is evaluated even if it has
-more."""
+"""Largest number of output values of all samples that are evaluated at once. A single sample is evaluated even if it
+has more output values."""
 
 
 @dataclass(frozen=True)
 class Quality:
-    """Task's metric on test data: ``mean`` of the averaged model, ``lowest`` and ``highest`` of the single replicas,
-    which are NaN if they were not evaluated. ``consensus_distance`` is ``sqrt(mean_i |x_i - xbar|^2) / |xbar|`` of the
-    replicas' parameters."""
+    """Task's metric on test data: ``mean`` is its value for the averaged model, ``lowest`` and ``highest`` are its
+    extreme values for single replicas. ``lowest`` and ``highest`` are NaN if single replicas were not evaluated.
+    ``consensus_distance`` is ``sqrt(mean_i |x_i - xbar|^2) / |xbar|``, for the parameters x_i of replica i and their
+    average xbar."""
 
     mean: float
     lowest: float
@@ -48,8 +49,8 @@ def outputs(model: torch.nn.Module, split: Split, task: Task, indices: np.ndarra
 
 
 def samples_at_once(model: torch.nn.Module, split: Split, indices: np.ndarray, device) -> int:
-    """Return the number of samples to evaluate at once. It is below `BATCH` if the model outputs many values per
-    sample, as for a long text."""
+    """Return the number of samples to evaluate at once. The number is below `BATCH` if the model outputs many values
+    per sample, for example for a long text."""
     if not len(indices):
         return BATCH
     x, y = next(iter(split.batches([indices[:1]])))
@@ -97,10 +98,10 @@ def quality(
     function is a schedule (a generator that yields the objects it waits for), run on all ranks at once.
 
     ``replicas`` says whether each rank also evaluates its own replica on all of ``split``. The average is always
-    evaluated, each rank testing it on a part of ``split``. ``weight`` is the weight of this rank's parameters in the
-    average, relative to the weights of the other ranks; the buffers of all ranks have the same weight. ``known`` says
-    whether this rank has a model; without a model its weight must be 0, and its replica is not counted. If all weights
-    are 0, because the rank with the final model has died, the mean is NaN.
+    evaluated: each rank tests the average on a part of ``split``. ``weight`` is the weight of this rank's parameters in
+    the average, relative to the weights of the other ranks; the buffers of all ranks have the same weight. ``known``
+    says whether this rank has a model. A rank without a model must have the weight 0, and its replica is not counted.
+    If the rank with the final model has died, all weights are 0, and the mean is NaN.
     """
     own = math.nan
     if replicas and known:

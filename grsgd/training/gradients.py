@@ -1,6 +1,6 @@
-"""Sources of a rank's gradients: batches of its own, or its blocks of a batch that all ranks share.
+"""Sources of a rank's gradients: batches of the rank's own, or the rank's blocks of a batch that all ranks share.
 
-Both sources leave the gradient in the replica and return the losses; neither communicates.
+Both sources leave the gradient in the replica and return the losses. Neither source communicates.
 """
 
 import math
@@ -79,7 +79,8 @@ class OwnBatches:
         return cls(gradient, Block(rank, 0, config.data.batch_size, batches))
 
     def next_gradient(self) -> dict[int, float]:
-        """Leave the gradient of the next batch in the replica; return the batch's mean loss, by number of the block."""
+        """Leave the gradient of the next batch in the replica. Return the batch's mean loss, under the number of this
+        rank's block."""
         (block,), gradient, replica = self.blocks, self.gradient, self.gradient.replica
         x, y = next(block.batches)
         count = gradient.task.count(y)  # y is counted before it is copied to a GPU, where counting would wait
@@ -91,9 +92,10 @@ class OwnBatches:
 
 
 class CommonBatch:
-    """Gradients of this rank's blocks of a batch that all ranks share, handed to the algorithm block by block.
+    """Gradients of this rank's blocks of a batch that all ranks share. The algorithm gets the gradients block by block.
 
-    All random choices depend on the block and the step, so that all ranks that compute a block get the same gradient.
+    All random choices depend only on the seed, the block and the step. So all ranks that compute a block get the same
+    gradient.
     """
 
     def __init__(
@@ -109,7 +111,8 @@ class CommonBatch:
         number when the block's gradient is complete. ``step`` is the number of the first step."""
         self.gradient, self.blocks, self.batch, self.seed, self.ready = gradient, blocks, batch, seed, ready
         self.samples = sum(block.samples for block in blocks)
-        """Number of samples of one gradient. If several ranks compute each block, this is more than data.batch_size."""
+        """Number of samples of one gradient of this rank. If several ranks compute each block, this number is larger
+        than data.batch_size."""
         self.weights = {block.number: block.samples for block in blocks}
         """Weight of each block's loss in the loss of all ranks."""
         self.step = step
@@ -127,7 +130,8 @@ class CommonBatch:
         most: int | None = None,
     ):
         """Return a source of gradients of the algorithm's blocks, from batch number ``first`` on. A batch has ``ranks``
-        times data.batch_size samples. Only the first ``most`` samples of each block are used, or all if None."""
+        times data.batch_size samples. Only the first ``most`` samples of each block are used; if ``most`` is None, all
+        samples are used."""
         size = ranks * config.data.batch_size
         check_common_batch(config, size, algorithm)
         everything = np.arange(len(dataset.train))
@@ -143,7 +147,7 @@ class CommonBatch:
         return cls(gradient, blocks, size, config.seed, algorithm.block_gradient_ready, first)
 
     def next_gradient(self) -> dict[int, float]:
-        """Compute the gradients of the next batch's blocks; return each block's mean loss, by its number."""
+        """Compute the gradients of the next batch's blocks. Return each block's mean loss, by the block's number."""
         gradient, replica = self.gradient, self.gradient.replica
         losses = {}
         for block in self.blocks:
@@ -222,8 +226,8 @@ def check_common_batch(config: Config, size: int, algorithm: CommonBatchAlgorith
 def step_alone(
     config: Config, dataset: Dataset, model: torch.nn.Module, on_each_gradient: Callable[[], None] | None = None
 ) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Return two functions, whose times can then be measured: one computes the gradient of a training step of one rank,
-    the other updates the model. Neither communicates.
+    """Return two functions, so that their times can be measured. The first computes the gradient of a training step of
+    one rank, the second updates the model. Neither function communicates.
 
     ``on_each_gradient`` is called each time the backward pass has finished the gradient of a parameter.
     """

@@ -18,10 +18,10 @@ from grsgd.text import printable
 
 
 def load_data(config: Config) -> Dataset:
-    """Load the part of the data that ``config`` names; raises ConfigError or DataError.
+    """Load the data set that ``config`` names, as far as the run uses it. Raises ConfigError or DataError.
 
-    A batch may be larger than a rank's part of the data, whose samples are then in the batch several times. A batch
-    larger than all training data is an error.
+    A batch may be larger than a rank's part of the data: samples of this part are then in the batch several times. A
+    batch larger than all training data is an error.
     """
     chosen = config.data
     try:
@@ -44,8 +44,8 @@ def load_data(config: Config) -> Dataset:
 
 
 def check_targets(config: Config, dataset: Dataset):
-    """Raise ConfigError if the task needs another kind of targets than the data have, or if options on classes are
-    given for data without classes."""
+    """Raise ConfigError if the task needs another kind of targets than the data set has. Raise it also if options on
+    classes are given for a data set without classes."""
     kind, name = config.make_task().targets, config.data.name
     if kind not in (None, dataset.targets):
         raise ConfigError(
@@ -75,8 +75,8 @@ in `grsgd.outside`."""
 def in_own_code(config: Config, elsewhere: str | None = None):
     """Turn an exception from the user's own code into a ConfigError that names file and line.
 
-    An exception from other code becomes a ConfigError that begins with ``elsewhere``; if this is None, the exception is
-    raised unchanged.
+    An exception from other code becomes a ConfigError that begins with ``elsewhere``. If ``elsewhere`` is None, the
+    exception is raised unchanged.
     """
     try:
         yield
@@ -95,7 +95,7 @@ def in_own_code(config: Config, elsewhere: str | None = None):
 
 
 class Images(NamedTuple):
-    """Shape and number of classes of images or texts, which determine the layers of a network."""
+    """Shape and number of classes of images or texts. Both determine the sizes of a model's layers."""
 
     shape: tuple[int, ...]
     """Shape of one sample: (channels, height, width) of an image, (places,) of a text."""
@@ -103,7 +103,8 @@ class Images(NamedTuple):
 
 
 def images_of(config: Config) -> Images:
-    """Return the properties of the data of ``config``; load the data only if necessary. Raises as `load_data` does."""
+    """Return the shape and the number of classes of the data of ``config``; load the data only if necessary. Raises the
+    errors of `load_data`."""
     entry, only = REGISTER.get(config.data.name), config.data.only_classes
     if entry is None or entry.shape is None or entry.classes is None:
         dataset = load_data(config)

@@ -61,10 +61,10 @@ def load_model(
         A run file, in which the path of the saved model is recorded; or a file with a state dict, which needs
         ``config``.
     config
-        A TOML file or a run file with the configuration from which the network is built. The data set is needed only if
+        A TOML file or a run file with the configuration from which the model is built. The data set is needed only if
         a TOML file names data of unknown shape, such as an imagefolder.
     best
-        With a run file: whether to load the model that tested best, and not the final one.
+        Only with a run file: whether to load the model with the best test result in place of the final model.
     trust
         Whether Python code that a run file names may be imported: code of a model, and code of a data set if the run
         file does not record the data's shape. The code must equal the copy in the run file. Code that a TOML file names
@@ -80,8 +80,8 @@ def load_model(
     Raises
     ------
     UsageError
-        If a file is missing or of another kind, does not fit the network, or has changed since the run saved it. Also
-        if a run file names Python code, and ``trust`` is False or the code has changed.
+        If a file is missing or of another kind, does not fit the model, or has changed since the run saved the file.
+        Also if a run file names Python code, and either ``trust`` is False or the code has changed.
     """
     with found(path, config, best=best, is_tested=False, trust=trust) as source:
         with torch.random.fork_rng(devices=[]):  # building a network draws its first weights
@@ -102,8 +102,8 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(path, config=None, overrides: Sequence[str] = (), best: bool = False, trust: bool = False) -> Evaluation:
-    """Evaluate a model, which is found as by `load_model`, on the test data of its configuration. ``overrides`` are
-    changes of the configuration, such as ``data.dir=/scratch``.
+    """Evaluate a model on the test data of its configuration. The model is found as `load_model` finds it.
+    ``overrides`` are changes of the configuration, such as ``data.dir=/scratch``.
 
     If ``path`` is a run file, the test data are cut into the same batches as in the run, so that the result is the
     number that the run recorded. Raises UsageError.
@@ -128,13 +128,13 @@ def evaluate(path, config=None, overrides: Sequence[str] = (), best: bool = Fals
 def found(
     path, config=None, overrides: Sequence[str] = (), best: bool = False, is_tested: bool = True, trust: bool = False
 ) -> Iterator[ModelSource]:
-    """Find the source of a model. ``path`` is a run file; or it is a file with a state dict, and ``config`` is its
-    configuration or run file. ``is_tested`` says whether the model will be tested, so that its task is needed. Raises
-    UsageError.
+    """Find the source of a model. Either ``path`` is a run file; or ``path`` is a file with a state dict, and
+    ``config`` is a TOML file or run file with the model's configuration. ``is_tested`` says whether the model will be
+    tested, so that the task is needed. Raises UsageError if a file is missing, changed or unfit.
 
     If ``path`` is a run file, a model file that has changed since the run is refused. In the ``with`` block, Python
     code that a run file names is imported only with ``trust``, and only if it equals the copy of the code in the run
-    file. Code that ``overrides`` name is imported without ``trust``, because the user has given them.
+    file. Code that ``overrides`` name is imported without ``trust``, because the user has given the overrides.
     """
     if config is None and not is_run_file(path):
         raise ModelError(f"{path}: is not a run file: name the configuration of the model, or its run file, after it")
@@ -145,8 +145,8 @@ def found(
 
 
 def names_of(path, run: Run, overrides: Sequence[str], trust: bool):
-    """Return the context in which Python code named in a run file is found and checked; code named in ``overrides`` is
-    not checked."""
+    """Return the context in which Python code that a run file names is found and checked. Code that ``overrides`` name
+    is not checked."""
     own = {}
     for override in overrides:
         apply(override, own)
@@ -155,8 +155,8 @@ def names_of(path, run: Run, overrides: Sequence[str], trust: bool):
 
 
 def source_of(path, config, best: bool, settings: Config, run: Run | None) -> ModelSource:
-    """Read the model file to which ``path`` leads, and return it with its configuration ``settings``; raises
-    UsageError."""
+    """Read the model file to which ``path`` leads. Return the file with the model's configuration ``settings``. Raises
+    UsageError if the file is missing or has changed."""
     if is_run_file(path):
         file, sha256 = saved_model(path, run if config is None else load_run(path), best)
         content = read_file(file)
@@ -187,11 +187,12 @@ def is_run_file(path) -> bool:
 
 
 def configuration(path, overrides: Sequence[str], is_tested: bool) -> tuple[dict, Run | None]:
-    """Read a configuration from a TOML file or a run file. Return it with the run, or with None for a TOML file. Raises
-    UsageError.
+    """Read a configuration from a TOML file or a run file. Return the configuration and the run; the run is None for a
+    TOML file. Raises UsageError if the configuration cannot be read.
 
-    The algorithm and the learning-rate schedule are replaced by defaults, and so is the task unless ``is_tested``. They
-    are not needed, and the file of a user's own algorithm, schedule or task may no longer exist.
+    The algorithm and the learning-rate schedule are replaced by defaults, because a test does not need them. Unless
+    ``is_tested``, the task is replaced, too. So files of a user's own algorithm, schedule or task need not exist any
+    more.
     """
     run = load_run(path) if is_run_file(path) else None
     if run:
@@ -231,7 +232,7 @@ def saved_model(path, run: Run, best: bool) -> tuple[Path, str]:
 
 
 def recorded_images(run: Run | None) -> Images | None:
-    """Return the shape of the data as recorded in a run file; None if the file has no valid record of it."""
+    """Return the shape of the data that a run file records; None if the file has no valid record of the shape."""
     shape, classes = (run.attributes.get(name) if run else None for name in ("input_shape", "classes"))
     whole = isinstance(shape, list) and all(type(size) is int for size in [*shape, classes])
     return Images(tuple(shape), classes) if whole else None
@@ -241,9 +242,11 @@ def recorded_images(run: Run | None) -> Images | None:
 
 
 def filled(images: Dataset | Images, source: ModelSource) -> torch.nn.Module:
-    """Build the model for ``images``, with the weights of a file, in the configuration's dtype, in evaluation mode.
+    """Build the model for ``images``, with the weights in the file of ``source``. The model has the configuration's
+    dtype and is in evaluation mode.
 
-    A model of this package is compared with the file before it takes memory. Raises ModelError and ConfigError.
+    A model of this package is compared with the file before memory is allocated for the model. Raises ModelError if
+    model and file do not fit, and ConfigError if the model cannot be built.
     """
     state = state_in(source.path, source.content)
     if source.config.model.name in zoo.NAMES:
@@ -258,7 +261,7 @@ def filled(images: Dataset | Images, source: ModelSource) -> torch.nn.Module:
 
 
 def check_fit(model: torch.nn.Module, state: Mapping[str, torch.Tensor], source: ModelSource):
-    """Raise ModelError if the names and shapes in a model's state dict differ from the file's."""
+    """Raise ModelError if the names or shapes in a model's state dict differ from the names and shapes in the file."""
     if different := differences(model.state_dict(), state):
         more = len(different) - MAX_DIFFERENCES
         raise does_not_fit(source, "; ".join(different[:MAX_DIFFERENCES]) + (f"; and {more} more" if more > 0 else ""))

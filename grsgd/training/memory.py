@@ -62,7 +62,8 @@ def optimizer_bytes(config: Config, dtype: torch.dtype) -> float:
 
 
 def blueprint(config: Config, images: Dataset | Images) -> torch.nn.Module:
-    """Return the model of ``config`` without content, which takes no memory; raises ConfigError."""
+    """Return the model of ``config`` with tensors that have no content and take no memory. Raises ConfigError if the
+    model cannot be built."""
     with torch.device("meta"):
         return build_model(config, images, torch.device("meta"))
 

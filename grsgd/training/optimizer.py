@@ -16,7 +16,7 @@ NOT_FOR_RUNS = {
     torch.optim.LBFGS: "it computes several gradients per step, but a run computes one",
     torch.optim.SparseAdam: "it needs sparse gradients, which no model of a run has",
 }
-"""Optimizers of torch that cannot be used in a run, each with the reason."""
+"""Optimizers of torch that cannot be used in a run, and for each of them the reason."""
 
 
 def build_optimizer(wanted: Optimizer, parameters) -> torch.optim.Optimizer:
@@ -83,8 +83,8 @@ def is_optimizer(value) -> bool:
 def never_compiled(cls: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
     """Return a subclass of ``cls`` whose methods lack torch's wrappers for `torch.compile`.
 
-    The wrappers import torch's compiler when the optimizer is made and in every step, to exclude the optimizer from
-    compilation. This import takes as long as the import of torch.
+    The wrappers exclude the optimizer from compilation. For this purpose they import torch's compiler, which takes as
+    long as the import of torch.
     """
     own = {name: inspect.unwrap(getattr(cls, name)) for name in ("add_param_group", "state_dict", "load_state_dict")}
     own["step"] = torch.no_grad()(inspect.unwrap(cls.step))

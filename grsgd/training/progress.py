@@ -23,12 +23,13 @@ RESOLUTION = 1000
 EARLY_MARKS = 6
 """Number of early marks (`Marks`) in a run in real time."""
 MOST_MARKS = 10**6
-"""Largest number of marks of an earlier run from which this run goes on."""
+"""Largest number of marks in an earlier run's checkpoint from which a run can go on."""
 
 
 class Marks:
-    """Marks: points of a run at which a snapshot is taken. ``count`` marks are evenly spread; the last is the ``end``.
-    ``early`` more marks are at 1/2, 1/4, 1/8 ... of the first, for the curve of a run that is stopped early.
+    """Marks: points of a run at which a snapshot is taken. ``count`` marks are evenly spread; the last of them is
+    ``end``. ``early`` further marks are at 1/2, 1/4, 1/8 ... of the first evenly spread mark. They are for the curve of
+    a run that is stopped early.
 
     ``in_seconds`` says whether marks are counted in seconds; otherwise they are counted in samples.
     """
@@ -39,8 +40,8 @@ class Marks:
         self.early = early
         self.in_seconds = in_seconds
         self.shift = shift
-        """Number of marks that a resumed run had passed before these `Marks` replaced earlier ones, minus the number
-        that these `Marks` would have had by then."""
+        """Number of marks that a resumed run had passed when it was resumed, minus the number of these marks up to
+        there."""
         self.passed = 0
         """Number of marks that have been passed."""
 
@@ -50,8 +51,8 @@ class Marks:
         return self.shift + self.early + self.count
 
     def due(self, value: float) -> int:
-        """Return the number of marks from ``value`` at the last call to ``value`` now, without the mark at the end of
-        the run."""
+        """Return the number of marks between the ``value`` of the last call and the present ``value``. The mark at the
+        end of the run is not counted."""
         before = self.passed
         self.passed = max(before, self.shift + self.reached(value))
         return self.passed - before
@@ -63,16 +64,16 @@ class Marks:
         return self.early + reached if reached else early
 
     def state(self) -> dict:
-        """Return the state that `go_on` needs in a later run which continues this run."""
+        """Return the state that `Marks.go_on` needs in a later run which continues this run."""
         return {name: getattr(self, name) for name in ("end", "count", "early", "in_seconds", "shift")}
 
     def go_on(self, state: dict, samples: int, seconds: float, early: int) -> int:
-        """Adapt these marks to a resumed run that had the marks of ``state`` until now, for ``samples`` samples and
-        ``seconds`` seconds.
+        """Adapt these marks to a resumed run. Until now the run had the marks of ``state``, and has lasted for
+        ``samples`` samples and ``seconds`` seconds.
 
         The first ``early`` marks of the run were early marks. Returns the number of early marks among all marks now.
-        All ranks must give the same arguments, so that mark k is the same for all. Raises TypeError or ValueError for a
-        state that no run has.
+        All ranks must give the same arguments, so that mark k is the same point on all ranks. Raises TypeError or
+        ValueError for a state that no run has.
         """
         before = Marks(**state)
         before.check()
@@ -92,7 +93,7 @@ class Marks:
 
     @property
     def next(self) -> float:
-        """The next mark that has not been passed, in samples or seconds."""
+        """Place of the first mark that has not been passed, in samples or seconds."""
         passed = max(self.passed - self.shift, 0)
         if passed < self.early:
             return self.end / self.count / 2 ** (self.early - passed)
@@ -102,7 +103,7 @@ class Marks:
 class Progress:
     """One rank's view of the run's progress. The run ends at ``end`` samples, or ``seconds`` after its start.
 
-    This class sends no messages. It is for algorithms that themselves know the progress, and call `note_steps`.
+    This class sends no messages. It is for algorithms that know the progress themselves, and call `note_steps`.
     """
 
     remembers: tuple[str, ...] = ("samples", "own")
@@ -170,12 +171,12 @@ class Progress:
 
     @property
     def trained(self) -> int:
-        """Number of samples that have certainly been processed; the run file has this number."""
+        """Number of samples that have certainly been processed. The run file has this number."""
         return self.samples - self.ahead
 
     def note_steps(self, steps: int, ahead: int = 0):
-        """Record that the model has had ``steps`` steps of all ranks together; the last ``ahead`` steps are only
-        expected."""
+        """Record that all ranks together have taken ``steps`` steps. The last ``ahead`` of these steps are expected,
+        and not reported yet."""
         self.samples, self.ahead = steps * self.samples_per_step, ahead * self.samples_per_step
 
     def elapsed(self) -> float:
@@ -186,8 +187,8 @@ class Progress:
         return self.samples / self.end if self.end is not None else self.elapsed() / self.seconds
 
     def decide(self):
-        """Return (whether the run has ended, the number of marks passed since the last call); a schedule (a generator
-        that yields the objects it waits for), run before each step."""
+        """Return (whether the run has ended, the number of marks passed since the last call). This method is a schedule
+        (a generator that yields the objects it waits for), run before each step."""
         if self.end is not None:
             return self.samples >= self.end, self.marks.due(self.samples)
         elapsed = self.elapsed()
@@ -196,12 +197,12 @@ class Progress:
         yield
 
     def finish(self):
-        """Make ``samples`` exact; a schedule, run after the last step and before a rest."""
+        """Make the number ``samples`` exact. This method is a schedule, run after the last step and before a rest."""
         yield from ()
 
 
 class Lockstep(Progress):
-    """Progress of ranks that have taken the same number of steps whenever they decide."""
+    """Progress of ranks that have all taken the same number of steps at each call of `decide`."""
 
     remembers = ("samples", "own", "step", "meeting")
 
@@ -249,7 +250,7 @@ class Lockstep(Progress):
 
 
 class FreeRunning(Progress):
-    """Progress of ranks that count their own samples and report them to rank 0, which answers with the sum."""
+    """Progress of ranks that count their own samples and report the numbers to rank 0. Rank 0 answers with the sum."""
 
     remembers = ("samples", "own", "reported")
 
@@ -299,7 +300,7 @@ class FreeRunning(Progress):
 
     def _add_up(self):
         """Add up the ranks' reports, and answer with the sum; a schedule, run in the background of rank 0. The last
-        answer to each rank is sent after the last report of all ranks, so that it is exact."""
+        answer to each rank is sent after the last report of all ranks, so the last answer is exact."""
         report = np.zeros(3, np.int64)
         training = self.comm.size - 1
         answers = []
@@ -318,8 +319,8 @@ class FreeRunning(Progress):
 
 class Counted(Progress):
     """Progress of ranks that each keep the last known number of samples of every rank, and report these numbers to one
-    rank after the other. So any rank may die, and its samples still count. If another process takes the rank, only the
-    samples since the rank's last report are missing.
+    rank after the other. So the samples of a rank still count if the rank dies. If another process takes the rank, only
+    the samples since the rank's last report are missing.
     """
 
     def __init__(self, *args):
@@ -351,7 +352,7 @@ class Counted(Progress):
             self.reports += 1
 
     def take(self, counts: np.ndarray):
-        """Set the number of samples of each rank to ``counts``, as another rank knows them."""
+        """Set the number of samples of each rank to ``counts``, the numbers that another rank knows."""
         self.counts[:] = counts
         self.samples = int(self.counts.sum())
 
@@ -367,8 +368,8 @@ class Counted(Progress):
             self._sending.append(Tolerant(self.comm.Isend(report, rank, tags.PROGRESS_REPORT), report))
 
     def _learn(self):
-        """Receive reports of progress for ever; a schedule, run in the background. If it is started again, it waits for
-        the receive that is already posted."""
+        """Receive reports of progress without end; a schedule, run in the background. If this method is started again,
+        it waits for the receive that is already posted."""
         others = np.arange(self.comm.size) != self.comm.rank  # only the trainer changes this rank's own count
         while True:
             self._receiving = self._receiving or self.comm.Irecv(self._report, ANY_RANK, tags.PROGRESS_REPORT)

@@ -21,8 +21,8 @@ from grsgd.training.trainer import Trainer
 def state_of(trainer: Trainer, frozen: np.ndarray | None = None) -> dict:
     """Return the state of a rank between two of its steps, while no message of its algorithm is under way.
 
-    ``frozen`` are the digests of all frozen parameters before training (`digests_of_frozen`): parameters that still
-    have these digests are neither copied nor kept. None keeps all of them.
+    ``frozen`` are the digests of all frozen parameters before training (`digests_of_frozen`). Frozen parameters that
+    still have these digests are neither copied nor kept. If ``frozen`` is None, all frozen parameters are kept.
     """
     replica, progress, traffic, curve = trainer.replica, trainer.progress, trainer.comm.traffic, trainer.snapshots
     return {
@@ -53,7 +53,7 @@ def state_of(trainer: Trainer, frozen: np.ndarray | None = None) -> dict:
 
 
 def restore(trainer: Trainer, state: dict, samples: int, seconds: float):
-    """Set the state of a rank that has not taken a step yet, and whose algorithm has started.
+    """Set a rank to ``state``. The rank's algorithm must have started, and the rank must not have taken a step yet.
 
     ``samples`` and ``seconds`` are the progress of the run, the largest that any rank knows; they are the same on all
     ranks.
@@ -95,8 +95,8 @@ def digests_of_frozen(replica: Replica) -> np.ndarray:
 
 
 def state_outside(replica: Replica, frozen: np.ndarray | None) -> dict:
-    """Return the tensors outside the flat arrays, by number, and the digests of the frozen parameters that are the same
-    as before training."""
+    """Return the tensors outside the flat arrays, by number. Of frozen parameters that are the same as before training,
+    return only the digests."""
     now = () if frozen is None else digests_of_frozen(replica)
     same = {str(number): int(digest) for number, digest in enumerate(now) if digest == frozen[number]}
     numbered = ((str(number), tensor) for number, tensor in enumerate(replica.outside()))
@@ -104,8 +104,8 @@ def state_outside(replica: Replica, frozen: np.ndarray | None) -> dict:
 
 
 def restore_outside(replica: Replica, model: dict):
-    """Set the tensors outside the flat arrays; raises ValueError for a frozen parameter that is not kept, and that is
-    another one than at the time of saving."""
+    """Set the tensors outside the flat arrays. Raises ValueError if a frozen parameter is not kept, and differs from
+    its value at the time of saving."""
     kept = model.get("frozen", {})  # missing in checkpoints of old versions
     now = digests_of_frozen(replica) if kept else ()
     for number, tensor in enumerate(replica.outside()):

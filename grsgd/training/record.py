@@ -27,7 +27,8 @@ class RankMeasurements:
     early: int
     measured: dict[str, float]
     traffic: np.ndarray
-    """Rows (receiver, bytes of payload, bytes of headers, number of messages) as from `Traffic.rows`."""
+    """Traffic to each rank: rows (receiver, bytes of payload, bytes of headers, number of messages), as `Traffic.rows`
+    returns them."""
     sent_once: int
     repaired: int
     lost: int
@@ -73,8 +74,8 @@ class RankMeasurements:
 
 
 def marks_of(records: list[RankMeasurements], reason: str) -> list[int]:
-    """Return the marks of the curve of a run that ended for ``reason``: the marks at which all ranks with snapshots
-    have one (`common_marks`)."""
+    """Return the marks of the curve of a run that ended for ``reason``. These are the marks at which every rank that
+    has snapshots has a snapshot (`common_marks`)."""
     answered = [record for record in records if record.moments]
     early = max((record.early for record in answered), default=0)
     return common_marks([record.numbers for record in answered], early if reason in STOP_CRITERIA else 0)
@@ -145,8 +146,8 @@ def fitting(extra: dict) -> tuple[dict, list[str]]:
 
 
 def traffic_of(records: list[RankMeasurements]) -> dict[str, np.ndarray]:
-    """Return matrices [sender, receiver] of the bytes of payload, bytes of headers and messages, and each rank's sum of
-    sent bytes in which a multicast counts once."""
+    """Return matrices [sender, receiver] of the bytes of payload, the bytes of headers, and the messages. Return also
+    the sum of each rank's sent bytes; in this sum the bytes of a multicast count once."""
     n = len(records)
     found = {name: np.zeros((n, n), np.int64) for name in ("sent", "headers", "messages")}
     for rank, record in enumerate(records):

@@ -1,4 +1,4 @@
-"""Base class of recovery, by which a run outlives the death of a process, or the end of the whole job."""
+"""Base class of recovery. Recovery lets a run go on after the death of a process, or after the end of the whole job."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +27,7 @@ class Recovery:
     has_share = True
     """Whether this rank's gradient is part of the mean gradient of the present step."""
     knows_the_end = True
-    """Whether a rank that serves, and does not train, may conclude that the run has ended when the workers stop."""
+    """Whether a rank that serves, and does not train, can conclude from the workers' stop that the run has ended."""
     last: Path | None = None
     """The last checkpoint that all ranks have written."""
 
@@ -35,11 +35,13 @@ class Recovery:
         self.go_on = go_on
 
     def context_of(self, context: RankContext) -> RankContext:
-        """Return the context with which the algorithm is created, in place of ``context``, the trainer's."""
+        """Return the context with which the algorithm is created. It replaces ``context``, the context of the
+        trainer."""
         return context
 
     def attach(self, trainer):
-        """Use ``trainer``, whose constructor is at its end, from now on; raises ConfigError."""
+        """Use ``trainer`` from now on; the trainer's constructor calls this method at its end. Raises ConfigError if
+        ``trainer`` cannot be recovered."""
         self.trainer = trainer
 
     def take_over(self):
@@ -81,7 +83,7 @@ class Recovery:
         return False
 
     def gradient(self, step: int):
-        """Leave the gradient of a step in the replica; a schedule."""
+        """Leave the gradient of step number ``step`` in the replica; a schedule."""
         yield from self.trainer.computing.gradient(step)
 
     def guarded(self, hook: Callable) -> Callable:
@@ -107,8 +109,8 @@ class Recovery:
         """Note that this rank has ended its training, regularly or after an error."""
 
     def model(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return this rank's parameters and buffers, as it enters them into averages; after training, the values after
-        its last step."""
+        """Return this rank's parameters and buffers for averages over ranks. After training, return the values after
+        this rank's last step."""
         return self.trainer.algorithm.snapshot()
 
     def go_on_from_checkpoint(self, folder: Path, samples: int, names: tuple[str, str], curve: CurveFile | None):

@@ -2,7 +2,7 @@
 ranks regroup.
 
 To regroup, all ranks replace their models by the average of the models, and create the algorithm anew for the present
-number of ranks. The interrupted step is given up; with algorithms that send gradients it is taken again.
+number of ranks. The interrupted step is given up. With algorithms that send gradients, the step is then taken again.
 """
 
 from collections.abc import Callable
@@ -73,11 +73,11 @@ class NoGradient:
 
 
 class KeptGradient:
-    """Copy of this rank's gradient, with which the rank takes a step again that was interrupted while gradients were
-    summed.
+    """Copy of this rank's gradient. If a step is interrupted while gradients are summed, the rank takes the step again
+    with this copy.
 
-    A process that has just joined has no such gradient. No rank waits for one: the mean of the step is taken over the
-    other ranks.
+    A process that has just joined has no gradient of the interrupted step. No rank waits for its gradient: the mean of
+    the step is taken over the other ranks.
     """
 
     def __init__(self, gradient: Flat, progress: Progress):
@@ -160,7 +160,7 @@ class Regrouping(Surviving):
         super().attach(trainer)
         gradient = trainer.replica.grads
         self.kept = NoGradient() if gradient is None else KeptGradient(gradient, trainer.progress)
-        """Copy of this rank's gradient, in case a death interrupts the step."""
+        """Copy of this rank's gradient for the case that a death interrupts the step."""
 
     def take_over(self):
         self.membership.begin()
@@ -210,9 +210,9 @@ class Regrouping(Surviving):
         another rank has ended its training, so that this rank ends, too.
 
         Processes that have joined have no model yet. If an algorithm keeps all models equal, models that are a step
-        behind are left out of the average, too, so that it equals the other models bit for bit. Momenta are averaged as
-        well. If gradients were averaged in the interrupted step, the step is taken again with the mean of the gradients
-        that ranks have kept.
+        behind are left out of the average, too. The average then equals the other models bit for bit. Momenta are
+        averaged as well. If the interrupted step averages gradients, the step is taken again, with the mean of the
+        gradients that ranks have kept.
         """
         group, driver, algorithm = self.group, self.trainer.driver, self.trainer.algorithm
         began = driver.clock()
@@ -258,7 +258,8 @@ class Regrouping(Surviving):
             averages.append(flat.like())
             averages[-1].tensor.copy_(flat.tensor)
             yield from exact_average(context.uncounted_comm, averages[-1], weight, root=counts.index(True))
-        # From here on this rank waits only if the algorithm's start() waits; if start() fails, the ranks regroup again.
+        # Up to here a death could interrupt the averaging. The copies below need no other rank. The next wait is in the
+        # start() of the algorithm; if start() fails, the ranks regroup again.
         for flat, average in zip(flats, averages, strict=True):
             flat.tensor.copy_(average.tensor)
         set_momenta(self.trainer, averages[-1].tensor)

@@ -1,5 +1,5 @@
-"""Evaluation of a run after its training: of the snapshots, and of the final model. Each part is a schedule (a
-generator that yields each object it waits for)."""
+"""Evaluation of the snapshots and of the final model, after training. Each function is a schedule (a generator that
+yields each object it waits for)."""
 
 from collections.abc import Callable
 
@@ -20,9 +20,9 @@ def evaluate(
     """Return a list with the `Quality` of the snapshot at each of ``marks``, and the `Quality` of the final model; a
     schedule, run on all ranks at once.
 
-    ``comm`` must carry no other messages. After an early end, messages may be left on other communicators. ``on_each``
-    is called after each snapshot with the number of evaluated snapshots. ``evaluated`` is called with each averaged
-    model, including the final one, which is left in the replica.
+    ``comm`` must carry no other messages. The training's communicators are not used, because after an early end they
+    can still have messages under way. ``on_each`` is called after each snapshot with the number of evaluated snapshots.
+    ``evaluated`` is called with each averaged model, including the final model. The final model is left in the replica.
     """
     final = [tensor.clone() for tensor in trainer.recovery.model()]
     qualities = yield from evaluate_snapshots(trainer, comm, marks, on_each, evaluated)

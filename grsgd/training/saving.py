@@ -30,15 +30,16 @@ class Saved(NamedTuple):
     warnings: list[str]
     """Warnings about models that were saved, such as weights that are not finite."""
     problems: list[str]
-    """Messages about files that could not be written to the paths that were asked for."""
+    """Messages about files that could not be written to the paths which the user gave."""
 
 
 class ModelFiles:
-    """Files in which a run is to save its models, ``final`` and ``best``; None means that this model is not saved.
+    """Files in which a run is to save its models: the paths ``final`` and ``best``. If a path is None, the model is not
+    saved.
 
     ``final`` is for the averaged model at the end of the run. ``best`` is for the averaged model with the best value of
-    the task's metric among the snapshots and the final model; of equal values the earliest counts. One rank saves the
-    files, after all evaluations.
+    the task's metric among the snapshots and the final model; if values are equal, the earliest model is saved. One
+    rank saves the files, after all evaluations.
     """
 
     def __init__(self, final: str | os.PathLike | None = None, best: str | os.PathLike | None = None):
@@ -68,13 +69,13 @@ class ModelFiles:
 
     @property
     def places(self) -> dict[str, str | None]:
-        """Attributes of the run file with the paths that were asked for, as known before training."""
+        """Attributes of the run file with the paths at which the user wants the models to be saved."""
         paths = {"model_file": self.final, "best_model_file": self.best}
         return {name: None if path is None else os.path.abspath(path) for name, path in paths.items()}
 
     def evaluated(self, model: torch.nn.Module, quality: Quality):
-        """Keep the model if it is the best so far. Call this method with every averaged model in order of time; the
-        final model comes last."""
+        """Keep the model if its quality is the best until now. Call this method with every averaged model in order of
+        time; the final model comes last."""
         if self.best is None or math.isnan(quality.mean):
             return
         if self._best is None or quality.metric.is_better(quality.mean, self._best.mean):
@@ -123,10 +124,11 @@ def path_of(path: Path, reason: str) -> Path:
 
 
 def save_state(path: Path, state: dict[str, torch.Tensor]) -> tuple[Path | None, str, str | None]:
-    """Write a state dict to ``path``, or into a temporary folder if that fails. No incomplete file is left.
+    """Write a state dict to ``path``. If ``path`` cannot be written, write to a temporary folder. No incomplete file is
+    left.
 
-    Returns the path of the file, or None if it could be written to neither place; the SHA-256 of its content; and an
-    error message of one line, or None.
+    Returns three values: the path of the file, or None if the file could be written to neither place; the SHA-256 of
+    the file's content; and an error message of one line, or None.
     """
     content = bytes_of(path, state)
     sha256 = hashlib.sha256(content.getbuffer()).hexdigest()

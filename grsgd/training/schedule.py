@@ -61,7 +61,7 @@ def own_function(schedule: Schedule, end: int | None, epoch: int) -> Callable | 
 
 
 class ScheduledOptimizer(TimedOptimizer):
-    """Torch optimizer whose learning rates follow a schedule, and that measures the time of its steps."""
+    """Torch optimizer whose learning rates follow a schedule. The optimizer measures the time of its steps."""
 
     def __init__(
         self,
@@ -71,7 +71,8 @@ class ScheduledOptimizer(TimedOptimizer):
         epoch: int,
         clock: Callable[[], float],
     ):
-        """Wrap ``optimizer``; an epoch has ``epoch`` samples, and ``clock`` returns seconds. Raises ConfigError."""
+        """Wrap ``optimizer``; an epoch has ``epoch`` samples, and ``clock`` returns seconds. Raises the errors of
+        `own_function`."""
         super().__init__(optimizer, clock)
         self.schedule, self.progress, self.epoch = schedule, progress, epoch
         self.own = own_function(schedule, progress.end, epoch)

@@ -1,4 +1,5 @@
-"""Storage of a rank's snapshots that other processes can read: in memory, or on disk if the snapshots are large."""
+"""Storage of a rank's snapshots, in memory, or on disk if the snapshots are large. Other processes can read this
+storage."""
 
 import os
 import tempfile
@@ -6,8 +7,8 @@ from contextlib import suppress
 
 
 class SnapshotFile:
-    """File that is kept in memory. When it becomes larger than ``memory`` bytes, its content moves to a temporary file
-    on disk.
+    """File in memory. When its content becomes larger than ``memory`` bytes, the content moves to a temporary file on
+    disk.
 
     The file always has the same descriptor, through which another process can read the file: ``/proc/PID/fd/NUMBER``. A
     process that has opened this path can read the file even after this process has ended.

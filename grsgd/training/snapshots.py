@@ -22,17 +22,18 @@ MEMORY = 256 * 2**20
 """Number of bytes of snapshots that a process keeps in memory; further snapshots go to a temporary file."""
 
 NOT_KEPT, NOT_THERE = -1, -2
-"""Numbers that stand for missing copies: the disk was full (NOT_KEPT), or this process did not hold the rank yet
-(NOT_THERE)."""
+"""Numbers that stand for missing copies: NOT_KEPT if the disk was full, NOT_THERE if this process did not hold the rank
+at the time of the snapshot."""
 
 
 @dataclass(frozen=True)
 class Moment:
     """Moment of a snapshot: ``time`` in seconds since the start, the rank's ``step``, and ``samples``, the number of
-    samples of all ranks. ``train_loss`` has, by block of the batch, the rank's mean training loss since the last
-    snapshot, and the block's weight in the loss of all ranks.
+    samples of all ranks. ``train_loss`` has two numbers for each block of the batch: the rank's mean training loss
+    since the last snapshot, and the block's weight in the loss of all ranks.
 
-    The blocks of ranks with batches of their own are numbered by rank; a block that several ranks compute has one loss.
+    If each rank has batches of its own, the number of a block is the number of the rank. A block that several ranks
+    compute has one loss.
     """
 
     time: float
@@ -51,7 +52,7 @@ class Snapshots:
     def __init__(self, replica: Replica, memory: int | None = None, early: int = 0):
         self.replica = replica
         self.early = early
-        """Number of marks at the beginning of the run that get into its curve only if the run ends early."""
+        """Number of marks at the beginning of the run that are part of the curve only if the run ends early."""
         self.moments: list[Moment] = []
         self.numbers: list[int] = []
         """Number of the stored copy for each mark; NOT_KEPT or NOT_THERE if no copy is stored."""
@@ -65,7 +66,8 @@ class Snapshots:
 
     @classmethod
     def kept(cls, replica: Replica, file, numbers: list[int], weights: list[float]) -> "Snapshots":
-        """Return snapshots that another process has taken, to restore them; ``file`` has their bytes."""
+        """Return an object that can restore the snapshots of another process. ``file`` has the bytes of the
+        snapshots."""
         snapshots = cls(replica)
         snapshots._file, snapshots.numbers, snapshots.weights = file, numbers, weights
         return snapshots
@@ -105,8 +107,8 @@ class Snapshots:
             return False
 
     def skip(self, marks: int):
-        """Note that this process has no snapshots of the next ``marks`` marks, because the rank was then held by
-        another process, which has died."""
+        """Note that this process has no snapshots of the next ``marks`` marks. At these marks another process held the
+        rank; that process has died."""
         self.moments += [Moment(-math.inf, 0, 0, {})] * marks
         self.weights += [0.0] * marks
         self.numbers += [NOT_THERE] * marks
@@ -116,8 +118,8 @@ class Snapshots:
         return os.pread(self._file.fileno(), self.bytes, number * self.bytes)
 
     def append(self, content: bytes):
-        """Store ``content``, the bytes of a copy that another process has kept; `numbers` already includes the copy's
-        number."""
+        """Store ``content``, the bytes of a copy that another process has kept. The copy's number must already be in
+        ``numbers``."""
         self._file.seek(0, 2)
         self._file.write(content)
         self._file.flush()

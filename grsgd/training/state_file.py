@@ -17,7 +17,7 @@ SUFFIX = ".safetensors"
 
 
 def is_safetensors(path: Path) -> bool:
-    """Return whether the name of a file asks for the format of safetensors."""
+    """Return whether the name of a file ends in .safetensors."""
     return path.suffix == SUFFIX
 
 
@@ -31,7 +31,8 @@ def check_format(path: Path):
 
 
 def bytes_of(path: Path, state: dict[str, torch.Tensor]) -> io.BytesIO:
-    """Return a state dict as the content of a file of this name; each tensor has memory of its own, on the CPU.
+    """Return a state dict as the content of the file ``path``; the file's name determines the format. Each tensor of
+    ``state`` must have memory of its own, on the CPU.
 
     For a file of safetensors, raises TypeError if the state holds objects that are not tensors.
     """
@@ -46,7 +47,8 @@ def bytes_of(path: Path, state: dict[str, torch.Tensor]) -> io.BytesIO:
 
 
 def state_in(path: Path, content: bytes) -> dict[str, torch.Tensor]:
-    """Return the state dict in the bytes of a file, on the CPU; no code in the file is run. Raises ModelError."""
+    """Return the state dict in ``content``, the bytes of a file, on the CPU. No code in the file is run. Raises
+    ModelError if ``content`` is no state dict."""
     if is_safetensors(path):
         return in_safetensors(path, content)
     check_plain(path, content)
@@ -69,7 +71,7 @@ def state_in(path: Path, content: bytes) -> dict[str, torch.Tensor]:
 
 def check_plain(path: Path, content: bytes):
     """Raise ModelError for a zip file that is compressed, or claims to hold more bytes than it has. `torch.save` writes
-    no such file."""
+    no files of these kinds."""
     with suppress(zipfile.BadZipFile, NotImplementedError), zipfile.ZipFile(io.BytesIO(content)) as archive:
         entries = archive.infolist()
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
@@ -79,7 +81,8 @@ def check_plain(path: Path, content: bytes):
 
 
 def in_safetensors(path: Path, content: bytes) -> dict[str, torch.Tensor]:
-    """Return the state dict in the bytes of a file of safetensors; raises ModelError."""
+    """Return the state dict in ``content``, the bytes of a file of safetensors. Raises ModelError if the file is
+    damaged."""
     try:
         check_format(path)
     except ConfigError as error:

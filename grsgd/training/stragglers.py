@@ -6,7 +6,7 @@ from grsgd.config.sections import Stragglers
 
 class DelayModel:
     """Delays of one rank: a constant factor of the computing time, random delays (exponentially distributed), and
-    periodic pauses. A rank may have all three.
+    periodic pauses. A rank can have all three kinds.
 
     Random delays depend only on (seed, rank, step), so they are the same for every algorithm.
     """
@@ -19,7 +19,7 @@ class DelayModel:
 
     @property
     def is_none(self) -> bool:
-        """Whether no step of this rank is ever prolonged."""
+        """Whether this rank has no delays in any step."""
         return self.factor == 1 and self.tail is None and self.pause is None
 
     def delay(self, step: int, compute_seconds: float) -> float:

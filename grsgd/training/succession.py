@@ -1,4 +1,5 @@
-"""Recovery in which a new process takes the rank of a dead process: it begins with the model of another rank."""
+"""Recovery in which a new process takes the rank of a dead process. The new process begins with the model of another
+rank."""
 
 import numpy as np
 
@@ -33,8 +34,8 @@ class Succession(Surviving):
         self.comm, self.driver = comm, driver
 
     def give(self):
-        """Send the state of this rank to every process that requests it. This method is a schedule (a generator that
-        yields the objects it waits for), run in the background without end."""
+        """Send the state of this rank to every process that requests the state. This method is a schedule (a generator
+        that yields the objects it waits for), run in the background without end."""
         request = np.zeros(1, np.int64)
         while True:
             yield self.comm.Irecv(request, ANY_RANK, tags.STATE_REQUEST)
@@ -47,7 +48,7 @@ class Succession(Surviving):
             yield from until_over([self.comm.Isend(array, process, tags.STATE) for array in state])
 
     def take_over(self):
-        """Take the state of a neighbour, on a process that has just taken its rank; a schedule.
+        """Get the state of a neighbour; a schedule, run on a process that has just taken over a rank.
 
         Raises LostRank if no remaining process has a model.
         """

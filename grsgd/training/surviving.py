@@ -10,7 +10,7 @@ from grsgd.training.recovery import Recovery
 
 
 class Surviving(Recovery):
-    """Common part of `Regrouping` and `Succession`: other processes may ask for this rank's model at any time, also
+    """Common part of `Regrouping` and `Succession`: other processes can ask for this rank's model at any time, also
     after training.
 
     ``membership`` has the process of each rank.
@@ -24,7 +24,8 @@ class Surviving(Recovery):
         super().__init__()
         self.membership = membership
         self.changing = threading.Lock()
-        """Lock that the training thread holds while it may change the model, and releases while it waits."""
+        """Lock that the training thread holds while it possibly changes the model. The thread releases the lock while
+        it waits."""
         self.longest_wait = 0.0
         """Longest wait for other ranks in a step, in seconds."""
         self.last_wait = 0.0
@@ -45,8 +46,8 @@ class Surviving(Recovery):
         return schedule
 
     def average(self):
-        """Do nothing: `grsgd.job.survivors` averages the models after training, because processes may die meanwhile. A
-        schedule."""
+        """Do nothing: `grsgd.job.survivors` averages the models after training, because processes can die during the
+        averaging. This method is a schedule."""
         yield from ()
 
     def ended(self):
@@ -58,7 +59,7 @@ class Surviving(Recovery):
 
 
 def locked(hook: Callable, lock: threading.Lock):
-    """Run a hook, and hold ``lock`` while the hook works, but not while it waits. This function is a schedule (a
+    """Run a hook, and hold ``lock`` while the hook works, but not while the hook waits. This function is a schedule (a
     generator that yields the objects it waits for)."""
     with lock:
         schedule = hook()

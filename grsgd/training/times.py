@@ -1,4 +1,5 @@
-"""Division of the time of a rank's steps into computing, communicating and waiting, the same for all training loops."""
+"""Division of the time of a rank's steps into computing, communicating and waiting. All training loops divide the time
+in the same way."""
 
 import threading
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from grsgd.training import unwrapped
 
 @dataclass
 class RankTotals:
-    """Sums over the steps of one rank; all times in seconds."""
+    """Sums over the steps of one rank; all times are in seconds."""
 
     steps: int = 0
     samples: int = 0
@@ -41,7 +42,8 @@ class TimedOptimizer:
         return self.optimizer.param_groups
 
     def step(self):
-        """Update the parameters. Do nothing if the parameters are meta tensors, without content and gradients."""
+        """Update the parameters. Do nothing if the parameters are meta tensors, which have no content and no
+        gradients."""
         begin = self.clock()
         first = next((p for group in self.param_groups for p in group["params"]), None)
         if first is None or not first.is_meta:

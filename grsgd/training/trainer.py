@@ -1,5 +1,5 @@
-"""Training loop of one rank, the same for all algorithms, in real and simulated time. It is a schedule (a generator
-that yields each object it waits for)."""
+"""Training loop of one rank. The loop is the same for all algorithms, and for real and simulated time. It is a schedule
+(a generator that yields each object it waits for)."""
 
 import itertools
 from collections.abc import Callable
@@ -43,11 +43,11 @@ class Trainer:
     recovery
         Recovery of this rank after the death of a process or the end of the job.
     snapshot_memory
-        Number of bytes of snapshots that are kept in memory; others are kept on disk.
+        Number of bytes of snapshots that are kept in memory; further snapshots are kept on disk.
     early_marks
         Number of early snapshots, before the first of the evenly spread snapshots (`Snapshots.early`).
     compares_models
-        Whether models that an algorithm keeps equal are compared regularly (`EqualModels`).
+        Whether the ranks' models are compared regularly, if the algorithm keeps them equal (`EqualModels`).
     on_step
         Function that is called after each step with the run's progress and the rank's loss. The loss is None if only
         time is simulated.
@@ -226,8 +226,8 @@ class Trainer:
             self.totals.compute_seconds += max(rest, 0.0)  # in simulated time rounding may make it negative
 
     def serve(self):
-        """Serve, on a rank that does not train, and take snapshots until the training ranks have ended or rest; a
-        schedule. Returns whether the run has ended, as far as this rank knows."""
+        """Serve, on a rank that does not train, and take snapshots until the training ranks have ended or rest. Return
+        whether the run has ended, as far as this rank knows. This method is a schedule."""
         while not (yield from self.algorithm.serve()):
             yield from self.check_progress()
             self.watch()
@@ -265,5 +265,6 @@ class Trainer:
 
     @property
     def lost(self) -> frozenset[int]:
-        """Ranks that did not answer, so that the other ranks went on without them; known after training."""
+        """Ranks that did not answer, so that the other ranks went on without them. This set is complete after
+        training."""
         return self.algorithm.lost if self.is_central or self.computing.shares_batches else frozenset()

@@ -19,10 +19,10 @@ from grsgd.training.inputs import OWN, in_own_code
 SAMPLES = 8
 """Largest number of samples of the trial batch."""
 TRIED = ("model", "data", "task")
-"""Sections of the configuration whose parts, if they are the user's own code, are tried with a batch."""
+"""Sections of the configuration that can name the user's own code; such code is tried with a batch."""
 MOST_READ = 256
-"""Largest number of samples that `try_a_step` reads from the training data, and from the test data; they are evenly
-spaced."""
+"""Largest number of samples that `try_a_step` reads from the training data, and from the test data. The samples are
+evenly spaced."""
 ROUNDING = 0.02
 """Largest relative difference between the loss of a batch that has each sample twice, and two times the loss of the
 simple batch."""
@@ -37,8 +37,8 @@ def is_own(config: Config, *keys: str) -> bool:
 
 
 def check_batch(config: Config, dataset: Dataset, model: torch.nn.Module):
-    """Compute the loss and the metric of a few training samples, to find errors, if the user has written the model, the
-    data set or the task.
+    """If the user has written the model, the data set or the task, compute the loss and the metric of a few training
+    samples, to find errors.
 
     Raises ConfigError for errors that would stop training or testing.
     """
@@ -132,7 +132,7 @@ def check_sums(config: Config, once: np.ndarray, again: np.ndarray, twice: np.nd
     ``once`` and ``again`` are two results of `totals` for the batch; ``twice`` is the result of `totals` for the batch
     with each sample twice.
     """
-    if not np.array_equal(once, again):  # random losses: only a loss that hardly grows is certainly no sum
+    if not np.array_equal(once, again):  # losses are random: only a loss that hardly grows is certainly no sum
         once, again, twice = (found[:1] for found in (np.minimum(once, again), again, twice))
         wrong = twice < RANDOM_GROWTH * once
     else:

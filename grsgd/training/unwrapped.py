@@ -1,4 +1,4 @@
-"""Calls of torch without its wrappers for profilers and compilers, if the wrappers have no effect.
+"""Calls of torch functions without torch's wrappers for profilers and compilers, if the wrappers have no effect.
 
 torch's wrapper for profilers (``record_function``) takes 20 microseconds per step, and a small model's step takes a
 millisecond. Loading torch's compiler takes 1.7 s.
@@ -35,7 +35,7 @@ def is_under_way() -> bool:
 
 
 def unseen(hook: Callable) -> Callable:
-    """Mark ``hook``, a hook on optimizer steps, as a hook that `step` need not call, and return it in a form that
+    """Mark ``hook``, a hook on optimizer steps, as a hook that `step` need not call. Return ``hook`` in a form that
     `torch.compile` does not trace."""
     hook = torch.compiler.disable(hook)
     hook.may_miss_steps = True
@@ -65,8 +65,8 @@ def zero_grad(optimizer: torch.optim.Optimizer, set_to_none: bool):
 
 
 def flop_counter():
-    """Return torch's counter of operations, without loading the compiler only to exclude the counter from
-    compilation."""
+    """Return torch's counter of operations. Do not load torch's compiler, which torch would load only to exclude the
+    counter from compilation."""
     from torch.utils import flop_counter as counters
 
     dispatch = getattr(counters._FlopCounterMode.__torch_dispatch__, "__wrapped__", None)

@@ -55,7 +55,7 @@ class MeasuringRank(NamedTuple):
 
 
 def prepare(mpi, config: Config) -> MeasuringRank:
-    """Return a `MeasuringRank` for this rank. Raises SetupError, on all ranks."""
+    """Return a `MeasuringRank` for this rank. Raises SetupError on all ranks if the set-up fails on any rank."""
     from grsgd.training import device as gpu
     from grsgd.training.batch_gradient import check_compiler
     from grsgd.training.gradients import step_alone
