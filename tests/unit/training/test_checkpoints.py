@@ -72,7 +72,7 @@ def test_what_is_no_file_of_this_format_is_refused_in_one_line(path, tmp_path):
     with pytest.raises(RunFileError, match=f"^{path}: not a checkpoint of format 2, or a damaged one$"):
         read(path)
     path.write_bytes(b'{"kind": "checkpoint of grsgd", "format": 3, "id": "1", "samples": 1, "ranks": 1, "rank": 0}')
-    with pytest.raises(RunFileError, match="of format 3, this version reads format 2$"):
+    with pytest.raises(RunFileError, match="of format 3, but this version reads format 2$"):
         read(path)
     path.unlink()
     os.mkfifo(path)
