@@ -1,6 +1,6 @@
 """Encoding and decoding of the packets of one rank: sums of slices modulo 2^32.
 
-The integers modulo 2^32 form a group: any added number can be subtracted again exactly, even after overflows. So
+The integers modulo 2^32 form a group: an added number can be subtracted again exactly, even after an overflow. So
 decoding is exact for any int32 content. Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), formulas (10)-(16).
 """
 
@@ -17,8 +17,9 @@ class Codec:
     A block consists of r consecutive slices, whose sizes are as equal as possible. A packet has the length of the
     longest slice, ``packet_length`` elements; shorter slices are padded with zeros.
 
-    ``own`` and ``missing`` are the numbers of the blocks that the rank holds and lacks, ascending. The methods take the
-    held blocks as rows, in this order, of a contiguous int32 array of shape [len(own), length].
+    The attribute ``own`` has the numbers of the blocks that the rank holds, and ``missing`` the numbers of the blocks
+    that it lacks, both ascending. The parameter ``own`` of the methods is a contiguous int32 array of shape [number of
+    held blocks, length]: its rows are the held blocks, in ascending order.
     """
 
     def __init__(self, plan: GroupPlan | PaperPlan, rank: int, length: int):
@@ -35,7 +36,8 @@ class Codec:
         kernels(out).add_slices(own.reshape(-1), *self._known_slices(packet), out)
 
     def decode(self, packet: Packet, content, own, out):
-        """Subtract the slices that this rank knows from a received packet, which leaves the slice that it lacks.
+        """Subtract the slices that this rank knows from a received packet. The result is the slice that this rank
+        lacks.
 
         ``content``: int32 of shape [packet_length]. ``out``: int32 with the length of the slice, whose place is
         `missing_slice`. ``out`` may be the beginning of ``content``.
@@ -45,7 +47,7 @@ class Codec:
     def add_known(self, packet: Packet, own, content):
         """Add the slices of a packet that this rank knows to ``content``: int32 of shape [packet_length].
 
-        If ``content`` holds the slice that the rank lacks, padded with zeros, it becomes the packet.
+        If ``content`` is the slice that this rank lacks, padded with zeros, the result is the content of the packet.
         """
         rows = own.reshape(-1)
         for start, length in zip(*self._known_slices(packet), strict=True):

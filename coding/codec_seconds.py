@@ -12,8 +12,8 @@ from coding.fixed_point import accumulate
 from coding.kernels import kernels
 
 MAX_ELEMENTS = 1 << 20
-"""Largest number of elements of a packet in the trial; longer packets take as long per element, because they fit no
-cache."""
+"""Largest number of elements of a packet in the trial. Longer packets take the same time per element, because neither
+they nor packets of this length fit into a cache."""
 WARM_UP, REPEATS = 1, 5
 
 
@@ -34,10 +34,12 @@ NOT_CODED = CodecSeconds(0.0, 0.0, 0.0)
 
 
 def measure(scheme: str, r: int, length: int, empty: Callable) -> CodecSeconds:
-    """Return the measured seconds of coding on this processor, with redundancy r and blocks of ``length`` elements.
+    """Return the measured seconds per element of coding on this processor, with redundancy r and blocks of ``length``
+    elements.
 
     A packet of the scheme coded has r slices, of which a receiver subtracts r - 1. Packets of the other schemes are
-    copied. ``empty(size, dtype)`` makes an array, and so decides whether the CPU or a GPU is measured.
+    copied. ``empty(size, dtype)`` makes an array. If the array is in GPU memory, the GPU is measured; otherwise the CPU
+    is measured.
     """
     slices = r if scheme == "coded" else 1
     size = max(1, min(-(-length // r), MAX_ELEMENTS))

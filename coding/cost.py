@@ -15,12 +15,12 @@ A packet to several receivers counts once (`Cost.once`: a shared medium, true mu
 | grouped-rs     | q/n            | (n+q-2)/n          | q             | n+q-2        | sums before sending       |
 | tolerant-s     | 1/(r-s)        | (n-1)/(r-s)        | n/(r-s)       | n(n-1)/(r-s) | `coding.tolerant`         |
 
-CSSGD: Li, Xie, Mao, Xu, Zhu, Zhang 2021. ``per-block`` computes every block of the batch once and sends it by itself.
-``uncoded`` computes every block r times, and each of the r ranks that hold a block sends one of its r slices. With r =
-n each rank knows all blocks, so ``uncoded`` and ``coded`` send nothing. The grouped schemes are from this project. A
-grouped scheme has q groups of ranks, n/r rounded up. If the groups have different sizes, the table gives the mean that
-a rank sends; for q = 1 the grouped schemes send nothing. ``tolerant-1``, ``tolerant-2`` ...: steps end without s silent
-ranks, 0 <= s < r. The messages of n - s - 1 other ranks suffice to end a step.
+CSSGD: Li, Xie, Mao, Xu, Zhu, Zhang 2021. With ``per-block`` every block of the batch is computed once and sent by
+itself. With ``uncoded`` every block is computed by r ranks, and each of these ranks sends one of the block's r slices.
+With r = n each rank knows all blocks, so ``uncoded`` and ``coded`` send nothing. The grouped schemes are from this
+project. A grouped scheme has q groups of ranks, n/r rounded up. If the groups have different sizes, the table gives the
+mean that a rank sends; for q = 1 the grouped schemes send nothing. ``tolerant-1``, ``tolerant-2`` ...: a step can end
+without s silent ranks, 0 <= s < r. To end a step, a rank needs the messages of n - s - 1 other ranks.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,5 @@
-"""The costs of all schemes and redundancies as a text, and the redundancies with which the coded scheme sends less."""
+"""The costs of all schemes and redundancies as a text, with the redundancies at which the coded scheme sends less than
+another scheme."""
 
 from fractions import Fraction
 
@@ -16,7 +17,7 @@ COUNTINGS = {
 """Ways to count packets to several receivers: the name of the way, the property of a `Cost` for the coded scheme, and
 the property for the other schemes.
 
-The third way is the comparison of (28) with (29) in Li, Xie, Mao, Xu, Zhu, Zhang 2021.
+The third way is the one in which Li, Xie, Mao, Xu, Zhu, Zhang 2021 compare formula (28) with formula (29).
 """
 
 

@@ -1,10 +1,11 @@
-"""Kernels for NumPy arrays, compiled by numba; each passes over memory once and releases Python's global lock."""
+"""Kernels for NumPy arrays, compiled by numba. Each kernel passes over memory once and releases Python's global
+lock."""
 
 import numpy as np
 from numba import njit
 
 CACHED_ELEMENTS = 1 << 15
-"""Number of elements of a packet that stay in a cache while slices are added to them."""
+"""Number of elements of a packet to which slices are added at a time, so that these elements stay in a cache."""
 
 compiled = njit(nogil=True, cache=True)
 
@@ -144,7 +145,7 @@ def combine(own, starts, lengths, coefficients, out):
             if stop > begin:
                 source, factor = own[starts[k] + begin : starts[k] + stop], coefficients[k]
                 for i in range(source.size):
-                    term = factor * np.int64(source[i])  # the term is less than 2^62
+                    term = factor * np.int64(source[i])  # less than 2^62 in magnitude
                     # the increment is congruent to term modulo P, and less than 2^34
                     sums[i] += 5 * (term >> 32) + (term & 0xFFFFFFFF)
         for i in range(end - begin):

@@ -1,8 +1,9 @@
 """Real numbers as int32, so that sums are exact and the same on all ranks.
 
-S = (2^31 - 1) / R maps [-R, R] onto the whole range: R -> 0x7FFFFFFF, -R -> 0x80000001, 0 -> 0, one step is 1/S. Values
-are rounded to the nearest step. Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD). The authors' program has R of about
-21.5 and rounds down, which shifts every block by half a step.
+A real number from -R to R is multiplied by S = (2^31 - 1) / R, so that [-R, R] becomes the whole range of int32: R ->
+0x7FFFFFFF, -R -> 0x80000001, 0 -> 0. One step is 1/S. Values are rounded to the nearest step. Source: Li, Xie, Mao, Xu,
+Zhu, Zhang 2021 (CSSGD). The authors' program has R of about 21.5 and rounds down, which shifts every block by half a
+step.
 
 A sum of B quantised values differs from the exact sum by at most B/2 steps. The sum may be computed modulo 2^32, in any
 order: partial sums may leave the range and return to it. The true total must lie in [-R, R], or be kept in int64
@@ -34,7 +35,8 @@ class OutOfRange(NamedTuple):
 
     @property
     def suggested_limit(self) -> float:
-        """Return a range that leaves room: the power of two between twice and four times the largest magnitude."""
+        """Return a range R with room for larger values: the power of two between twice and four times the largest
+        magnitude."""
         return 2.0 ** math.ceil(math.log2(2 * self.largest)) if self.count else self.limit
 
     def merged_with(self, other: "OutOfRange") -> "OutOfRange":
@@ -53,7 +55,8 @@ class OutOfRange(NamedTuple):
 
 
 class FixedPoint:
-    """The int32 format for real numbers from -limit to limit (R above). Raises ValueError unless ``limit`` is positive.
+    """The int32 format for real numbers from -``limit`` to ``limit``, which is R in the module's docstring. Raises
+    ValueError unless ``limit`` is positive.
 
     ``most``: the largest magnitude of a result, in steps; larger values are out of range. With a smaller ``most``, sums
     of several results stay in the range of int32.
@@ -72,7 +75,8 @@ class FixedPoint:
     def encode(self, x, out) -> OutOfRange:
         """Quantise x, float32 or float64, into ``out``, int32.
 
-        Values outside the range become its ends, and NaN becomes 0. Return the numbers of these values.
+        A value outside the range becomes the nearer end of the range, and NaN becomes 0. Return the numbers of values
+        outside and of values that are not finite.
         """
         return OutOfRange(*kernels(out).quantise(x, self.largest, self.scale, out), self.largest)
 

@@ -9,8 +9,8 @@ ELEMENTS_PER_THREAD = 4
 """Number of elements that a thread of `quantise` reads at a time. With one element of 4 bytes at a time, the GPU's
 memory would be idle part of the time."""
 FINGERPRINT_THREADS = 1 << 17
-"""Number of threads of `fingerprint`. Each thread sums many elements, so that few threads must take turns to add their
-sums to the total."""
+"""Number of threads of `fingerprint`. Each thread sums many elements. So there are few threads, which must take turns
+to add their sums to the total."""
 
 
 def quantise(x, limit: float, scale: float, out) -> tuple[int, int, float]:
@@ -91,8 +91,8 @@ def wrap(total, out) -> tuple[int, int]:
 
 @functools.cache
 def _slices(count: int, strip: bool):
-    """Return the kernel for ``count`` slices, whose places are arguments, because a table would have to be copied to
-    the GPU."""
+    """Return the kernel for ``count`` slices. The places of the slices are arguments of the kernel, because a table of
+    places would have to be copied to the GPU."""
     places = "".join(f", int64 start{k}, int64 length{k}" for k in range(count))
     sign = "-" if strip else "+"
     terms = "".join(f"if (i < length{k}) sum {sign}= (unsigned int)own[start{k} + i];\n" for k in range(count))
@@ -118,7 +118,8 @@ def _places(starts, lengths):
 
 @functools.cache
 def _combination(count: int):
-    """Return the kernel for ``count`` terms; their places and factors are arguments, as in `_slices`."""
+    """Return the kernel for a sum of ``count`` terms. The places and factors of the terms are arguments of the
+    kernel."""
     places = ", ".join(f"int64 start{k}, int64 length{k}, int64 factor{k}" for k in range(count))
     terms = "".join(
         f"if (i < length{k}) {{ long long term = factor{k} * own[start{k} + i];"

@@ -1,4 +1,4 @@
-"""Placements: the parts of a batch that each rank computes, if each part is computed r times.
+"""Placements: which parts of a batch each rank computes, if each part is computed by r ranks.
 
 Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), formulas (5), (6), (20)-(23), for the subset placement. The grouped
 placement is from this project. With the grouped placement ranks send the smallest possible number of bytes, provided
@@ -15,11 +15,12 @@ import numpy as np
 from coding.partition import bounds, part
 
 MAX_TABLE_ENTRIES = 1 << 26
-"""Largest number of entries of a table of subsets; a placement that needs more is refused."""
+"""Largest number of entries of a table of subsets. A placement with a larger table is refused."""
 
 
 class PlacementError(ValueError):
-    """A redundancy or a number of groups that is impossible; the message names the allowed values in one line."""
+    """Error raised if a redundancy or a number of groups is impossible. The error's message names the allowed values in
+    one line."""
 
 
 def subsets(n: int, size: int) -> np.ndarray:
@@ -84,7 +85,7 @@ class SubsetPlacement:
 
 @lru_cache(maxsize=8)
 def subset_placement(n: int, r: int) -> SubsetPlacement:
-    """Return the placement for n ranks and redundancy r, made once."""
+    """Return the placement for n ranks and redundancy r. The last 8 results are cached."""
     return SubsetPlacement(n, r)
 
 

@@ -26,7 +26,8 @@ COMBINATIONS_AT_ONCE = 1 << 14
 
 
 class Packet(NamedTuple):
-    """The sum of one slice per block of r blocks, sent by one rank to every rank that lacks exactly one of the blocks.
+    """A packet: the sum of r slices, one slice of each of r blocks. One rank sends the packet to every rank that lacks
+    exactly one of these blocks.
 
     ``blocks`` and ``positions`` have r elements: the number of each block, and of its slice. ``number`` identifies the
     packet among the packets of one sender. Packets from one rank to another are sent and received in the same order.
@@ -45,8 +46,8 @@ class Packet(NamedTuple):
 
     @property
     def order(self) -> tuple:
-        """Return the key by which all ranks sort packets; it is pseudo-random, which spreads packets under way over the
-        ranks."""
+        """Return the key by which all ranks sort packets. The key is pseudo-random, so that the packets under way have
+        different senders and receivers."""
         identity = self.group, self.sender, self.number
         return crc32(repr(identity).encode()), identity
 
@@ -55,11 +56,13 @@ class Packet(NamedTuple):
 
 
 class GroupPlan:
-    """A plan in which every group of r+1 ranks exchanges the r+1 blocks that all members but one know.
+    """A plan of exchanges in all groups of r+1 ranks. In each group there are r+1 blocks that all members except one
+    know, and each member gets the block that it lacks.
 
     In group S every member i sends one packet to the other members. The packet contains one slice of each block S -
-    {t}, t in S - {i}. Which slice of a block it is depends on i's place among the ranks that hold the block. Each rank
-    sends C(n-1, r) packets and receives r C(n-1, r). Every slice that a rank lacks reaches it exactly once.
+    {t}, t in S - {i}. The place of i among the ranks that hold a block decides which slice of this block the packet
+    contains. Each rank sends C(n-1, r) packets and receives r C(n-1, r). Every slice that a rank lacks reaches it
+    exactly once.
     """
 
     def __init__(self, placement: SubsetPlacement):
@@ -146,7 +149,8 @@ ENUMERATIONS = {"groups": GroupPlan, "paper": PaperPlan}
 
 @lru_cache(maxsize=8)
 def packet_plan(n: int, r: int, enumeration: str = "groups") -> GroupPlan | PaperPlan:
-    """Return the plan for n ranks and redundancy r, made once; ``enumeration`` is a name of `ENUMERATIONS`.
+    """Return the plan for n ranks and redundancy r. ``enumeration`` is a key of `ENUMERATIONS`. The last 8 results are
+    cached.
 
     Raises PlacementError unless 1 <= r <= n, or if there are too many groups for memory.
     """

@@ -16,8 +16,8 @@ from coding.cost import BYTES_PER_ELEMENT, cost_in_bytes, redundancy
 
 
 class Computing(NamedTuple):
-    """Seconds in which the ranks compute without redundancy, one block each, measured in steps that all ranks begin
-    together.
+    """Seconds that the ranks take to compute one block each, without redundancy. The seconds are measured in steps that
+    all ranks begin together.
 
     ``gradients``: seconds of shape [steps, ranks].
     ``per_block``: seconds of shape [ranks], the part of these seconds that a block takes for any number of samples.
@@ -101,8 +101,8 @@ def own_blocks(scheme: str, n: int, r: int) -> int:
 def computing_seconds(scheme: str, n: int, r: int, measured: Computing) -> tuple[float, float]:
     """Return the seconds that a rank computes per step, on average, and the seconds of the slowest rank.
 
-    Both are means over the delays, and medians over the measured steps: so one prolonged step counts no more than
-    another. With redundancy r, the wait for a slow rank is r times as long.
+    Both results are means over the delays, and medians over the measured steps. So a single prolonged step has little
+    influence. With redundancy r, the wait for a slow rank is r times as long.
     """
     times, blocks = float(redundancy(scheme, n, r)), own_blocks(scheme, n, r)
     samples = np.maximum(measured.gradients - measured.per_block, 0)

@@ -1,4 +1,5 @@
-"""Integers modulo P = 2^32 - 5, the largest prime below 2^32; they fit into int32, and each but 0 has an inverse.
+"""Integers modulo P = 2^32 - 5, the largest prime below 2^32. Each integer modulo P fits into int32, and each except 0
+has an inverse.
 
 Numbers are kept nearest to 0, from -`HALF` to `HALF`. So the result of a sum of integers is exact if the sum lies in
 this range. 2^32 equals 5 modulo P, so products become short again without a division (`coding.cpu.combine`).

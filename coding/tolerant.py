@@ -1,10 +1,11 @@
 """Codes by which n ranks compute the sum of all blocks' gradients although some of the ranks are silent.
 
 The r ranks q, q + 1, ... q + r - 1 (modulo n) compute block q, and s of all ranks may be silent. A rank sends one
-message, which is m = r - s times shorter than a gradient. The messages of any n - s ranks determine the sum. For m = 1
-this is a gradient code by cyclic repetition (Tandon, Lei, Dimakis, Karampatziakis 2017). For m > 1 it trades tolerance
-for shorter messages (Ye, Abbe 2018, who show that r >= s + m is necessary). Both papers compute with real numbers. Here
-all arithmetic is modulo a prime (`coding.prime_field`), so the decoded sum is exact, whichever ranks it comes from.
+message, which has 1/m of the length of a gradient, with m = r - s. The messages of any n - s ranks determine the sum.
+For m = 1 this is a gradient code by cyclic repetition (Tandon, Lei, Dimakis, Karampatziakis 2017). For m > 1 it trades
+tolerance for shorter messages (Ye, Abbe 2018, who show that r >= s + m is necessary). Both papers compute with real
+numbers. Here all arithmetic is modulo a prime (`coding.prime_field`), so the decoded sum is exact, whichever ranks it
+comes from.
 
 The construction is as follows. A gradient G_q is divided into m parts, the rows of a matrix. V is the matrix of the
 powers V[l, i] = (i + 1)^l, l < n - s. Each block has a matrix Z_q of shape [n - s, m]. The first m rows of Z_q are the
@@ -25,7 +26,7 @@ from coding.prime_field import P, centred, powers, product, solve
 
 
 class TolerantCode:
-    """The code of ``n`` ranks, each block on ``r`` of them, that tolerates ``silent`` silent ranks.
+    """A code for ``n`` ranks that tolerates ``silent`` silent ranks. Each block is computed by ``r`` ranks.
 
     Raises PlacementError unless 0 <= silent < r <= n.
     """
@@ -51,32 +52,33 @@ class TolerantCode:
 
     @cached_property
     def powers(self) -> list[list[int]]:
-        """Return V[:, i] per rank i."""
+        """Return, for each rank i, the column V[:, i] of the matrix V (module's docstring)."""
         return [powers(rank + 1, self.needed) for rank in range(self.n)]
 
     def coefficients(self, rank: int) -> np.ndarray:
-        """Return the factor of part v of the k-th own block in the message of a rank: int64 of shape [r, m]."""
+        """Return the factors in the message of ``rank``, int64 of shape [r, m]: element [k, v] is the factor of part v
+        of the rank's k-th block."""
         rows = [product([self.powers[rank]], self._of_block(block))[0] for block in self.placement.blocks(rank)]
         return centred_array(rows, self.parts)
 
     def _of_block(self, block: int) -> list[list[int]]:
-        """Return the matrix Z_q of a block."""
+        """Return the matrix Z_q of ``block``, number q (module's docstring)."""
         m, holders = self.parts, self.placement.holders(block)
         others = [self.powers[rank] for rank in range(self.n) if rank not in holders]
         unit = [[int(row == column) for column in range(m)] for row in range(m)]
         low = solve([row[m:] for row in others], [[-value for value in row[:m]] for row in others])
         return unit + low
 
-    @lru_cache(maxsize=4096)  # noqa: B019  there are few codes, and each is made once
+    @lru_cache(maxsize=4096)  # noqa: B019  a process makes few codes, and the cache keeps them alive
     def decoding(self, senders: tuple[int, ...]) -> np.ndarray:
-        """Return the factors of the messages of ``needed`` senders in the parts of the sum: int64 of shape [m,
-        needed]."""
+        """Return the factors by which the sum is decoded from the messages of ``senders``, int64 of shape [m, needed]:
+        row v has the factor of each message in part v of the sum."""
         return centred_array(self._inverse(senders)[: self.parts], self.needed)
 
     @lru_cache(maxsize=4096)  # noqa: B019
     def repeating(self, senders: tuple[int, ...], rank: int) -> np.ndarray:
-        """Return the factors of the messages of ``needed`` senders in the message of ``rank``: int64 of shape
-        [needed]."""
+        """Return the factor of each message of ``senders``, int64 of shape [needed]: the sum of these messages, each
+        times its factor, is the message of ``rank``."""
         return centred_array(product([self.powers[rank]], self._inverse(senders)), self.needed)[0]
 
     def _inverse(self, senders: tuple[int, ...]) -> list[list[int]]:
@@ -93,5 +95,5 @@ def centred_array(rows: list[list[int]], width: int) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def tolerant_code(n: int, r: int, silent: int) -> TolerantCode:
-    """Return the code for n ranks, redundancy r and ``silent`` silent ranks; each code is made once."""
+    """Return the code for n ranks, redundancy r and ``silent`` silent ranks. The last 8 results are cached."""
     return TolerantCode(n, r, silent)

@@ -130,9 +130,9 @@ class AdaptiveTrigger:
         delta = |x - r| / |r|
         due = (delta >= threshold eta/eta_0 and k - k_begun >= min_interval) or k - k_last >= max_interval
 
-    k is the step, eta the learning rate and eta_0 its reference. k_last is the step of the last exchange, and k_begun
-    the step of the last exchange that this rank itself began. With metric ``layerwise``, each layer has its own r,
-    delta and k_last.
+    The step is k, the learning rate eta, and the reference learning rate eta_0. The last exchange was after step
+    k_last. The last exchange that this rank itself began was after step k_begun. With metric ``layerwise``, each layer
+    has its own r, delta and k_last.
 
     With threshold = "auto" the rate of triggers stays near ``target_rate``. The threshold is multiplied by 1.05 after
     each trigger, and by 0.95 after every 1/target_rate steps without a trigger. A long time without a trigger lowers

@@ -44,7 +44,7 @@ class EASGDOptions(AdaptiveOptions, Options):
 
 
 class EASGD(TriggeredAlgorithm, name="easgd"):
-    """Each rank trains alone, and every ``period`` steps its model x and a centre c attract each other::
+    """Each rank trains alone. Every ``period`` steps, the rank's model x and a centre c attract each other::
 
         x = x - eta grad(x);  k = k + 1
         if due:                             # k % period == 0; adaptive: |x - r|/|r| >= threshold, see adaptive.py
@@ -57,8 +57,8 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
     2(n-1)/n M per exchange.
 
     An exchange moves d from a model to the centre, so only gradients change ``c + sum x``. (In the paper the exchange
-    comes between the gradient and the update.) The result of training is c. The snapshot of rank 0 holds c; the
-    snapshots of the other ranks hold their models, with weight 0.
+    comes between the gradient and the update.) The result of training is c. The snapshot of rank 0 holds c. The
+    snapshots of the other ranks hold their models, and have weight 0 in the average of all snapshots.
 
     With momentum = 0.99 and nesterov = true in the optimizer this is the paper's EAMSGD; momentum stays local. The
     adaptive form is inferred (docs/reference/algorithms/server.md): Ho, Wu, Liu 2018 name it next to gossip.
@@ -79,7 +79,7 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
         self.c: Flat | None = None
         """The centre, on ranks that hold it; None on other ranks, in a run with one rank, and before `start`."""
         self.lock = threading.Lock()
-        """Lock that is held while c changes on the server: by training, or by a background schedule."""
+        """Lock that is held on the server while c changes, by training or by a background schedule."""
         self.handlers = []
 
     @classmethod

@@ -42,8 +42,8 @@ class GossipOptions(AdaptiveOptions, RoundingOptions, Options):
 
 
 class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
-    """Each rank averages its model with a random neighbour's every ``period`` steps, or after the model has changed
-    enough::
+    """Each rank averages its model with the model of a random neighbour, every ``period`` steps or after the model has
+    changed enough::
 
         x = x - eta grad(x);  k = k + 1
         if due:                         # k % period == 0; adaptive: |x - r|/|r| >= threshold, see adaptive.py
@@ -54,9 +54,9 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
             r = x                                               # on the ranks that have averaged
 
     Every rank answers requests in the background, one after the other, with its model s of that moment. The model y
-    that comes back is merged as ``x = x + (y - s)/2``. This is the average if x is still s; otherwise steps taken
-    meanwhile are kept. So pair exchanges keep the sum of all models. No request is refused, and no ranks wait in a
-    circle. A rank that has asked waits for the exchanges that its partner serves first, and these wait only for
+    that comes back is merged as ``x = x + (y - s)/2``. If x is still s, the result is the average. Otherwise the steps
+    taken meanwhile are kept. So pair exchanges keep the sum of all models. No request is refused, and no ranks wait in
+    a circle. A rank that has asked waits for the exchanges that its partner serves first, and these wait only for
     messages under way.
 
     With ``compression`` the x, x_j, s and y above are the rounded models that are sent. Pair exchanges still keep the
@@ -81,7 +81,7 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
         self.compressor = make_compressor(options, self.x.tensor) if options.compresses else None
         self.seed = context.seed
         self.messages = 0
-        """Number of models that this rank has written; it seeds the rounding of each model."""
+        """Number of models that this rank has written into messages. The number seeds the rounding of each model."""
         self.begun = self.served = 0
         """`begun`: number of exchanges that this rank began. `served`: number of exchanges in which this rank was the
         partner."""

@@ -1,4 +1,4 @@
-"""Trial of the time that packets take by the run's own transport, with all ranks sending at once, as in a step.
+"""Trial that measures the time of packets by the run's own transport. All ranks send at once, as in a step.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -17,7 +17,8 @@ FIRST_ELEMENTS, MOST_ELEMENTS = 4096, 1 << 20
 LONG_SECONDS = 0.05
 """Number of seconds that a packet must take to be long enough for this measurement."""
 LOOKS = 3
-"""Number of repeats in which a packet must take `LONG_SECONDS`. In a single repeat, a delay may have another cause."""
+"""Number of repeats in which a packet must take `LONG_SECONDS`. A single repeat is not enough, because something other
+than the packet's length may delay it."""
 MOST_PACKETS = 16
 """Largest number of short packets that each rank sends at a time. With many ranks each rank sends fewer, but at least
 2, because a step has at most MAX_PACKETS_IN_FLIGHT packets under way."""
@@ -83,8 +84,8 @@ class PacketTrial:
         return size, (yield from self.time(packets, size))
 
     def packets(self, receivers: int, each: int = 1, senders=None) -> list[Packet]:
-        """Return the packets that this rank sends or receives, in the order common to all ranks. Each of ``senders``,
-        by default all ranks, sends ``each`` packets to the next ``receivers`` ranks."""
+        """Return the packets that this rank sends or receives, in an order that is the same on all ranks. Each of
+        ``senders``, by default all ranks, sends ``each`` packets to the next ``receivers`` ranks."""
         n = self.comm.size
         found = []
         for sender in range(n) if senders is None else senders:

@@ -20,8 +20,8 @@ class RelaySGDOptions(Options):
 
 
 class RelaySGD(Algorithm, name="relaysgd"):
-    """Each rank sends a neighbour the sum of its model and of the last sums from its other neighbours, and then takes
-    the mean of all models that have arrived. Rank i does this::
+    """Each rank sends each neighbour a sum: its own model plus the last sums from its other neighbours. The rank then
+    sets its model to the mean of its own model and all models that have arrived in sums. Rank i does this::
 
         x' = x - eta grad(x)
         to each neighbour j:  m_ij = x' + sum of m_ki of the other neighbours k, of the last step
@@ -46,8 +46,8 @@ class RelaySGD(Algorithm, name="relaysgd"):
         self.relayed, self.sums = (
             Flat.zeros(len(self.neighbours) * size, self.replica.dtype, self.replica.device) for _ in range(2)
         )
-        """Memory for the sums of models that the neighbours sent last, and for the sums to send to the neighbours, one
-        neighbour after the other."""
+        """`relayed`: memory for the last sum of models from each neighbour. `sums`: memory for the sum to send to each
+        neighbour. Both have one sum after the other, in the order of the neighbours."""
         self.parts = [slice(number * size, (number + 1) * size) for number in range(len(self.neighbours))]
         self.share = power_of_two(1 / n) if self.replica.dtype is torch.float16 else 1.0
         """Factor by which models are multiplied before they are added: a sum of float16 models may be out of range."""
@@ -96,6 +96,6 @@ def within_hops(tree: str, rank: int, neighbour: int, n: int) -> list[int]:
 
 
 def steps_old(counts: list[int], k: int) -> dict[int, int]:
-    """Return, by age in steps, the number of models that arrive over an edge in step ``k``."""
+    """Return the number of models that arrive over an edge in step ``k``, by the age of the models in steps."""
     new = [later - before for before, later in zip([0, *counts], counts, strict=False)]
     return dict(enumerate(new[: k + 1]))

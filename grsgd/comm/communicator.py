@@ -1,4 +1,4 @@
-"""Messages between the ranks of a group that have names for error messages, and whose bytes are counted.
+"""Messages between the ranks of a group. The bytes of the messages are counted, and error messages name the messages.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -14,11 +14,12 @@ from grsgd.comm.traffic import Traffic
 
 
 class LostRank(RuntimeError):
-    """The process of the rank that a message goes to or comes from has died."""
+    """Error raised by a message to or from a rank whose process has died."""
 
 
 class Message:
-    """A message under way: a pollable that can describe itself, so that a time-out can name the message.
+    """A message under way: a pollable whose ``str()`` describes the message, so that the error of a time-out can name
+    it.
 
     ``subject`` names the purpose of the message; the sender or the receiver may set it.
     """
@@ -47,7 +48,7 @@ class Message:
 def receive_if_come(comm, tag: int, size: int, dtype=np.uint8) -> np.ndarray | None:
     """Return a message of at most ``size`` elements that has arrived from any rank; None if no message has arrived.
 
-    Messages of ranks whose processes have died are skipped: a probe finds such a message, but a receive may never
+    Messages of ranks whose processes have died are skipped: a probe finds such a message, but its receive may never
     complete.
     """
     if not comm.Iprobe(ANY_RANK, tag):
@@ -70,7 +71,8 @@ def receive_if_come(comm, tag: int, size: int, dtype=np.uint8) -> np.ndarray | N
 
 
 def until_over(messages: Iterable[Message]):
-    """Schedule that waits until each message is complete, or the process of its other rank has died."""
+    """Schedule that waits for ``messages``. It waits for a message until the message is complete, or until the process
+    of the message's sender or receiver has died."""
     for message in messages:
         try:
             yield message
@@ -115,8 +117,8 @@ class Communicator:
 
     @property
     def survives_deaths(self) -> bool:
-        """Return whether the other ranks go on when a rank's process dies. If so, messages to and from this rank raise
-        LostRank."""
+        """Return whether the other ranks go on when a rank's process dies. If so, messages to and from the dead rank
+        raise LostRank."""
         return self.backend.survives_deaths
 
     def Isend(self, array, dest: int, tag: int = tags.ARRAYS, header: int = 0) -> Message:
@@ -142,8 +144,8 @@ class Communicator:
     def Iallreduce(self, array) -> Message:
         """Sum ``array`` over all ranks, in place, with the backend's own all-reduce.
 
-        The messages inside an MPI library cannot be seen from here. So the traffic counts the bytes of a
-        bandwidth-optimal all-reduce, 2(n-1)/n of the array on n ranks, as sent to the next rank.
+        The messages inside an MPI library are unknown here. So the traffic counts the bytes of a bandwidth-optimal
+        all-reduce, 2(n-1)/n of the array on n ranks. They count as sent to the next rank.
         """
         begin, end = part(self.rank, self.size, array.size)
         if self.size > 1:
@@ -168,8 +170,8 @@ class Communicator:
         return self.backend.Iprobe(source, tag)
 
     def subset(self, ranks: Sequence[int]) -> "Communicator":
-        """Return a communicator of the given ranks, whose messages do not meet the messages of this communicator. Both
-        have the same traffic counters.
+        """Return a communicator of ``ranks``. Messages of the two communicators never match each other. Both
+        communicators have the same traffic counters.
 
         Only the given ranks call this method. A rank that makes several subsets makes them in the same order as all
         other ranks. Call `free` on the result when it is no longer used.

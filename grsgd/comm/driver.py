@@ -1,4 +1,4 @@
-"""Drivers, which run one rank's schedules in the foreground, while the engine of the process runs schedules in the
+"""Drivers. A driver runs one rank's schedules in the foreground. The engine of the process runs schedules in the
 background.
 
 A *schedule* is a generator that yields a pollable (`grsgd.comm.pollables`) or a tuple of pollables. A schedule goes on
@@ -34,20 +34,22 @@ BUSY = np.ones((64, 64), np.float32)
 """A matrix whose square takes some microseconds to compute, during which other threads of the process run."""
 
 STOOD_STILL_SECONDS = 1.0
-"""Longest time in seconds between two polls of a waiting rank that counts as waiting. A longer time means that the
-rank's process was stopped."""
+"""Longest time in seconds between two polls of a waiting rank that counts as waiting. After a longer time, the rank's
+process is assumed to have been stopped meanwhile."""
 
 QUOTA_SECONDS = 1.0
 """Number of seconds after which a waiting rank reads its processor quota again, because the quota may change at any
 time."""
 QUOTA_SLEEP_SHARE = 1 / 8
-"""Length of a sleep as a share of the time waited so far, divided by the rank's cores, and at most 1.
+"""The length of a sleep is a share of the time waited so far. This share is `QUOTA_SLEEP_SHARE` divided by the number
+of the rank's cores, but at most 1.
 
-This share applies to a rank with a quota of less than a core. A poll takes 50 us of a core's time; a quota of an eighth
+This rule applies to a rank with a quota of less than a core. A poll takes 50 us of a core's time; a quota of an eighth
 of a core supplies 50 us in 0.4 ms.
 """
 THREAD_SLEEP_SECONDS = 5e-4
-"""The longest sleep in seconds of the background thread of a rank with less than a core, divided by the rank's cores.
+"""Divided by the number of the rank's cores: the longest sleep in seconds of the background thread, on a rank with a
+quota of less than a core.
 
 The thread's polls take processor time from the gradient.
 """
@@ -69,10 +71,10 @@ class Driver(Protocol):
     """Function that is called now and then while the foreground waits. It raises an error to end the wait, for example
     if another rank has stopped."""
     abandoned: list
-    """Abandoned schedules; they are kept because MPI may still write into their arrays."""
+    """Abandoned schedules. They are kept because MPI may still write into the schedules' arrays."""
     calls_stages: bool
-    """Whether the driver calls the stages of a `Compute`, because the computation takes another time than its
-    ``work()``."""
+    """Whether the driver itself calls the stages of a `Compute`. A driver does so if the duration of a computation
+    differs from the duration of its ``work()``."""
 
     def clock(self) -> float:
         """Return the seconds since some fixed moment."""
@@ -87,11 +89,13 @@ class Driver(Protocol):
         """
 
     def abandon(self):
-        """Stop driving all schedules that were started so far: from now on none of these schedules changes anything."""
+        """Stop driving all schedules that were started so far. After this call none of these schedules changes
+        anything."""
 
 
 class WaitTimeout(RuntimeError):
-    """A wait took longer than the driver's time-out; the message names the rank and the pollable it waited for."""
+    """Error raised if a wait takes longer than the driver's time-out. The error's message names the rank and the
+    pollable that the rank waited for."""
 
 
 class MpiDriver:
@@ -278,8 +282,8 @@ class MpiDriver:
     def look_at_quota(self, now: float):
         """Adapt the pauses between polls to this rank's processor quota, every `QUOTA_SECONDS`.
 
-        Polls of a rank with less than a core take processor time from its gradients, or delay the message that the rank
-        waits for.
+        If a rank has less than a core, its polls use processor time that its gradients need, or delay the message that
+        the rank waits for.
         """
         if now - self._quota_asked <= QUOTA_SECONDS:
             return

@@ -10,13 +10,14 @@ from grsgd.comm import tags
 from grsgd.comm.communicator import Communicator, LostRank, receive_if_come
 
 MESSAGE_BYTES = 512
-"""Number of bytes of a message, which has its kind, then the reason as text, cut off or padded with spaces."""
+"""Number of bytes of a message. A message has its kind, then the reason as text, which is cut off or padded with spaces
+to this length."""
 STOP, FAILURE = b"-", b"!"
 """Kinds of messages."""
 
 
 class Stopped(Exception):
-    """Error that says that the run ends early, on every rank; its message gives the reason."""
+    """Error raised on every rank if the run ends early. The error's message gives the reason."""
 
 
 class UnevenSteps(RuntimeError):
@@ -93,7 +94,7 @@ class StopSignal:
         return True
 
     def repeat(self, rank: int):
-        """Repeat an earlier stop or failure to ``rank``, which another process has taken since."""
+        """Tell ``rank`` again of an earlier stop or failure, after another process has taken ``rank``."""
         if self.reason is not None:
             self._send(FAILURE if self.failed else STOP, [rank])
 

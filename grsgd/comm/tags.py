@@ -4,12 +4,12 @@ Two kinds of messages that may be under way at once on one communicator have dif
 algorithm, so the tags of different algorithms may be equal.
 
 GPU transports tag the chunks of a message with the upper half of the tags that the MPI library allows
-(`grsgd.comm.gpu.staged`). So all tags in this file stay far below that half.
+(`grsgd.comm.gpu.staged`). So all tags in this module are far below that half.
 """
 
 ARRAYS = 0
-"""Messages of all-reduces and broadcasts, and models to and from neighbours, on any communicator. All ranks begin these
-messages in the same order."""
+"""Tag, on any communicator, of messages of all-reduces and broadcasts, and of models to and from neighbours. All ranks
+begin these messages in the same order."""
 
 # ---- the stop signal's communicator
 
@@ -42,7 +42,7 @@ and its requests for missing datagrams; `CODED_REPAIRS` has datagrams that are s
 SUM_HEADER, SUM_CONTENT = 0, 1
 """Header and content of a message in a step that may end without silent ranks (`grsgd.comm.coded.streams`)."""
 CODED_PACKETS = 3
-"""Lowest tag of the packets of coded schemes. Each packet has its own tag, this one or a higher one
+"""Lowest tag of the packets of coded schemes. Each packet of a sender has its own tag, at least `CODED_PACKETS`
 (`grsgd.comm.coded.multicast.Unicast.tag`)."""
 
 # ---- the communicator on which ranks send their measurements to be saved after a failure

@@ -1,6 +1,6 @@
 """Records of a rank's timeline: computations and waits of its main schedule, and its messages.
 
-Only a run that asks for a timeline wraps its schedule and its backend in the objects of this file.
+Only a run that asks for a timeline wraps its schedule and its backend in the objects of this module.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -25,7 +25,8 @@ MOST_NAMED = 3
 def observed(schedule: Schedule, timeline: Timeline):
     """Schedule that runs ``schedule``, and records its computations and waits on ``timeline``.
 
-    The time between them, in which the schedule merges models, is recorded, too; in simulated time it is zero.
+    The time between computations and waits, in which the schedule merges models, is recorded, too. In simulated time
+    this time is zero.
     """
     clock, error = timeline.clock, None
     resumed, inside = clock(), schedule.__name__

@@ -38,7 +38,7 @@ class DsspOptions(SspOptions):
 class Bsp(Strategy):
     """Bulk synchronous: one update with the gradients of all active workers, after all of them have pushed.
 
-    The staleness tau is 0. A gradient of a worker that is lost after its push is in the round's update, but in no later
+    The staleness tau is 0. If a worker is lost after its push, its gradient is in this round's update, and in no later
     update.
     """
 
@@ -80,10 +80,11 @@ class Dssp(Ssp):
         else:                          hold until c_i - min(c) <= s
 
     The controller predicts the pushes of i and of the slowest worker from the time between the last two pushes of each.
-    It takes the r from 0 to r_max for which i ends r more steps closest to a future push of the slowest worker. If
-    several r are equally good, it takes the smallest. Four rules are inferred: the start counts as a push; the first of
-    several slowest workers counts as the slowest; the slowest worker must have pushed before any credit is granted; and
-    no r* gives a lead above s + r_max, since a worker may ask repeatedly. So max(c) - min(c) <= s + r_max + 1.
+    The number r* is the r from 0 to r_max for which i ends r more steps closest in time to a future push of the slowest
+    worker. If several r are equally close, r* is the smallest of them. Four rules are inferred: the start counts as a
+    push; the first of several slowest workers counts as the slowest; the slowest worker must have pushed before any
+    credit is granted; and r* never allows a lead above s + r_max, even if a worker gets credit repeatedly. So max(c) -
+    min(c) <= s + r_max + 1.
     """
 
     Options = DsspOptions
@@ -117,7 +118,7 @@ class Dssp(Ssp):
         self.credit[worker] = max(0, self.credit[worker] - 1)
 
     def extra_steps(self, worker: int) -> int:
-        """Return r* for a worker that has just pushed."""
+        """Return r*, the number of steps of credit, for ``worker``, which has just pushed."""
         slowest = min(sorted(self.active), key=lambda j: self.clocks[j])
         before, last = self.pushed_at[worker]
         slow_before, slow_last = self.pushed_at[slowest]

@@ -1,4 +1,4 @@
-"""Server's side of a parameter server. It processes the workers' pushes as the strategy decides.
+"""Server's side of a parameter server, which processes the workers' pushes as the strategy decides.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -31,12 +31,12 @@ torch = LazyModule("torch")
 COMPENSATION = 0.04
 """lambda of the delay compensation, if only straggler_weight = "compensated" asks for compensation."""
 PATIENCE = 0.8
-"""Share of comm.timeout after which, by default, the server reports a silent worker as lost. Without this margin the
-other workers would give up first, and report the server as lost."""
+"""Default time of silence after which the server reports a worker as lost, as a share of comm.timeout. With a share of
+1, the other workers might give up first, and report the server as lost."""
 
 
 def make_strategy(options, workers: int, now: float = 0.0) -> Strategy:
-    """Return the strategy of ``options``, begun at time ``now`` in seconds; raises ValueError."""
+    """Return the strategy of ``options``, begun at time ``now`` in seconds. Raises ValueError on invalid options."""
     cls = options.strategy_class
     return cls(
         workers,
@@ -181,7 +181,7 @@ class Server:
             if word != Word.GOES_ON:
                 yield from self.receive_rest(worker, steps)
                 self.worker_finished(worker, word == Word.RESTS)
-                # a worker that was taken for lost has not been told of the lost ranks, so it is told now
+                # a worker that was recorded as lost was not told of the lost ranks before, so it is told now
                 if self.lost_ranks is not None:
                     yield self.send_lost_ranks(worker)
                 return
@@ -220,8 +220,8 @@ class Server:
         yield self.answered[worker]
 
     def begin_waiting(self):
-        """Begin background activities after a push has been processed. This hook is called when the lock is free; by
-        default it does nothing."""
+        """Begin background activities after a push has been processed. This hook is called without the server's lock.
+        By default it does nothing."""
 
     def push_own(self, g: torch.Tensor, answer: torch.Tensor):
         """Schedule that pushes the gradient ``g`` of the worker on this rank; ``answer`` becomes its next model."""

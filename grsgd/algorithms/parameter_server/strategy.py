@@ -23,7 +23,8 @@ class StrategyOptions(BaseModel):
 
 
 class Decision(NamedTuple):
-    """Actions of a server after an event: it gathers gradients, then applies them in an update, then answers workers.
+    """Actions of a server after an event, in this order: it gathers gradients, applies them in an update, and answers
+    workers.
 
     An update adds one to the version, and starts a new sum::
 
@@ -48,21 +49,22 @@ class Strategy:
         after either:          drop gradients that are too old; if any are due: apply them together, in worker order;
                                V += 1;  answer the workers that are free and have no gradient in the buffer
 
-    The strategies override `due` and `free`; some strategies also override `limit` and `completes_update`. A gradient
-    always counts eta/n times its weight, so all strategies take the same step per sample, even after workers have been
-    lost.
+    The strategies override `due` and `free`; some strategies also override `limit` and `completes_update`. Each
+    gradient is multiplied by eta/n times its weight, where n is the number of workers at the start. So a sample moves
+    the model equally far with all strategies, even after workers have been lost.
 
     Invariants: every gradient is applied exactly once, before its worker is answered, or is dropped, or is still in the
     buffer; V is the number of updates; 0 <= v_i <= V; the versions answered to a worker never decrease; unless all
     workers are lost, at least one active worker is not blocked.
 
-    Gradients that are gathered at once are summed in the order of workers, whatever the order of their arrival.
-    `Rennala` gathers each gradient on arrival.
+    Gradients that are gathered at the same time are summed in the order of workers, even if they arrived in another
+    order. `Rennala` gathers each gradient on arrival.
 
-    ``workers`` is n; workers are numbered from 0. ``start`` is the time at which all workers got version 0 of the
-    model, in seconds on the clock of ``now``. ``staleness_aware`` means weights 1/max(tau, 1), with tau at the time of
-    the update. ``delay_compensation`` applies to all gradients. ``options`` are the fields of ``Options``. Raises
-    ValueError on invalid options.
+    V is the version of the model, v_i its version in the last answer to worker i, c_i the number of pushes of worker i,
+    and tau the staleness. ``workers`` is n, and workers are numbered from 0. ``start`` is the time at which all workers
+    got version 0 of the model, in seconds on the clock of ``now``. ``staleness_aware`` means weights 1/max(tau, 1),
+    with tau at the time of the update. ``delay_compensation`` applies to all gradients. ``options`` are the fields of
+    ``Options``. Raises ValueError on invalid options.
     """
 
     Options: ClassVar[type[StrategyOptions]] = StrategyOptions
@@ -133,8 +135,8 @@ class Strategy:
         return self.decide(now)
 
     def lost(self, worker: int, now: float) -> Decision:
-        """Record that ``worker`` is lost: no other worker waits for it any more. The last push of ``worker`` is still
-        applied."""
+        """Record that ``worker`` is lost: no other worker waits for ``worker`` any more. The last push of ``worker`` is
+        still applied."""
         self.check_active(worker)
         self.active.remove(worker)
         self.blocked.discard(worker)
@@ -184,11 +186,11 @@ class Strategy:
         return set(self.buffer)
 
     def completes_update(self) -> bool:
-        """Return whether the gathered gradients are applied now; by default they are applied at once."""
+        """Return whether the gathered gradients are applied now; by default always True."""
         return True
 
     def free(self, worker: int) -> bool:
-        """Return whether a worker may go on after its gradient has been gathered; by default it may."""
+        """Return whether ``worker`` may go on after its gradient has been gathered; by default always True."""
         return True
 
     @property
@@ -209,7 +211,8 @@ class Strategy:
         return self.delay_compensation
 
     def lead(self, worker: int) -> int:
-        """Return the number of pushes of an active worker, minus the pushes of the slowest active worker."""
+        """Return the lead of an active worker: its number of pushes, minus the number of pushes of the slowest active
+        worker."""
         return self.clocks[worker] - min(self.clocks[j] for j in self.active)
 
     def gap(self) -> int:

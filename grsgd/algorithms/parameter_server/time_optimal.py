@@ -35,10 +35,10 @@ class MSync(Strategy):
         on push(i):   v_i < V: drop the gradient; answer
                       else: put it into the buffer; at m of them w -= eta/n sum(buffer);  V += 1;  answer its workers
 
-    The staleness tau of an applied gradient is 0. A worker that is late for a round takes part in the next round, after
-    its late computation, which cannot be interrupted. m = n is `Bsp`. If workers rest for a checkpoint and fewer than m
-    workers remain, the gradients of the unfinished round are dropped. The round begins again after the checkpoint, so a
-    checkpoint causes no update with fewer than m gradients.
+    The staleness tau of an applied gradient is 0. A late worker's computation cannot be interrupted. After this
+    computation the worker takes part in the round that is then under way. m = n is `Bsp`. If workers rest for a
+    checkpoint and fewer than m workers remain, the gradients of the unfinished round are dropped. The round begins
+    again after the checkpoint, so a checkpoint causes no update with fewer than m gradients.
     """
 
     Options = MSyncOptions
@@ -75,8 +75,8 @@ class Rennala(Strategy):
                       answer
 
     So a fast worker computes several of the B gradients, and no worker waits. The staleness tau of an applied gradient
-    is 0. The paper's learning rate is for the mean of the gradients, so it is eta B/n here. A checkpoint keeps the
-    unfinished sum. The sum that is unfinished at the end of training is applied.
+    is 0. The paper's learning rate is for the mean of the gradients, so it is eta B/n here. A checkpoint keeps an
+    unfinished sum. If a sum is unfinished at the end of training, it is applied.
     """
 
     Options = RennalaOptions
@@ -98,8 +98,8 @@ class Ringmaster(Strategy):
         on push(i):   V - v_i < R: w -= eta/n g;  V += 1
                       answer
 
-    This is the paper's variant that does not interrupt computations. R = inf would be `Asp`; R = 1 is `Rennala` of B =
-    1.
+    This is the paper's variant that does not interrupt computations. R = inf would be the strategy `Asp`. R = 1 is the
+    strategy `Rennala` with B = 1.
     """
 
     Options = RingmasterOptions

@@ -1,11 +1,13 @@
-"""Arrays of the coded schemes: on the device of the replica's arrays, or without content."""
+"""Functions for the arrays of coded schemes. These arrays are on the device of the replica's arrays, or have no
+content."""
 
 from coding.kernels import register
 from grsgd.models.shape_only import ShapeOnlyArray
 
 
 def empty_like(array, size: int, dtype: str):
-    """Return a new array of ``size`` elements, of the same kind as ``array``: NumPy, CuPy or without content."""
+    """Return a new array of ``size`` elements. Like ``array``, the new array is a NumPy array, a CuPy array or an array
+    without content."""
     if type(array) is ShapeOnlyArray:
         return ShapeOnlyArray(size, dtype, real_prefix=False)
     return type(array)(size, dtype=dtype)
@@ -19,7 +21,7 @@ class NoOpKernels:
 
 
 RETURNED = {"quantise": (0, 0, 0.0), "fingerprint": 0}
-"""Results of kernels that report nothing unusual, by name."""
+"""Results that say that all values are in range, by the name of the kernel."""
 
 
 register(ShapeOnlyArray, NoOpKernels())

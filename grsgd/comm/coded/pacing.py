@@ -1,14 +1,14 @@
-"""The limit of the rate at which datagrams leave a rank, because a network does not slow down a sender of
-multicasts."""
+"""The limit of the rate at which a rank sends datagrams. The limit is necessary because a network does not slow down a
+sender of multicasts."""
 
 from collections.abc import Callable
 
 MOST_SECONDS = 0.01
-"""Largest number of bytes that a rank may send at once, in seconds at the rank's rate. So a rank can catch up after a
-while in which it could not send."""
+"""Largest number of bytes that a rank may send at once, given as the seconds that the bytes take at the rank's rate. So
+a rank can catch up after a while in which it could not send."""
 MOST_DATAGRAMS = 2
-"""Number of datagrams that a rank may send at once, however slow its rate is. Otherwise a slow rate would never let a
-datagram leave."""
+"""Number of datagrams that a rank may send at once, however slow its rate is. Otherwise a rank with a slow rate could
+never send a datagram."""
 
 
 class Pace:
@@ -21,7 +21,7 @@ class Pace:
         self._bytes, self._filled = 0.0, clock()
 
     def allows(self) -> bool:
-        """Return whether a datagram may leave now."""
+        """Return whether a datagram may be sent now."""
         now = self.clock()
         self._bytes = min(self._bytes + (now - self._filled) * self.rate, self._room)
         self._filled = now
@@ -32,5 +32,5 @@ class Pace:
         self._bytes -= nbytes
 
     def seconds(self, nbytes: int) -> float:
-        """Return the seconds that ``nbytes`` bytes take at this rate."""
+        """Return the seconds that sending ``nbytes`` bytes takes at the rate of this object."""
         return nbytes / self.rate

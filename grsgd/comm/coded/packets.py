@@ -1,5 +1,5 @@
-"""Packets of an exchange by IP multicast that are under way, sent or received in parts. Each datagram carries one
-part."""
+"""Packets that are under way in an exchange by IP multicast. A packet is sent and received in parts, and each datagram
+carries one part."""
 
 import numpy as np
 
@@ -11,13 +11,13 @@ from grsgd.comm.coded.repairs import LackingParts
 from grsgd.text import ranks_in_words
 
 PATIENCE_SECONDS = 0.005
-"""A receiver requests the missing parts of a completely sent packet after this number of seconds without a datagram of
-the packet."""
+"""If a packet has been sent completely, a receiver requests the missing parts after `PATIENCE_SECONDS` without a
+datagram of the packet."""
 FLOOD_SECONDS = 0.25
-"""Seconds without a datagram of a completely sent packet after which missing parts are requested although datagrams
-wait.
+"""If a packet has been sent completely, a receiver requests the missing parts after `FLOOD_SECONDS` without a datagram
+of the packet, even if other datagrams wait to be read.
 
-The reason is that all waiting datagrams may come from strangers.
+Without this limit, datagrams of strangers could delay the request for ever.
 """
 
 
@@ -29,11 +29,11 @@ class Outgoing:
         self.transport, self.packet = transport, packet
         self.parts = Parts(memoryview(content.view(np.uint8)), transport.link.part)
         self.next = 0
-        """Number of the part that leaves next."""
+        """Number of the part that is sent next."""
         self.unanswered = set(packet.receivers)
         """Receivers that have not yet told this rank which parts they lack."""
         self.repairs: list[tuple] = []
-        """Messages under way to ranks that lack parts, with their arrays."""
+        """Messages with missing parts that are under way: pairs of a message and its array."""
         link = transport.link
         to_all = len(packet.receivers) > 1
         self.address = link.sockets.group if to_all else link.addresses[packet.receivers[0]]
@@ -81,33 +81,33 @@ class Outgoing:
 class Incoming:
     """A packet for this rank that ``transport``, an `IpMulticast`, receives.
 
-    This object is a pollable. It is true when the packet is complete, and the sender was told so, or was told which
-    parts this rank lacked.
+    This object is a pollable. It is true when the packet is complete and its sender has an answer: that the packet is
+    complete, or which parts this rank lacked.
     """
 
     def __init__(self, transport, packet: Packet, content: np.ndarray):
         self.transport, self.packet = transport, packet
         self.parts = Parts(memoryview(content.view(np.uint8)), transport.link.part)
         self.all_sent = False
-        """Whether the sender has said that all datagrams have left."""
+        """Whether the sender has said that all datagrams of the packet have been sent."""
         self.has_answered = False
-        """Whether the sender was told which parts are lacking, or that none are."""
+        """Whether this rank has told the sender which parts it lacks, or that it lacks none."""
         self.rest: LackingParts | None = None
         """The missing parts that are requested; None until they are requested."""
         self.heard = transport.clock()
-        """Time when the packet's last datagram arrived, or the news that all datagrams have left. Initially the time
-        when the receive was posted."""
+        """Last time when a datagram of the packet arrived, or the news that all datagrams of the packet have been sent.
+        Initially the time when the receive was posted."""
 
     def move(self, read_all: bool):
-        """Request the missing parts of the packet as soon as it is known which parts are missing. ``read_all``: whether
-        all datagrams that have arrived were read."""
+        """Request the missing parts of the packet as soon as this rank knows which parts are missing. ``read_all``:
+        whether this rank has read all datagrams that have arrived."""
         if not self.parts.lacking:
-            # A packet without content is complete before its sender has begun, so this rank waits for the news that all
-            # has left.
+            # A packet without content is complete before its sender has begun. So this rank waits for the sender's
+            # news that all datagrams have been sent.
             if not self.has_answered and (self.parts.content or self.all_sent):
                 self.has_answered = True
-                # The answer has no bits for parts, so it is short. A long message might stay under way until this rank
-                # waits again.
+                # The answer is short, because it has no bits for parts. A long message might stay under way until this
+                # rank waits again.
                 control, number = self.transport.control, self.packet.number
                 control.tell(self.packet.sender, ControlKind.LACKING, self.transport.round, number)
             return
@@ -121,7 +121,8 @@ class Incoming:
         self.has_answered |= self.rest.ask_on() == self.packet.sender
 
     def is_time_to_ask(self, read_all: bool) -> bool:
-        """Return whether no more datagrams will come, or whether other holders may be asked after a long silence."""
+        """Return whether no more datagrams will come, or whether the sender has been silent for so long that other
+        holders of the block may be asked."""
         transport = self.transport
         now = transport.clock()
         if self.all_sent:

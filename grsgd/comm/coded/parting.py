@@ -1,5 +1,5 @@
-"""The agreement at the end of a run on the silent ranks that are left behind. All other ranks must leave the same ranks
-behind.
+"""The agreement, at the end of a run, on the silent ranks that are left behind. All ranks that go on must leave the
+same ranks behind.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -19,15 +19,16 @@ class Parting:
     """One rank's part in the agreement on which ranks are left behind, after the rank's last step.
 
     Each rank's arbiter is the lowest rank that, to this rank's knowledge, has finished. An arbiter proposes to go on
-    without the unfinished ranks. It makes this proposal when all other ranks have finished or are lost, or ``patience``
-    seconds after its own last step. A rank agrees to one proposal at a time, and an arbiter agrees to its own proposal.
-    A proposal becomes the decision when all remaining ranks have agreed. So no rank is in two decisions, and a rank
-    that comes back after the decision finds itself left behind.
+    without the unfinished ranks. The arbiter makes this proposal when all other ranks have finished or are lost, or
+    ``patience`` seconds after the arbiter's own last step. A rank agrees to one proposal at a time, and an arbiter
+    agrees to its own proposal. A proposal becomes the decision when all remaining ranks have agreed. So no rank takes
+    part in two decisions, and a rank that comes back after the decision learns that it is left behind.
 
-    There may be two arbiters, if a lower rank comes back after a higher rank has proposed to end without it. Some ranks
-    then hear of the first proposal first, and other ranks of the second. So neither proposal gets the agreement of all
-    ranks. So an undecided arbiter that hears of a lower finished rank withdraws its proposal, for good. Ranks that had
-    agreed to it may agree again.
+    Two arbiters are possible, if a lower rank comes back after a higher rank has proposed to end without the lower
+    rank. Some ranks then hear of the higher rank's proposal first, and other ranks of the lower rank's proposal. In
+    this case neither proposal would get the agreement of all ranks. For this reason an arbiter withdraws its proposal
+    if it hears of a lower finished rank before the decision. It makes no other proposal. Ranks that had agreed to the
+    withdrawn proposal may agree to the other proposal.
     """
 
     def __init__(self, queues: Queues, streams: Streams, driver, silent: int, patience: float):
@@ -38,18 +39,19 @@ class Parting:
         """The ranks that this rank proposes to leave behind; None before this rank's proposal and after the withdrawal
         of the proposal."""
         self.agreed_to: int | None = None
-        """The rank to whose proposal this rank has agreed."""
+        """The rank to whose proposal this rank has agreed; None if this rank has agreed to no proposal."""
         self.alarm = None
         """Handle of a background schedule that ends when this rank no longer waits for silent ranks."""
 
     def agree(self):
-        """Schedule that returns the ranks that are left behind, possibly including this rank. Raises SilentRanks."""
+        """Schedule that returns the ranks that are left behind; this rank may be one of them. Raises SilentRanks if
+        more ranks are missing than may be silent."""
         began = self.driver.clock()
         if self.patience < math.inf:
             self.alarm = self.driver.start(self.watch_the_clock())
         self.tell(HeaderKind.FINISHED, self.ranks)
         while True:
-            # both are read before `decision` reads other ranks' headers, so no later change is missed
+            # read before `decision` reads other ranks' headers, so that no later change is missed
             heard, was_patient = self.streams.heard, not self.is_impatient()
             if (decision := self.decision()) is not None:
                 return decision
@@ -65,8 +67,8 @@ class Parting:
                 raise SilentRanks(f"rank {self.rank} waited {waited:.3g} s for {self.awaited}")
 
     def give_up(self):
-        """Schedule, called on a rank that is left behind, that tells the other ranks, and waits until they have ended,
-        however long it takes."""
+        """Schedule, called on a rank that is left behind. It tells the other ranks that this rank gives up, and waits
+        until the other ranks have ended, without a time limit."""
         self.tell(HeaderKind.GONE, self.ranks)
         while not self.streams.said[HeaderKind.DECISION]:
             later = self.driver.clock() + self.driver.timeout / 2
@@ -102,13 +104,13 @@ class Parting:
 
     @property
     def lost_already(self) -> set[int]:
-        """Return the unfinished ranks that this rank need not wait for: they are left behind, dead or gone."""
+        """Return the unfinished ranks that this rank need not wait for. These ranks are left behind, their processes
+        have died, or they have given up."""
         lost = self.queues.left_behind | self.streams.dead | self.streams.said[HeaderKind.GONE].keys()
         return lost - self.finished
 
     def decision(self) -> frozenset[int] | None:
-        """Send the messages that are due now; return the ranks that are left behind, or None while they are
-        undecided."""
+        """Send the messages that are due now; return the ranks that are left behind, or None before the decision."""
         decisions = self.streams.said[HeaderKind.DECISION]
         if decisions:
             return named(next(iter(decisions.values())))
@@ -124,8 +126,10 @@ class Parting:
         return None
 
     def agree_or_propose(self):
-        """Agree to the proposal of the lowest rank, or make a proposal if this rank is the arbiter. Does nothing if
-        this rank has agreed to a proposal that is not withdrawn.
+        """Agree to a proposal, or make a proposal. If proposals of other ranks exist, agree to the proposal of the
+        lowest of these ranks. Otherwise make a proposal if this rank is the arbiter and it is time. Do nothing if this
+        rank has agreed to a proposal that is not withdrawn. Raises SilentRanks if the proposal would leave behind too
+        many ranks.
         """
         withdrawn = self.streams.said[HeaderKind.WITHDRAWN]
         proposals = self.streams.said[HeaderKind.PROPOSAL].keys() - withdrawn.keys()
@@ -152,5 +156,5 @@ class Parting:
 
 
 def named(values) -> frozenset[int]:
-    """Return the ranks that a header names."""
+    """Return the ranks that the ``values`` of a header name: the positions of the values that are not 0."""
     return frozenset(values.nonzero()[0].tolist())

@@ -1,5 +1,5 @@
-"""Messages to ranks that may be silent. The messages are queued per receiver. Each message is sent when the receiver
-has taken the message before it.
+"""Messages to ranks that may be silent. The messages are queued per receiver. A message is sent when the receiver has
+received the previous message.
 
 So no rank waits for a silent rank, and the MPI library holds few messages to a silent rank. The length of a queue has a
 limit.
@@ -18,32 +18,33 @@ from grsgd.comm.elastic.membership import Tolerant
 
 
 class Content:
-    """A buffer that several messages carry; it returns to the ``spare`` buffers when no message carries it any more."""
+    """A buffer that several messages carry. When no message carries the buffer any more, it is added to the list
+    ``spare`` of free buffers."""
 
     def __init__(self, buffer, spare: list):
         self.buffer, self._spare, self._users = buffer, spare, 0
 
     def use(self):
-        """Increase by one the number of messages that carry the buffer."""
+        """Count one more message that carries the buffer."""
         self._users += 1
 
     def drop(self):
-        """Decrease by one the number of messages that carry the buffer; give the buffer back if no message carries
-        it."""
+        """Count one message less that carries the buffer. If no message carries the buffer any more, add it to the free
+        buffers."""
         self._users -= 1
         if not self._users:
             self._spare.append(self.buffer)
 
 
 class Letter(NamedTuple):
-    """A message to one rank. It has a header (int64), and a content or None."""
+    """A message to one rank: a header (int64), and a content or None."""
 
     header: np.ndarray
     content: Content | None = None
 
 
 class Queues:
-    """Messages from one rank to the other ranks, kept until their receivers have taken them.
+    """Messages from one rank to the other ranks. A message is kept until its receiver has received it.
 
     Parameters
     ----------
@@ -52,20 +53,20 @@ class Queues:
 
     most
         Largest number of contents that may wait for a receiver. If one more content waits, the receiver is left behind:
-        its waiting messages are dropped, and it gets no further message.
+        the messages that wait for this receiver are dropped, and it gets no messages any more, except ``farewell``.
 
     make_buffer
         Function that makes a buffer for a content.
 
     farewell
-        Header of the last message to a rank that is left behind.
+        Header that is sent as the last message to a rank that is left behind.
     """
 
     def __init__(self, comm: Communicator, most: int, make_buffer: Callable[[], object], farewell: np.ndarray):
         self.comm, self.most, self.make_buffer, self.farewell = comm, most, make_buffer, farewell
         self.others = [rank for rank in range(comm.size) if rank != comm.rank]
         self.latest = -1
-        """The last step of which a message was sent."""
+        """The number of the last step for which a message was sent."""
         self.left_behind: set[int] = set()
         self._waiting: dict[int, deque[Letter]] = {rank: deque() for rank in self.others}
         self._under_way: dict[int, tuple[Letter, list[Tolerant]]] = {}
@@ -80,8 +81,8 @@ class Queues:
             return self._spare.pop() if self._spare else self.make_buffer()
 
     def send(self, header: np.ndarray, buffer, receivers: Iterable[int]):
-        """Send to all ``receivers`` that are not left behind; ``buffer`` is from `take_buffer`, and must not be
-        changed."""
+        """Send ``header`` and ``buffer`` to all ``receivers`` that are not left behind. ``buffer`` is from
+        `take_buffer`; do not change it after this call."""
         with self._lock:
             self.latest = int(header[1])
             content = Content(buffer, self._spare)
@@ -96,21 +97,21 @@ class Queues:
             content.drop()
 
     def tell(self, header: np.ndarray, receivers: Iterable[int]):
-        """Send a header without content."""
+        """Send ``header`` without content to ``receivers``."""
         with self._lock:
             for receiver in receivers:
                 self._waiting[receiver].append(Letter(header))
                 self._move(receiver)
 
     def move(self) -> bool:
-        """Begin to send all messages that can be sent now; return whether no message waits or is under way any more."""
+        """Begin to send all messages that can be sent now; return True if then no message waits or is under way."""
         with self._lock:
             for receiver in self.others:
                 self._move(receiver)
             return not self._under_way
 
     def is_delivered(self, receivers: Iterable[int]) -> bool:
-        """Return whether ``receivers`` have taken all messages to them."""
+        """Return whether each of the ``receivers`` has received all messages to itself."""
         self.move()
         return not self._under_way.keys() & set(receivers)
 
@@ -129,7 +130,7 @@ class Queues:
             header = letter.header.copy()
             header[3] = self.latest
             messages = [Tolerant(self.comm.Isend(header, receiver, tags.SUM_HEADER, header=header.nbytes), header)]
-            if letter.content is not None:  # a plain send might let a library store any number of short messages
+            if letter.content is not None:  # a plain send might let MPI store any number of short messages
                 messages.append(Tolerant(self.comm.Issend(letter.content.buffer, receiver, tags.SUM_CONTENT)))
             self._under_way[receiver] = letter, messages
 

@@ -1,8 +1,9 @@
-"""Repairs: a receiver of packets by IP multicast requests missing parts, and receives them in one message by MPI.
+"""Repairs of packets that are sent by IP multicast: a receiver requests missing parts, and receives these parts in one
+message by MPI.
 
 The receiver asks the packet's sender. If the sender is slow, the receiver asks other ranks that hold the same block,
-one after the other, and takes the first answer. Every rank that is asked answers once. If the exchange is over at that
-rank, its block may be of another step, so its answer is empty.
+one after the other, and takes the first answer. Every rank that is asked answers once. If the asked rank has finished
+the exchange, its block may already belong to another step. In this case its answer is empty.
 """
 
 import struct
@@ -26,7 +27,8 @@ PIECE = struct.Struct("!HIQQQ")
 """Format of the fields at the beginning of a request for parts of a third rank's packet. After these fields the request
 has one bit per part.
 
-The fields are: sender of the packet, number of the block, begin and end in the block, number of elements of the packet.
+The fields are: sender of the packet, number of the block, begin and end of the piece in the block, number of elements
+of the packet.
 """
 
 
@@ -36,13 +38,13 @@ class Repairs:
     Parameters
     ----------
     comm
-        Communicator that carries the missing parts (answers).
+        Communicator that carries answers, which contain the missing parts.
     control
-        Control messages, which carry requests.
+        This rank's control messages, which carry the requests.
     link
-        Link, whose seal makes the heads of answers, as for datagrams.
+        Link of this rank. Its seal makes the heads of answers, as for datagrams.
     pace
-        Pace of this rank's datagrams, whose rate also limits answers.
+        Pace of this rank's datagrams. Answers must keep the same rate.
     blocks
         Blocks of this rank; None if only the sender of a packet can be asked for its parts.
     largest
@@ -57,13 +59,14 @@ class Repairs:
         control.longest_rest = PIECE.size + bits
         self._answer_bytes = HEAD_BYTES + bits + largest
         self.round: int | None = None
-        """Number of the exchange whose blocks this rank has; None outside exchanges, when the blocks may be of another
-        step."""
+        """Number of the exchange under way, to which this rank's blocks belong. None between exchanges, because the
+        blocks may then belong to another step."""
         self.slow = SlowRanks()
         self.expected: list[tuple] = []
-        """Answers under way, of this exchange and of earlier exchanges: pairs of a message and its array."""
+        """Answers to this rank that are under way, of this exchange and of earlier exchanges: pairs of a message and
+        its array."""
         self.rejected = 0
-        """Number of answers with a wrong digest."""
+        """Number of received answers with a wrong digest."""
 
     def other_holders(self, packet: Packet) -> list[int]:
         """Return the ranks, except the sender of ``packet``, that can send this rank the piece that ``packet``
@@ -82,8 +85,8 @@ class Repairs:
             self.control.tell(rank, ControlKind.OTHERS_LACKING, self.round, packet.number, piece + parts.lacking_mask)
 
     def answer_with_block(self, asked: Told):
-        """Answer the request ``asked`` with a piece of a block of this rank. The answer is empty if the block may be of
-        another step."""
+        """Answer the request ``asked`` with a piece of a block of this rank. The answer is empty if the block may
+        belong to another step."""
         sender, block, begin, end, size = PIECE.unpack_from(asked.rest)
         content = np.zeros(size, np.int32)
         parts = Parts(memoryview(content.view(np.uint8)), self.link.part)
@@ -95,8 +98,8 @@ class Repairs:
         self.control.under_way.append(self.send(asked.sender, name, parts, wanted))
 
     def send(self, rank: int, name: Name, parts: Parts, wanted: list[int]) -> tuple:
-        """Send parts of a packet by MPI; return the message and its array. In an answer, the field ``part`` of ``name``
-        has the number of this rank."""
+        """Send the parts ``wanted`` of a packet to ``rank`` by MPI; return the message and its array. In an answer, the
+        field ``part`` of ``name`` is the number of this rank."""
         content = parts.cut(wanted)
         body = mask(wanted, len(parts.is_here)) + content.tobytes()
         array = np.frombuffer(self.link.seal.head(name, body) + body, np.uint8)
@@ -105,7 +108,7 @@ class Repairs:
         return self.comm.Isend(array, rank, tags.CODED_REPAIRS, header=array.nbytes), array
 
     def come(self) -> list[tuple[Name, memoryview]]:
-        """Return the answers that have arrived, in any order; answers of earlier exchanges are dropped."""
+        """Return the answers that have arrived, in any order. Answers of earlier exchanges are dropped."""
         expected, self.expected, found = self.expected, [], []
         for message, array in expected:
             if not message.Test():
@@ -122,8 +125,8 @@ class Repairs:
 class LackingParts:
     """The missing parts of one packet, for which ranks are asked one after the other.
 
-    ``has_left(rank)``: whether a rank has left the exchange and no longer answers. ``is_silent``: whether this rank no
-    longer waits for a sender that has not sent all datagrams.
+    ``has_left(rank)``: whether a rank has finished the exchange and no longer answers. ``is_silent``: whether this rank
+    has stopped waiting for the packet's sender, which has not sent all datagrams.
     """
 
     def __init__(
@@ -143,7 +146,7 @@ class LackingParts:
         patience = ANSWER_SECONDS + repairs.pace.seconds(parts.bytes_of(parts.missing()))
         first = repairs.comm.rank + packet.number + self.round
         order = repairs.slow.order(packet.sender, repairs.other_holders(packet), first, self.round)
-        # The sender does not leave before it has sent the requested parts.
+        # The sender does not finish the exchange before it has sent the requested parts.
         self.asking = Asking(order, patience, clock, lambda rank: rank != packet.sender and has_left(rank))
 
     @property
@@ -152,7 +155,7 @@ class LackingParts:
         return self.asking.asked
 
     def ask_on(self) -> int | None:
-        """Ask the next rank, if it is time; return that rank."""
+        """Ask the next rank for the missing parts, if it is time; return the rank that was asked, or None."""
         before = self.asked[-1:]
         rank = self.asking.next()
         if rank is not None:
@@ -162,8 +165,8 @@ class LackingParts:
         return rank
 
     def take(self, rank: int, message: memoryview):
-        """Copy the missing parts from the answer of ``rank``. The sender of the packet sends parts of the packet.
-        Another rank sends parts of the piece that the packet brings."""
+        """Copy the missing parts from the answer of ``rank``. If ``rank`` is the sender of the packet, the answer has
+        parts of the packet. Otherwise the answer has parts of the piece that the packet brings."""
         count, width = len(self.parts.is_here), self.parts.mask_bytes
         parts = unmasked(message[HEAD_BYTES : HEAD_BYTES + width], count)
         nbytes = width + self.parts.bytes_of(parts)

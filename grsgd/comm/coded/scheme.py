@@ -1,4 +1,5 @@
-"""The exchange by which n ranks that have computed blocks of a gradient all receive the sum of all blocks.
+"""The exchange by which n ranks get the sum of all blocks of a gradient, after each rank has computed some of the
+blocks.
 
 A scheme assigns samples of a common batch to blocks, assigns blocks to ranks, and lists the packets that the ranks
 exchange. Inputs are int32 and outputs int64, so the sum is exact and the same on all ranks. `coding.cost` counts the
@@ -21,10 +22,10 @@ ELEMENT_BYTES = 4
 MAX_PACKETS_IN_FLIGHT = 64
 """Largest number of packets of one rank that are under way at once."""
 MAX_BYTES_IN_FLIGHT = 256 * 2**20
-"""Approximate largest number of bytes of the packets under way.
+"""Approximate largest total number of bytes of all ranks' packets under way.
 
-With large packets the limit is one packet per rank. With fewer packets under way, the links of some ranks would be
-idle.
+If packets are large, the limit is one packet per rank instead. With fewer packets under way, the links of some ranks
+would be idle.
 """
 
 
@@ -42,15 +43,16 @@ class Scheme:
     fixed_point
         Fixed-point format of gradients. Its range limits the sums of gradients that ranks send.
     empty
-        Function that makes an array, ``empty(size, dtype)``; it decides whether the CPU or a GPU computes.
+        Function that makes an array, ``empty(size, dtype)``. If this array is in GPU memory, the GPU encodes and
+        decodes; otherwise the CPU does.
     """
 
     blocks: list[int]
     """The numbers of the blocks that this rank computes, ascending."""
     num_blocks: int
-    """Number of blocks of all ranks."""
+    """Number of different blocks of all ranks together."""
     lost: frozenset[int] = frozenset()
-    """After `close`, the ranks without which the other ranks go on."""
+    """After `close`, the silent ranks that the other ranks have left behind."""
 
     def __init__(
         self, transport: Unicast, n: int, r: int, rank: int, length: int, fixed_point: FixedPoint, empty: Callable
@@ -58,7 +60,7 @@ class Scheme:
         self.transport, self.n, self.r, self.rank, self.length = transport, n, r, rank, length
         self.fixed_point, self.empty = fixed_point, empty
         self.overflow = OutOfRange(0, 0, 0.0, fixed_point.limit)
-        """Number and size of sums outside the range of the format. The result is wrong at the elements with such
+        """Number and size of sums outside the range of ``fixed_point``. The result is wrong at the elements with such
         sums."""
         self.assign_blocks()
         self.block_buffers = empty(len(self.blocks) * length, "int32")
@@ -78,25 +80,25 @@ class Scheme:
         self._spare = [empty(largest, "int32") for _ in range(window)]
 
     def prepare(self):
-        """Compile the kernels, which takes seconds. Call this method before `open`, where the other ranks would wait
-        for a rank that compiles."""
+        """Compile the kernels, which takes seconds. Call this method before `open`: in `open` the other ranks would
+        wait for a rank that compiles."""
         kernels(self.total).prepare()
 
     def open(self):
-        """Make the multicast groups, on all ranks at once, before the first `add_up`. Return None, or a schedule that
-        the caller must run."""
+        """Make the multicast groups. Call this method on all ranks at once, before the first `add_up`. Return None, or
+        a schedule that the caller must run."""
         return self.transport.open({packet: ELEMENT_BYTES * self.size(packet) for packet in self.packets}, self)
 
     def close(self):
-        """Free the multicast groups, on all ranks at once, after the last `add_up`. Return None, or a schedule that the
-        caller must run."""
+        """Free the multicast groups. Call this method on all ranks at once, after the last `add_up`. Return None, or a
+        schedule that the caller must run."""
         return self.transport.close()
 
     needs_no_blocks = False
-    """After `look`, whether the other ranks have ended the step under way, so that this rank need not compute its
-    blocks."""
+    """Whether the other ranks have ended the step under way, so that this rank need not compute its blocks. The value
+    is known after `look`."""
     is_left_behind = False
-    """Whether the other ranks go on without this rank, which was silent for too long."""
+    """Whether the other ranks go on without this rank because it was silent for too long."""
 
     def look(self) -> Iterable:
         """Schedule, called before a step, that determines whether this rank `needs_no_blocks`."""
@@ -106,7 +108,7 @@ class Scheme:
     """Whether sums of blocks are sent, which must be in the range of the fixed-point format."""
 
     coding_seconds = 0.0
-    """Seconds spent on encoding and decoding packets, by `clock`."""
+    """Seconds spent on encoding and decoding packets, as measured by `clock`."""
 
     @staticmethod
     def clock() -> float:
@@ -118,7 +120,7 @@ class Scheme:
         raise NotImplementedError
 
     def samples(self, batch: int) -> list[tuple[int, int]]:
-        """Return begin and end of the samples of each own block in a batch of ``batch`` samples."""
+        """Return begin and end of the samples of each block of this rank, in a batch of ``batch`` samples."""
         begins = bounds(batch, self.num_blocks).tolist()
         return [(begins[block], begins[block + 1]) for block in self.blocks]
 
@@ -139,7 +141,7 @@ class Scheme:
         return 0, self.length
 
     def source(self, packet: Packet):
-        """Return the vector of which a packet of this rank is a part: int32 of shape [length]."""
+        """Return the vector of which ``packet``, sent by this rank, is a part: int32 of shape [length]."""
         return self.block_buffer(self.blocks.index(packet.blocks[0]))
 
     def size(self, packet: Packet) -> int:
@@ -171,8 +173,8 @@ class Scheme:
         out[: end - begin] = self.block_buffer(self.blocks.index(block))[begin:end]
 
     def make_packet(self, packet: Packet, piece):
-        """Turn the ``piece`` that a packet brings this rank into the packet, in place; ``piece`` is as long as the
-        packet."""
+        """Turn ``piece``, which the packet should bring this rank, into the content of the packet, in place. ``piece``
+        is as long as the packet."""
 
     def add_up(self):
         """Schedule, called on all ranks at once, that sets `total` to the sum of all ranks' blocks, each counted
@@ -187,11 +189,10 @@ class Scheme:
             accumulate(self.total, self.block_buffer(k))
 
     def exchange(self, packets: Iterable[Packet]):
-        """Schedule that sends and receives packets in an order that is the same on all ranks, several packets at a
-        time.
+        """Schedule that sends and receives ``packets``, several at a time. The order is the same on all ranks.
 
-        The first packet in this order that has not arrived everywhere is always under way on its sender and its
-        receivers, so no rank waits for ever.
+        No rank waits for ever: of the packets that have not arrived at all receivers, the first in this order is under
+        way on its sender and all its receivers.
         """
         self.transport.next_round()
         under_way = deque()
@@ -217,12 +218,12 @@ class Scheme:
         self._spare.append(buffer)
 
     def timed(self, code: Callable, packet: Packet, content):
-        """Encode or decode a packet, and add the time to `coding_seconds`."""
+        """Encode or decode a packet by ``code(packet, content)``, and add the time to `coding_seconds`."""
         began = self.clock()
         code(packet, content)
         self.coding_seconds += self.clock() - began
 
     def wrap(self, total, out):
-        """Write the sum ``total``, int64, as int32 into ``out``, from which it is sent. Record values outside the range
-        in `overflow`."""
+        """Write the sum ``total``, int64, as int32 into ``out``, which is sent. Record values outside the range in
+        `overflow`."""
         self.overflow = self.overflow.merged_with(self.fixed_point.wrap(total, out))

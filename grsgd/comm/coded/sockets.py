@@ -13,17 +13,18 @@ from grsgd.errors import ConfigError
 
 SIOCGIFADDR, SIOCGIFMTU = 0x8915, 0x8921
 SO_RCVBUFFORCE = 33
-"""The option of sockets like SO_RCVBUF that may exceed net.core.rmem_max in privileged processes."""
+"""Number of the socket option SO_RCVBUFFORCE. It is like SO_RCVBUF, but a privileged process may exceed
+net.core.rmem_max by it."""
 SO_TIMESTAMPNS = 35
 LOOPBACK = "127.0.0.1"
 MAX_MTU = 9000
-"""Number of bytes of the longest datagrams, headers of IP included: the size of jumbo frames. The loopback interface of
-a host would allow longer datagrams."""
+"""Number of bytes of the longest datagrams, headers of IP included: the size of jumbo frames. The limit matters for the
+loopback interface of a host, which allows longer datagrams."""
 LARGEST = 65536
 
 
 class NoMulticast(ConfigError):
-    """Ranks cannot reach each other by IP multicast.
+    """Error raised if the ranks cannot reach each other by IP multicast.
 
     The message gives the reason and the allowed transports in one line. All ranks raise the same error.
     """
@@ -41,8 +42,8 @@ class Interface(NamedTuple):
 
 
 class Sockets:
-    """Two sockets: the first receives datagrams to a multicast group; the second sends datagrams, and receives
-    datagrams to this rank alone.
+    """Two sockets. The first socket receives datagrams to a multicast group. The second socket sends datagrams, and
+    receives datagrams to this rank alone.
 
     Raises OSError.
 
@@ -102,15 +103,15 @@ class Sockets:
 
     def receive(self, buffer: memoryview) -> memoryview | None:
         """Return the beginning of ``buffer`` with the next datagram in it; None if no datagram has arrived."""
-        for _ in range(2):  # sockets take turns: a flood at one socket must not delay the other
+        for _ in range(2):  # sockets take turns: a flood at one socket must not delay the other socket
             self._turn = 1 - self._turn
             with suppress(BlockingIOError):
                 return buffer[: (self.own, self.common)[self._turn].recv_into(buffer)]
         return None
 
     def receive_stamped(self, buffer: memoryview) -> tuple[memoryview, float] | None:
-        """Return the next datagram of the group, and the time in seconds when it arrived at this host; None if none has
-        arrived.
+        """Return the next datagram of the group, and the time in seconds when this datagram arrived at this host; None
+        if no datagram has arrived.
 
         The time is the kernel's time of arrival, because a busy rank may read a datagram much later.
         """
@@ -130,7 +131,8 @@ def room_of(one: socket.socket, nbytes: int) -> int:
     """Ask the kernel to keep up to ``nbytes`` bytes of unread datagrams at a socket; return the number of bytes that
     the kernel grants.
 
-    Linux doubles the requested number, because datagrams take up to twice as much memory as their bytes.
+    Linux doubles the requested number, because a datagram takes up to twice as many bytes of memory as the datagram
+    has.
     """
     one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, nbytes)
     with suppress(OSError):
@@ -141,8 +143,8 @@ def room_of(one: socket.socket, nbytes: int) -> int:
 def find_interface(wanted: str | None, others: list[str], group: tuple[str, int]) -> Interface:
     """Return the interface that ``wanted`` names: a name, an address, or a network such as 10.0.0.0/24.
 
-    If ``wanted`` is None, return the interface towards the first of the hosts ``others`` whose name is known here. If
-    ``others`` is empty, return the loopback interface. Raises NoMulticast.
+    If ``wanted`` is None, return the interface towards the first host in ``others`` whose name this host can look up.
+    If ``others`` is empty, return the loopback interface. Raises NoMulticast if this host has no such interface.
     """
     there = interfaces()
     if wanted is not None:
@@ -166,7 +168,8 @@ def lies_in(address: str, network: str) -> bool:
 
 
 def towards(place: tuple[str, int]) -> str | None:
-    """Return the address of the interface whose route leads to a host or to a group; None if no route does.
+    """Return the IPv4 address of the interface whose route leads to ``place``, a host or a multicast group; None if no
+    route leads there.
 
     The name of a host is looked up.
     """
@@ -178,7 +181,7 @@ def towards(place: tuple[str, int]) -> str | None:
 
 
 def interfaces() -> list[tuple[str, str]]:
-    """Return name and IPv4 address of each interface of this host that has an address."""
+    """Return, for each interface of this host with an IPv4 address, its name and this address."""
     found = []
     for _, name in socket.if_nameindex():
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Messages from other ranks, one per step and rank, which are received in the background. Some of the ranks may be
+"""Messages from other ranks: one message per step and rank, received in the background. Some of the ranks may be
 silent.
 
 A schedule is a generator that yields each object it waits for.
@@ -16,17 +16,17 @@ from grsgd.comm.communicator import Communicator, LostRank
 from grsgd.comm.pollables import Until
 
 AHEAD = 1
-"""Number of steps after the step under way whose messages this rank receives. Messages of later steps wait on their
-senders."""
+"""Number of steps after the step under way for which this rank already receives messages. Messages for later steps wait
+on their senders."""
 
 
 class HeaderKind(IntEnum):
     """Meaning of a header. A header is sent before a content, or alone."""
 
     STEP = 0
-    """The header is followed by the sender's message of a step."""
+    """After this header, the sender sends the content of its message of a step."""
     LEFT_BEHIND = 1
-    """The sender sends nothing more to the receiver, which is too many steps behind."""
+    """The sender sends nothing more to the receiver, because the receiver is too many steps behind."""
     GONE = 2
     """The sender has given up, because it was left behind."""
     FINISHED = 3
@@ -46,8 +46,8 @@ class HeaderKind(IntEnum):
 FIXED = 4
 """Number of elements of a header before its values.
 
-These elements are: the kind of the header; the step; whether the content was made from other ranks' messages; the last
-step of which the sender has sent a message.
+These elements are: the kind of the header; the step; whether the sender made the content from other ranks' messages;
+the last step of which the sender has sent a message.
 """
 
 
@@ -65,12 +65,12 @@ class Streams:
     Parameters
     ----------
     comm
-        Communicator that carries headers and contents with tags of their own.
+        Communicator of the messages. Headers have one tag, and contents have another tag.
     values
-        Number of values for which headers have room.
+        Number of values at the end of each header.
     row
         ``row(source, step)`` returns the memory for the content of the message of rank ``source`` in ``step``. The
-        memory is in use until the step is over, and step + `AHEAD` + 1 uses it again.
+        memory is in use until ``step`` is over. Step ``step`` + `AHEAD` + 1 uses the same memory again.
     announced_step
         ``announced_step(source, step, numbers)`` is called with the header of each message of a step.
     """
@@ -87,7 +87,7 @@ class Streams:
         self.step = 0
         """Number of the step under way."""
         self.newest = {rank: -1 for rank in range(comm.size) if rank != comm.rank}
-        """Per other rank, the last step of which that rank has a message, as far as this rank knows."""
+        """Per other rank, the last step of which the other rank has a message, as far as this rank knows."""
         self.said: dict[HeaderKind, dict[int, np.ndarray]] = defaultdict(dict)
         """The values in headers of other kinds than STEP, by kind and rank."""
         self.heard = 0
@@ -98,8 +98,8 @@ class Streams:
         self._lock = threading.Lock()
 
     def receive(self, source: int):
-        """Schedule, run in the background, that receives a rank's messages until its last header, or until its process
-        has died."""
+        """Schedule, run in the background, that receives the messages of rank ``source`` until the last header of
+        ``source``, or until the process of ``source`` has died."""
         try:
             yield from self._receive(source)
         except LostRank:

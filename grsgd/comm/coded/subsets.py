@@ -1,5 +1,4 @@
-"""Schemes in which every subset of r ranks holds one block: coded as in CSSGD, and the same placement of blocks without
-coding.
+"""Two schemes in which every subset of r ranks holds one block: `Coded`, as in CSSGD, and `Uncoded`, without coding.
 
 Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD).
 """
@@ -16,8 +15,8 @@ from grsgd.comm.coded.scheme import Scheme
 
 
 class Coded(Scheme):
-    """CSSGD: every packet is the sum of r slices, one per block of r blocks; each receiver lacks one slice and decodes
-    it.
+    """CSSGD: every packet is the sum of r slices of r different blocks. Each receiver holds all these blocks except
+    one, and decodes the slice of the block that it lacks.
 
     ``enumeration``: "groups", or "paper" for Algorithm 3 as written, which sends repeated packets (see `coding.plan`).
     """
@@ -79,8 +78,8 @@ class Coded(Scheme):
 
 
 class Uncoded(Scheme):
-    """The placement of `Coded` without coding: each of the r ranks that hold a block sends one slice of it to all ranks
-    that lack the block."""
+    """The placement of `Coded` without coding: each of the r ranks that hold a block sends one slice of the block to
+    all ranks that lack the block."""
 
     def assign_blocks(self):
         placement = subset_placement(self.n, self.r)

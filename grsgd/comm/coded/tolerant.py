@@ -1,5 +1,5 @@
-"""The sum of all blocks in steps that end without waiting for silent ranks. The module `coding.tolerant` describes the
-gradient code.
+"""The scheme in which a step ends with the sum of all blocks, without waiting for silent ranks. The module
+`coding.tolerant` describes the gradient code.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -25,22 +25,22 @@ from grsgd.comm.pollables import Delay, Until
 from grsgd.text import ranks_in_words
 
 LAG_BYTES = 256 * 2**20
-"""Number of bytes of messages that a rank keeps by default for another rank that is behind. The messages are of at
-least `LEAST_LAG` and at most `MOST_LAG` steps."""
+"""Number of bytes of messages that a rank keeps by default for another rank that is behind. The number of kept steps is
+at least `LEAST_LAG` and at most `MOST_LAG`."""
 LEAST_LAG, MOST_LAG = 8, 1000
 NEWS = 1 / 16
-"""Time for which a rank that catches up waits for news from other ranks, as a share of the time that its blocks
-take."""
+"""Longest time for which a rank that catches up waits for news from other ranks. The time is a share of the time that
+the rank's blocks take."""
 
 
 class TolerantSum(Scheme):
     """One rank's part of steps that end as soon as the messages of any n - ``silent`` ranks have arrived.
 
     A late rank learns from the messages of other ranks that a step is over (`is_over`), and takes this step without
-    gradients of its own. The late rank makes its own message from the messages of other ranks, and sends it to ranks
-    that may still need it. So each rank that is not silent sends a message of each step, and no step waits for a silent
-    rank. Messages wait in `Queues` until their receiver takes them, for at most ``lag`` steps. A receiver that is more
-    than ``lag`` steps behind is left behind for good (`is_left_behind`).
+    computing its blocks. The late rank makes its own message from the messages of other ranks, and sends this message
+    to the ranks that may still need it. So each rank that is not silent sends a message in each step, and no step waits
+    for a silent rank. Messages wait in `Queues` until their receiver takes them. A receiver that is more than ``lag``
+    steps behind is left behind for good (`is_left_behind`).
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class TolerantSum(Scheme):
         self.message_length = self.code.length(length)
         self.bounds = self.code.bounds(length)
         self.rows = empty((AHEAD + 1) * n * self.message_length, "int32")
-        """Messages of the steps under way, `AHEAD` + 1 per rank."""
+        """Memory for messages: `AHEAD` + 1 messages per rank, one per step."""
         self.lag = lag or max(LEAST_LAG, min(MOST_LAG, LAG_BYTES // max(4 * self.message_length, 1)))
         values = max(n, r)
         self.streams = Streams(comm, values, self.row, self._compare)
@@ -88,9 +88,9 @@ class TolerantSum(Scheme):
         """`own_seconds`: seconds that this rank last took from the beginning of a step to its own message. `_began`:
         the time at which the step under way began."""
         self.used = np.zeros(n, np.int64)
-        """Per rank, the number of steps of this rank whose sum was decoded with that rank's message."""
+        """Element i: number of steps whose sum this rank has decoded with a message of rank i."""
         self.made = 0
-        """Number of steps that this rank has taken without a gradient of its own."""
+        """Number of steps that this rank has taken without computing its blocks."""
 
     def assign_blocks(self):
         self.blocks = self.code.placement.blocks(self.rank)
@@ -126,15 +126,16 @@ class TolerantSum(Scheme):
 
     @property
     def is_over(self) -> bool:
-        """Return whether the step under way needs nothing from this rank, because messages of enough other ranks have
-        arrived."""
+        """Return whether the step under way can end without this rank's message, because messages of enough other ranks
+        have arrived."""
         return self.streams.count() >= self.code.needed
 
     def look(self):
-        """Schedule, called at the beginning of a step, that waits for the other ranks' messages of the step, if enough
-        other ranks have such a message.
+        """Schedule, called at the beginning of a step. If enough other ranks already have a message of the step, the
+        schedule waits for these messages.
 
-        The wait is at most as long as this rank's blocks take, because some of the other ranks may have fallen silent.
+        The wait is at most as long as computing this rank's blocks takes, because some of the other ranks may have
+        fallen silent.
         """
         if self.needs_no_blocks:  # true since the last step, in which this rank was late
             yield from self._wait(lambda: self.is_over or self._is_announced, NEWS * self.own_seconds)
@@ -190,7 +191,8 @@ class TolerantSum(Scheme):
         self.streams.take(self.rank, step)
 
     def _send_made(self, step: int, senders: tuple[int, ...]):
-        """Make this rank's message from other ranks' messages, for ranks that may not have enough messages."""
+        """Make this rank's message from other ranks' messages, and send it to ranks that may not have enough
+        messages."""
         if receivers := self._in_need(step):
             buffer = self.queues.take_buffer()
             factors = self.code.repeating(senders, self.rank)
@@ -208,25 +210,25 @@ class TolerantSum(Scheme):
 
     def _combine(self, step: int, senders: tuple[int, ...], factors: np.ndarray, out):
         """Write the sum of the messages of ``senders``, each multiplied by its factor, into ``out``. If ``out`` is
-        shorter than a message, only its elements are computed."""
+        shorter than a message, only the first elements, as many as ``out`` has, are computed."""
         places = np.array([self._place(sender, step) for sender in senders])
         kernels(self.rows).combine(self.rows, places, np.full(len(senders), out.size), factors, out)
 
     def _compare(self, source: int, step: int, numbers: np.ndarray):
         """Compare the fingerprints of a rank's blocks with the fingerprints from other ranks; raise UnequalBlocks if a
         block has two fingerprints."""
-        if not numbers[2]:  # if set, the sender was late: its message comes from other ranks' messages, not from blocks
+        if not numbers[2]:  # if not 0, the sender made its message from other ranks' messages, not from blocks
             prints = numbers[FIXED : FIXED + self.r].tolist()
             self.fingerprints.compare(step, source, dict(zip(self.code.placement.blocks(source), prints, strict=True)))
 
     @property
     def is_left_behind(self) -> bool:
-        """Return whether too few ranks still send to this rank, because the other ranks have left this rank behind."""
+        """Return whether this rank can get too few messages to end a step, because other ranks have left it behind."""
         return self._without(self.streams.said[HeaderKind.LEFT_BEHIND].keys()) < self.code.needed
 
     def _without(self, ranks) -> int:
-        """Return the number of messages of the step under way that have arrived or can arrive if ``ranks`` send
-        none."""
+        """Return the number of messages of the step under way that have arrived, or can still arrive if ``ranks`` send
+        no more messages."""
         step = self.streams.step
         return len((set(range(self.n)) - set(ranks)) | set(self.streams.arrived(step)))
 
@@ -240,8 +242,8 @@ class TolerantSum(Scheme):
     # ---- the end
 
     def close(self):
-        """Schedule, called after the last step, that agrees with the other ranks on the `lost` ranks, and receives the
-        messages under way."""
+        """Schedule, called after the last step. It agrees with the other ranks on the ranks that are left behind, and
+        receives the messages under way. It then sets `lost`."""
         parting = Parting(self.queues, self.streams, self.driver, self.silent, self.patience)
         if self.is_left_behind:
             yield from parting.give_up()

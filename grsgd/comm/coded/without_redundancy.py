@@ -1,4 +1,5 @@
-"""Schemes in which each block is held by one rank, and each rank sends its blocks one by one, or their sum.
+"""Two schemes in which each block is held by one rank. In `PerBlock` each rank sends its blocks one by one, and in
+`LocalSum` it sends their sum.
 
 Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), for `PerBlock`.
 """
@@ -51,7 +52,7 @@ class LocalSum(PerBlock):
         self.add_own()
         self.local = self.block_buffer(0) if self.blocks else self.empty(self.length, "int32")
         self.wrap(self.total, self.local)
-        self.total[:] = self.local  # these are the values that all other ranks receive
+        self.total[:] = self.local  # all other ranks receive the values in `self.local`
         yield from self.exchange(self.packets)
 
     def source(self, packet):

@@ -26,7 +26,7 @@ TAGS = 8
 
 
 class Changed(Exception):
-    """Error that says that a process has died or joined, so that the ranks must meet before they go on."""
+    """Error raised if a process has died or joined. The ranks must then meet before they go on."""
 
 
 class KnownProcesses(NamedTuple):
@@ -144,7 +144,7 @@ class Group:
         return Communicator(self._backends[-1], ranks, whole.traffic)
 
     def _tell(self, epoch: int, numbers: Sequence[float]):
-        """Tell all training processes the knowledge of this process."""
+        """Send a `KnownProcesses` message to all training processes."""
         membership = self.membership
         processes = membership.comm.size
         known = KnownProcesses(
@@ -261,7 +261,8 @@ class GroupBackend:
 MANY = 64
 """Number of kept messages above which completed messages are removed."""
 UNRECEIVED: list[WithMember] = []
-"""Messages that no rank has received before its group was replaced; their buffers must stay allocated."""
+"""Sent messages that had not been received when their group was replaced. The buffers of these messages must stay
+allocated."""
 
 
 def is_over(request: WithMember) -> bool:

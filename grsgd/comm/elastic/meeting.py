@@ -17,8 +17,8 @@ from grsgd.runs.ending import ASKED_TO_END
 
 GO_ON = ""
 ASKED = ASKED_TO_END
-"""Reason that `Meeting.over` returns if another rank has asked to end the run, and this rank does not know that rank's
-reason."""
+"""Reason that `Meeting.over` returns if another rank has asked to end the run for a reason that this rank does not
+know."""
 
 
 class MeetingCall(NamedTuple):
@@ -33,13 +33,13 @@ class MeetingCall(NamedTuple):
 
 
 class Meeting:
-    """Meetings of all ranks; any rank may `ask` for one at any moment.
+    """Meetings of all ranks. Any rank may `ask` for a meeting at any moment.
 
     Ranks that run freely meet before their next step. Ranks in lockstep meet before the first step that no rank has
-    begun. To find this step, a rank that hears of a request tells all ranks its number of steps. The rank then takes at
-    most one more step until it knows the numbers of all ranks. So no rank has begun the step after the largest of these
-    numbers, and all ranks meet before that step. All ranks can get there, because they need no message from a rank that
-    already waits there.
+    begun. To find this step, a rank that hears of a request tells all ranks its number of steps. Until it knows the
+    numbers of all ranks, the rank takes at most one more step. So no rank has begun the step after the largest of these
+    numbers, and all ranks meet before that step. All ranks can reach that step, because they need no message from a
+    rank that already waits before it.
 
     ``comm``: a communicator on which no other messages have the tags of meetings (`grsgd.comm.tags`).
     """
@@ -99,7 +99,7 @@ class Meeting:
             yield self._exchange
 
     def over(self, reasons: float | None = None) -> str:
-        """Record that the meeting is over, on all ranks; return the reason to end the run, or GO_ON.
+        """Record that the meeting is over; return the reason to end the run, or GO_ON. Call this method on all ranks.
 
         ``reasons``: number of ranks that know a reason; None in lockstep, where the ranks have exchanged this number
         with their numbers of steps.
@@ -110,12 +110,12 @@ class Meeting:
         return (known or ASKED) if reasons else GO_ON
 
     def end(self):
-        """Schedule, called after the last step, that waits until all ranks have called it, and no message of a meeting
-        is under way.
+        """Schedule, called after the last step, that waits until all ranks have called `end` and no message of a
+        meeting is under way.
 
-        Until then other ranks may ask to meet at a step that no rank takes any more. MPI libraries use the numbers of
-        freed communicators again. So a message that is left in a freed communicator could be received in a later
-        communicator.
+        Before all ranks have called `end`, other ranks may ask to meet at a step that no rank takes any more. MPI
+        libraries use the numbers of freed communicators again. So a message that is left in a freed communicator could
+        be received in a later communicator.
         """
         yield from halving_doubling_allreduce(self.comm, np.zeros(1), tags.MEETING_END)
         self.is_held = True

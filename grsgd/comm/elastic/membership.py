@@ -69,7 +69,7 @@ class Membership:
         self.finished: set[int] = set()
         """The processes that have ended their training, as far as this process has heard."""
         self.is_there = True
-        """Whether this process, if it is a spare, may take a rank."""
+        """Whether this process may take a rank, if it is a spare."""
         self.dead: set[int] = set()
         self.deaths: list[Death] = []
         self.on_change: list[Callable[[int], None]] = []
@@ -230,8 +230,8 @@ class Membership:
 
 
 class Tolerant:
-    """A message that is also complete when the receiving process has died. ``content``: the sent array, which is kept
-    as long as the message."""
+    """A message that counts as complete also if the receiving process has died. ``content``: the sent array, which is
+    kept as long as the message."""
 
     def __init__(self, message, content=None):
         self.message, self.content, self.is_over = message, content, False
