@@ -15,7 +15,7 @@ class SimulatedBackend:
     fabric
         The `MessageFabric` of all ranks.
     group
-        The name of this communicator's group, which keeps the messages of different groups apart.
+        The name of this communicator's group. Messages of groups with different names never match.
     members
         The ranks of the group, as ranks of the fabric.
     rank
@@ -74,17 +74,17 @@ class SimulatedBackend:
         return self.fabric.broadcast(self.group, self.members, array, self.fabric_rank, self.members[root], number)
 
     def Iallreduce(self, array):
-        """Begin an all-reduce over a ring, which stands for any algorithm that a real MPI library would choose."""
+        """Begin an all-reduce over a ring, in place of the algorithm that a real MPI library would choose."""
         if self._for_allreduce is None:
             self._for_allreduce = Communicator(self.dup())
         tag = next(self._allreduces) % 100  # tags keep all-reduces apart that are under way at the same time
         return self.fabric.drivers[self.fabric_rank].start(ring_allreduce(self._for_allreduce, array, tag))
 
     def calculate(self, schedule, comm: Communicator, x, options: dict):
-        """Begin an all-reduce whose end is calculated at once, in place of a simulation message by message. Return None
-        if that is not possible.
+        """Begin an all-reduce. Its end is calculated at once, in place of a simulation message by message. Return None
+        if the end cannot be calculated.
 
-        The end cannot be calculated while a schedule runs in the background of this rank.
+        While a schedule runs in the background of this rank, the end cannot be calculated.
         """
         allreduces = self.fabric.allreduces
         if allreduces is None or not self.fabric.drivers[self.fabric_rank].is_alone_in_foreground():

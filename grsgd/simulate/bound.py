@@ -1,4 +1,4 @@
-"""Least time, by theory, in which a parameter server can make an update with workers of given speeds."""
+"""Least time, by theory, between two updates of a parameter server with workers of given speeds."""
 
 from grsgd.algorithms.central import CentralAlgorithm
 from grsgd.config import Config
@@ -9,7 +9,7 @@ from grsgd.simulate.simulation import Simulation
 from grsgd.training.stragglers import DelayModel
 
 STEPS = 100
-"""Number of steps of each worker over which its time per step is averaged, because step times may vary at random."""
+"""Number of steps over which a worker's time per step is averaged, because step times can vary at random."""
 
 
 def bound(
@@ -24,7 +24,7 @@ def bound(
     ranks
         The number of ranks, server included.
     compute
-        One of `grsgd.simulate.compute.FORMS`, from which the workers' step times follow.
+        Text in one of `grsgd.simulate.compute.FORMS`; it determines the workers' step times.
     step_seconds
         In place of ``compute``: the step time of each worker in seconds, separated by commas.
     gradients

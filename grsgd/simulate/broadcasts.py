@@ -9,7 +9,7 @@ from grsgd.simulate.waitable import Waitable
 class SimulatedMulticast:
     """A broadcast of a group through a `MessageFabric`.
 
-    A long message (above ``eager_bytes``) leaves when all ranks have posted their receives for it.
+    A long message (above ``eager_bytes``) leaves when all ranks have posted their receives for this message.
     ``done()`` is called when all ranks have received their copies.
     """
 
@@ -87,7 +87,7 @@ class SimulatedMulticast:
 
 
 class Copy:
-    """One copy of a broadcast on its way to one rank, or to all of them in a network with multicast."""
+    """One copy of a broadcast under way: to one rank or, in a network with multicast, to all ranks."""
 
     __slots__ = ("multicast", "dests")
 

@@ -18,7 +18,7 @@ UNITS = {
 def add_cables(run: Run, network: Network):
     """Add the group ``traffic/cables``: a row for each direction of each cable that was used, busiest cable first.
 
-    A run file can hold `MAX_TEXTS` rows, so the least busy cables beyond that number are left out.
+    A run file can hold `MAX_TEXTS` rows. If more cables were used, the least busy cables are left out.
     A network without cables adds nothing.
     """
     if not network.spec.has_cables:

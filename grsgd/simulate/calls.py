@@ -1,4 +1,5 @@
-"""Light events for SimPy's kernel that only call a function; a simulation creates several of them for each message."""
+"""Light events for SimPy's kernel. An event of this kind only calls a function; a simulation creates several events for
+each message."""
 
 import heapq
 from collections.abc import Callable
@@ -8,7 +9,8 @@ from simpy.events import NORMAL
 
 
 class Call:
-    """An event whose time is known when it is made; the kernel calls the functions in ``callbacks``."""
+    """An event whose time is known when the event is created. At that time the kernel calls the functions in
+    ``callbacks``."""
 
     __slots__ = ("callbacks",)
 
@@ -25,8 +27,8 @@ class Call:
 
 
 def call_at(env: simpy.Environment, moment: float, call: Callable, priority: int = NORMAL) -> Call:
-    """Call ``call(event)`` at exactly ``moment``. A delay from now, as SimPy takes it, could change the last bits of
-    the time."""
+    """Call ``call(event)`` at exactly ``moment``. With a delay from now, which SimPy expects, rounding could change the
+    last bits of the time."""
     event = Call(call)
     heapq.heappush(env._queue, (moment, priority, next(env._eid), event))
     return event
@@ -38,8 +40,8 @@ def call_after(env: simpy.Environment, seconds: float, call: Callable, priority:
 
 
 def run_until_complete(env: simpy.Environment, waitable):
-    """Let simulated time pass until ``waitable.complete``. Raise simpy.core.EmptySchedule if no event is left before
-    that.
+    """Let simulated time pass until ``waitable.complete`` is true. Raise simpy.core.EmptySchedule if no event is left
+    before.
 
     The loop does the same as `simpy.Environment.step`, in less time.
     """

@@ -37,7 +37,7 @@ class ComputeTime:
     slowdown
         For each slow rank, the factor by which its times are longer; other ranks have the factor 1.
     after_wait
-        Times of steps that follow a long wait, if these steps take other times; see `AfterWaits`.
+        Times of steps that follow a long wait, if they differ from the times of other steps; see `AfterWaits`.
     work
         Seconds per step of the algorithm's own code, messages excluded.
     """
@@ -56,8 +56,8 @@ class ComputeTime:
         return cls(spec.median, spec.sigma, seed, spec.slowdown, after, spec.work)
 
     def __call__(self, rank: int, step: int) -> float:
-        """Return the seconds of a rank's step. They depend only on (seed, rank, step), so they are the same for all
-        algorithms."""
+        """Return the seconds of a rank's step. The seconds depend only on (seed, rank, step), so they are the same for
+        all algorithms."""
         median = self.median * self.slowdown.get(rank, 1.0)
         if not self.sigma:
             return median
@@ -73,7 +73,7 @@ class ComputeTime:
 
 
 class AfterWaits:
-    """Computing times of one rank in seconds, in which a step after a wait may take another time than other steps.
+    """Computing times of one rank in seconds. A step after a wait can take another time than other steps.
 
     After a wait a processor's quota is unused, and caches are cold. Between no wait and a wait of
     `AFTER_WAIT_SECONDS`, the logarithm of the time changes linearly.
@@ -113,8 +113,8 @@ def parse(text: str) -> tuple[str, list[float]]:
 
 
 def check_end(config: Config, compute: ComputeTime):
-    """Raise ConfigError if the run would never end, because it is to end after ``train.seconds`` and its steps take no
-    time."""
+    """Raise ConfigError if the run is to end after ``train.seconds`` and its steps take no time: the run would never
+    end."""
     if config.train.seconds is not None and not compute.median:
         raise ConfigError(
             f"--compute {compute}: a step takes no time, so a run of train.seconds = {config.train.seconds:g} would "
@@ -158,7 +158,8 @@ UNTIMED_STEPS = 3
 
 
 def measure(step: Callable[[], None], steps: int = 30) -> tuple[float, float]:
-    """Return median, and sigma of the logarithm, of the real seconds of ``step()``, which is a gradient and an update.
+    """Return the median of the real seconds of ``step()``, and sigma of their logarithm. ``step()`` computes a gradient
+    and an update.
     """
     ((median, sigma),) = medians_and_sigmas(np.array([seconds_of_steps(step, steps)]))
     return median, sigma
@@ -169,10 +170,10 @@ def seconds_of_steps(
 ) -> list[float]:
     """Return the real seconds of each of ``steps`` calls of ``step()``.
 
-    share: share of a core to which this process is limited; None for a whole core. Limits are enforced over periods of
-    some milliseconds, so by the clock a short step takes either its time at full speed or several times as long. With a
-    share, the time is therefore the processor time of the step, divided by the share.
-    wait: called before each step, and not timed.
+    share: fraction of a core to which this process is limited; None means a whole core. Linux enforces limits over
+    periods of some milliseconds. By the clock, a short step therefore takes either its time at full speed, or several
+    times as long. So with a share, the time is the processor time of the step, divided by the share. wait: function
+    that is called before each step; its time does not count.
     """
     clock = perf_counter if share is None else process_time
     seconds = []
@@ -186,11 +187,11 @@ def seconds_of_steps(
 
 
 def medians_and_sigmas(seconds: np.ndarray) -> list[tuple[float, float]]:
-    """Return the median, and sigma of the logarithm, of the steps of each rank.
+    """Return, for each rank, the median of the seconds of its steps, and sigma of their logarithm.
 
     seconds: float64 of shape [ranks, steps], of steps that ranks take at about the same time. A slowdown of all ranks
-    at once does not count for sigma. In a simulation each rank draws its own times, and ranks that wait for the slowest
-    rank would wait too long otherwise.
+    at once does not count for sigma. The reason is that in a simulation each rank draws its own times. Otherwise ranks
+    that wait for the slowest rank would wait too long.
     """
     ranks, medians = len(seconds), np.median(seconds, axis=1)
     logs = np.log(seconds / medians[:, None])

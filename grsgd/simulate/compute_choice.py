@@ -21,7 +21,8 @@ def choose_compute_time(
     dataset: Dataset,
     device: torch.device,
 ) -> ComputeTime:
-    """Return the ``stated`` time of a step (from `compute.parse`), else the network's time, else the default.
+    """Return the ``stated`` time of a step (from `compute.parse`). If it is None, return the network's time, and if the
+    network has no time, the default.
 
     ``measured`` means the network's time or, if the network has no time, a measurement on this machine. ``blueprint``
     is the model without content.

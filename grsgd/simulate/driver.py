@@ -41,8 +41,8 @@ class Activity(Waitable):
         return self.complete
 
     def resume(self, error: BaseException | None = None):
-        """Run the schedule until it waits or ends. If ``error`` is given, raise it at the point where the schedule
-        waits."""
+        """Run the schedule until it waits or ends. If ``error`` is given, raise ``error`` at the point where the
+        schedule waits."""
         driver = self.driver
         driver.active = self
         if self.blocked_at is not None:
@@ -119,7 +119,7 @@ class SimulatedDriver:
         The SimPy environment that keeps the simulated time.
     compute_seconds
         ``compute_seconds(rank, step)`` returns the seconds of the rank's next computation. The work itself is done when
-        the computation begins, with the parameters of that moment.
+        the computation begins, with the model's parameters at that moment.
     timing_only
         Whether to skip the work and let only its time pass.
     """
@@ -138,8 +138,8 @@ class SimulatedDriver:
         """Seconds that the algorithm's own code takes in addition to each computation."""
         self.wait_seconds = 0.0
         self.watch = None
-        """Function that is called when a message arrives for which no receive is posted. An error that it raises is
-        raised where the trainer waits."""
+        """Function that is called when a message arrives for which no receive is posted. If the function raises an
+        error, the error is raised at the point where the trainer waits."""
         self.unexpected_message = False
         """Whether a message without a posted receive has arrived while the trainer computed."""
         self.foreground: Activity | None = None
@@ -198,7 +198,8 @@ class SimulatedDriver:
         return self._begin(activity)
 
     def start_beside(self, schedule: Schedule) -> Activity:
-        """Run ``schedule`` in the background so that `abandon` does not end it, as if the rank had a second driver."""
+        """Run ``schedule`` in the background in such a way that `abandon` does not end the schedule, as if the rank had
+        a second driver."""
         self._beside.append(Activity(self, schedule))
         return self._begin(self._beside[-1])
 
@@ -223,8 +224,8 @@ class SimulatedDriver:
         return self.foreground
 
     def begin(self, pollable):
-        """Return the pollable that a schedule has yielded. For a delay or a computation, start a timer and return the
-        timer."""
+        """Return ``pollable``, which a schedule has yielded. If it is a delay or a computation, start a timer and
+        return the timer."""
         if type(pollable) is Message:  # this is the usual case
             return pollable
         if isinstance(pollable, Delay):
@@ -240,8 +241,8 @@ class SimulatedDriver:
         return pollable
 
     def _compute(self, timer: Timer, seconds: float, done: float, stages: list):
-        """Compute for the remaining part of ``seconds``, of which the share ``done`` is over. Call the function of each
-        stage when its share is over."""
+        """Compute for the remaining part of ``seconds``, after the fraction ``done`` of the computation. Call the
+        function of each stage when the stage's fraction of the computation is over."""
         if not stages:
             self._pass(seconds * (1 - done), lambda: timer.finish(self))
             return
@@ -289,7 +290,8 @@ class SimulatedDriver:
         self._running = False
 
     def on_unexpected_message(self):
-        """Handle the arrival of a message for which no receive is posted; the message may say that the run is over."""
+        """Handle the arrival of a message for which no receive is posted. It is possibly the message that the run is
+        over."""
         activity = self.foreground
         if self.polls_messages:
             self.notify(None)

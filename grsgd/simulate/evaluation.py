@@ -1,5 +1,5 @@
-"""Evaluation of snapshots of simulated ranks. The evaluation has its own simulated clock, and the clock of training
-stands still meanwhile."""
+"""Evaluation of snapshots of simulated ranks. The evaluation has its own simulated clock; during the evaluation the
+clock of training stands still."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -18,7 +18,8 @@ from grsgd.training.trainer import Trainer, ignore
 
 
 class SnapshotEvaluation:
-    """Evaluates the snapshots of ``trainers``, one trainer per rank; ``models`` keeps the best model for its file."""
+    """Evaluation of the snapshots of ``trainers``, one trainer per rank. ``models`` keeps the best model, to write the
+    model's file later."""
 
     def __init__(self, trainers: list[Trainer], models: ModelFiles):
         self.trainers, self.models = trainers, models
@@ -30,7 +31,7 @@ class SnapshotEvaluation:
 
     @cached_property
     def fabric(self) -> MessageFabric:
-        """Simulated network that carries the messages of evaluations; it is made at the first use."""
+        """Simulated network that carries the messages of evaluations. It is created at the first use."""
         ranks = range(len(self.trainers))
         network = Network(self.env, NetworkSpec(bandwidth="inf bit", latency="0 s"), len(ranks))
         return MessageFabric(network, [SimulatedDriver(self.env, rank) for rank in ranks])
@@ -38,7 +39,7 @@ class SnapshotEvaluation:
     def of_new_snapshots(self) -> list[Quality]:
         """Return the qualities at the marks that all ranks have passed since the previous call.
 
-        The ranks may be in training: their models are unchanged afterwards.
+        This method can be called during training: afterwards the ranks' models are as before.
         """
         marks_seen = min(len(trainer.snapshots) for trainer in self.trainers)
         if marks_seen == self.marks_seen:
@@ -64,7 +65,7 @@ class SnapshotEvaluation:
     def to_the_end(
         self, marks: list[int], ranks: list[int], on_each: Callable[[int], None]
     ) -> tuple[list[Quality], Quality]:
-        """Return the qualities of the snapshots and of the final model, which is left in the replicas."""
+        """Return the qualities of the snapshots and of the final model. The final model is left in the replicas."""
         return self._run(evaluate, marks, ranks, on_each)
 
     def _run(self, schedule, marks: list[int], ranks: list[int], on_each):

@@ -31,7 +31,8 @@ class MessageFabric:
         self._multicasts: dict[tuple, SimulatedMulticast] = {}
         self.counter = itertools.count()
         self.allreduces = None
-        """The `grsgd.simulate.fast_ring.allreduces.AllreduceTimes` that calculates all-reduces; None if none does."""
+        """The `grsgd.simulate.fast_ring.allreduces.AllreduceTimes` that calculates the ends of all-reduces; None if
+        all-reduces are simulated message by message."""
         self.dead: set[int] = set()
         self.known_dead: list[set[int]] = [set() for _ in drivers]
         """Sets of the processes that each process knows to be dead."""
@@ -43,7 +44,7 @@ class MessageFabric:
         self.network.after(seconds, lambda _: self._notice(process))
 
     def _notice(self, process: int):
-        """Tell all other processes that a process has died, and let their messages to and from it fail."""
+        """Tell all other processes that a process has died. Let the messages between them and the dead process fail."""
         living = [other for other in range(self.size) if other not in self.dead]
         failing: dict[int, list[Waitable]] = {other: [] for other in living}
         for other in living:
@@ -79,7 +80,8 @@ class MessageFabric:
         return not self.under_way and not any(posted)
 
     def send(self, group, array, source: int, dest: int, tag: int, synchronous: bool) -> Sending:
-        """Send from rank ``source`` of the fabric to ``dest``; a ``synchronous`` message is complete when received."""
+        """Send ``array`` from rank ``source`` to rank ``dest``, both numbered as in the fabric. The send of a
+        ``synchronous`` message is complete when the message is received."""
         inbox = self._inboxes[group, dest, tag]
         sending = self.sending_type(self, array, source, dest, tag, synchronous, inbox)
         if dest in self.known_dead[source]:

@@ -1,4 +1,4 @@
-"""Messages as flows of bytes through a network, in which concurrent flows share each common port max-min fairly.
+"""Messages as flows of bytes through a network. Concurrent flows share each common port max-min fairly.
 
 In a network of cables each direction of a cable is a port, and a message occupies all ports of its route at once.
 
@@ -27,7 +27,8 @@ MIN_WEIGHT = 0.1
 QUEUED_WEIGHT = 0.01
 """Weight, in the sharing of bandwidth, of a flow whose first bytes still wait in a queue."""
 SHARING_PRIORITY = 2
-"""SimPy priority of recomputing the shares: after all flows that begin or end at the same moment."""
+"""SimPy priority of the event that recomputes the shares: it comes after the events of all flows that begin or end at
+the same moment."""
 
 
 class Port:
@@ -44,7 +45,8 @@ class Port:
 
 
 class Connection:
-    """The way from one rank to one or several ranks; messages leave in the order in which they were sent.
+    """The way from one rank to one or several ranks. The connection's messages leave in the order in which they were
+    sent.
 
     ``limit``: bytes/s of the link itself. ``rate``: bytes/s of a flow that shares its ports with no other flow.
     ``ranks``: the ranks at both ends. ``nbytes``: bytes that the connection was given to carry.
@@ -64,10 +66,10 @@ class Connection:
 
 
 class Flow:
-    """A message on its way. ``left`` bytes were still to be sent at the time ``since``.
+    """A message under way. At the time ``since``, ``left`` bytes were still to be sent.
 
-    ``weight``: weight of the flow's share of a port. ``is_queued``: whether its first bytes wait in the sender's queue
-    behind bytes of other flows.
+    ``weight``: weight of the flow's share of a port. ``is_queued``: whether the flow's first bytes wait in the sender's
+    queue behind bytes of other flows.
     """
 
     __slots__ = ("network", "connection", "message", "nbytes", "left", "weight", "rate", "since", "end", "is_queued")
@@ -159,7 +161,7 @@ class Network:
         return connection
 
     def _over_cables(self, source: int, dests: tuple[int, ...]) -> Connection:
-        """Return a connection over the routes to all ``dests``, which uses each cable once."""
+        """Return a connection over the routes to all ``dests``. A cable on several of these routes is used once."""
         cabling, known = self.spec.cabling, self._cables
         ports: dict[Port, None] = {}
         latencies = []
@@ -197,7 +199,8 @@ class Network:
         call_at(self.env, moment, call)
 
     def end(self, flow: Flow):
-        """Remove ``flow``, whose last byte has left, from its ports, and begin the next message of its connection.
+        """Remove ``flow`` from its ports, because its last byte has left. Begin the next message of the flow's
+        connection.
 
         If a link on the way is cut, the next message begins after the cut.
         """
@@ -260,7 +263,8 @@ class Network:
     def _share(self, _):
         """Give fair rates to all flows that share a port with a flow that began or ended.
 
-        A changed rate may make further flows unfair; these get new rates, too. Most changes do not spread far.
+        A changed rate can make the rates of further flows unfair. These flows get new rates, too. Most changes do not
+        spread far.
         """
         dirty, self._dirty = self._dirty, {}
         flows = {flow: None for port in dirty for flow in port.flows}
@@ -326,9 +330,9 @@ def unfair_flows(rates: dict[Flow, float], ports) -> list[Flow]:
 def max_min_fair(flows, ports) -> dict[Flow, float]:
     """Return the max-min fair rates of ``flows``, by progressive filling (Bertsekas, Gallager 1992, section 6.5.2).
 
-    All rates grow in proportion to the flows' weights, until a port is full or a flow has reached its limit. The rates
-    of the flows at that port or limit are then fixed, and the other rates grow on. Other flows through ``ports`` keep
-    their present rates.
+    All rates grow in proportion to the flows' weights, until a port is full or a flow has reached its limit. Then the
+    rates of the flows through the full port, or the rate of the flow at its limit, are fixed. The other rates grow on.
+    Other flows through ``ports`` keep their present rates.
     """
     rates: dict[Flow, float] = {}
     left, growing, weight = {}, {}, {}

@@ -11,9 +11,9 @@ RARELY = 100_000
 def not_looked_for(rarely: bool):
     """Return a context in which garbage collection skips all objects that exist at its beginning.
 
-    Thousands of objects exist for the whole simulation, so looking through them is useless. With ``rarely``, Python
-    also looks rarely for garbage among new objects. A simulation of times only creates no objects that refer to each
-    other in a circle.
+    Thousands of objects exist for the whole simulation, so a search for garbage among them is useless. With ``rarely``,
+    Python also looks rarely for garbage among new objects. This suits simulations of times only, because they create no
+    objects that refer to each other in a circle.
     """
     thresholds = gc.get_threshold()
     gc.freeze()

@@ -15,12 +15,13 @@ from typing import NamedTuple
 import numpy as np
 
 WAIT_SECONDS = 3600.0
-"""Largest number of seconds that this process waits for the end of the job, which may evaluate the snapshots itself."""
+"""Largest number of seconds that this process waits for the end of the job. Until its end the job can evaluate the
+snapshots itself."""
 
 
 class Left(NamedTuple):
-    """Data that a rank of an ended job has left: the number of its process, and the descriptors of two open files with
-    its snapshots and its notes."""
+    """Data that a rank of an ended job has left: the number of the rank's process, and the descriptors of two open
+    files. One file has the rank's snapshots, the other its notes."""
 
     rank: int
     process: int
@@ -108,7 +109,8 @@ def is_wanted(out: Path, attributes: dict) -> bool:
 
 
 def evaluate(records: list, attributes: dict, files: dict[int, int], marks: list[int], models):
-    """Return the qualities of the snapshots at ``marks``, and the last averaged model; call ``models`` for each model.
+    """Return the qualities of the snapshots at ``marks``, and the last averaged model. Call ``models`` for each
+    averaged model.
 
     ``files`` has for each rank the descriptor of the file with its snapshots.
     """

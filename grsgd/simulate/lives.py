@@ -79,7 +79,8 @@ class Life:
 
 
 def check_faults(config: Config, spares: int):
-    """Raise ConfigError if processes may die, or spares exist, but the algorithm cannot go on after a death."""
+    """Raise ConfigError if the configuration plans deaths of processes, or spares exist, but the algorithm cannot go on
+    after a death."""
     if (spares or config.faults.are_deadly) and not config.traits.survives_deaths:
         what = f"--spares {spares}" if spares else "faults"
         raise ConfigError(f"{what}: with {config.algorithm.name} the run ends when a rank dies")

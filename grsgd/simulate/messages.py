@@ -4,9 +4,9 @@ Messages are matched as the MPI standard says (section 3.5). Messages of one sen
 in the order of sending. A receive from any rank takes the message that arrived first. Receives match in the order in
 which they were posted.
 
-The content of a send buffer is copied at the last moment, when the send completes. So if a schedule writes to its
-buffer too early, the receiver gets wrong content, and tests find the error. Only short messages, which MPI libraries
-store, are copied when they are sent.
+The content of a send buffer is copied at the last moment, when the send completes. If a schedule writes to its buffer
+too early, the receiver therefore gets wrong content, and tests find the error. Only short messages are copied when they
+are sent, because MPI libraries store short messages, too.
 """
 
 from collections import defaultdict
@@ -18,7 +18,7 @@ from grsgd.simulate.waitable import Waitable
 
 
 class Sending(Waitable):
-    """A message on its way through a `MessageFabric` to ``inbox``, which belongs to one rank, group and tag."""
+    """A message under way through a `MessageFabric` to ``inbox``. An inbox belongs to one rank, group and tag."""
 
     __slots__ = ("fabric", "array", "nbytes", "source", "dest", "tag", "synchronous", "inbox")
     __slots__ += ("short", "has_arrived", "is_found", "receiving", "order")
@@ -33,16 +33,17 @@ class Sending(Waitable):
             self.array = array.copy()
             self.complete = True
         self.has_arrived = False
-        """Whether the content of a short message, or the announcement of a long one, has arrived."""
+        """Whether the content of a short message, or the announcement of a long message, has arrived."""
         self.is_found = False
-        """Whether a probe has found the message; then its receiver polls for it, which takes no simulated time."""
+        """Whether a probe has found the message. If so, the message's receiver polls for the message; polling takes no
+        simulated time."""
         self.receiving: Receiving | None = None
         self.order = 0
 
     def is_gone(self) -> bool:
         """Return whether the message cannot arrive any more because its sender or receiver has died.
 
-        A short message leaves at once, so it arrives although its sender dies.
+        A short message leaves at once, so it arrives even if its sender dies.
         """
         dead = self.fabric.dead
         return self.dest in dead or (self.source in dead and not self.short)
@@ -132,7 +133,7 @@ class Receiving(Waitable):
         super().__init__()
         self.array, self.order = array, order
         self.queue: list[Receiving] | None = None
-        """Queue in which the receive waits for a message; None if it never waited."""
+        """Queue in which the receive waits for a message; None if the receive never waited."""
         self.source: int | None = None
         """Sender of the message; None before a message is matched."""
 
@@ -155,7 +156,8 @@ class Inbox:
         """Number of messages that have arrived, or been announced, without a posted receive."""
 
     def next_pair(self, source: int) -> "tuple[Sending, Receiving] | None":
-        """Remove and return the next pair of a message from ``source`` and its receive; None if no pair is due."""
+        """Remove and return the next pair: a message from ``source``, and the receive that gets the message. Return
+        None if no pair is due."""
         sent, posted, posted_any = self.sent.get(source), self.posted.get(source), self.posted_any
         if not (sent and (posted or posted_any)):
             return None
@@ -169,7 +171,8 @@ class Inbox:
         return sent.pop(0), receiving
 
     def forget(self, source: int):
-        """Drop the long messages from ``source``, which has died; its short messages have left already."""
+        """Drop the long messages from rank ``source``, which has died. The short messages of ``source`` have left
+        already."""
         if self.sent.get(source):
             self.waiting -= sum(sending.has_arrived and not sending.short for sending in self.sent[source])
             self.sent[source] = [sending for sending in self.sent[source] if sending.short]

@@ -1,4 +1,4 @@
-"""Description of a simulated network, given on the command line, such as ``1gbit,50us``, or in a TOML file."""
+"""Description of a simulated network: a text on the command line, such as ``1gbit,50us``, or a TOML file."""
 
 import math
 import re
@@ -34,7 +34,7 @@ MEDIA = ("switch", "shared", "links", "cables")
 
 
 ALLOWED = f"switch, shared, or a TOML file; with cables: {ready_made.FORMS}"
-"""Text in error messages that lists the allowed values of ``--network``."""
+"""List of the allowed values of ``--network``, for error messages."""
 TAKES_PROCESSOR = "messages take processor time"
 """Words in the run file if the network has a section ``[processor]``, so that messages take processor time."""
 
@@ -93,7 +93,7 @@ class PortSpec(NetworkSection):
 
 
 class CableSpec(NetworkSection):
-    """The cables from one place to one or several others, in both directions unless they are ``one_way``.
+    """The cables from one place to one or several others. They lead in both directions unless they are ``one_way``.
 
     A place is a rank by its number, or a switch by any name.
     """
@@ -106,14 +106,14 @@ class CableSpec(NetworkSection):
 
 
 class MemorySpec(NetworkSection):
-    """Memory of a host, which carries the messages between ranks on the host."""
+    """Memory of a host. It carries the messages between ranks on the same host."""
 
     bandwidth: Rate = MEMORY_BANDWIDTH
     latency: Duration = MEMORY_LATENCY
 
 
 class ComputeSpec(NetworkSection):
-    """Seconds of computation per step, measured by ``grsgd calibrate``: median, and sigma of their logarithm.
+    """Seconds of computation per step, measured by ``grsgd calibrate``: median, and sigma of the seconds' logarithm.
 
     after_wait, after_wait_sigma: the same for steps after `AFTER_WAIT_SECONDS` of waiting or more; None if equal. work:
     seconds per step of the algorithm's own code, messages excluded. slowdown: by rank, the factor by which its
@@ -369,7 +369,7 @@ def check_topology(text: str, medium: str):
 
 
 def bookkeeping_network(spec: NetworkSpec, **more) -> NetworkSpec:
-    """Return a network for bookkeeping messages: with the latency of ``spec``, and no bandwidth limit."""
+    """Return a network for bookkeeping messages. It has the latency of ``spec``, and no bandwidth limit."""
     return NetworkSpec(bandwidth="inf bit", latency=f"{spec.latency!r} s", **more)
 
 

@@ -1,12 +1,13 @@
-"""The processor of a simulated rank, which computes gradients and moves messages; messages prolong computations.
+"""The processor of a simulated rank. It computes gradients and moves messages; messages prolong computations.
 
 The parameters come from LogGOPS (Hoefler, Schneider, Lumsdaine 2010, LogGOPSim, section 2): o, the processor's time
 per message, and O, its time per byte, both for a sender and for a receiver. In LogGOPS a message and a computation are
 steps of one program, one after the other. Here messages move during a gradient, so there is one more parameter: the
 time until a computing rank notices a message.
 
-For waiting ranks the measured latency and bandwidth include these times, because they were measured between waiting
-ranks. With a quota, however, the time that a waiting rank uses is missing afterwards (`grsgd.simulate.quota`).
+For waiting ranks these times are part of the network's latency and bandwidth, which were measured between waiting
+ranks. With a quota, however, the processor time that a waiting rank uses is missing afterwards
+(`grsgd.simulate.quota`).
 """
 
 import math
@@ -19,7 +20,7 @@ from grsgd.simulate.network import ProcessorSpec
 from grsgd.simulate.quota import Quota
 
 SAME_WAIT = 1e-9
-"""Rounding error, in seconds, by which the beginning of one wait may seem to move."""
+"""Largest rounding error, in seconds, of the calculated beginning of a wait."""
 
 
 class Processor:
@@ -47,14 +48,14 @@ class Processor:
         self.free_at = 0.0
         """Moment at which the processor has done all work for messages so far."""
         self.waits_since, self.looks = -math.inf, 0.0
-        """Moment at which the last wait began whose looks for messages are charged to the quota, and number of looks of
-        this wait that are charged already."""
+        """Two numbers about the last wait whose looks for messages are charged to the quota: the moment at which the
+        wait began, and the number of its looks that are charged already."""
         self.leaving = 0
         """Number of messages that were posted and have not left yet."""
         self.is_computing = self.has_computed = False
         self.in_turn: deque[Callable] = deque()
         self.turn_at = 0.0
-        """Calls that must be made one after the other in this order, and the moment of the last of these calls."""
+        """Queue of calls that must be made one after the other, and the moment of the last of these calls."""
         self.taken = 0.0
         """Seconds by which messages prolong the present computation."""
         self.unnoticed: deque[list[Callable]] = deque()
@@ -72,8 +73,8 @@ class Processor:
         self.network.after(seconds, lambda _: self._end(call))
 
     def send(self, nbytes: int, call: Callable[[], None]):
-        """Charge the processor for handing a message of ``nbytes`` bytes over to the network, then call ``call``. A
-        rank that does not compute hands the message over at once.
+        """Charge the processor for handing a message of ``nbytes`` bytes over to the network, then call ``call``. If
+        the rank does not compute, it hands the message over at once.
 
         If the rank begins to compute before the message is handed over, the remaining time prolongs the computation.
         """
@@ -92,7 +93,7 @@ class Processor:
             self._in_turn(delay, call)
 
     def left(self):
-        """Handle that a message has left; after the last message, no work for messages remains."""
+        """Record that a message has left. After the last message has left, no work for messages remains."""
         self.leaving -= 1
         if not (self.leaving or self.is_computing):
             self.free_at = min(self.free_at, self.network.env.now)
@@ -132,7 +133,8 @@ class Processor:
         self.network.after(seconds * self.slowdown, lambda _: run_once(entry))
 
     def _pay_for_looks(self, waited: float):
-        """Charge the looks for messages, in a wait of ``waited`` seconds so far, to the quota, if the rank has one."""
+        """If the rank has a quota, charge the looks for messages to the quota. ``waited``: seconds that the present
+        wait has lasted."""
         now = self.network.env.now
         if self.quota is None or not (waited and self.spec.look):
             return
@@ -155,7 +157,7 @@ class Processor:
     def _in_turn(self, seconds: float, call: Callable[[], None]):
         """Call ``call`` after ``seconds`` seconds (at once if 0), but after all calls that were ordered earlier.
 
-        So a message whose processor work is not yet done is not overtaken by a later message that takes less work.
+        So a later message with less processor work does not overtake a message whose processor work is not done yet.
         """
         now = self.network.env.now
         self.turn_at = max(now + seconds, self.turn_at)
@@ -189,7 +191,8 @@ class Processor:
 def number_of_looks(waited: float, spec: ProcessorSpec) -> float:
     """Return how often a rank has looked for messages during a wait of ``waited`` seconds.
 
-    As in `grsgd.comm.engine.back_off`, each sleep is the same share of the time waited, up to a longest sleep.
+    As in `grsgd.comm.engine.back_off`, each sleep is the same fraction of the time waited until then, up to a longest
+    sleep.
     """
     share, look = SLEEP_SECONDS / spec.full_sleep, spec.look * spec.share
     growing = min(waited, spec.full_sleep)

@@ -1,9 +1,9 @@
-"""Quota of processor time. In each period a rank may compute at full speed for a share of the period; time that it does
-not use expires.
+"""Quota of processor time. In each period a rank can compute at full speed for a share of the period. Time that the
+rank does not use expires.
 
-Linux enforces quotas in this way (kernel documentation, CFS bandwidth control). All durations of work here are in
-seconds of a rank that computes without a break, and so at the speed of its share. Work of s such seconds takes only s
-times the share on a whole core.
+Linux enforces quotas in this way (kernel documentation, CFS bandwidth control). All durations of work in this module
+are the seconds that the work takes at the average speed of the rank's share. On a whole core, work of s seconds takes
+only s times the share.
 """
 
 import math
@@ -21,8 +21,8 @@ class Quota:
         self.number = -1
         """Number of the period in which quota was used last."""
         self.unused = period
-        """Seconds of quota that are unused in period `number`; negative if the rank has used more than the period
-        allows."""
+        """Seconds of quota that are unused in period number ``number``; negative if the rank has used more than the
+        period allows."""
         self.free_at = 0.0
         """Moment, in simulated seconds, at which the rank will have done all work that it was given so far."""
 
@@ -52,7 +52,8 @@ class Quota:
 
     def use(self, seconds: float, now: float) -> float:
         """Use ``seconds`` of the quota for a message, after earlier work. Return the seconds that the message must wait
-        because the quota is used up. The other seconds are part of the latency already.
+        because the quota is used up. The time of the work itself is not returned, because it is part of the network's
+        latency.
         """
         done = self.compute(seconds, now)
         self.free_at = max(self.free_at - seconds * self.share, now)
@@ -68,7 +69,7 @@ class Quota:
         return max(now, self.free_at)
 
     def _refill(self, now: float):
-        """Restore the quota if a new period has begun, minus the seconds that the rank has used beyond earlier
+        """Restore the quota if a new period has begun. Subtract the seconds that the rank has used beyond earlier
         quotas."""
         periods = self._number(now) - self.number
         if periods > 0:

@@ -5,12 +5,13 @@ from grsgd.memory import available
 from grsgd.runs.numbers import human_bytes
 
 RANK_BYTES = 400_000
-"""Number of bytes of the Python objects of a simulated rank, without its model, and without its counters of traffic to
-each other rank."""
+"""Number of bytes of the Python objects of a simulated rank. The rank's model, and its counters of traffic to each
+other rank, are not included."""
 
 
 def check_memory(ranks: int, model_bytes: int, said: str = ""):
-    """Raise ConfigError if ``ranks`` ranks do not fit into this machine. ``said``: the option that asks for them."""
+    """Raise ConfigError if ``ranks`` ranks do not fit into this machine's memory. ``said``: the option that asks for
+    this number of ranks."""
     needed = ranks * (model_bytes + RANK_BYTES) + 50 * ranks**2
     there = available()
     if needed > there:

@@ -24,8 +24,8 @@ from grsgd.training.saving import ModelFiles
 
 
 class NotEvaluated(KeyboardInterrupt):
-    """Error after a signal during the evaluation of a simulated run: the run was saved without accuracies, as the
-    message says."""
+    """Error after a signal during the evaluation of a simulated run. The run was saved without accuracies; the error's
+    message says so."""
 
 
 def simulate(
@@ -43,11 +43,10 @@ def simulate(
 ) -> str:
     """Simulate a run and write its run file; return why the run ended.
 
-    ``line``: shows the progress; None shows nothing. ``models``: the files in which models are saved, too.
-    ``recording``: the files of the timeline and of the trace.
-    ``stops_gently``: whether the first signal of `REASONS` ends the training after the present step, with an evaluation
-    of the result. Otherwise, and at a second signal, a KeyboardInterrupt ends the training without evaluation.
-    Raises NotEvaluated.
+    ``line``: line that shows the progress; with None nothing is shown. ``models``: the files in which models are saved.
+    ``recording``: the files of the timeline and of the trace. ``stops_gently``: whether the first signal of `REASONS`
+    ends the training after the present step, with an evaluation of the result. Otherwise, and at a second signal, a
+    KeyboardInterrupt ends the training without evaluation. A signal during the evaluation raises NotEvaluated.
     """
     line, models = line or ProgressLine(is_shown=False), models or ModelFiles()
     for option in models.asked_for() if timing_only else ():
@@ -100,8 +99,8 @@ def saved_without(models: ModelFiles, line: ProgressLine) -> ModelFiles:
 def evaluate(simulation: Simulation, out: Path, stopped: str, line: ProgressLine) -> tuple[tuple, NotEvaluated | None]:
     """Return the qualities of the snapshots and of the final model, and None.
 
-    If a signal comes meanwhile, the result is an empty tuple and the error for that signal. ``stopped``: why training
-    has ended.
+    If a signal comes during the evaluation, return an empty tuple and the error for the signal. ``stopped``: reason why
+    training has ended.
     """
     if how_ended(stopped) is Ended.INTERRUPTED:
         line.clear()
@@ -119,7 +118,7 @@ def write_recording(
 ) -> RunFileError | None:
     """Write the recordings, and print which parts are missing.
 
-    An error is returned, and raised by the caller only after the run file is written.
+    An error is returned, because the caller raises it only after the run file is written.
     """
 
     def comments() -> list[str]:

@@ -47,7 +47,8 @@ from grsgd.training.trial_batch import TRIED, check_batch, is_own
 class Simulation:
     """``ranks`` trainers in one process and in simulated time. Raises ConfigError and DataError.
 
-    ``compute``: one of `compute.FORMS`; None takes the computing times of the network, or the default.
+    ``compute``: text in one of `compute.FORMS`. None means the computing times of the network or, if the network has
+    none, the default.
     """
 
     def __init__(
@@ -100,13 +101,13 @@ class Simulation:
             self.trainers = [self._make_trainer(rank, model, on_step) for rank, model in enumerate(replicas)]
         self.evaluation = SnapshotEvaluation(self.trainers, models or ModelFiles())
         self.is_at_target = False
-        """Whether training has ended, or is about to end, because the target is reached."""
+        """Whether training has ended, or is about to end, because the target accuracy is reached."""
         if ranks > 1 and any(isinstance(trainer.progress, FreeRunning) for trainer in self.trainers):
             compute_times.check_free_running(config, self.compute, network.latency)
         self.lost: frozenset[int] = frozenset()
-        """Ranks whose processes have died and were not replaced; known after training."""
+        """Ranks whose processes have died and were not replaced. This set is complete after training."""
         self.began = 0.0
-        """Simulated moment at which training began; the preparations before it take simulated time, too."""
+        """Simulated moment at which training began. The preparations before training take simulated time, too."""
 
     def _make_fabrics(self, processes: int):
         """Make the drivers, networks and fabrics of ``processes`` processes, spares included."""
@@ -235,22 +236,23 @@ class Simulation:
         return [self.recording.observed(rank, trainer.train()) for rank, trainer in enumerate(self.trainers)]
 
     def seconds(self) -> float:
-        """Return the simulated seconds of the training so far, of the ranks that are still part of the run."""
+        """Return the simulated seconds of the training so far, on the ranks that are still part of the run."""
         left = self.left()
         if len(left) == self.ranks:
             return self.env.now - self.began
         return max(self.trainers[rank].snapshots.moments[-1].time for rank in left)
 
     def left(self) -> list[int]:
-        """Return the ranks that are part of the run at its end, without the ranks that the others went on without."""
+        """Return the ranks that are part of the run at its end. Ranks that the others went on without are not
+        included."""
         if self.survives:
             return [rank for rank in range(self.ranks) if rank not in self.lost]
         lost = frozenset().union(*(trainer.lost for trainer in self.trainers))
         return [rank for rank in range(self.ranks) if rank not in lost]
 
     def records(self) -> tuple[list[RankMeasurements], list[int] | None]:
-        """Return the measurements of all ranks, and the ranks that the others went on without; None if there are no
-        such ranks.
+        """Return the measurements of all ranks, and the list of ranks that the others went on without. This list is
+        None if no rank is missing.
         """
         left, ranks = self.left(), range(self.ranks)
         lost = [rank for rank in ranks if rank not in left]
@@ -284,7 +286,8 @@ class Simulation:
         return known + qualities, final
 
     def run(self, schedules) -> list:
-        """Run each of ``schedules`` to its end, on one of the first processes each; return the schedules' values."""
+        """Run schedule number i of ``schedules`` on process i, all at once, each to its end. Return the schedules'
+        values."""
         schedules = list(schedules)
         with garbage.not_looked_for(rarely=self.timing_only):
             return run_all(self.env, self.drivers[: len(schedules)], schedules)
@@ -299,7 +302,8 @@ class Simulation:
 
 
 def check_request(config: Config, ranks: int, network: NetworkSpec, timing_only: bool, spares: int):
-    """Raise ConfigError if the run cannot be simulated, before anything is made whose size grows with ``ranks``."""
+    """Raise ConfigError if the run cannot be simulated. This check comes before any object is created whose size grows
+    with ``ranks``."""
     check_memory(ranks, 0)
     config.check_ranks(ranks)
     network.check_ranks(ranks, spares)

@@ -1,11 +1,11 @@
-"""Base class of pollables in simulated time: a schedule that waits for one is resumed when it is complete, so that no
-schedule has to poll."""
+"""Base class of pollables in simulated time. When a pollable is complete, the schedule that waits for it is resumed, so
+no schedule has to poll."""
 
 from grsgd.comm.backend import PROCESS_FAILURES
 
 
 class Waitable:
-    """A pollable for which one schedule can wait; the schedule is resumed when the pollable is complete."""
+    """A pollable for which one schedule can wait. The schedule is resumed when the pollable is complete."""
 
     __slots__ = ("complete", "waiter", "failed")
 

@@ -1,1 +1,1 @@
-"""Networks of cables. Each says over which cables a message goes from one rank to another."""
+"""Networks of cables. Each network determines over which cables a message goes from one rank to another."""

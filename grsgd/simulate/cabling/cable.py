@@ -8,7 +8,8 @@ Place = int | str
 
 
 class Cable(NamedTuple):
-    """One direction of a cable, from one place to another by their names; bandwidth in bytes/s, latency in s."""
+    """One direction of a cable: names of the place where it begins and of the place where it ends; bandwidth in
+    bytes/s; latency in s."""
 
     source: str
     dest: str
@@ -20,8 +21,8 @@ class Cabling:
     """Places that are joined by cables; all cables have one bandwidth and latency unless a subclass overrides `cable`.
 
     ``bandwidth``: bandwidth of a cable in bytes/s. ``latency``: latency of a cable in s. ``places``: number of ranks
-    for which the network has room. A route is computed when it is first needed, because few of all pairs of ranks ever
-    send to each other.
+    for which the network has room. A route is computed when it is first needed, because most pairs of ranks never send
+    to each other.
     """
 
     places: int

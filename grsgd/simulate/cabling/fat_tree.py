@@ -4,7 +4,8 @@ from grsgd.simulate.cabling.cable import Cabling
 
 
 class FatTree(Cabling):
-    """A fat tree of k^3/4 ranks: k pods, each of k/2 edge and k/2 aggregation switches, and (k/2)^2 core switches.
+    """A fat tree of k^3/4 ranks. It has (k/2)^2 core switches and k pods; a pod has k/2 edge and k/2 aggregation
+    switches.
 
     The design is by Al-Fares et al. (2008). Aggregation switch j of every pod has cables to the core switches
     j.0, j.1, ... Routes follow D-mod-k (Zahavi 2010): the digits of the receiver's number, to the base k/2, choose the

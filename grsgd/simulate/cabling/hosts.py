@@ -1,4 +1,4 @@
-"""Hosts on one switch, each with several ranks that share the network card of their host."""
+"""Hosts on one switch. The ranks of a host share the host's network card."""
 
 from grsgd.simulate.cabling.cable import Cable, Cabling
 
@@ -12,9 +12,9 @@ MEMORY_LATENCY = 1e-6
 class HostCards(Cabling):
     """``hosts`` hosts of ``ranks`` ranks each; ranks are numbered host by host.
 
-    The network card of a host has one bandwidth in each direction. The latency is the one between two hosts; the cables
-    to the switch add none of their own. All messages within a host share the bandwidth of the host's memory, which is a
-    place on the route.
+    The network card of a host has the same bandwidth in both directions. ``latency`` is the whole latency between two
+    hosts; the cables to the switch add no latency. All messages within a host share the bandwidth of the host's memory.
+    The memory is a place on their route.
     """
 
     form = "hosts:8x4"

@@ -9,15 +9,16 @@ from grsgd.errors import ConfigError
 from grsgd.simulate.cabling.cable import Cable, Cabling, Place, name
 
 NOWHERE = -1
-"""Number that stands for the distance of a place from which no cables lead to the receiver."""
+"""Number in place of a distance, for a place from which no cables lead to the receiver."""
 
 
 class OwnCabling(Cabling):
     """Places that the directed ``cables`` of a network file join; messages take a route of the fewest cables.
 
-    Ranks forward messages for other ranks. If several cables lead to the receiver equally well, the receiver's number
-    chooses one, like D-mod-k in a fat tree (Zahavi 2010). The remainder of that number by the number of such cables is
-    the index of the chosen cable, in the order of the file; the quotient takes part in the next choice.
+    Ranks forward messages for other ranks. If c cables at a place lead to the receiver with equally few cables, the
+    receiver's number chooses the cable, like D-mod-k in a fat tree (Zahavi 2010). The receiver's number is divided by
+    c. The remainder is the index of the chosen cable, in the order of the file; the quotient replaces the receiver's
+    number in the next choice.
 
     Raises ValueError for two cables from one place to another, and for a cable from a place to itself.
     """

@@ -20,7 +20,8 @@ def is_ready_made(text: str) -> bool:
 
 
 def read(text: str) -> tuple[type[Cabling], tuple[int, ...]]:
-    """Return kind and numbers of the network that a text describes; raise ValueError if it describes none."""
+    """Return kind and numbers of the network that a text describes; raise ValueError if the text describes no
+    network."""
     name, _, rest = text.partition(":")
     kind = KINDS.get(name)
     if kind is None:

@@ -1,4 +1,4 @@
-"""A torus of any number of dimensions: in each dimension every rank has a cable to both of its neighbours."""
+"""A torus of any number of dimensions. In each dimension every rank has one cable to each of its two neighbours."""
 
 import math
 
@@ -9,9 +9,9 @@ class Torus(Cabling):
     """Ranks in row-major order (the last coordinate varies fastest), each joined to its neighbours in each dimension.
 
     A message corrects one coordinate after the other, from the first to the last (Dally, Seitz 1987), by the shorter
-    way round. If both ways are equally long, it goes upwards from an even coordinate and downwards from an odd one, so
-    that both directions carry alike. Ranks forward messages for other ranks, and may use all their cables at once. In a
-    dimension of size 2 both neighbours are the same rank, joined by one cable.
+    way round. If both ways are equally long, the message goes upwards from an even coordinate, and downwards from an
+    odd coordinate. So both directions carry equally many messages. Ranks forward messages for other ranks, and can use
+    all their cables at once. In a dimension of size 2 both neighbours are the same rank, joined by one cable.
     """
 
     form = "torus:8x8x8"

@@ -1,6 +1,6 @@
 """Measurement of this machine or cluster for the simulator: durations of computing, latency and bandwidth.
 
-All measurements use the communicator and the driver of real trainings, so they include the costs of both.
+All measurements use the communicator and the driver of real trainings, so they include the costs of both objects.
 """
 
 import json
@@ -43,14 +43,14 @@ from grsgd.simulate.calibration.spread import Spread
 LARGE_BYTES = 4 * 1024 * 1024
 """Size in bytes of the messages that measure the bandwidth."""
 MAX_ROUNDS, MIN_ROUNDS = {8: 1000, LARGE_BYTES: 30}, 5
-"""Largest number of round trips, by bytes of the message; and smallest number, even if they take over `SECONDS`."""
+"""Largest number of round trips, by bytes of the message; and smallest number, even if the trips exceed `SECONDS`."""
 SECONDS = 0.5
 LEAST_QUEUE_BYTES, MOST_QUEUE_BYTES, QUEUE_ROUNDS = 256 * 1024, 1024 * 1024, 9
-"""Bounds in bytes of the messages that measure a sender's queue, and the number of rounds, which send three messages.
+"""Bounds for the bytes of a message that measures a sender's queue, and number of rounds, each of three messages.
 
-The messages are as long as the model, within these bounds. A longer message can fill longer queues."""
+Within these bounds the messages are as long as the model. Longer messages can fill longer queues."""
 TWO_RANKS_SECONDS = 120.0
-"""Seconds that two additional ranks may take to start and to measure."""
+"""Largest number of seconds in which two additional ranks start and measure."""
 MEASURING_SECONDS = 1800.0
 """Seconds that the other ranks wait while two ranks measure the processor time of messages."""
 ANSWER_PREFIX = "grsgd-calibrate "
@@ -75,7 +75,7 @@ class Calibration(NamedTuple):
     hosts: list[str]
     """The host of each rank."""
     crowded: bool
-    """Whether ranks share cores, so that they compute by turns."""
+    """Whether ranks share cores, so that they compute in turn."""
     queue_bytes: int | None = None
     """Value for `grsgd.simulate.network.NetworkSpec.queue_bytes`; None with fewer than three hosts."""
     processor: ProcessorTimes | None = None
@@ -93,15 +93,14 @@ def calibrate(
 ) -> Calibration:
     """Measure computing, latency and bandwidth on all ranks of ``mpi``; all ranks return the same result.
 
-    With one rank, two additional ranks are started for a moment.
+    If ``mpi`` has one rank, two additional ranks are started for some of the measurements.
 
-    steps: number of training steps that measure computing; 2 or more.
-    timed: function that makes a context in which the ranks measure; they load data outside of it. share: share of a
-    core to which each rank is limited; None takes the share of its quota, if the rank has a quota
-    (`compute.seconds_of_steps`).
+    steps: number of training steps that measure computing; 2 or more. timed: function that returns a context in which
+    the ranks measure; data are loaded outside of this context. share: fraction of a core's time to which each rank is
+    limited (`compute.seconds_of_steps`). None means the fraction in the rank's quota, if the rank has a quota.
 
-    Raises SetupError, on all ranks, for errors in the configuration or the data, and if two ranks must be started but
-    no mpiexec is found.
+    Raises SetupError on all ranks for errors in the configuration or the data. Raises it also if two ranks must be
+    started, but no mpiexec is found.
     """
     from grsgd.simulate.calibration.work import measure_work
 
@@ -135,7 +134,7 @@ def calibrate(
 
 
 def computing(mpi, config: Config, steps: int, timed: Callable[[], AbstractContextManager]) -> list[StepTimes]:
-    """Measure the seconds of a step's computation on all ranks of ``mpi``, and no messages; see `Calibration.compute`.
+    """Measure `Calibration.compute`, the seconds of a step's computation, on all ranks of ``mpi``. Measure no messages.
 
     Raises SetupError, on all ranks."""
     rank = prepare(mpi, config)
@@ -161,21 +160,22 @@ def work(mpi, config: Config, timed: Callable[[], AbstractContextManager], steps
 
 
 def share_of(driver: MpiDriver) -> float | None:
-    """Return the share of a core that the quota of this rank allows; None if the rank has no quota."""
+    """Return the fraction of a core's time that the quota of this rank allows; None if the rank has no quota."""
     quota = driver.quota()
     return quota and quota.cores
 
 
 def typical_work(mpi, seconds: float | None, share: float | None) -> float | None:
-    """Return the median over ranks of ``seconds`` of a core, each divided by the rank's ``share`` of a core; None if no
-    rank has measured any."""
+    """Return the median over ranks of ``seconds / share``: the rank's processor seconds, divided by the rank's fraction
+    of a core. Return None if no rank has measured ``seconds``."""
     found = mpi.allgather(None if seconds is None else seconds / (share or 1.0))
     known = [of_rank for of_rank in found if of_rank is not None]
     return statistics.median(known) if known else None
 
 
 def usual_ranks(compute: list[StepTimes], hosts: list[str]) -> tuple[int, int]:
-    """Return two ranks that compute about as fast as the median rank, on two hosts if there are two."""
+    """Return two ranks, on different hosts if there are several hosts, that compute about as fast as the median
+    rank."""
     median = statistics.median(times.median for times in compute)
     here, *others = sorted(range(len(compute)), key=lambda rank: abs(compute[rank].median - median))
     return here, next((rank for rank in others if hosts[rank] != hosts[here]), others[0])
@@ -184,10 +184,10 @@ def usual_ranks(compute: list[StepTimes], hosts: list[str]) -> tuple[int, int]:
 def measure_processor(
     driver, comm, here: int, there: int, pairs: list[Pair], step: Callable[[], None]
 ) -> ProcessorTimes | None:
-    """Measure the processor time that messages from and to rank ``there`` take on rank ``here`` while it takes steps.
+    """Measure the processor time that messages from and to rank ``there`` take on rank ``here``, which takes steps.
 
     Returns the times on rank ``here``, and None on the other ranks. The other ranks take steps, too, until they are
-    told to wait; they raise SetupError if the measurement takes longer than `MEASURING_SECONDS`.
+    told to wait. If the measurement then takes longer than `MEASURING_SECONDS`, they raise SetupError.
     """
     slowest = np.zeros(comm.size)
     if pairs:
@@ -224,11 +224,11 @@ def waiting_for(pollable, end: float):
 def measure_pairs(comm, hosts: list[str]):
     """Measure the pairs (i, i+1) in turn; return a list with this rank's pair (rank, rank + 1). A schedule.
 
-    hosts: the host of each rank. Within a host the bandwidth is measured with messages in both directions at once. The
-    limit there is not a wire, but processors and memory, which copy the messages of both directions.
+    hosts: the host of each rank. Within a host the bandwidth is measured with messages in both directions at once.
+    Within a host the limit is not a wire, but processors and memory. They copy the messages of both directions.
 
     A rank begins with its pair when the pair before has ended, so no other message is under way. The first byte of each
-    message says whether another round trip follows: rank i decides by the clock.
+    message says whether another round trip follows. In the pair (i, i+1), rank i decides this by the clock.
     """
     n, rank = comm.size, comm.rank
     before, after = (rank - 1) % n, (rank + 1) % n
@@ -250,7 +250,7 @@ def at_once(nbytes: int, one_host: bool) -> bool:
 
 
 def measure_pair(comm, other: int, one_host: bool):
-    """Return the `Pair` of this rank and ``other``, which runs `answer`; both add up their messages. A schedule."""
+    """Return the `Pair` of this rank and rank ``other``, which runs `answer`; both add up messages. A schedule."""
     one_way = {}
     for nbytes, most in MAX_ROUNDS.items():
         outgoing, incoming = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
@@ -293,10 +293,10 @@ def answer(comm, other: int, nbytes: int, at_once: bool):
 def measure_queue(comm, sender: int, early: int, late: int, nbytes: int):
     """Measure how many bytes of a message wait in the queue of rank ``sender``; a schedule.
 
-    Begin a message to rank ``late`` when half of a message to rank ``early`` has arrived, and measure by how much later
-    the first message then ends. Returns the median in bytes on ``sender``, and None on the other ranks.
+    Begin a message to rank ``late`` when half of a message to rank ``early`` has arrived. Measure by how much the
+    message to ``early`` then ends later. Returns the median in bytes on ``sender``, and None on the other ranks.
 
-    nbytes: bytes of each message; at most half of them can be observed to wait.
+    nbytes: bytes of each message. At most half of these bytes can be observed in the queue.
     """
     message, other = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
     signal = np.zeros(1)
@@ -330,7 +330,7 @@ def seconds_of_first(comm, early: int, late: int | None, buffers, wait: float):
 
 
 def take_part(comm, sender: int, message, signal):
-    """Receive one message of ``sender``'s measurement, and answer it; a schedule."""
+    """Receive one message of the measurement by rank ``sender``, and answer this message; a schedule."""
     yield comm.Irecv(message, sender, tags.CALIBRATION)
     yield comm.Isend(signal, sender, tags.CALIBRATION)
 
@@ -347,7 +347,7 @@ def check_mpiexec():
 
 
 def on_two_ranks(progress_mode: str, step_seconds: float) -> tuple[list[Pair], ProcessorTimes]:
-    """Start two ranks and return their measurements; they compute for ``step_seconds`` at a time. Raises SetupError."""
+    """Start two ranks that compute for ``step_seconds`` at a time; return their measurements. Raises SetupError."""
     mpiexec = find_mpiexec()
     command = [mpiexec, "-n", "2", *module("grsgd.simulate.calibration.calibrate")]
     command += [progress_mode, repr(step_seconds)]

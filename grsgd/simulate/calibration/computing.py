@@ -19,8 +19,8 @@ from grsgd.simulate.network import AFTER_WAIT_SECONDS
 
 
 class StepTimes(NamedTuple):
-    """Duration of a step: its median in seconds, and sigma (standard deviation) of its logarithm; the same for steps
-    after a wait, if measured.
+    """Duration of a step: the median in seconds, and sigma (standard deviation) of the duration's logarithm. Two
+    further fields have median and sigma for steps after a wait, if they were measured.
 
     The wait lasts `AFTER_WAIT_SECONDS`.
     """
@@ -86,7 +86,8 @@ def prepare(mpi, config: Config) -> MeasuringRank:
 def measure_computing(rank: MeasuringRank, steps: int, share: float | None) -> list[list[float]]:
     """Return the seconds of each step while all ranks take steps, and the seconds of each step after a wait.
 
-    With a ``share`` of a core, time is measured in seconds of the processor, and steps after waits are not measured.
+    If ``share`` limits ranks to a fraction of a core, time is measured in seconds of the processor, and steps after
+    waits are not measured.
     """
     from grsgd.simulate.compute import seconds_of_steps
 

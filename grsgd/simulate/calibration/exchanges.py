@@ -1,5 +1,5 @@
-"""Measurement of the delay with which a thread moves messages, by short messages that ranks exchange while all ranks
-compute."""
+"""Measurement of the delay with which a thread moves messages. For the measurement, ranks exchange short messages while
+all ranks compute."""
 
 import time
 from collections.abc import Callable
@@ -13,17 +13,17 @@ from grsgd.simulate.calibration.messages import EXCHANGES, SMALL
 BATCHES_BESIDE, EXCHANGES_BESIDE = 15, 20
 """Number of batches, and number of short messages per batch, that each rank sends to the next rank.
 
-The messages are sent one after the other while all ranks compute, and only if a thread moves messages.
+The messages are sent one after the other while all ranks compute. They are sent only if a thread moves messages.
 """
 
 
 def exchanges_beside(driver, comm, step: Callable[[], None]) -> np.ndarray:
-    """Return the number of seconds by which an exchange of short messages takes longer if the ranks compute than if
-    they only wait.
+    """Return by how many seconds an exchange of short messages between computing ranks takes longer than between
+    waiting ranks.
 
-    In an exchange each rank sends a message to the next rank and receives one from the rank before. The result holds
-    the means of batches, float64 of shape [`BATCHES_BESIDE`]. Exchanges of a batch follow each other at once, so that
-    some of them wait for the next period of a quota.
+    In an exchange each rank sends a message to the next rank and receives a message from the previous rank. The result
+    holds the mean of each batch of exchanges, float64 of shape [`BATCHES_BESIDE`]. The exchanges of a batch follow each
+    other at once, so some exchanges wait for the next period of a quota.
 
     All ranks call this function at once, as in a ring all-reduce: each exchange waits for the slower of two ranks.
     """

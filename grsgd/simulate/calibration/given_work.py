@@ -1,4 +1,5 @@
-"""Artificial work that takes a given time of a core, for a rank that has no training step to compute."""
+"""Artificial work for a rank that has no training step to compute. The work takes a given number of processor
+seconds."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ POLL_EVERY = 100
 
 
 def work_of(seconds: float, poll: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that takes about ``seconds`` of a core, with the same work at each call.
+    """Return a function that takes about ``seconds`` seconds of processor time, with the same work at each call.
 
     The returned function calls ``poll()`` every `POLL_EVERY` products, as a backward pass does.
     """

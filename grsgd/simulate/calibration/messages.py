@@ -1,9 +1,9 @@
-"""Measurement of the processor time of messages between two ranks, of which one computes while messages pass.
+"""Measurement of the processor time of messages between two ranks. One of the two ranks computes while messages pass.
 
-In each round the rank computes once without messages and once with messages; the result is the difference. In both
-cases a schedule in the background looks for messages, because looking takes time, too. Steps after a wait have another
-duration (`grsgd.simulate.compute.AfterWaits`), so the first steps are not timed. The result is the median over the
-rounds, and the quartiles over the rounds are its spread.
+In each round the computing rank computes once without messages and once with messages; the result of the round is the
+difference. In both cases a schedule in the background looks for messages, because looking takes time, too. Steps after
+a wait have another duration (`grsgd.simulate.compute.AfterWaits`), so the first steps are not timed. The result of the
+measurement is the median over the rounds, with the quartiles over the rounds as its spread.
 """
 
 import itertools
@@ -26,7 +26,7 @@ from grsgd.simulate.network import AFTER_WAIT_SECONDS
 SMALL, LARGE = 8, 256 * 1024
 """Number of bytes of a message that measures the time per message, and of a message that measures the time per byte."""
 MOST_ROUNDS = 24
-"""Greatest number of rounds; a round computes once with messages and once without.
+"""Greatest number of rounds. In a round a rank computes once with messages and once without messages.
 
 Fewer rounds suffice if the share of time that messages take is known to `grsgd.simulate.calibration.shares.PRECISION`.
 If steps are long there are fewer rounds, but at least `LEAST_ROUNDS`.
@@ -38,7 +38,8 @@ ROUND_SECONDS = 0.25
 PAUSE = 2e-3
 """Seconds between two messages that are sent while a rank computes."""
 PINGS, PINGS_BESIDE = 2, 8
-"""Numbers of round trips per round that measure how soon a waiting rank, and a computing rank, notices a message.
+"""Two numbers of round trips per round. The first measures how soon a waiting rank notices a message, the second how
+soon a computing rank does.
 
 A computing rank notices a message with a delay between 0 and the duration of a gradient, so it needs more round trips.
 """
@@ -49,18 +50,18 @@ QUESTION_BYTES = 64 * 1024
 EXCHANGES, WAITS, WAIT_SECONDS = 25, 9, 0.1
 """Number of exchanges of short messages per measurement, number of measurements, and seconds of a wait.
 
-Two ranks that do nothing else exchange messages, and then wait, to measure how much of a quota each of the two takes.
+Two ranks that do nothing else exchange messages, and then wait, to measure the use of a quota by exchanges and waits.
 """
 EAGER_BYTES = [2**power for power in range(10, 23)]
-"""Sizes in bytes of the messages with which eager sending is tested, in which a message leaves before its receive is
+"""Sizes in bytes of the messages with which eager sending is tested. An eager message leaves before its receive is
 posted."""
 PATIENCE = 0.05
-"""A message that has not left after this number of seconds, plus three times its seconds on the wire, counts as not
-eager."""
+"""Seconds after which a message that has not left counts as not eager. Three times the message's seconds on the wire
+are added."""
 
 
 class ProcessorTimes(NamedTuple):
-    """The times of a `grsgd.simulate.network.ProcessorSpec`, and the size up to which messages are eager."""
+    """The times of a `grsgd.simulate.network.ProcessorSpec`, and the size in bytes up to which messages are eager."""
 
     send: Spread
     receive: Spread
@@ -76,13 +77,14 @@ class ProcessorTimes(NamedTuple):
     full_sleep: float
     share: float = 1.0
     period: float = 0.0
-    """Share of a core and seconds of a period: see `grsgd.simulate.network.ProcessorSpec`."""
+    """Fraction of a core (``share``) that a quota allows, and seconds of a quota period (``period``)."""
     exchange: Spread = Spread(0.0, 0.0, 0.0)
     look: Spread = Spread(0.0, 0.0, 0.0)
 
 
 class MessageMeter:
-    """Measures the processor time of messages on rank ``here``, which computes, together with rank ``there``.
+    """Meter of the processor time of messages on rank ``here``, which computes. Rank ``there`` takes part in the
+    measurement.
 
     Both ranks call the same methods in the same order. Rank ``here`` calls ``step()`` again and again to compute. With
     the schedule ``let_others_wait()`` it tells all other ranks to stop computing.
@@ -186,11 +188,11 @@ class MessageMeter:
         return [share * seconds / count for share, count in zip(trusted(shares), counts, strict=True)]
 
     def rounds(self, shares: list[np.ndarray]) -> Iterator[None]:
-        """Iterate over rounds of measurement, on both ranks, until rank ``here`` knows the mean of ``shares`` precisely
-        enough.
+        """Iterate over rounds of measurement, on both ranks. The rounds end when rank ``here`` knows the mean of
+        ``shares`` precisely enough.
 
-        The caller appends one element to ``shares`` in each round. The rounds also end when `COST_SECONDS` seconds are
-        over, because rounds take longer than planned if other programs run.
+        The caller appends one element to ``shares`` in each round. The rounds also end after `COST_SECONDS` seconds,
+        because rounds take longer than planned if other programs run.
         """
         begin = time.perf_counter()
         for _ in range(self.most_rounds):
@@ -200,10 +202,10 @@ class MessageMeter:
                 return
 
     def polling(self) -> Spread | None:
-        """Return the share by which a computation of rank ``here`` takes longer while a schedule waits in the
+        """Return by which fraction a computation of rank ``here`` takes longer while a schedule waits in the
         background.
 
-        The background schedule waits for a message. Returns None on the rank that is not ``here``.
+        The background schedule waits for a message. On the other rank, return None.
         """
         shares = []
         for _ in self.rounds(shares):
@@ -268,14 +270,15 @@ class MessageMeter:
     def reactions(self, costs: dict[str, Spread], exchanges: np.ndarray | None) -> tuple[Spread, Spread]:
         """Return by how many seconds a computing rank and a sleeping rank notice a message later than a waiting rank.
 
-        A waiting rank looks for messages all the time. Rank ``there`` asks and measures, and rank ``here`` answers.
-        The delay of a thread is taken from ``exchanges`` instead: with a quota the time of an answer depends on the
-        moment of the period at which a question arrives, so that calibrations differed by a factor of three.
+        A waiting rank looks for messages all the time. Rank ``there`` asks and measures, and rank ``here`` answers. If
+        a thread moves messages, the delay of a computing rank comes from ``exchanges`` instead. With a quota, the time
+        of an answer depends on the moment of the quota period at which the question arrives. Calibrations by answers
+        differed by a factor of three.
 
         In trainings, ranks that sleep mostly wait for each other, so no other rank computes during this measurement.
-        Questions are as long as the messages of trainings, because such a message takes time to arrive, and the rank
-        already looks for it meanwhile. A link that has been idle may send faster at first, so a waiting rank is asked
-        after the same silence, but receives a short message just before the question.
+        Questions are as long as the messages of trainings. While a message of this length arrives, the rank already
+        looks for it. A link that has been idle possibly sends faster at first. So a waiting rank is asked after the
+        same silence as a sleeping rank, but receives a short message just before the question.
         """
         computing = self.answers(computes=True) if exchanges is None else None
         if self.is_here:
@@ -330,8 +333,8 @@ class MessageMeter:
             yield self.comm.Isend(question[:1].copy(), self.other, tags.CALIBRATION)
 
     def exchange_seconds(self) -> list[float]:
-        """Return, on both ranks, the processor seconds per exchange of short messages, for each of several
-        measurements."""
+        """Return, on both ranks, the results of several measurements of the processor seconds per exchange of short
+        messages."""
         message, incoming = np.zeros(SMALL, np.uint8), np.zeros(SMALL, np.uint8)
 
         def exchanges():
@@ -349,8 +352,8 @@ class MessageMeter:
     def look_seconds(self) -> list[float]:
         """Return, for each of several waits, the processor seconds that one look for messages takes on rank ``here``.
 
-        A rank that has waited for long sleeps for `SLEEP_SECONDS` between two looks. The other rank returns numbers
-        without meaning.
+        After a long wait a rank sleeps for `SLEEP_SECONDS` between two looks. The numbers that the other rank returns
+        have no meaning.
         """
 
         def late_message():
@@ -369,7 +372,7 @@ class MessageMeter:
     def eager_bytes(self, seconds_per_byte: float) -> int:
         """Return the bytes of the longest tested message that leaves rank ``here`` before its receive is posted.
 
-        Returns 0 if no tested message leaves so early. Always returns 0 on the other rank.
+        Returns 0 if no tested message leaves before its receive is posted. On the other rank, always returns 0.
         """
         longest = 0
         for nbytes in EAGER_BYTES:

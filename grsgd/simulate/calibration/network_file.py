@@ -1,4 +1,4 @@
-"""Network file, and table, with the results of a calibration."""
+"""Results of a calibration as a network file and as a table."""
 
 import json
 import statistics
@@ -17,12 +17,13 @@ from grsgd.units import as_duration, as_rate
 MIN_DEVIATION = 0.2
 """Relative deviation from the median above which a pair of ranks, or a rank, gets its own entry in the network file."""
 OF_QUOTA = {"exchange": "for a message sent and one received", "look": "and for each look for messages"}
-"""Times that a waiting rank takes from its quota, with the operation that takes each."""
+"""Names of the times that a waiting rank takes from its quota, each with a phrase for the operation that takes this
+time."""
 CROWDED = "More ranks than cores: a step takes this long while its rank has a core, and longer on average."
 
 
 def network_file(measured: Calibration, config: Config, command: str) -> str:
-    """Return the text of the TOML file for ``grsgd simulate --network``; ``command`` stands in its heading."""
+    """Return the text of the TOML file for ``grsgd simulate --network``. The file's heading names ``command``."""
     medians = [times.median for times in measured.compute]
     compute = ComputeSpec(
         **typical(measured.compute),
@@ -104,8 +105,8 @@ def work_lines(work: float | None, config: Config) -> list[str]:
 def slow_ports(pairs: list[Pair], bandwidth: float) -> dict[int, float]:
     """Return the bandwidths in bytes/s of ranks that are slow in all of their pairs, by rank.
 
-    Only ranks with two pairs or more are returned. If a rank is slow in all its pairs, its port is slow, and not a
-    single route.
+    Only ranks with two pairs or more are returned. If a rank is slow in all its pairs, the cause is the rank's port,
+    and not a single route.
     """
     of_rank = {}
     for pair in pairs:
@@ -162,7 +163,7 @@ def quoted(text: str) -> str:
 
 
 def plural(number: int, what: str) -> str:
-    """Return a number with its noun, which has a plural s unless the number is 1."""
+    """Return a number with the noun ``what``. The noun gets a plural s unless the number is 1."""
     return f"{number} {what}" + ("s" if number != 1 else "")
 
 
@@ -193,6 +194,6 @@ def table(measured: Calibration) -> str:
 
 
 def write(path: Path, text: str):
-    """Replace a file by ``text`` as a whole; if writing fails, the file stays as it was."""
+    """Replace the content of a file by ``text``. If writing fails, the file stays as it was."""
     with atomic_write(path) as temporary:
         temporary.write_text(text)

@@ -1,4 +1,5 @@
-"""Share by which other work, such as messages, prolongs a computation, measured by the clock or by processor time.
+"""Fraction by which other work, such as messages, prolongs a computation. It is measured by the clock and by processor
+time.
 
 Under a quota the time by the clock varies by some milliseconds from one computation to the next. If the share by the
 clock is not known to `PRECISION`, the share by processor time is used.
@@ -15,11 +16,12 @@ from grsgd.comm.engine import ENGINE
 LEAST_ROUNDS = 4
 """Least number of measured shares whose mean may count as known."""
 PRECISION = 5e-3
-"""Greatest standard error of the mean of the shares at which the mean counts as known."""
+"""Upper bound of the standard error of the mean of the shares; below this bound the mean counts as known."""
 
 
 def seconds_now() -> np.ndarray:
-    """Return seconds by the clock, of this process, and of the thread that moves messages: float64 of shape [3].
+    """Return three numbers of seconds: by the clock, of this process, and of the thread that moves messages; float64 of
+    shape [3].
 
     The second and the third number are processor times; the second number includes the third.
     """
@@ -31,10 +33,10 @@ def prolonged(without: np.ndarray, beside: np.ndarray, by_thread: bool) -> np.nd
 
     The first share is by the clock, the second by processor time.
 
-    without: difference of `seconds_now` over a computation alone.
-    beside: the same difference over a computation during the other work.
-    by_thread: whether a thread moves the messages. Then the thread's processor time is taken as a share of the rest,
-    because the rest varies with caches and clock rates by more than the measured effect.
+    without: difference of `seconds_now` over a computation alone. beside: the same difference over a computation during
+    the other work. by_thread: whether a thread moves the messages. If so, the second share is the thread's processor
+    time, divided by the processor time of the rest of the process. The reason is that the time of the rest varies with
+    caches and clock rates by more than the measured effect.
     """
     clock, process = beside[:2] / without[:2] - 1
     if by_thread:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 FAR_OUT = 3
-"""Distance above the upper quartile, in units of the distance between the quartiles, from which a value is an outlier.
+"""Distance above the upper quartile beyond which a value is an outlier, in units of the distance between the quartiles.
 """
 
 
@@ -19,7 +19,7 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values) -> "Spread":
-        """Return the spread of ``values``, which are differences of times; negative values count as 0."""
+        """Return the spread of ``values``, which are differences of times. Negative values count as 0."""
         low, median, high = statistics.quantiles([max(value, 0.0) for value in values], n=4)
         return cls(median, low, high)
 
@@ -27,8 +27,9 @@ class Spread(NamedTuple):
 def mean_and_quartiles(values) -> Spread:
     """Return a `Spread` that has the mean in place of the median, because the mean includes rare long delays.
 
-    A value above the upper quartile by more than `FAR_OUT` times the distance of the quartiles counts as that limit.
-    Otherwise a single moment in which the whole machine stood still could dominate the mean of some dozens of values.
+    The limit for values is the upper quartile plus `FAR_OUT` times the distance of the quartiles. In the mean, larger
+    values are replaced by the limit. Otherwise a single moment in which the whole machine stood still could dominate
+    the mean of some dozens of values.
     """
     spread = Spread.of(values)
     far_out = spread.high + FAR_OUT * (spread.high - spread.low)

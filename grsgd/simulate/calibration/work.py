@@ -1,10 +1,10 @@
-"""Measurement of the processor time per step of an algorithm's own code, without messages and without the step of one
-rank alone.
+"""Measurement of the processor time per step of an algorithm's own code. The time of messages, and the time of a step
+that a rank takes alone, are not included.
 
 The configured algorithm trains for some steps, on all ranks. The meter counts the time of the algorithm's own code
 between two waits: updates, mixing, merging, compression, coding, and the work of the training loop itself. Gradients
-count, too. Sending and receiving do not count: `grsgd.simulate.calibration.messages` measures them. The time of steps
-that the same rank takes alone, just before, is subtracted.
+count, too. Sending and receiving do not count: `grsgd.simulate.calibration.messages` measures them. Just before, the
+same rank takes steps alone; the time of these steps is subtracted.
 """
 
 import statistics
@@ -27,16 +27,16 @@ from grsgd.job import launch
 from grsgd.simulate.calibration.computing import MeasuringRank
 
 STEPS, UNTIMED_STEPS = 20, 4
-"""Number of steps that the algorithm trains for, and number of first steps that do not count."""
+"""Number of steps for which the algorithm trains, and number of first steps whose time does not count."""
 STEPS_ALONE = 5
-"""Number of steps that a rank takes alone, whose median time is subtracted."""
+"""Number of steps that a rank takes alone. The median time of these steps is subtracted."""
 CALLS = ("Isend", "Issend", "Irecv", "Ibcast", "Iallreduce", "Iprobe")
 """Methods of a communicator whose time does not count."""
 
 
 class WorkMeter:
-    """Meter of the processor time, in seconds, of the thread that makes the meter. For each step ``alone`` seconds are
-    subtracted, the time of a step on one rank without other ranks."""
+    """Meter of the processor time, in seconds, of the thread that creates the meter. For each step ``alone`` seconds
+    are subtracted; this is the time of a step on one rank without other ranks."""
 
     def __init__(self, alone: float):
         self.alone, self.seconds = alone, 0.0
@@ -54,8 +54,8 @@ class WorkMeter:
             self.seconds -= time.thread_time() - begin
 
     def metered(self, schedule: engine.Schedule) -> engine.Schedule:
-        """Run ``schedule``, and count the time of its gradients, and of its code between two waits; a schedule (a
-        generator that yields the objects it waits for)."""
+        """Run ``schedule``. Count the time of its gradients, and of its code between two waits. This method is a
+        schedule (a generator that yields the objects it waits for)."""
         resume = partial(next, schedule)
         while True:
             begin, self._counts = time.thread_time(), True
@@ -81,7 +81,7 @@ class WorkMeter:
 
 
 class MeteredBackend(MpiBackend):
-    """An `MpiBackend` with the `WorkMeter` that must not count the calls of its communicators."""
+    """An `MpiBackend` whose communicators' calls are not counted by the `WorkMeter` ``meter``."""
 
     def __init__(self, mpi, timeout: float, meter: WorkMeter):
         super().__init__(mpi, timeout)
@@ -92,7 +92,7 @@ class MeteredBackend(MpiBackend):
 
 
 class MeteredCommunicator(Communicator):
-    """A communicator whose calls do not count for its backend's `WorkMeter`."""
+    """A communicator whose calls are not counted by the `WorkMeter` of its backend."""
 
     def __init__(self, backend: MeteredBackend, *arguments):
         super().__init__(backend, *arguments)
@@ -104,10 +104,12 @@ def measure_work(mpi, config: Config, rank: MeasuringRank, model: torch.nn.Modul
     """Train ``model`` for ``steps`` steps, on all ranks of ``mpi``; return the processor seconds per step of the
     algorithm's own code.
 
-    These are the seconds by which a step takes longer than a step that this rank takes alone. Returns None if this rank
-    does not train, and on all ranks if a run with this number of ranks or steps is not possible.
+    The result is the number of seconds by which a step takes longer than a step that this rank takes alone. Returns
+    None if this rank does not train. If a run with this number of ranks or steps is not possible, returns None on all
+    ranks.
 
-    rank: driver, data set and parts of a step, with which a rank measures. Raises SetupError, on all ranks.
+    rank: driver, data set and parts of a step, with which a rank measures. Raises SetupError on all ranks if the set-up
+    fails on any rank.
     """
     from grsgd.training.automatic_options import choose_options
     from grsgd.training.trainer import Trainer

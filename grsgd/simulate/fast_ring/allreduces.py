@@ -1,9 +1,9 @@
-"""Times of all-reduces, calculated at once in compiled code, in place of a simulation message by message.
+"""Times of all-reduces. Compiled code calculates them at once, in place of a simulation message by message.
 
 The messages of an all-reduce and their order do not depend on times, so they are recorded once for each array size. If
-no two connections of the all-reduce share a port, as on a ring, no message slows another. Then only the moments have to
-be calculated at which each message is posted, leaves and arrives. The sums and their order are the same as
-in `grsgd.simulate.messages` and `grsgd.simulate.flows`.
+no two connections of the all-reduce share a port, as on a ring, no message slows another message. Then only the moments
+at which each message is posted, leaves and arrives have to be calculated. These moments are sums of times; the sums and
+their order are the same as in `grsgd.simulate.messages` and `grsgd.simulate.flows`.
 
 No rank ends an all-reduce before all ranks have begun it. So the times are calculated when the last rank begins.
 """
@@ -21,10 +21,10 @@ from grsgd.simulate.waitable import Waitable
 
 
 class Allreduce(Waitable):
-    """The part of one rank in an all-reduce of ``size`` ranks whose times are calculated.
+    """The part of one rank in an all-reduce of ``size`` ranks. The times of the all-reduce are calculated.
 
-    begun: the ranks that have begun the all-reduce. waited: seconds that the rank has waited since the start of the
-    run, when the all-reduce ends.
+    begun: the ranks that have begun the all-reduce. waited: seconds that the rank will have waited, from the start of
+    the run to the end of the all-reduce.
     """
 
     __slots__ = ("begun", "size", "waited")
@@ -43,7 +43,7 @@ class Allreduce(Waitable):
 
 
 class AllreduceTimes:
-    """Calculation of the times of all-reduces, for ranks that send no other messages over ``fabric``, and run one
+    """Calculation of the times of all-reduces. The ranks must send no other messages over ``fabric``, and run one
     all-reduce at a time."""
 
     def __init__(self, fabric: MessageFabric):
@@ -82,8 +82,8 @@ class AllreduceTimes:
     def _is_alone(self, program: Program, schedule, elements: int, options: dict) -> bool:
         """Return whether no two connections of the all-reduce share a port.
 
-        The answer is found for arrays with at least one element per rank, so it holds for all sizes. program: the
-        program for an array of ``elements`` elements.
+        The answer is computed for an array with at least one element per rank, and then holds for all sizes. program:
+        the program for an array of ``elements`` elements.
         """
         size = self.fabric.size
         what = schedule, *options.items()
@@ -98,7 +98,7 @@ class AllreduceTimes:
         return self.fabric.network.connection(int(ends[0]), (int(ends[1]),))
 
     def _finish(self, program: Program, begun: dict[int, tuple[float, Allreduce]]):
-        """Calculate when each rank ends the all-reduce, which all ranks have begun."""
+        """Calculate when each rank ends the all-reduce. All ranks must have begun it."""
         from grsgd.simulate.fast_ring.times import end_times
 
         fabric, network = self.fabric, self.fabric.network

@@ -1,5 +1,5 @@
-"""Record of the messages and waits of a communication pattern on all ranks. It is made without a clock, which is
-possible because messages and waits do not depend on times."""
+"""Record of the messages and waits of a communication pattern on all ranks. The order of messages and waits does not
+depend on times, so the record is created without a clock."""
 
 from collections import defaultdict
 from typing import NamedTuple
@@ -11,11 +11,12 @@ from grsgd.comm.driver import as_list
 from grsgd.models.shape_only import ShapeOnlyArray
 
 SEND, RECEIVE, WAIT_UNTIL_SENT, WAIT_UNTIL_RECEIVED = range(4)
-"""Kinds of steps of a rank: post a message, post a receive, or wait for either."""
+"""Kinds of steps of a rank: post a message, post a receive, wait until a message is sent, wait until a message is
+received."""
 
 
 class Recorded:
-    """A message, while its schedule is recorded, for which the schedule can wait."""
+    """Stand-in for a message while a schedule is recorded; the schedule can wait for it."""
 
     def __init__(self, step: int, message: list[int]):
         self.step, self.message = step, message

@@ -18,7 +18,7 @@ def end_times(starts, waited, first, kinds, messages, nbytes, connection, ends, 
     Parameters
     ----------
     starts, waited
-        The moment at which each rank begins, and its seconds of waiting before. Waits are added one by one.
+        The moment at which each rank begins, and its seconds of waiting before this moment. Waits are added one by one.
     first, kinds, messages, nbytes, connection, ends
         The arrays of `grsgd.simulate.fast_ring.program.Program`.
     rate, latency

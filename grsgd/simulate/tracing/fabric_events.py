@@ -1,5 +1,5 @@
-"""Simulated messages that report their events to observers; runs with a timeline or a trace use them in place of plain
-messages."""
+"""Simulated messages that report their events to observers. Runs with a timeline or a trace use these messages in place
+of plain messages."""
 
 import itertools
 from functools import partial
@@ -23,20 +23,20 @@ class FabricObserver(Protocol):
         """Record that a message has been posted."""
 
     def posted(self, receiving):
-        """Record that a receive has been posted; its message may not be known yet."""
+        """Record that a receive has been posted. The receive's message is possibly not known yet."""
 
     def left(self, sending):
-        """Record that the last byte has left; the sender does not know it yet."""
+        """Record that the last byte of a message has left. The sender does not know this yet."""
 
     def received(self, sending):
-        """Record that a message has arrived and been received; the receiver does not know it yet."""
+        """Record that a message has arrived and been received. The receiver does not know this yet."""
 
     def completed(self, waitable):
-        """Record that a sending or a receiving is complete; the schedule that waits for it does not know it yet."""
+        """Record that a sending or a receiving is complete. The schedule that waits for it does not know this yet."""
 
 
 class ObservedSending(Sending):
-    """A message that reports its events. ``ops``: the operations that a trace keeps of it."""
+    """A message that reports its events. ``ops``: the operations that a trace keeps of the message."""
 
     __slots__ = ("posted", "number", "group", "ops")
 
@@ -67,7 +67,8 @@ class ObservedSending(Sending):
 class ObservedReceiving(Receiving):
     """A receive that reports its events.
 
-    ``from_any``: whether it accepts messages of any rank. ``ops``: the operations that a trace keeps of it.
+    ``from_any``: whether the receive accepts messages of any rank. ``ops``: the operations that a trace keeps of the
+    receive.
     """
 
     __slots__ = ("fabric", "posted", "from_any", "ops")
@@ -86,7 +87,7 @@ class ObservedReceiving(Receiving):
 
 
 class CopySent:
-    """Copy of a broadcast to one of its receivers, which is reported to observers like a separate message."""
+    """Copy of a broadcast to one receiver. Observers get reports of the copy as of a separate message."""
 
     synchronous = False
 
@@ -100,7 +101,7 @@ class CopySent:
 
 
 class CopiesLeft(Waitable):
-    """Event that the root of a broadcast waits for: all copies have left. ``ops``: operations in the trace that stand
+    """Event for which the root of a broadcast waits: all copies have left. ``ops``: operations in the trace that stand
     for the copies."""
 
     __slots__ = ("ops",)

@@ -1,4 +1,5 @@
-"""GOAL, the Group Operation Assembly Language, as text: the operations of each rank and their dependencies.
+"""Reading and writing of GOAL, the Group Operation Assembly Language, as text. A GOAL file has the operations of each
+rank and their dependencies.
 
 T. Hoefler, C. Siebert, A. Lumsdaine: Group Operation Assembly Language, ICPP 2009. LogGOPSim's ``txt2bin``
 reads this grammar::
@@ -15,9 +16,9 @@ reads this grammar::
     l2 irequires l1
     }
 
-The number of a ``calc`` is in nanoseconds; computations on one cpu of a rank run one after the other. An operation with
-``requires`` begins when the other operation has ended; with ``irequires``, when the other has begun. Operations without
-dependencies run at the same time.
+The number after ``calc`` is a time in nanoseconds. Computations on one cpu of a rank run one after the other. ``b
+requires a`` means that operation b begins when operation a has ended; ``b irequires a`` means that b begins when a has
+begun. Operations without dependencies run at the same time.
 """
 
 import os
@@ -36,7 +37,7 @@ CALC, SEND, RECV = KINDS = ("calc", "send", "recv")
 MOST_RANKS = 1_000_000
 """Greatest value of ``num_ranks``."""
 MOST_DIGITS = 18
-"""Greatest number of digits of a number of bytes, nanoseconds, a tag and so on."""
+"""Greatest number of digits of any number in a file, such as a tag, or a number of bytes or nanoseconds."""
 LINE = re.compile(
     r"""\s*(?:
       num_ranks\s*(?P<ranks>\d+)
@@ -51,7 +52,7 @@ LINE = re.compile(
     )[ \t\r]*""",
     re.VERBOSE | re.ASCII,
 )
-"""One statement of the format; other statements may follow `rank`, `num_ranks` and braces on the same line."""
+"""Pattern of one statement. Other statements can follow `rank`, `num_ranks` and braces on the same line."""
 ALLOWED = (
     "num_ranks N, rank N {, }, [label:] calc N [cpu N], [label:] send Nb to RANK [tag N], "
     "[label:] recv Nb from RANK [tag N], label requires label, label irequires label"
@@ -86,7 +87,8 @@ class Operation:
 
 
 def write(path: str | os.PathLike, ranks: list[list[Operation]], comments: Iterable[str] = ()):
-    """Write the operations of all ranks, as a whole or not at all. Raises RunFileError."""
+    """Write the operations of all ranks to the file ``path``, completely or not at all. Raises RunFileError if the file
+    cannot be written."""
     with naming(path), atomic_write(target_of(path)) as temporary, open(temporary, "w", encoding="utf-8") as file:
         file.writelines(f"// {printable(line)}\n" for line in comments)
         file.write(f"num_ranks {len(ranks)}\n")
@@ -111,7 +113,7 @@ def read(path: str | os.PathLike) -> list[list[Operation]]:
 
 
 def without_comments(text: str) -> str:
-    """Return the text without comments between /* and */; their line breaks stay."""
+    """Return the text without comments between /* and */. The line breaks within comments stay."""
     parts, at = [], 0
     while (begin := text.find("/*", at)) >= 0 and (end := text.find("*/", begin + 2)) >= 0:
         parts += [text[at:begin], "\n" * text.count("\n", begin, end)]
@@ -120,7 +122,7 @@ def without_comments(text: str) -> str:
 
 
 class GoalReader:
-    """Reads one file of GOAL; errors begin with ``name``."""
+    """Reader of one GOAL file. Error messages begin with ``name``."""
 
     def __init__(self, name: str):
         self.name, self.line = name, 0

@@ -79,7 +79,7 @@ class Instrumentation:
         processors: list[Processor] | None = None,
         is_counted: bool = True,
     ) -> MessageFabric:
-        """Return the fabric of the processes' messages, which take time of ``processors``.
+        """Return the fabric of the processes' messages. The messages take time of ``processors``.
 
         is_counted: whether the messages are part of the algorithm, and not bookkeeping.
         """
@@ -96,7 +96,8 @@ class Instrumentation:
         return fabric
 
     def observed(self, process: int, schedule: Schedule) -> Schedule:
-        """Return ``schedule``, a process's training, or a wrapper that adds its computations and waits to the timeline.
+        """Return ``schedule``, the training of a process. With a timeline, return it in a wrapper that adds
+        computations and waits to the timeline.
         """
         return observed(schedule, self.timelines[process]) if self.timelines else schedule
 
@@ -113,7 +114,8 @@ class Instrumentation:
             self.traced.is_on = False
 
     def write(self, comments: Callable[[], list[str]]) -> list[str]:
-        """Write the files, with ``comments()`` in the trace; return lines to print. Raises RunFileError."""
+        """Write the files, with ``comments()`` in the trace. Return lines to print. Raises RunFileError if a file
+        cannot be written."""
         lines = []
         if self.timeline is not None:
             lines = write(self.timeline, (timeline.kept() for timeline in self.timelines), "simulated")

@@ -1,7 +1,7 @@
-"""Replay of a schedule in GOAL on a simulated network, which gives the time at which each rank ends its operations.
+"""Replay of a GOAL file on a simulated network. The result is the time at which each rank ends its operations.
 
-The messages go through the fabric of `grsgd simulate`. Computations take the nanoseconds in the schedule. Computations
-on one cpu of a rank run one after the other, in the order in which they may begin.
+The messages go through the fabric of `grsgd simulate`. Computations take the nanoseconds in the file. Computations on
+one cpu of a rank run one after the other, in the order in which their dependencies allow them to begin.
 """
 
 import heapq
@@ -30,7 +30,7 @@ from grsgd.simulate.tracing.trace import BOOKKEEPING, END, FROM_ANY, SHORT_BOOKK
 
 class ReplayedRank(NamedTuple):
     """Results of a replay. ends: simulated seconds at which each rank ended. messages: number of counted messages.
-    sent: number of their bytes.
+    sent: number of bytes of the counted messages.
     """
 
     ends: list[float]
@@ -41,8 +41,8 @@ class ReplayedRank(NamedTuple):
 def replay(ranks: list[list[goal.Operation]], network: NetworkSpec) -> ReplayedRank:
     """Replay the operations of all ranks.
 
-    Raises ConfigError, also if a receive is smaller than its message. Raises Deadlock if a message has no receive, or a
-    receive has no message.
+    Raises ConfigError if the operations do not fit the network, or a receive is smaller than its message. Raises
+    Deadlock if a message has no receive, or a receive has no message.
     """
     check_memory(len(ranks), 0, f"num_ranks {len(ranks)}")
     network.check_ranks(len(ranks))
@@ -81,7 +81,7 @@ def rows(ranks: list[list[goal.Operation]], replayed: ReplayedRank) -> list[tupl
 
 
 class GoalReplay:
-    """Runs the operations of one rank."""
+    """Player of the operations of one rank."""
 
     def __init__(
         self,
@@ -94,7 +94,8 @@ class GoalReplay:
         self.left = len(operations)
         """Number of operations that have not ended."""
         self.ended = 0.0
-        """Moment at which the operation `END` ended, or the last operation if there is no `END`."""
+        """Moment at which the operation `END` ended; if there is no operation `END`, the moment at which the last
+        operation ended."""
         self.under_way: dict[int, None] = {}
         self.missing = [len(operation.requires) + len(operation.irequires) for operation in operations]
         """Number of other operations for which each operation still waits."""
@@ -107,8 +108,8 @@ class GoalReplay:
             for other in operation.requires:
                 self.after_end[other].append(place)
         self.ready = [place for place, missing in enumerate(self.missing) if not missing]
-        """Heap of the indices of operations that may begin. Operations that may begin at the same moment begin in the
-        order of the list."""
+        """Heap of the indices of operations that can begin now. Operations that can begin at the same moment begin in
+        the order of the list."""
         self.queued: dict[int, deque[int]] = defaultdict(deque)
         """The calc under way on each cpu, followed by the calcs that wait for it."""
         self.has_end = any(operation.label == END for operation in operations)
@@ -121,7 +122,8 @@ class GoalReplay:
             yield OperationsDone(self)
 
     def begin_ready(self):
-        """Begin all operations that may begin now, including operations that may begin because others have begun."""
+        """Begin all operations that can begin now, including operations that can begin because other operations have
+        begun."""
         if self._beginning:
             return
         self._beginning = True
@@ -159,7 +161,8 @@ class GoalReplay:
         return (comm.Issend if tag & SYNCHRONOUS else comm.Isend)(content, operation.peer, tag)
 
     def until_ended(self, place: int, pollable: Pollable):
-        """Wait for the end of an operation, then begin the operations that waited for that end; a schedule."""
+        """Wait until operation number ``place`` has ended, then begin the operations that waited for its end; a
+        schedule."""
         yield pollable
         self.end(place)
         self.begin_ready()
@@ -178,7 +181,8 @@ class GoalReplay:
         self.release(self.after_end.pop(place, ()))
 
     def release(self, places):
-        """Record for each of ``places`` that one of the events for which it waits has happened."""
+        """Record, for each operation in ``places``, that one of the events for which the operation waits has
+        happened."""
         for place in places:
             self.missing[place] -= 1
             if not self.missing[place]:

@@ -2,9 +2,10 @@
 
 Each schedule of a rank has a *course*: its last operation, and the events for which it has waited since. The next
 operation begins when these events have ended and the last operation has begun. A schedule that starts another schedule
-hands its course on to the new schedule. When a schedule has waited for the end of another schedule, it continues with
-that schedule's course. Flags that several schedules of a rank share (`Signal`, `Until`) do not tell which schedule has
-set them. A schedule that waits for a flag therefore takes over the courses of all schedules of its rank.
+hands its course on to the new schedule. When a schedule has waited for the end of another schedule, the waiting
+schedule continues with the course of the ended schedule. Flags that several schedules of a rank share (`Signal`,
+`Until`) do not tell which schedule has set a flag. A schedule that waits for a flag therefore takes over the courses of
+all schedules of its rank.
 """
 
 from __future__ import annotations
@@ -28,16 +29,17 @@ receive from any rank. GOAL cannot express these three properties; `grsgd.simula
 obeys them.
 """
 SHORT_BOOKKEEPING, LONG_BOOKKEEPING = 1, 2
-"""Bytes written for a short and a long message outside the counted traffic, whose real size costs nothing here."""
+"""Sizes in bytes that the file has for a short message and for a long message outside the counted traffic. The real
+sizes of these messages cost nothing in a simulation."""
 END = "end"
 """Label of the operation with which a rank's training ends."""
 
 
 class TracedOperation:
-    """An operation of a recorded run; times in simulated seconds.
+    """An operation of a recorded run; times are in simulated seconds.
 
-    after: for each operation of the rank on which this one depends, whether it only had to begin. partner: the receive
-    of a send, or the send of a receive, once the message has been received.
+    after: for each operation of the rank on which this operation depends, whether the other operation only had to
+    begin. partner: the receive of a send, or the send of a receive, as soon as the message has been received.
     """
 
     __slots__ = ("rank", "kind", "begin", "seconds", "after", "nbytes", "peer", "tag", "short", "partner", "place")
@@ -48,7 +50,7 @@ class TracedOperation:
         self.nbytes, self.peer, self.tag, self.short = 0, None, 0, True
         self.partner: TracedOperation | None = None
         self.place = 0
-        """Index in the rank's list, once the list is made."""
+        """Index of the operation in the rank's list, as soon as the list exists."""
 
 
 class Dependencies:
@@ -63,14 +65,14 @@ class Dependencies:
         """Events for which the schedule has waited since ``last``, and whether each event only has to begin."""
         self.version = 0
         self.seen: dict[Dependencies, int] = {}
-        """Versions of other courses that are already part of this one."""
+        """Versions of other courses that are already part of this course."""
 
     def after(self) -> dict[TracedOperation, bool]:
         """Return, for each event on which the next operation depends, whether the event only has to begin."""
         return {self.last: True} | self.waited if self.last is not None else dict(self.waited)
 
     def add(self, event: TracedOperation, only_begun: bool = False):
-        """Let the next operation begin after ``event`` has ended, or after it has begun if ``only_begun``."""
+        """Let the next operation begin after ``event`` has ended; if ``only_begun``, after ``event`` has begun."""
         self.waited[event] = only_begun and self.waited.get(event, True)
         self.version += 1
 
@@ -89,7 +91,7 @@ class Dependencies:
 
 
 class TracedSchedule:
-    """A schedule that the trace follows; it is driven like a generator."""
+    """A schedule that the trace follows. A driver runs this schedule like a generator."""
 
     def __init__(self, trace: Trace, schedule: Schedule, rank: int, is_main: bool):
         self.trace, self.schedule, self.is_main, self.__name__ = trace, schedule, is_main, schedule.__name__
@@ -154,13 +156,14 @@ class Trace:
         self.courses: list[list[Dependencies]] = [[] for _ in range(ranks)]
         """Courses of the schedules that have not ended, by rank."""
         self.running: list[Dependencies] = []
-        """Stack of courses: the last one belongs to the schedule that runs now, the others to interrupted schedules."""
+        """Stack of courses: the last course belongs to the schedule that runs now, the others belong to interrupted
+        schedules."""
         self.changed: list[Dependencies | TracedOperation | None] = [None] * ranks
         """Last event of each rank: the course of a resumed schedule, or the operation of a complete message."""
         self.bookkeeping = None
         """Fabric of the messages outside the counted traffic."""
         self.with_multicast = False
-        """Whether the network carries one copy to several receivers."""
+        """Whether the network carries one copy of a message to several receivers."""
 
     @property
     def now(self) -> float:
@@ -170,7 +173,8 @@ class Trace:
         self.is_on, self.began = True, self.now
 
     def new_course(self, rank: int) -> Dependencies:
-        """Return the course of a schedule that begins; it depends on the events of the schedule that starts it."""
+        """Return the course of a schedule that begins. The course depends on the events of the schedule that starts
+        this schedule."""
         course = Dependencies(rank)
         if self.running and self.running[-1].rank == rank:
             course.join(self.running[-1])
@@ -291,7 +295,8 @@ NOTES = (
 
 
 class Tags:
-    """Numbers that stand for a communicator, a tag and a kind of message, and keep messages of two ranks apart."""
+    """Tags of the file: numbers that stand for a communicator, a tag and a kind of message. They keep different
+    messages between two ranks apart."""
 
     def __init__(self):
         self._groups: dict[tuple, int] = {}
@@ -323,7 +328,7 @@ class Processors:
         self._owed: list[float] = []
 
     def assign(self, event: TracedOperation) -> tuple[int, int]:
-        """Return the cpu and the nanoseconds of a computation or a delay; call this in the order of beginnings."""
+        """Return the cpu and the nanoseconds of a computation or a delay. Make the calls in the order of beginnings."""
         slack = 1e-12 * self.now
         cpu = next((cpu for cpu, free in enumerate(self._free) if free <= event.begin + slack), len(self._free))
         if cpu == len(self._free):
@@ -371,7 +376,7 @@ def operation_of(event: TracedOperation, tags: Tags, processors: Processors) -> 
 
 
 def kept_only(after: dict[TracedOperation, bool]) -> dict[TracedOperation, bool]:
-    """Return ``after`` with each unwritten operation replaced by the operations on which it depends itself."""
+    """Return ``after`` with each unwritten operation replaced by the operations on which the unwritten one depends."""
     found: dict[TracedOperation, bool] = {}
     seen, waiting = set(), list(after.items())
     while waiting:
