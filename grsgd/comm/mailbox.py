@@ -1,4 +1,4 @@
-"""Messages that carry a model to a neighbour, and that are sent without waiting and received in the background.
+"""Messages that carry a model to a neighbour. They are sent without waiting, and received in the background.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -20,8 +20,8 @@ from grsgd.models.flat import Flat
 torch = LazyModule("torch")
 
 HEADER = 8
-"""Number of bytes of bookkeeping in a model message: the sender's rank, and the sender's step, from which the receiver
-computes the model's age."""
+"""Number of bytes of bookkeeping in a model message. They hold the sender's rank and the sender's step; from the step
+the receiver computes the model's age."""
 UNWEIGHTED_HEADER = 16
 """Number of bytes of bookkeeping in a model message whose weight is not used: the whole message except the model."""
 
@@ -78,11 +78,12 @@ OVER = Until(lambda: True, "nothing")
 
 
 class SendBuffers:
-    """Model messages under way to other ranks, at most one per receiver; their models are like ``x``.
+    """Model messages under way to other ranks, at most one per receiver. The models have the length, dtype and device
+    of ``x``.
 
-    The buffer of a delivered message is used again for the next message to any rank. So there are never more buffers
-    than messages were under way at once. A message to a rank whose process has died is given to ``returned(message)``.
-    The models are compressed if ``compressor`` is given.
+    The buffer of a delivered message is used again for the next message to any rank. So the number of buffers is at
+    most the largest number of messages that were under way at the same time. A message to a rank whose process has died
+    is given to ``returned(message)``. The models are compressed if ``compressor`` is given.
     """
 
     def __init__(
@@ -143,13 +144,14 @@ class SendBuffers:
 
 
 class Mailbox(SendBuffers):
-    """Model messages from this rank to ``receivers``, and from ``sources`` to this rank. All models are like ``x``.
+    """Model messages from this rank to ``receivers``, and from ``sources`` to this rank. All models have the length,
+    dtype and device of ``x``.
 
-    At most ``capacity`` messages per source are queued. With ``backpressure``, a source with a full queue cannot send
-    its next message before this rank pops a message. Without ``backpressure`` the source can send: then
-    ``merge_oldest(older, newer)`` merges the oldest queued message into the next message. No model is lost in either
-    mode. After `close` there is no backpressure. `receive_loop` must run in the background, once per source or once for
-    all sources, until every stream has ended.
+    At most ``capacity`` messages per source are queued. With ``backpressure``, a source whose queue is full cannot send
+    its next message before this rank pops a message. Without ``backpressure`` the source can send even if its queue is
+    full: in this case ``merge_oldest(older, newer)`` merges the oldest queued message into the second-oldest message.
+    No model is lost in either mode. After `close` there is no backpressure. `receive_loop` must run in the background,
+    once per source or once for all sources, until every stream has ended.
 
     If a ``compressor`` is given, models are compressed, with random numbers that depend on ``seed``.
 
@@ -184,7 +186,7 @@ class Mailbox(SendBuffers):
         self._open = set(self.sources)
         """The sources whose streams have not ended."""
         self._neighbours = set(self.sources)
-        """The ranks that are sources now. While a rank has no process, other ranks take its place as neighbours."""
+        """The ranks that are sources now. While a rank has no process, other ranks are sources instead of this rank."""
         self.capacity = capacity
         self.merge_oldest = merge_oldest
         self.backpressure = self._has_backpressure = backpressure
@@ -284,7 +286,8 @@ class Mailbox(SendBuffers):
     def has_ended(self) -> bool:
         """Return whether the streams of all neighbours have ended.
 
-        A rank that is no longer a neighbour may never have learnt that it was one, so it is not waited for.
+        A rank that is no longer a neighbour may never have learnt that it was a neighbour, so this rank does not wait
+        for it.
         """
         return not self._open & self._neighbours
 

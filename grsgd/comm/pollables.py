@@ -1,4 +1,5 @@
-"""Pollables: the objects that a schedule may yield, with ``Test() -> bool`` that becomes true once and stays true.
+"""Pollables: the objects that a schedule may yield. A pollable has a method ``Test() -> bool``, whose result changes
+once from False to True.
 
 All communication of the project rests on pollables. Messages (`grsgd.comm.communicator.Message`) and background
 schedules (`grsgd.comm.engine.Handle`) are pollables, too. A schedule never sleeps and never blocks: it yields the
@@ -15,12 +16,13 @@ class Pollable(Protocol):
     """An event that a schedule waits for; ``str()`` of the event names it in time-outs."""
 
     def Test(self) -> bool:
-        """Return whether the event has happened; once true, always true. Must not block; raises the error of a failed
-        event."""
+        """Return whether the event has happened; after the first True the result is always True. An implementation must
+        not block, and raises the error of a failed event."""
 
 
 class Delay:
-    """A pollable that is true ``seconds`` after it was made: an injected straggler, or a pause between two attempts."""
+    """A pollable that is true ``seconds`` seconds after it was made. Its uses are the delay of an injected straggler,
+    and a pause between two attempts."""
 
     def __init__(self, seconds: float):
         self.seconds = seconds

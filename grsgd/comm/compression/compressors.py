@@ -85,7 +85,7 @@ class Compressor:
     """
 
     nbytes: int
-    """Number of bytes of a payload, which is all that is sent."""
+    """Number of bytes of a payload. Nothing but the payload is sent."""
 
     def __init__(self, size: int, dtype: torch.dtype, device: torch.device):
         self.size, self.dtype, self.device = size, dtype, device
@@ -128,7 +128,8 @@ class TopK(Compressor):
         self.nbytes = (dtype.itemsize + 4) * self.k
 
     def parts(self, payload: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return views of the values and of their indices; the wider numbers come first, so that both are aligned."""
+        """Return views of the values and of their indices. In the payload the wider numbers come first, so that both
+        kinds of numbers are aligned."""
         if self.dtype.itemsize < 4:
             return payload[4 * self.k :].view(self.dtype), payload[: 4 * self.k].view(torch.int32)
         end = self.dtype.itemsize * self.k
@@ -234,7 +235,7 @@ class Rounded(InBlocks):
         largest = rows.abs().amax(1).to(torch.float32)
         scales = largest / torch.full_like(largest, L)  # with a number L, torch on a GPU would multiply by 1 / L
         self.scales(payload).copy_(scales)
-        # If a scale is NaN, infinite or 0, the codes do not matter: decoded values are not finite, or are 0.
+        # If a scale is NaN, infinite or 0, the codes do not matter: all decoded values are then not finite, or 0.
         inverses = torch.where(scales > 0, scales, 1).to(torch.float64).reciprocal().to(x.dtype)
         multiples = torch.nan_to_num(rows * inverses[:, None])
         up = uniform(self.padded, x.device, seed).view_as(rows)
@@ -359,8 +360,8 @@ class ErrorFeedback:
         payload = encode(p)
         e = p - decode(payload)
 
-    So each left-out value is sent later, and algorithms with biased compressors converge. Source: Seide, Fu, Droppo,
-    Li, Yu 2014, 1-bit SGD. In Karimireddy, Rebjock, Stich, Jaggi 2019, x includes the learning rate.
+    So values that a payload leaves out are sent later, and algorithms with biased compressors converge. Source: Seide,
+    Fu, Droppo, Li, Yu 2014, 1-bit SGD. In Karimireddy, Rebjock, Stich, Jaggi 2019, x includes the learning rate.
 
     If a vector is not finite, all its values are sent as NaN, and e stays unchanged.
 

@@ -15,7 +15,8 @@ torch = LazyModule("torch")
 
 
 class CompressedMean:
-    """Averaging of one vector x per rank over all n ranks, again and again, with error feedback::
+    """Repeated averaging with error feedback: each of the n ranks has one vector x, and each call averages x over all
+    ranks::
 
         payload, e = encode(x + e)
         x = sum over ranks of decode(payload) / n

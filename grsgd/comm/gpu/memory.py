@@ -1,4 +1,4 @@
-"""Copies between the memory of a GPU and of its host, at the same time as the computation."""
+"""Copies between the memory of a GPU and the memory of its host, made while the GPU computes."""
 
 import ctypes
 import mmap
@@ -30,8 +30,8 @@ class Memory:
         self._opened: dict[bytes, int] = {}
 
     def borrow(self, nbytes: int) -> np.ndarray:
-        """Return pinned memory of ``nbytes`` bytes, kept for the next borrower: pinning takes many times as long as a
-        copy."""
+        """Return pinned memory of ``nbytes`` bytes. After `give_back` the memory is kept for the next borrower, because
+        pinning takes many times as long as a copy."""
         try:
             return self._pinned[nbytes].pop()
         except IndexError:

@@ -212,7 +212,7 @@ def message_seconds(backend: GpuBackend, device: torch.device, nbytes: int, time
     return statistics.median(times[1:])
 
 
-# ---- test of a library with GPU memory: a library that cannot read it ends the process
+# ---- test of the MPI library with GPU memory: a library that cannot read GPU memory ends the process
 
 
 def cuda_aware_mpi_error(kind: str, timeout: float = 60.0) -> str | None:

@@ -1,7 +1,8 @@
 """Messages of arrays in GPU memory: when each chunk of a message may be given to MPI, and in which order.
 
-MPI does not know the GPU's queue of work. A chunk to send must have been computed, and memory to overwrite must have
-been read. A `Transfer` waits for the GPU without blocking: it is a pollable like any message.
+MPI does not know the GPU's queue of work. So before MPI gets a chunk to send, the GPU must have computed the chunk.
+Before MPI overwrites memory, the GPU must have read this memory. A `Transfer` waits for the GPU without blocking: it is
+a pollable like any message.
 """
 
 import threading
