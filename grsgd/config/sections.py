@@ -88,7 +88,7 @@ class Optimizer(Named):
     lr: PositiveFloat = Field(0.1, description="learning rate")
     decay_norms: bool = Field(True, description="whether weight_decay also applies to biases and normalisation weights")
     clip: PositiveFloat | None = Field(
-        None, description="largest L2 norm of a gradient; a larger gradient is scaled down to it"
+        None, description="largest L2 norm of a gradient; a gradient with a larger norm is scaled down to this norm"
     )
     clip_value: PositiveFloat | None = Field(
         None, description="largest magnitude of a gradient's elements; a larger element becomes this value"

@@ -21,12 +21,12 @@ from grsgd.training.inputs import in_own_code
 MANY = 4
 """Largest number of ranks, and of values, that an error message lists."""
 MISSING = "not there"
-"""Text in place of the value if a rank lacks a fact, such as a key of its configuration."""
+"""Text in place of a fact's value, if a rank lacks the fact, such as a key of the rank's configuration."""
 
 
 def check_alike(mpi, make_facts: Callable[[], dict[str, object]], cure: str, seconds: float):
-    """Raise SetupError, on all ranks, if a fact differs between the ranks, or if a rank cannot determine its facts; to
-    be called on all ranks.
+    """Raise SetupError on all ranks if a fact differs between the ranks, or if a rank cannot determine its facts. All
+    ranks must call this function.
 
     ``make_facts`` returns this rank's facts: small values by name. A fact with the value None is not compared; a fact
     that only some ranks have is a difference. ``cure`` is the end of the error message.
@@ -53,7 +53,8 @@ def by_rank(values: list) -> str:
 
 
 def check_configuration(mpi, config: Config):
-    """Raise SetupError, on all ranks, if their configurations differ, or the code that the configurations name.
+    """Raise SetupError on all ranks if the ranks' configurations differ, or if the code that the configurations name
+    differs.
 
     The folder of the data may differ.
     """
@@ -70,7 +71,7 @@ def facts_of_configuration(config: Config) -> dict[str, str | None]:
 
 
 def check_data(mpi, config: Config, dataset: Dataset):
-    """Raise SetupError, on all ranks, if their data differ in length, shape, labels or digest."""
+    """Raise SetupError on all ranks if the ranks' data sets differ in length, shape, labels or digest."""
     cure = f"data.name = {config.data.name!r}: all ranks must have the same data, in the same order"
     with in_own_code(config):
         check_alike(mpi, partial(facts_of_data, dataset), cure, config.comm.timeout)
@@ -87,7 +88,7 @@ def facts_of_data(dataset: Dataset) -> dict[str, object]:
 
 
 def check_model(mpi, config: Config, model):
-    """Raise SetupError, on all ranks, if their models do not have the same parameters and buffers."""
+    """Raise SetupError on all ranks if the ranks' models do not have the same parameters and buffers."""
     cure = f"model.name = {config.model.name!r}: all ranks must make the same model"
     check_alike(mpi, partial(facts_of_model, model), cure, config.comm.timeout)
 

@@ -8,7 +8,7 @@ from grsgd.job.timeline_file import TimelineFile
 
 
 class Communicators:
-    """Communicators of all ranks that a run makes from ``backend``.
+    """Communicators of all ranks. A run creates them from ``backend``.
 
     All ranks must create each communicator at the same time, and free all of them at the same time.
     """
@@ -41,7 +41,8 @@ class Communicators:
         return Communicator(self.copy())
 
     def free(self):
-        """Free all communicators, because an MPI library has only some thousands, and a process may make many runs."""
+        """Free all communicators. An MPI library has only some thousands of them, and one process can make many
+        runs."""
         with within(self.backend.timeout, "freeing communicators"):
             for backend in self.copies:
                 backend.free()

@@ -32,8 +32,8 @@ class RunEnd(NamedTuple):
 
 
 class SavedElsewhere(RunFileError):
-    """Error of a run whose run file or model file could not be written to the path that was asked for. ``end`` says how
-    the run ended."""
+    """Error of a run whose run file or model file could not be written to the path which the user gave. ``end`` says
+    how the run ended."""
 
     def __init__(self, problem: str, end: RunEnd):
         super().__init__(problem)
@@ -49,7 +49,7 @@ def evaluate(
     models: ModelFiles,
 ) -> str | None:
     """Evaluate the snapshots and the final model, and write the run file and the models on the lowest rank. A run file
-    without accuracies is written first, because the evaluation may take long. Return an error message if a file could
+    without accuracies is written first, because the evaluation can take long. Return an error message if a file could
     not be written, else None."""
     out = job.rescue.out
     job.rescue.supersede()

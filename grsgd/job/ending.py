@@ -17,7 +17,7 @@ PR_SET_PDEATHSIG = 1  # number of this option in linux/prctl.h
 
 def exit_on_signals() -> dict:
     """Make the signals of `ENDING` raise SystemExit, unless the program handles them already; return the earlier
-    handlers. Do nothing outside of the main thread, which alone can have signal handlers."""
+    handlers. Do nothing outside of the main thread, because only the main thread can have signal handlers."""
 
     def leave(number, frame):
         raise SystemExit(128 + number)
@@ -30,7 +30,8 @@ def exit_on_signals() -> dict:
 
 def with_parent() -> Callable[[], None]:
     """Return a function that a child process must call first. Linux then kills the child when the thread that has
-    started it ends, for any reason. SIGTERM is not sufficient for this: an mpiexec that is just starting loses it."""
+    started the child ends, for any reason. SIGTERM is not sufficient for this: an mpiexec that is just starting loses
+    the signal."""
     parent = os.getpid()
     # prctl is looked up before the fork, because few calls are safe after a fork
     return partial(end_with, parent, ctypes.CDLL(None).prctl)

@@ -20,8 +20,8 @@ FOREIGN_LAUNCHERS = {
 """Environment variables with the number of processes that a launcher has started. For each: the launcher's name, and
 the variable with the number of this process."""
 FIRST_SPEAKS_SECONDS = 3.0
-"""Seconds that all processes except the first wait before they end. torchrun kills all processes as soon as one has
-ended, so the first process must print the error before."""
+"""Seconds that all processes except the first wait before they end. torchrun kills all processes as soon as one process
+has ended. So the first process must print the error before the others end."""
 
 
 def check_launcher(ranks: int, library: str):

@@ -50,8 +50,8 @@ class Files(NamedTuple):
 class Handover:
     """One rank's part in the handover. A handover needs features of Linux; on other systems nothing is handed over.
 
-    ``snapshots`` is the descriptor of this rank's snapshots. The other descriptors it learns in `exchange`, which all
-    ranks call together.
+    ``snapshots`` is the descriptor of this rank's snapshots. The rank learns the descriptors of other ranks in
+    `exchange`, which all ranks call together.
     """
 
     def __init__(self, snapshots: int, task: HandoverTask):
@@ -122,7 +122,7 @@ class Handover:
 
 
 def last_note(file: int) -> Note | None:
-    """Return the last complete note in ``file``; None if it has none."""
+    """Return the last complete note in ``file``; None if the file has no complete note."""
     content, begin, last = os.pread(file, os.fstat(file).st_size, 0), 0, None
     while begin + LENGTH_BYTES <= len(content):
         length = int.from_bytes(content[begin : begin + LENGTH_BYTES])

@@ -28,8 +28,8 @@ NOTHING_KEPT = Keeping()
 
 @contextmanager
 def alone(mpi, config: Config, keeping: Keeping):
-    """Run the block while no other job writes checkpoints to the same folder. Raises SetupError, on all ranks, if
-    another job does."""
+    """Run the block while no other job writes checkpoints to the same folder. Raises SetupError on all ranks if another
+    job uses the folder."""
     lock = None
     try:
         with launch.collective_setup(mpi, config.comm.timeout):
@@ -58,7 +58,8 @@ def check_keeping(config: Config, keeping: Keeping):
 
 
 def find_resumed(mpi, config: Config, keeping: Keeping) -> tuple[Resumed | None, Config]:
-    """Return the checkpoint from which this run goes on, or None, and the configuration to use; raises SetupError."""
+    """Return the checkpoint from which this run goes on, or None, and the configuration to use. Raises SetupError if
+    the run cannot go on."""
     resumed = find(mpi, keeping.resume, config.comm.timeout) if keeping.resume else None
     if resumed:
         with launch.collective_setup(mpi, config.comm.timeout):

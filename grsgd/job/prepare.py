@@ -120,7 +120,8 @@ class ComputePlace(NamedTuple):
 
 
 def find_place(mpi, request: RunRequest) -> ComputePlace:
-    """Return the place at which this process computes, after checks that the run is possible; raises SetupError."""
+    """Return the place at which this process computes, after checks that the run is possible. Raises SetupError if the
+    run is impossible."""
     config, out, keeping, spares, timeline = (
         request.config, request.out, request.keeping, request.spares, request.timeline
     )
@@ -159,7 +160,7 @@ class Inputs(NamedTuple):
 
 
 def load(mpi, request: RunRequest, place: ComputePlace) -> Inputs:
-    """Read the data and make the model; raises SetupError."""
+    """Read the data and build the model. Raises SetupError on all ranks if this fails on any rank."""
     config, start_up, line = request.config, request.start_up, request.line
     timeout = config.comm.timeout
     line.doing(f"reading {config.data.name}")
@@ -235,7 +236,7 @@ def trainer_maker(
 def recovery_of_job(
     request: RunRequest, comms: Communicators, driver: MpiDriver, resumed: Resumed | None
 ) -> Recovery:
-    """Return the recovery of a run that ends when a process dies, and that a later job may continue from a
+    """Return the recovery of a run that ends when a process dies. A later job can continue this run from a
     checkpoint."""
     config, keeping, go_on = request.config, request.keeping, partial(go_on_from, resumed) if resumed else do_nothing
     if not keeping.folder:
@@ -298,8 +299,8 @@ def model_bytes(model: torch.nn.Module, config: Config) -> int:
 
 
 def check_room(config: Config, model: torch.nn.Module) -> int:
-    """Return the number of early snapshots for which $TMPDIR has room. Raise ConfigError if it has no room even for the
-    evenly spread snapshots. The disk may still fill up later; the curve then has fewer points."""
+    """Return the number of early snapshots for which $TMPDIR has room. Raise ConfigError if $TMPDIR has no room even
+    for the evenly spread snapshots. If the disk fills up later, the curve has fewer points."""
     tensors = [*model.parameters(), *(b for b in model.buffers() if b.is_floating_point())]
     each = getattr(torch, config.dtype).itemsize * sum(t.numel() for t in tensors)
     needed = config.train.snapshots * each

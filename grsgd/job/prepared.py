@@ -53,7 +53,8 @@ class Survival(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """One rank, ready to train. ``make_trainer`` makes the trainer of the rank that a spare has taken."""
+    """One rank, ready to train. ``make_trainer`` creates a trainer, on a spare for the rank that the spare has
+    taken."""
 
     mpi: object
     driver: MpiDriver

@@ -28,7 +28,7 @@ from grsgd.training.rank_state import restore
 from grsgd.training.trainer import Trainer
 
 MAY_CHANGE = ("train", "comm", "device", "stragglers")
-"""Parts of a configuration that may change when a run goes on."""
+"""Parts of a configuration that are allowed to change when a run goes on from a checkpoint."""
 MOST = 10**15
 """Upper bound of any count or time (in seconds) in a checkpoint's state."""
 
@@ -38,10 +38,10 @@ class Resumed:
     """Checkpoint from which one rank goes on.
 
     ``folder`` is the folder of the checkpoints. ``samples`` is the number of samples of all ranks at this checkpoint.
-    ``ranks`` is the number of ranks of the job that took the checkpoint. ``state`` is this rank's state, or rank 0's if
-    the number of ranks has changed. ``model`` has parameters and buffers, averaged over all ranks; it is None on other
-    ranks than rank 0, and if the number of ranks has not changed. ``config`` is the configuration, as TOML. ``reached``
-    has the samples and the seconds that the run had reached, the largest values that any rank knew.
+    ``ranks`` is the number of ranks of the job that took the checkpoint. ``state`` is this rank's state, or rank 0's
+    state if the number of ranks has changed. ``model`` has parameters and buffers, averaged over all ranks; it is None
+    on other ranks than rank 0, and if the number of ranks has not changed. ``config`` is the configuration, as TOML.
+    ``reached`` has the samples and the seconds that the run had reached, the largest values that any rank knew.
     """
 
     folder: Path
@@ -214,7 +214,7 @@ def load(folder: Path, checkpoint: Found, mpi) -> Resumed:
 
 
 def check_counts(state: dict):
-    """Raise ValueError for an impossible count or time in a state, which would otherwise make training fail later."""
+    """Raise ValueError for an impossible count or time in a state. Otherwise training would fail later."""
     for section in ("progress", "totals"):
         for name, value in state[section].items():
             if type(value) not in (int, float) or not 0 <= value < MOST:

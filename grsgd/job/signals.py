@@ -22,7 +22,7 @@ again."""
 class Interruption:
     """Handler that calls ``on_signal(reason)`` once, in its own thread, at the first signal of `REASONS` in the block.
 
-    ``on_signal`` may be replaced in the block. A thread is used because some launchers kill their ranks 0.2 s after
+    ``on_signal`` can be replaced in the block. A thread is used because some launchers kill their ranks 0.2 s after
     Ctrl-C, and a Python signal handler would run only after the present gradient is computed.
     """
 

@@ -21,7 +21,8 @@ LAUNCHERS = ("auto", "srun", "mpiexec")
 """Values of ``--launcher``."""
 
 ENDING_SECONDS = 600.0
-"""Seconds in which a job that was asked to stop may compute accuracies and save; after that it is killed."""
+"""Seconds in which a job that was asked to stop can compute accuracies and save its results. After this time the job is
+killed."""
 KILLING_SECONDS = 5.0
 """Seconds that the launcher has to end the job at once, before the launcher is killed."""
 
@@ -139,7 +140,7 @@ def check_file(target: str):
 
 
 def check_alone():
-    """Raise UsageError if this process is one of several that a launcher has started."""
+    """Raise UsageError if a launcher has started this process together with other processes."""
     for name, launcher in BELOW_LAUNCHER.items():
         if int(os.environ.get(name) or 1) > 1:
             raise UsageError(
@@ -194,7 +195,7 @@ def library_of(mpiexec: str) -> str | None:
 
 
 def version_of(program: str) -> str:
-    """Return the text that a launcher prints with ``--version``; "" if it prints none."""
+    """Return the text that a launcher prints with ``--version``; "" if the launcher prints no text."""
     try:
         return subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60).stdout
     except (OSError, subprocess.SubprocessError):

@@ -1,4 +1,4 @@
-"""Run that goes on when processes die; spare processes may take the ranks of dead processes."""
+"""Run that goes on when processes die. Spare processes can take the ranks of dead processes."""
 
 from __future__ import annotations
 
@@ -128,8 +128,8 @@ def die_as_planned(trainer: Trainer):
 
 
 def conclude(job: Prepared, part: RankEnd | None, models):
-    """Evaluate and save the run, on all living processes. If a process dies meanwhile, do it again without that
-    process."""
+    """Evaluate and save the run, on all living processes. If a process dies during this work, repeat the work without
+    the dead process."""
     known = {part.rank: part} if part else {}
     if job.survival.silence:
         job.survival.silence.is_over = True

@@ -26,8 +26,8 @@ class Terminal:
 
     @classmethod
     def find(cls) -> "Terminal | None":
-        """Return the terminal to which this job prints; None if it prints to no terminal, or if the terminal cannot
-        replace a line."""
+        """Return the terminal to which this job prints; None if the job prints to no terminal, or if the terminal
+        cannot replace a line."""
         launcher = mpi_environment.launcher()
         if os.environ.get("TERM") == "dumb" or (launcher is None and not sys.stderr.isatty()):
             return None
@@ -88,8 +88,8 @@ class Terminal:
             self.file = -1
 
     def _erasing(self, width: int) -> str:
-        """Return the characters that erase the line, which a terminal breaks into several lines if the user makes it
-        narrower."""
+        """Return the characters that erase the line. If the user has made the terminal narrower, it has broken the line
+        into several lines."""
         above = (len(self.shown) - 1) // (width + 1) if self.shown and width < self.columns else 0
         return f"\r\x1b[{above}A\x1b[J" if above else "\r\x1b[K"
 

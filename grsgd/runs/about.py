@@ -81,6 +81,6 @@ ABOUT = {
 
 
 def described(attributes: dict) -> dict[str, str]:
-    """Return the description of each of a run's ``attributes`` that has a description, in the order of the
-    attributes."""
+    """Return the descriptions of a run's ``attributes``, in the order of the attributes. Attributes without a
+    description are left out."""
     return {name: ABOUT[name] for name, value in attributes.items() if value is not None and name in ABOUT}

@@ -30,7 +30,7 @@ TONES = {
 }
 """Shade of grey, and hatch, with which each part of the time is drawn."""
 LEAST_PART = 0.002
-"""A part of a run's time is drawn if it is more than this share of the longest run's time."""
+"""Fraction of the longest run's time; smaller parts of a run's time are not drawn."""
 
 
 class Bars(NamedTuple):
@@ -42,8 +42,8 @@ class Bars(NamedTuple):
 
 
 def draw_bars(every: Sequence[Axes], series: list[Series], drawn: Sequence[Bars]) -> None:
-    """Draw the panels ``drawn``, one on each of the axes. If there are more than two, they are narrow, and their titles
-    are placed higher."""
+    """Draw the panels ``drawn``, one on each of the axes. More than two panels are narrow, so their titles are placed
+    higher."""
     for axes, bars in zip(every, drawn, strict=True):
         title = bars.draw(axes, series)
         narrow = len(every) > 2

@@ -1,5 +1,5 @@
-"""Least time in which workers of different speeds can compute the gradients of an update, to compare with the time of a
-parameter server.
+"""Least time in which workers of different speeds can compute the gradients of an update. Times of a parameter server
+are compared with this time.
 
 Source: Tyurin, Richtárik 2023, Optimal time complexities of parallel stochastic optimization methods under a fixed
 computation model; Maranjyan, Tyurin, Richtárik 2025, Ringmaster ASGD.

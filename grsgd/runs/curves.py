@@ -20,7 +20,7 @@ from grsgd.runs.series import Series
 BAND = 0.15  # opacity
 TARGET = {"color": "black", "linestyle": ":", "linewidth": 1}
 MAX_OWN = 4
-"""Largest number of quantities that are drawn of the values that users' scripts have logged."""
+"""Largest number of drawn quantities that users' scripts have logged."""
 
 
 class Quantity(NamedTuple):
@@ -71,8 +71,8 @@ class Axis(NamedTuple):
 
 
 def time_axes(series: list[Series]) -> list[Axis]:
-    """Return an axis of time for runs in real time, and another axis for simulated runs, whose seconds are not real
-    seconds; an axis without runs is left out."""
+    """Return an axis of time for runs in real time, and another axis for simulated runs, because simulated seconds are
+    not real seconds. An axis without runs is left out."""
     time = lambda run: run.curve["time"]  # noqa: E731
     return [Axis("time", time_label(alike), time, seconds, alike) for alike in by_clock(series)]
 

@@ -5,21 +5,22 @@ from enum import StrEnum
 from grsgd.text import printable
 
 STOP_CRITERIA = ("epochs", "steps", "samples", "seconds")
-"""Keys of ``[train]`` that say when a run ends; a configuration has exactly one of them. The reason of a run that
-reaches this end is the name of the key."""
+"""Keys of ``[train]`` that say when a run ends; a configuration has exactly one of these keys. If a run reaches this
+end, the reason of its end is the name of the key."""
 
 END_OF_LOOP = "end of the loop"
-"""Reason of a user's own loop that came to its end."""
+"""Reason of the end of a run, if a user's own loop came to its end."""
 
 TARGET_REACHED = "target reached"
-"""The reason of a simulated run with ``train.stop_at_target`` that ended before its stop criterion."""
+"""Reason of the end of a simulated run with ``train.stop_at_target``, if the run reached the target before its stop
+criterion."""
 
 NON_FINITE_LOSS = "non-finite loss"
-"""Beginning of the reason of a run that diverged."""
+"""Beginning of the reason of the end of a run that diverged."""
 INTERRUPTED = "interrupted (Ctrl-C)"
 TERMINATED = "terminated (SIGTERM)"
 ASKED_TO_END = "interrupted"
-"""Reason of a run ended by SIGUSR1, which ``grsgd run`` sends in place of Ctrl-C and SIGTERM."""
+"""Reason of the end of a run after SIGUSR1; ``grsgd run`` sends this signal in place of Ctrl-C and SIGTERM."""
 
 
 class Ended(StrEnum):
@@ -55,6 +56,6 @@ def end_attributes(reason: str) -> dict[str, str]:
 
 
 def joint_reason(reasons: list[str]) -> str:
-    """Return the reason of a run's end from the reasons of its ranks. If some ranks were stopped just after others had
-    completed, the reason of the stop counts."""
+    """Return the reason of a run's end from the reasons of its ranks. If some ranks were stopped just after other ranks
+    had completed, return the reason of the stop."""
     return next((reason for reason in reasons if reason not in STOP_CRITERIA), reasons[0])

@@ -10,8 +10,8 @@ from grsgd.runs.run_file import Run, load_run
 
 
 def finished_run(path: str | os.PathLike, **attributes) -> Run | None:
-    """Return the run in a file if it completed or diverged and has ``attributes``, so that it need not be repeated;
-    else None."""
+    """Return the run in a file if the run completed or diverged, and has ``attributes``: it need not be repeated.
+    Otherwise return None."""
     try:
         run = load_run(path)
     except RunFileError:

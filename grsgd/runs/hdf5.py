@@ -1,5 +1,5 @@
-"""Safe reading of an HDF5 file that another user may have written: it is read into nested dicts, within limits of size,
-and no other file is opened.
+"""Safe reading of an HDF5 file that another user may have written. The file is read into nested dicts, within limits of
+size, and no other file is opened.
 
 The format can refer to other files (external links and storage), to itself (circular links), or to much data in few
 bytes (data that was never written, one group under many names, compression). Files that `grsgd.runs.run_file.save_run`

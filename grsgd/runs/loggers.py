@@ -1,5 +1,5 @@
-"""Loggers, which receive the numbers of a run while it trains: a CSV file, TensorBoard, or any object with the methods
-of `Logger`."""
+"""Loggers, which receive the numbers of a run while it trains: `CsvLogger`, `TensorBoardLogger`, or any object with the
+methods of `Logger`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # a command that only shows progress needs no NumPy
 
 
 class Logger(Protocol):
-    """Methods that a logger must have; it is used on one rank."""
+    """Methods that a logger must have. A logger is used on one rank."""
 
     def log(self, step: int, values: dict[str, float]):
         """Receive the values by name, as measured after ``step`` steps."""
@@ -37,7 +37,7 @@ class CsvLogger:
     step. A new name gets a column at the right, and rows without this name get an empty field. For a new column the
     whole table is written to a new file in the same folder, which then replaces the old file in one step.
 
-    Raises RunFileError, here and in `log`, if the file cannot be written.
+    The constructor and `log` raise RunFileError if the file cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -124,7 +124,7 @@ def conclude(logger: Logger, run: Run):
 
 
 class TensorBoardLogger:
-    """Event files for ``tensorboard --logdir FOLDER``, with a scalar per name; written every few seconds.
+    """Event files for ``tensorboard --logdir FOLDER``, with one scalar per name. They are written every few seconds.
 
     Values for an earlier step than the last logged step of the same name are left out, because TensorBoard's line would
     go backwards.

@@ -61,8 +61,8 @@ def crossing(run: Run, column: str) -> float | None:
 
 
 def crosses_before_first(run: Run) -> bool:
-    """Return whether already the first snapshot of the averaged model reaches the target, so that the crossing may have
-    been earlier.
+    """Return whether already the first snapshot of the averaged model reaches the target. The crossing was then
+    possibly earlier.
 
     A crossing at time 0, before any training, is exact.
     """
@@ -156,7 +156,7 @@ def bytes_sent(run: Run) -> float:
 
 
 def bytes_sent_once(run: Run) -> float:
-    """Return the payload that all ranks together have sent, in bytes, in which a multicast counts once."""
+    """Return the payload that all ranks together have sent, in bytes. The payload of a multicast counts once."""
     return float(run.traffic["sent_once"].sum())
 
 
@@ -172,7 +172,7 @@ def median_staleness(values: np.ndarray, counts: np.ndarray) -> float:
 
 
 def samples(run: Run) -> float:
-    """Return the number of samples that all ranks together have trained on.
+    """Return the number of samples that all ranks together have processed in training.
 
     Lost ranks have 0 samples in ``run.ranks``, but the curve includes their samples, so the larger of both sums counts.
     """
