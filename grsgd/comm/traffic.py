@@ -20,8 +20,8 @@ class Traffic:
         """Payload in bytes; a multicast counts once, not once per receiver. Without multicast this number is the sum of
         `sent`."""
         self.repaired = 0
-        """Number of bytes that were sent again by MPI because datagrams of IP multicast were lost; they are no part of
-        the payload."""
+        """Number of bytes that were sent again by MPI because datagrams of IP multicast were lost. These bytes are not
+        part of the payload."""
         self.lost = 0
         """Number of datagrams of IP multicast that did not arrive and were requested again."""
         self._counters: dict[int, list[int]] = {}
@@ -69,7 +69,7 @@ class Traffic:
         return np.array(found, np.int64).reshape(-1, 4)
 
     def state(self) -> dict:
-        """Return the counters as `restore` takes them: arrays by receiver, and sums over all receivers."""
+        """Return the counters in the form that `restore` expects: arrays by receiver, and sums over all receivers."""
         return {
             "sent": self.sent,
             "headers": self.headers,

@@ -1,5 +1,5 @@
-"""Time limits for library calls that block and have no time limit of their own. At the limit, one line is printed and
-the job ends."""
+"""Time limits for library calls that block without a time limit of their own. At the limit, one line is printed and the
+job ends."""
 
 import faulthandler
 import os
@@ -15,7 +15,7 @@ from grsgd.mpi_environment import rank
 EXIT_SECONDS = 1.0
 """Number of seconds between a time limit and the end of the process, if the blocking call stops all Python threads."""
 PASSING_ON_SECONDS = 0.3
-"""Number of seconds that a launcher may need to pass on printed text. Then the process may end."""
+"""Number of seconds that a launcher may need to pass on printed text. The process ends after this time."""
 
 
 @contextmanager

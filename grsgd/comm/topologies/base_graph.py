@@ -1,4 +1,5 @@
-"""Base-(k+1) graphs, which take turns until all ranks have the exact mean, for every number of ranks.
+"""Base-(k+1) graphs, for every number of ranks. The graphs take turns, and after one turn all ranks have the exact
+mean.
 
 Source: Takezawa, Sato, Bao, Niwa, Yamada 2023, Beyond exponential graph: communication-efficient topologies for
 decentralized learning via finite-time convergence, algorithms 1 to 3.
@@ -12,7 +13,7 @@ import numpy as np
 def base_graph(n: int, base: int) -> np.ndarray:
     """Return the mixing matrices of algorithm 3: float64 of shape [steps, n, n], symmetric and doubly stochastic.
 
-    All elements of their product are 1/n. A rank has at most ``base`` - 1 neighbours per step.
+    All elements of the product of the matrices are 1/n. A rank has at most ``base`` - 1 neighbours per step.
     """
     smooth = largest_smooth_divisor(n, base)
     simple = simple_base_graph(n, base)

@@ -5,7 +5,8 @@ import numpy as np
 from grsgd.comm.topologies.topology import Topology
 
 EXACT = 1e-12
-"""Size of differences from the mean, relative to the initial differences, below which they are rounding errors."""
+"""Relative size of differences from the mean (1: the initial differences). Smaller differences count as rounding
+errors."""
 MOST_TURNS = 2**40
 
 
@@ -14,7 +15,7 @@ def spectral_gap(topology: Topology) -> float:
 
     The gap is 1 if no differences are left after one turn of the graphs, in which each matrix is used once. For one
     matrix, the factor is the second largest modulus of its eigenvalues. For m matrices, the factor is the m-th root of
-    that modulus for their product. The matrices must be doubly stochastic.
+    the second largest modulus of the eigenvalues of their product. The matrices must be doubly stochastic.
     """
     largest = float(np.abs(np.linalg.eigvals(turn(topology) - 1 / topology.size)).max())
     return 1.0 if largest < EXACT else 1 - largest ** (1 / len(topology.matrices))

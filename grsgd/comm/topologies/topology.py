@@ -1,5 +1,5 @@
-"""Topologies: graphs over the ranks that determine which rank sends its model to which other ranks, and with which
-weights models mix."""
+"""Topologies: graphs over the ranks. A topology determines which rank sends its model to which other ranks, and with
+which weights the models mix."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +19,7 @@ TOPOLOGIES: dict[str, Callable[[int], np.ndarray]] = {}
 
 
 class TopologyError(UsageError):
-    """A topology that cannot be used; the message names the reason in one line."""
+    """Error raised if a topology cannot be used. The error's message names the reason in one line."""
 
 
 @dataclass(frozen=True)
@@ -72,23 +72,24 @@ class Topology:
 
     @cached_property
     def _neighbours(self) -> dict[int | None, tuple[list[list[int]], list[list[int]]]]:
-        """Return (receivers, senders) per step, and under None for all steps together; each lists ranks per rank."""
+        """Return a pair (receivers, senders) for each step, and under None a pair for all steps together. Both elements
+        of a pair have a list of ranks for each rank."""
         return {step: neighbours_of(self.edges(step)) for step in (None, *range(len(self.matrices)))}
 
     def out_neighbours(self, rank: int, step: int | None = None, without: Sequence[int] = ()) -> list[int]:
-        """Return the ranks other than ``rank`` to which it sends in ``step``, by default in any step, ascending.
+        """Return the other ranks to which ``rank`` sends in ``step``, by default in any step, ascending.
 
-        ``without``: ranks that have no process. Neighbours of these ranks take their place, so that, for example, a
-        ring closes again.
+        ``without``: ranks that have no process. A rank in ``without`` is replaced by the ranks to which it sends
+        itself, so that, for example, a ring closes again.
         """
         if without:
             return bypassing(self.edges(step).T, rank, without)
         return list(self._neighbours[self._turn(step)][0][rank])
 
     def in_neighbours(self, rank: int, step: int | None = None, without: Sequence[int] = ()) -> list[int]:
-        """Return the ranks other than ``rank`` that send to it in ``step``, by default in any step, ascending.
+        """Return the other ranks that send to ``rank`` in ``step``, by default in any step, ascending.
 
-        ``without``: ranks that have no process, as for `out_neighbours`.
+        ``without``: ranks that have no process. A rank in ``without`` is replaced by the ranks that send to it.
         """
         if without:
             return bypassing(self.edges(step), rank, without)
@@ -100,8 +101,8 @@ class Topology:
         return None if step is None else step % len(self.matrices)
 
     def require_stochastic(self, *kinds: str):
-        """Raise TopologyError unless the rows or columns, named by ``kinds`` ("row", "column"), of every matrix sum to
-        1.
+        """Raise TopologyError unless the sums of every matrix are 1. ``kinds`` says which sums: "row" for rows,
+        "column" for columns.
 
         If rows sum to 1, mixing takes means of models. If columns sum to 1, mixing keeps the sum of all models.
         """
@@ -196,7 +197,7 @@ def connected(edges: np.ndarray) -> bool:
 
 def equal_weights(n: int, senders: Callable[[int], Iterable[int]]) -> np.ndarray:
     """Return the matrix by which each rank mixes its own model and the models of ``senders(rank)`` with equal weights.
-    Numbers of senders count modulo n."""
+    The numbers that ``senders`` returns are taken modulo n."""
     W = np.zeros((n, n))
     for i in range(n):
         mixed = sorted({i} | {j % n for j in senders(i)})
@@ -370,7 +371,8 @@ def is_for_any_number(name: str) -> bool:
 
 @lru_cache(maxsize=16)
 def of_function(function: Callable[[int], np.ndarray], n: int, name: str) -> Topology:
-    """Return the topology that ``function`` makes for n ranks; all ranks of a simulation share one object."""
+    """Return the topology that ``function`` makes for n ranks. The result is cached, so that all ranks of a simulation
+    share one object."""
     return Topology(function(n), name)
 
 
