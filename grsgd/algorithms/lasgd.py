@@ -146,8 +146,8 @@ class LASGD(ByAllreduce, name="lasgd"):
             return limit is not None and ahead >= limit
 
     def is_blocking(self) -> bool:
-        """Return whether training waits for this round's average and takes this average unchanged. The result is the
-        same on all ranks."""
+        """Return whether training waits for this round's average and then replaces the model by this average. The
+        result is the same on all ranks."""
         warmup, resync = self.options.warmup, self.options.resync
         return self.rounds < warmup or (resync > 0 and (self.rounds + 1) % resync == 0)
 

@@ -94,10 +94,11 @@ class Strategy:
         self.clocks = [0] * workers
         """c_i: number of pushes of each worker, lost workers included."""
         self.staleness = 0
-        """tau of the last push: number of updates between the model of its gradient and the model at its arrival."""
+        """tau of the last push: number of updates from the model at which its gradient was computed to the model at the
+        arrival of this gradient."""
         self.active = set(range(workers))
         self.resting: set[int] = set()
-        """Workers that rest for a checkpoint, and so are not active until `go_on`."""
+        """Workers that rest for a checkpoint. They are not active before `go_on` is called."""
         self.blocked: set[int] = set()
         """Active workers that have pushed and have not been answered."""
         self.buffer: dict[int, int] = {}
