@@ -31,7 +31,7 @@ from grsgd.own_loop.ranks import size, world
 KEY = "grsgd"
 """Key of a Lightning checkpoint under which the state of every rank is kept."""
 PLAIN = "state", "param_groups"
-"""Keys of the state of an optimizer that any optimizer of torch has."""
+"""Keys that the ``state_dict()`` of any optimizer of torch has."""
 
 
 class GrsgdStrategy(ParallelStrategy):

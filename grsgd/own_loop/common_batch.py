@@ -80,7 +80,7 @@ class CommonBatchOptimizer(DistributedOptimizer):
 
     @property
     def _compares(self) -> bool:
-        """Whether the ranks compare their batches in this step."""
+        """Whether the ranks compare their batches in the present step."""
         return self.steps == 0 or self.equal_models.is_due(self.steps + 1)
 
     def _apply(self):

@@ -173,7 +173,8 @@ class RollCall:
                 print(f"\ngrsgd: {line}", file=sys.stderr, flush=True)
 
     def next_call(self, ranks: Iterable[int]) -> str | None:
-        """Return the next call for this rank to make, once all of ``ranks`` are in such a call; else None."""
+        """Return the next call that this rank must make, as soon as all of ``ranks`` are in a call of this kind; else
+        None."""
         self.take()
         calls = [next((word.call for word in self.words[rank] if word.number > self._number), None) for rank in ranks]
         return None if None in calls else calls[0]

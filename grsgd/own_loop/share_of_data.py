@@ -13,7 +13,7 @@ Batch = TypeVar("Batch")
 
 
 class SharingOptimizer(WrappingOptimizer):
-    """Optimizer that says which data a loop trains on, so that one script works with every algorithm."""
+    """Optimizer that determines on which data a loop trains, so that one script works with every algorithm."""
 
     algorithm: Algorithm
 

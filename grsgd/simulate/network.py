@@ -26,7 +26,7 @@ MAX_SIGMA = 20.0
 """The largest sigma of the logarithm of a computation's seconds: one in six then takes e^20 (half a billion) times the
 median. Far larger values would exceed the range of floating-point numbers."""
 AFTER_WAIT_SECONDS = 20e-3
-"""Seconds of waiting after which a step takes the time ``after_wait``."""
+"""Seconds of waiting after which a step takes the time `ComputeSpec.after_wait`."""
 
 
 MEDIA = ("switch", "shared", "links", "cables")
