@@ -22,9 +22,9 @@ from coding.time_model import mean_step_seconds
 from grsgd import load_run
 from grsgd.config import parse
 from grsgd.mpi_environment import find_mpiexec, job_environment, module
-from grsgd.simulate.compute import ComputeTime
-from grsgd.simulate.network import network
-from grsgd.simulate.simulation import Simulation
+from grsgd.simulator.compute import ComputeTime
+from grsgd.simulator.network import network
+from grsgd.simulator.simulation import Simulation
 from grsgd.training.stragglers import DelayModel
 
 STEP = 0.1

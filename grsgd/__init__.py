@@ -42,6 +42,7 @@ _PLACES = {
     "rank": "grsgd.own_loop.ranks",
     "recording": "grsgd.own_loop.recording",
     "shard": "grsgd.own_loop.ranks",
+    "simulate": "grsgd.cli.from_python",
     "size": "grsgd.own_loop.ranks",
     "surviving": "grsgd.own_loop.surviving",
     "train": "grsgd.cli.from_python",

@@ -28,8 +28,8 @@ from grsgd.job import launch
 from grsgd.job.ending import with_parent
 from grsgd.job.run import run
 from grsgd.mpi_environment import job_environment
-from grsgd.simulate.calibration import calibrate
-from grsgd.simulate.calibration.network_file import network_file, write
+from grsgd.simulator.calibration import calibrate
+from grsgd.simulator.calibration.network_file import network_file, write
 
 MAX_START_SECONDS = 300
 """Seconds that a job may take until its ranks have started and read their data, and that it may take to end."""
@@ -92,7 +92,7 @@ class Calibration(NamedTuple):
 class Computing(NamedTuple):
     """A measurement of the time of a step alone, over ``steps`` steps.
 
-    The file is JSON: the `grsgd.simulate.calibration.calibrate.StepTimes` of each rank.
+    The file is JSON: the `grsgd.simulator.calibration.calibrate.StepTimes` of each rank.
     """
 
     config: str

@@ -17,8 +17,8 @@ from grsgd.config.sources import DIGEST_LETTERS
 from grsgd.files import atomic_write
 from grsgd.runs.finished import finished_run
 from grsgd.runs.run_file import Run
-from grsgd.simulate.network import network
-from grsgd.simulate.run import simulate
+from grsgd.simulator.network import network
+from grsgd.simulator.run import simulate
 
 STEP_BY_STEP = "1gbit,50us", "constant:1"
 """Network and computing time of simulations whose times mean nothing."""

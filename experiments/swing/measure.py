@@ -10,7 +10,7 @@ from experiments.swing.networks import SETTINGS
 from grsgd.comm.allreduce.pieces import chunks
 from grsgd.comm.pollables import Delay
 from grsgd.models.shape_only import ShapeOnlyArray
-from grsgd.simulate.fast_ring.allreduces import AllreduceTimes
+from grsgd.simulator.fast_ring.allreduces import AllreduceTimes
 from grsgd.testing.simulated import Ranks
 
 KIB, MIB = 2**10, 2**20

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from grsgd.simulate.cabling.cable import Cable
-from grsgd.simulate.network import NetworkSpec
+from grsgd.simulator.cabling.cable import Cable
+from grsgd.simulator.network import NetworkSpec
 
 BANDWIDTH, LATENCY = "100gbit", "500ns"
 """Bandwidth and latency of each cable, unless stated otherwise."""

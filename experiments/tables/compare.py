@@ -19,7 +19,7 @@ from experiments.tables.section import Section
 from experiments.tables.targets import Found
 from experiments.tables.wording import SOURCES
 from grsgd.runs.run_file import Run
-from grsgd.simulate.network import TAKES_PROCESSOR
+from grsgd.simulator.network import TAKES_PROCESSOR
 
 ALONE, NEVER = "one rank alone", "ranks that never communicate"
 CONTROLS = (ALONE, NEVER)

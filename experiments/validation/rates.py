@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from grsgd.mpi_environment import job_environment
-from grsgd.simulate.network import network
+from grsgd.simulator.network import network
 from grsgd.testbed.hosts import Testbed
 
 HERE = Path(__file__).parent

@@ -17,10 +17,10 @@ from experiments.validation.variant import BASE, Variant
 from grsgd.runs.finished import finished_run
 from grsgd.runs.measures import seconds_per_step, waiting_share
 from grsgd.runs.run_file import load_run
-from grsgd.simulate.calibration.calibrate import StepTimes
-from grsgd.simulate.calibration.network_file import differs, typical
-from grsgd.simulate.network import ComputeSpec, NetworkSpec, network
-from grsgd.simulate.run import simulate
+from grsgd.simulator.calibration.calibrate import StepTimes
+from grsgd.simulator.calibration.network_file import differs, typical
+from grsgd.simulator.network import ComputeSpec, NetworkSpec, network
+from grsgd.simulator.run import simulate
 
 SECONDS = 22.0
 """Approximate seconds of a run, with the measurements before it."""

@@ -17,10 +17,10 @@ from grsgd.errors import ConfigError
 from grsgd.mpi_environment import rank
 from grsgd.runs.numbers import human_bytes
 from grsgd.runs.run_file import check_writable
-from grsgd.simulate.driver import Deadlock
-from grsgd.simulate.network import network
-from grsgd.simulate.rank_memory import check_memory
-from grsgd.simulate.simulation import Simulation
+from grsgd.simulator.driver import Deadlock
+from grsgd.simulator.network import network
+from grsgd.simulator.rank_memory import check_memory
+from grsgd.simulator.simulation import Simulation
 from grsgd.training import device as gpu
 from grsgd.training.automatic_options import with_options
 from grsgd.training.batch_gradient import check_compiler

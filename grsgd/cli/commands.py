@@ -17,11 +17,11 @@ def replay(options) -> int:
     from tabulate import tabulate
 
     with importing():
-        from grsgd.simulate.driver import Deadlock
-        from grsgd.simulate.network import network
-        from grsgd.simulate.tracing import goal
-        from grsgd.simulate.tracing.replay import replay as replayed
-        from grsgd.simulate.tracing.replay import rows
+        from grsgd.simulator.driver import Deadlock
+        from grsgd.simulator.network import network
+        from grsgd.simulator.tracing import goal
+        from grsgd.simulator.tracing.replay import replay as replayed
+        from grsgd.simulator.tracing.replay import rows
 
     spec, ranks = network(options.network, options.topology), goal.read(options.file)
     try:
@@ -60,8 +60,8 @@ def calibrate(options) -> int:
     with importing():
         from grsgd.job import launch
         from grsgd.runs.run_file import check_writable
-        from grsgd.simulate.calibration import calibrate as calibration
-        from grsgd.simulate.calibration import network_file
+        from grsgd.simulator.calibration import calibrate as calibration
+        from grsgd.simulator.calibration import network_file
 
     mpi = launch.world()
     launch.abort_on_error(mpi)
@@ -152,7 +152,7 @@ def bound(options) -> int:
     from tabulate import tabulate
 
     with importing():
-        from grsgd.simulate.bound import bound as times
+        from grsgd.simulator.bound import bound as times
 
     check_at_least("--ranks", options.ranks, 1)
     if options.gradients is not None:

@@ -1,4 +1,4 @@
-"""Functions `grsgd.train` and `grsgd.simulate`, which make one run from Python, such as in a notebook or a study.
+"""Functions `grsgd.train` and `grsgd.simulator`, which make one run from Python, such as in a notebook or a study.
 
 The run is a command of ``grsgd`` in a process of its own, so this process starts no MPI, and survives any end of it.
 """

@@ -182,11 +182,11 @@ def simulate_until_interrupted(options) -> int:
         from grsgd.comm.communicator import LostRank
         from grsgd.job.rescue import NotSavedThere, path_of
         from grsgd.job.signals import EXIT_CODE
-        from grsgd.simulate.driver import Deadlock
-        from grsgd.simulate.network import network
-        from grsgd.simulate.run import NotEvaluated
-        from grsgd.simulate.run import simulate as run
-        from grsgd.simulate.tracing.instrumentation import Instrumentation
+        from grsgd.simulator.driver import Deadlock
+        from grsgd.simulator.network import network
+        from grsgd.simulator.run import NotEvaluated
+        from grsgd.simulator.run import simulate as run
+        from grsgd.simulator.tracing.instrumentation import Instrumentation
         from grsgd.training.saving import ModelFiles
 
     check_at_least("--ranks", options.ranks, options.spares + 1)

@@ -34,7 +34,8 @@ class Receive(Request, Protocol):
 class Backend(Protocol):
     """Non-blocking messages between the ranks of one group: the functions of MPI, without counting of bytes.
 
-    Implementations are `MpiBackend`, `grsgd.comm.gpu.backend.GpuBackend` and `grsgd.simulate.backend.SimulatedBackend`.
+    Implementations are `MpiBackend`, `grsgd.comm.gpu.backend.GpuBackend` and
+    `grsgd.simulator.backend.SimulatedBackend`.
     Arrays are contiguous; a buffer belongs to its message until the request's ``Test()`` is true. Messages from one
     rank to another with one tag arrive in the order in which they were sent.
     """

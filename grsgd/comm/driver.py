@@ -3,7 +3,7 @@ background.
 
 A *schedule* is a generator that yields a pollable (`grsgd.comm.pollables`) or a tuple of pollables. A schedule goes on
 when all pollables that it has yielded are true. The driver decides how to wait. So the same schedule runs in the
-foreground, behind a backward pass, and in simulated time (`grsgd.simulate.driver.SimulatedDriver`).
+foreground, behind a backward pass, and in simulated time (`grsgd.simulator.driver.SimulatedDriver`).
 """
 
 import math
@@ -58,7 +58,7 @@ The thread's polls take processor time from the gradient.
 class Driver(Protocol):
     """The methods of a driver that algorithms and the training loop use, in real and in simulated time.
 
-    Implementations are `MpiDriver` and `grsgd.simulate.driver.SimulatedDriver`.
+    Implementations are `MpiDriver` and `grsgd.simulator.driver.SimulatedDriver`.
     """
 
     progress_mode: str

@@ -13,7 +13,7 @@ from grsgd.mpi_environment import module, without_launcher
 from grsgd.runs.timeline import FinishedTimeline
 from grsgd.training.record import RankMeasurements
 
-PROGRAM = "grsgd.simulate.late_evaluation"
+PROGRAM = "grsgd.simulator.late_evaluation"
 """Module that the evaluating process runs; it is not imported here."""
 LENGTH_BYTES = 8
 """Number of bytes in front of each note that encode the note's length."""

@@ -17,8 +17,8 @@ from grsgd.algorithms.common_batch import CommonBatchAlgorithm
 from grsgd.algorithms.find import find
 from grsgd.config import Config, parse
 from grsgd.mpi_environment import find_mpiexec, job_environment, module, without_launcher
-from grsgd.simulate.compute import ComputeTime
-from grsgd.simulate.simulation import Simulation
+from grsgd.simulator.compute import ComputeTime
+from grsgd.simulator.simulation import Simulation
 from grsgd.testing.quadratic import Job, shifted_job
 from grsgd.testing.simulated import network_of
 

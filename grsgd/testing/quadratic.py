@@ -14,8 +14,8 @@ from grsgd.algorithms.hooks import schedule_of
 from grsgd.algorithms.lifecycle import Lifecycle
 from grsgd.comm.pollables import Compute
 from grsgd.models.replica import Replica
-from grsgd.simulate.compute import ComputeTime
-from grsgd.simulate.driver import SimulatedDriver
+from grsgd.simulator.compute import ComputeTime
+from grsgd.simulator.driver import SimulatedDriver
 from grsgd.testing.simulated import Ranks, network_of
 from grsgd.training.progress import Progress
 

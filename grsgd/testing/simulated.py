@@ -4,10 +4,10 @@ import simpy
 
 from grsgd.algorithms.hooks import schedule_of
 from grsgd.comm.mailbox import HEADER, ModelMessage
-from grsgd.simulate.driver import SimulatedDriver, run_until_done
-from grsgd.simulate.fabric import MessageFabric
-from grsgd.simulate.flows import Network
-from grsgd.simulate.network import NetworkSpec
+from grsgd.simulator.driver import SimulatedDriver, run_until_done
+from grsgd.simulator.fabric import MessageFabric
+from grsgd.simulator.flows import Network
+from grsgd.simulator.network import NetworkSpec
 
 
 def network_of(**options) -> NetworkSpec:

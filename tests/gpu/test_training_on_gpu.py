@@ -7,8 +7,8 @@ they end as well as on the CPU, and the weights of those that have weights sum t
 import pytest
 
 from grsgd.runs.run_file import load_run
-from grsgd.simulate.network import NetworkSpec
-from grsgd.simulate.run import simulate
+from grsgd.simulator.network import NetworkSpec
+from grsgd.simulator.run import simulate
 from tests.gpu.on_ranks import on_ranks, same_curves
 from tests.gpu.train_all import demos, small
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from grsgd.algorithms import ALGORITHMS
-from grsgd.simulate import simulation as simulations
-from grsgd.simulate.simulation import Simulation
+from grsgd.simulator import simulation as simulations
+from grsgd.simulator.simulation import Simulation
 from grsgd.testing.quadratic import STEPS, Job, uneven
 from grsgd.testing.simulated import network_of
 from grsgd.training.inputs import build_model

@@ -15,7 +15,7 @@ import pytest
 
 from grsgd.cli import parse
 from grsgd.config import load
-from grsgd.simulate.network import network
+from grsgd.simulator.network import network
 from grsgd.testbed.__main__ import make_parser
 
 ROOT = Path(__file__).parents[2]

@@ -15,8 +15,8 @@ from grsgd.comm.communicator import LostRank
 from grsgd.comm.topologies import topology
 from grsgd.data.shards import index_stream
 from grsgd.errors import ConfigError
-from grsgd.simulate.network import network
-from grsgd.simulate.run import simulate
+from grsgd.simulator.network import network
+from grsgd.simulator.run import simulate
 from grsgd.testing.simulated import network_of
 from grsgd.training.deaths import comes_back
 from grsgd.training.regroup import Regrouping, momenta

@@ -25,9 +25,9 @@ from grsgd.errors import ConfigError, ModelError, RunFileError
 from grsgd.runs import trial
 from grsgd.runs.loggers import CsvLogger, TensorBoardLogger
 from grsgd.runs.run_file import load_run, save_run
-from grsgd.simulate.network import network
-from grsgd.simulate.tracing import goal
-from grsgd.simulate.tracing.replay import replay
+from grsgd.simulator.network import network
+from grsgd.simulator.tracing import goal
+from grsgd.simulator.tracing.replay import replay
 from grsgd.training.state_file import state_in
 from tests.support import damage
 from tests.support.runs import fake_run

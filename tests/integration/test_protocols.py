@@ -21,8 +21,8 @@ from grsgd.comm.gpu.memory import Memory as GpuMemory
 from grsgd.comm.gpu.staged import Staged
 from grsgd.comm.gpu.transport import Transfer
 from grsgd.comm.pollables import Compute, Delay, Pollable, Signal, Until
-from grsgd.simulate.driver import Activity, SimulatedDriver, Timer
-from grsgd.simulate.messages import Receiving, Sending
+from grsgd.simulator.driver import Activity, SimulatedDriver, Timer
+from grsgd.simulator.messages import Receiving, Sending
 from grsgd.testing.simulated import Ranks
 from tests.support.device_double import DeviceDouble, Event, Memory
 from tests.support.threads import FAKE, Group, Mpi

@@ -10,11 +10,11 @@ from grsgd.cli import main
 from grsgd.config import load
 from grsgd.errors import ConfigError, SetupError
 from grsgd.job import launch
-from grsgd.simulate.calibration.calibrate import Calibration, Pair, StepTimes, check_mpiexec
-from grsgd.simulate.calibration.messages import ProcessorTimes
-from grsgd.simulate.calibration.network_file import network_file
-from grsgd.simulate.calibration.spread import Spread
-from grsgd.simulate.network import network
+from grsgd.simulator.calibration.calibrate import Calibration, Pair, StepTimes, check_mpiexec
+from grsgd.simulator.calibration.messages import ProcessorTimes
+from grsgd.simulator.calibration.network_file import network_file
+from grsgd.simulator.calibration.spread import Spread
+from grsgd.simulator.network import network
 from tests.support.exhaustive import exhaustive_unless
 from tests.support.launcher import ENVIRONMENT, ROOT, bin_of, mpiexec
 
@@ -131,9 +131,9 @@ def test_mpiexec_that_fails(script, reason, tmp_path, monkeypatch):
     launcher = tmp_path / "mpiexec"
     launcher.write_text(f"#!/bin/sh\n{script}\n")
     launcher.chmod(0o755)
-    monkeypatch.setattr("grsgd.simulate.calibration.calibrate.find_mpiexec", lambda: str(launcher))
-    monkeypatch.setattr("grsgd.simulate.calibration.calibrate.TWO_RANKS_SECONDS", 0.5 if "sleep" in script else 30.0)
-    from grsgd.simulate.calibration.calibrate import on_two_ranks
+    monkeypatch.setattr("grsgd.simulator.calibration.calibrate.find_mpiexec", lambda: str(launcher))
+    monkeypatch.setattr("grsgd.simulator.calibration.calibrate.TWO_RANKS_SECONDS", 0.5 if "sleep" in script else 30.0)
+    from grsgd.simulator.calibration.calibrate import on_two_ranks
 
     with pytest.raises(SetupError, match=reason) as refused:
         on_two_ranks("auto", 0.01)

@@ -11,7 +11,7 @@ import torch
 
 from grsgd import load_run
 from grsgd.config import parse
-from grsgd.simulate.simulation import Simulation
+from grsgd.simulator.simulation import Simulation
 from grsgd.testing.simulated import network_of
 from tests.support.exhaustive import exhaustive_unless
 from tests.support.training_job import reasons, training_jobs

@@ -17,12 +17,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 
-FOLDERS = ("grsgd/comm", "grsgd/algorithms", "grsgd/training", "grsgd/own_loop", "coding", "grsgd/simulate")
+FOLDERS = ("grsgd/comm", "grsgd/algorithms", "grsgd/training", "grsgd/own_loop", "coding", "grsgd/simulator")
 FILES = ("grsgd/models/replica.py", "grsgd/models/mixing.py", "grsgd/runs/ending.py")
 FILES += ("grsgd/job/prepare.py", "grsgd/job/run.py", "grsgd/job/conclusion.py")
 UNREACHABLE = (
     *("coding/gpu.py", "grsgd/comm/gpu/memory.py", "grsgd/training/device.py"),
-    *("grsgd/simulate/calibration/calibrate.py", "grsgd/simulate/calibration/network_file.py"),
+    *("grsgd/simulator/calibration/calibrate.py", "grsgd/simulator/calibration/network_file.py"),
 )
 """Files that no unit test can run."""
 

@@ -12,7 +12,7 @@ from tests.support.training import CONSTANT, simulation
 
 FILTERS = [
     tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain),
-    tracemalloc.Filter(False, "*/grsgd/simulate/*"),  # copies of messages, which real messages do not need
+    tracemalloc.Filter(False, "*/grsgd/simulator/*"),  # copies of messages, which real messages do not need
 ]
 SIZES = 100_000, 200_000
 """Widths of the hidden layer of two models. In both models the messages of an all-reduce have their largest size."""

@@ -1,7 +1,7 @@
 """Whole trainings of a small model in simulated time."""
 
 from grsgd.config import parse
-from grsgd.simulate.simulation import Simulation
+from grsgd.simulator.simulation import Simulation
 from grsgd.testing.simulated import network_of
 
 STEP = 0.01

@@ -17,8 +17,8 @@ from experiments.runner.parallel import Unfinished
 from experiments.validation.rates import BYTES_PER_SECOND, MIB, shares_of_the_wire, spin
 from grsgd.mpi_environment import job_environment
 from grsgd.runs.run_file import load_run
-from grsgd.simulate.calibration.calibrate import LEAST_QUEUE_BYTES
-from grsgd.simulate.network import network
+from grsgd.simulator.calibration.calibrate import LEAST_QUEUE_BYTES
+from grsgd.simulator.network import network
 from grsgd.testbed import hosts, links, quota
 from grsgd.testbed.__main__ import main
 from grsgd.testbed.hosts import STATE, Testbed, TestbedError

@@ -14,9 +14,9 @@ from grsgd.comm.communicator import Communicator
 from grsgd.comm.stop_signal import StopSignal
 from grsgd.config import parse
 from grsgd.errors import ConfigError
-from grsgd.simulate.calibration.exchanges import BATCHES_BESIDE, EXCHANGES_BESIDE, exchanges_beside
-from grsgd.simulate.network import NetworkSpec
-from grsgd.simulate.simulation import Simulation
+from grsgd.simulator.calibration.exchanges import BATCHES_BESIDE, EXCHANGES_BESIDE, exchanges_beside
+from grsgd.simulator.network import NetworkSpec
+from grsgd.simulator.simulation import Simulation
 from grsgd.training.inputs import build_model, load_data
 from grsgd.training.trainer import Trainer
 

@@ -12,7 +12,7 @@ from grsgd.algorithms.allreduce_trial import MAX_ELEMENTS, choose_variant, round
 from grsgd.algorithms.trial import ENOUGH_SECONDS, REPEATS
 from grsgd.comm.allreduce import ALLREDUCE
 from grsgd.models.flat import Flat
-from grsgd.simulate.run import simulate
+from grsgd.simulator.run import simulate
 from grsgd.testing.simulated import Ranks, network_of
 from tests.support.training import CONSTANT, config, simulation
 

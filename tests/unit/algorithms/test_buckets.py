@@ -15,7 +15,7 @@ from grsgd.comm.allreduce import ALLREDUCE, THROUGH_MEMORY
 from grsgd.errors import ConfigError
 from grsgd.job import launch
 from grsgd.models.replica import Replica
-from grsgd.simulate.tracing.instrumentation import Instrumentation
+from grsgd.simulator.tracing.instrumentation import Instrumentation
 from grsgd.testing import AlgorithmTests
 from grsgd.testing.quadratic import MOMENTUM, PROBLEM, RATE, STEPS, WEIGHT_DECAY, Job, random_speeds
 from grsgd.testing.simulated import network_of

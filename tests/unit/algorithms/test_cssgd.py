@@ -16,7 +16,7 @@ from coding.time_model import step_seconds
 from grsgd.data.shards import index_stream
 from grsgd.errors import ConfigError
 from grsgd.runs.run_file import load_run
-from grsgd.simulate.run import simulate
+from grsgd.simulator.run import simulate
 from grsgd.testing.simulated import network_of
 from grsgd.training.snapshots import common_marks, train_loss
 from tests.support.exhaustive import exhaustive_unless

@@ -7,7 +7,7 @@ from coding.time_model import mean_step_seconds
 from grsgd import load_run
 from grsgd.config import parse
 from grsgd.errors import ConfigError
-from grsgd.simulate.run import simulate
+from grsgd.simulator.run import simulate
 from grsgd.testing.simulated import network_of
 from tests.support.exhaustive import exhaustive_unless
 from tests.support.training import CONSTANT, SLOW, STEP, config, simulation

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from grsgd.algorithms.easgd import EASGDOptions
-from grsgd.simulate.compute import ComputeTime
+from grsgd.simulator.compute import ComputeTime
 from grsgd.testing.quadratic import (
     MOMENTUM,
     RATE,

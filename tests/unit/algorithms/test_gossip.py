@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grsgd.seeding import Purpose, generator
-from grsgd.simulate.compute import ComputeTime
+from grsgd.simulator.compute import ComputeTime
 from grsgd.testing.quadratic import (
     MOMENTUM,
     RATE,

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from grsgd.algorithms import ALGORITHMS
 from grsgd.comm.allreduce import ALLREDUCE
 from grsgd.config import parse
-from grsgd.simulate.simulation import Simulation
+from grsgd.simulator.simulation import Simulation
 from grsgd.testing.quadratic import STEPS, Job, M, Reference, random_speeds, straggler, uneven
 from grsgd.testing.simulated import network_of
 from tests.support.exhaustive import exhaustive_unless

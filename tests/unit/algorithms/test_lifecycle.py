@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from grsgd.algorithms.lifecycle import Lifecycle
-from grsgd.simulate.simulation import Simulation
+from grsgd.simulator.simulation import Simulation
 from grsgd.testing.simulated import network_of
 from grsgd.training.recovery import Recovery
 from grsgd.training.regroup import Regrouping

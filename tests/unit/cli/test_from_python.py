@@ -1,4 +1,4 @@
-"""Runs made from Python: `grsgd.train` and `grsgd.simulate`."""
+"""Runs made from Python: `grsgd.train` and `grsgd.simulator`."""
 
 import tomllib
 
@@ -39,6 +39,12 @@ def test_a_simulated_run_is_returned(tmp_path):
     assert len(run.ranks["steps"]) == 3 and "lr = 0.05" in run.attributes["config"]
     again = simulate(SMALL, ranks=3, out=tmp_path / "again.h5", **options)
     np.testing.assert_array_equal(run.curve["time"], again.curve["time"])
+
+
+def test_the_name_is_the_function_after_every_import():
+    import grsgd.simulator.run  # noqa: F401
+
+    assert grsgd.simulate is simulate
 
 
 def test_errors_have_their_cause(tmp_path):

@@ -10,7 +10,7 @@ from grsgd.algorithms.common_batch import CommonBatchAlgorithm
 from grsgd.config import load, parse
 from grsgd.config.reading import apply
 from grsgd.errors import ConfigError
-from grsgd.simulate.network import read as read_network
+from grsgd.simulator.network import read as read_network
 from grsgd.training.inputs import load_data
 from grsgd.training.optimizer import build_optimizer
 

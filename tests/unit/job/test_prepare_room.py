@@ -7,8 +7,8 @@ import pytest
 from grsgd import config
 from grsgd.errors import ConfigError
 from grsgd.job import prepare
-from grsgd.simulate.network import network
-from grsgd.simulate.simulation import Simulation
+from grsgd.simulator.network import network
+from grsgd.simulator.simulation import Simulation
 
 CONFIG = """
 [algorithm]

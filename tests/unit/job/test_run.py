@@ -11,7 +11,7 @@ from grsgd.job import run as runs
 from grsgd.job.signals import EXIT_CODE
 from grsgd.job.startup import StartUp
 from grsgd.runs.run_file import load_run
-from grsgd.simulate.run import simulate
+from grsgd.simulator.run import simulate
 from grsgd.testing.simulated import network_of
 from grsgd.training.gradients import OwnBatches
 from tests.support.exhaustive import exhaustive_unless

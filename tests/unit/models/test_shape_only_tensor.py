@@ -60,8 +60,8 @@ import sys
 from pathlib import Path
 
 from grsgd.config import parse
-from grsgd.simulate.network import network
-from grsgd.simulate.run import simulate
+from grsgd.simulator.network import network
+from grsgd.simulator.run import simulate
 
 names = {"algorithm": {"name": sys.argv[1]}, "data": {"name": "synthetic"}, "model": {"name": "mlp"}}
 config = parse(names | {"train": {"steps": 2}})

@@ -9,7 +9,7 @@ from grsgd.errors import RunFileError
 from grsgd.runs.ending import end_attributes
 from grsgd.runs.hdf5 import plain
 from grsgd.runs.run_file import check_content, load_run, save_run, why_unfit
-from grsgd.simulate.run import simulate
+from grsgd.simulator.run import simulate
 from grsgd.testing.simulated import network_of
 from grsgd.training.record import fitting
 from grsgd.training.saving import ModelFiles
@@ -53,7 +53,7 @@ def test_names_that_no_dataset_can_have(name):
 
 @pytest.mark.parametrize("option", ["final", "best"])
 def test_a_model_whose_path_no_run_file_can_hold_is_refused_before_it_is_trained(tmp_path, option, monkeypatch):
-    monkeypatch.setattr("grsgd.simulate.simulation.Simulation.train", lambda simulation: pytest.fail("it trains"))
+    monkeypatch.setattr("grsgd.simulator.simulation.Simulation.train", lambda simulation: pytest.fail("it trains"))
     models = ModelFiles(**{option: tmp_path / f"{NOT_UTF8}.pt"})
     with pytest.raises(RunFileError, match=r"model_file = .*\\udce9.pt"):
         simulate(config("dpsgd"), 2, network_of(), tmp_path / "run.h5", CONSTANT, models=models)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from grsgd.algorithms import ALGORITHMS
-from grsgd.simulate.driver import Deadlock
+from grsgd.simulator.driver import Deadlock
 from grsgd.testing import AlgorithmTests
 from tests.support.exhaustive import exhaustive_unless
 

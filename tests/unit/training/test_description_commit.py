@@ -1,8 +1,8 @@
 """Which rank asks git for the commit of a run."""
 
 from grsgd import config
-from grsgd.simulate.network import network
-from grsgd.simulate.simulation import Simulation
+from grsgd.simulator.network import network
+from grsgd.simulator.simulation import Simulation
 from grsgd.training import description
 
 CONFIG = """

@@ -6,7 +6,7 @@ import torch
 
 from grsgd.config import parse
 from grsgd.errors import ConfigError
-from grsgd.simulate.simulation import Simulation
+from grsgd.simulator.simulation import Simulation
 from grsgd.testing.simulated import network_of
 
 RATE, CLIP = 0.5, 0.01

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from grsgd.comm.driver import MpiDriver
 from grsgd.comm.pollables import Delay
-from grsgd.simulate.driver import SimulatedDriver
+from grsgd.simulator.driver import SimulatedDriver
 from grsgd.testing.simulated import Ranks, network_of
 from grsgd.training.progress import Counted, FreeRunning, Lockstep, Marks
 from tests.support.seeded import seeded

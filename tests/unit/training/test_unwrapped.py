@@ -103,7 +103,7 @@ def test_operations_are_counted_without_loading_the_compiler():
 import sys
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from grsgd.simulate.compute import flops
+from grsgd.simulator.compute import flops
 
 layers = torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(144, 3)
 model = torch.nn.Sequential(*layers)

@@ -14,7 +14,7 @@ from grsgd.algorithms.parameter_server.strategy import STATES
 from grsgd.errors import ConfigError
 from grsgd.runs.bound import time_over_optimum
 from grsgd.runs.run_file import load_run
-from grsgd.simulate.run import simulate
+from grsgd.simulator.run import simulate
 from grsgd.testing.quadratic import MOMENTUM, PROBLEM, WEIGHT_DECAY, Job
 from grsgd.testing.simulated import network_of
 from grsgd.training.record import RankMeasurements, assemble
@@ -564,7 +564,7 @@ def test_batch_normalisation(server, servers, monkeypatch):
         torch.manual_seed(config.seed)
         return Normalised().to(device)
 
-    monkeypatch.setattr("grsgd.simulate.simulation.build_model", build)
+    monkeypatch.setattr("grsgd.simulator.simulation.build_model", build)
     job = job_of("asp", 3, network_of(**SLOW), RANDOM, server, servers, steps=10)
     own = {}
     for rank, trainer in enumerate(job.trainers):

@@ -1,9 +1,9 @@
 """How long a parameter server waits."""
 
 from grsgd import config
-from grsgd.simulate.driver import SimulatedDriver
-from grsgd.simulate.network import network
-from grsgd.simulate.simulation import Simulation
+from grsgd.simulator.driver import SimulatedDriver
+from grsgd.simulator.network import network
+from grsgd.simulator.simulation import Simulation
 
 CONFIG = """
 [algorithm]

@@ -17,7 +17,7 @@ from grsgd.comm.coded.multicast import TRANSPORTS, Multicast, Unicast
 from grsgd.comm.coded.scheme import MAX_PACKETS_IN_FLIGHT
 from grsgd.comm.coded.schemes import SCHEMES
 from grsgd.comm.coded.without_redundancy import LocalSum, PerBlock
-from grsgd.simulate.driver import Deadlock
+from grsgd.simulator.driver import Deadlock
 from grsgd.testing.simulated import Ranks, network_of
 from tests.support.exhaustive import exhaustive_unless
 from tests.support.random_blocks import SUMS_ARE_SENT

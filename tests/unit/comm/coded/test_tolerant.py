@@ -16,7 +16,7 @@ from grsgd.comm.coded.parting import Parting
 from grsgd.comm.coded.streams import FIXED, HeaderKind
 from grsgd.comm.coded.tolerant import TolerantSum
 from grsgd.comm.pollables import Delay
-from grsgd.simulate.driver import Deadlock
+from grsgd.simulator.driver import Deadlock
 from grsgd.testing.simulated import Ranks, network_of
 from tests.support.exhaustive import exhaustive_unless
 

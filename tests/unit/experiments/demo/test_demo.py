@@ -8,8 +8,8 @@ import grsgd
 from grsgd.config import load
 from grsgd.errors import ConfigError
 from grsgd.runs.measures import best
-from grsgd.simulate.network import NetworkSpec
-from grsgd.simulate.run import simulate
+from grsgd.simulator.network import NetworkSpec
+from grsgd.simulator.run import simulate
 from tests.support.exhaustive import exhaustive_unless
 
 FOLDER = Path(__file__).parents[4] / "experiments" / "demo"

@@ -14,11 +14,11 @@ from experiments.runner.store import BEFORE, Store
 from grsgd.config import parse
 from grsgd.runs.run_file import load_run
 from grsgd.runs.settings import flattened
-from grsgd.simulate.calibration.calibrate import Calibration, Pair, StepTimes
-from grsgd.simulate.calibration.messages import ProcessorTimes
-from grsgd.simulate.calibration.network_file import network_file
-from grsgd.simulate.calibration.spread import Spread
-from grsgd.simulate.network import network
+from grsgd.simulator.calibration.calibrate import Calibration, Pair, StepTimes
+from grsgd.simulator.calibration.messages import ProcessorTimes
+from grsgd.simulator.calibration.network_file import network_file
+from grsgd.simulator.calibration.spread import Spread
+from grsgd.simulator.network import network
 
 DIGITS = ('data.name="digits"', 'model.name="mlp"', "data.augment=false", "train.steps=3")
 RUN = RunSpec("grsgd/dpsgd", (*DIGITS, "seed=0"), 4, TIMING_ONLY, Link("1gbit"))

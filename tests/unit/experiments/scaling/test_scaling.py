@@ -10,7 +10,7 @@ from experiments.runner.kept import KeptRuns
 from experiments.runner.run_spec import Link
 from experiments.scaling import __main__ as scaling
 from grsgd.algorithms import ALGORITHMS
-from grsgd.simulate.run import simulate
+from grsgd.simulator.run import simulate
 from tests.support.runs import fake_run
 
 

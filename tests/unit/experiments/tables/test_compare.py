@@ -19,7 +19,7 @@ from experiments.tables.link_rates import crossing
 from experiments.tables.section import Section
 from experiments.tables.targets import Found, chosen
 from experiments.tables.time_to_accuracy import TimeToAccuracy
-from grsgd.simulate.network import TAKES_PROCESSOR, NetworkSpec
+from grsgd.simulator.network import TAKES_PROCESSOR, NetworkSpec
 from tests.support.runs import fake_run
 from tests.support.same_algorithm import shown as shown_of_one_algorithm
 from tests.support.store import plan, seed_of

@@ -1,0 +1,80 @@
+"""Least time, by theory, between two updates of a parameter server with workers of given speeds."""
+
+from grsgd.algorithms.central import CentralAlgorithm
+from grsgd.config import Config
+from grsgd.errors import ConfigError, UsageError
+from grsgd.runs.bound import optimal_seconds
+from grsgd.simulator.network import network
+from grsgd.simulator.simulation import Simulation
+from grsgd.training.stragglers import DelayModel
+
+STEPS = 100
+"""Number of steps over which a worker's time per step is averaged, because step times can vary at random."""
+
+
+def bound(
+    config: Config, ranks: int, compute: str | None, step_seconds: str | None, gradients: int | None
+) -> list[tuple[str, str]]:
+    """Return the rows of a table: the workers, and the seconds that an update takes in theory.
+
+    Parameters
+    ----------
+    config
+        The configuration of a run with a parameter server.
+    ranks
+        The number of ranks, server included.
+    compute
+        Text in one of `grsgd.simulator.compute.FORMS`; it determines the workers' step times.
+    step_seconds
+        In place of ``compute``: the step time of each worker in seconds, separated by commas.
+    gradients
+        Number of gradients in an update; None means the number for which the server's strategy waits.
+
+    Raises ConfigError if a step takes no time, and UsageError if the arguments contradict each other or the algorithm
+    has no server that waits for gradients.
+    """
+    given = read(step_seconds) if step_seconds is not None else None
+    if given is not None and compute is not None:
+        raise UsageError("--step-seconds and --compute: give only one of them")
+    simulation = Simulation(config, ranks, network("switch"), compute, timing_only=True)
+    algorithm = simulation.trainers[0].algorithm
+    if not isinstance(algorithm, CentralAlgorithm) or algorithm.bound_gradients is None:
+        raise UsageError(f"bound: {algorithm.name} has no server whose updates wait for gradients")
+    workers = algorithm.workers(algorithm.options, ranks)
+    if given is None:
+        given = [mean_seconds(simulation, config, worker) for worker in range(workers)]
+    if len(given) != workers:
+        raise UsageError(f"--step-seconds: {len(given)} times given, but {workers} of {ranks} ranks train (--ranks)")
+    if not all(given):
+        raise ConfigError(f"--compute {simulation.compute}: a step takes no time")
+    size = algorithm.bound_gradients if gradients is None else gradients
+    at_once = size / sum(1 / seconds for seconds in given)
+    rounds = -(-size // workers)
+    return [
+        ("algorithm", f"{algorithm.traits.label}, {workers} workers; times of {size} gradients"),
+        ("step of each worker", ", ".join(f"{seconds:.3g} s" for seconds in given)),
+        ("optimal", f"{optimal_seconds(given, size):.3g} s: the least time for {size} gradients of one model"),
+        ("all wait for all", f"{rounds * max(given):.3g} s, as with bsp"),
+        ("nobody waits", f"{at_once:.3g} s for {size} gradients of different models, as with asp"),
+    ]
+
+
+def read(text: str) -> list[float]:
+    """Return the times in ``--step-seconds``, in seconds; raise UsageError unless all are numbers above 0."""
+    try:
+        found = [float(each) for each in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(0 < seconds < float("inf") for seconds in found):
+        raise UsageError(f"--step-seconds {text!r}: must be numbers above 0, separated by commas, such as 0.1,0.1,1")
+    return found
+
+
+def mean_seconds(simulation: Simulation, config: Config, worker: int) -> float:
+    """Return the mean duration in seconds of the first `STEPS` steps of a worker, including delays of [stragglers]."""
+    delays = DelayModel(config.stragglers, worker, config.seed)
+    total = 0.0
+    for step in range(STEPS):
+        seconds = simulation.compute(worker, step)
+        total += seconds + delays.delay(step, seconds)
+    return total / STEPS

@@ -1,0 +1,54 @@
+"""Hosts on one switch. The ranks of a host share the host's network card."""
+
+from grsgd.simulator.cabling.cable import Cable, Cabling
+
+SWITCH = "switch"
+MEMORY_BANDWIDTH = 150e9 / 8
+"""Bytes/s of messages within a host: about the value that ``grsgd calibrate`` measures between ranks of one machine."""
+MEMORY_LATENCY = 1e-6
+"""Latency in seconds of messages within a host: about the latency of MPI libraries through shared memory."""
+
+
+class HostCards(Cabling):
+    """``hosts`` hosts of ``ranks`` ranks each; ranks are numbered host by host.
+
+    The network card of a host has the same bandwidth in both directions. ``latency`` is the whole latency between two
+    hosts; the cables to the switch add no latency. All messages within a host share the bandwidth of the host's memory.
+    The memory is a place on their route.
+    """
+
+    form = "hosts:8x4"
+    names = ()
+
+    def __init__(
+        self,
+        hosts: int,
+        ranks: int,
+        bandwidth: float,
+        latency: float,
+        memory: tuple[float, float] = (MEMORY_BANDWIDTH, MEMORY_LATENCY),
+    ):
+        """``memory``: bandwidth in bytes/s and latency in s of messages within a host."""
+        super().__init__(bandwidth, latency)
+        self.ranks, self.memory = ranks, memory
+        self.places = hosts * ranks
+
+    @staticmethod
+    def check(*numbers: int):
+        """Raise ValueError unless there are two numbers, both 1 or more."""
+        if len(numbers) != 2 or min(numbers) < 1:
+            raise ValueError("must be HOSTSxRANKS, both 1 or more")
+
+    def way(self, source, dest):
+        begin, end = (rank // self.ranks for rank in (source, dest))
+        return [f"host {begin}", *([memory_of(begin)] if begin == end else [SWITCH, f"host {end}"])]
+
+    def cable(self, source, dest):
+        if dest == memory_of(source.removeprefix("host ")):
+            return Cable(source, dest, *self.memory)
+        return Cable(source, dest, self.bandwidth, 0.0 if source == SWITCH else self.latency)
+
+
+def memory_of(host: int | str) -> str:
+    """Return the name of the place that stands for the memory of a host."""
+    return f"memory {host}"

@@ -1,0 +1,43 @@
+"""A torus of any number of dimensions. In each dimension every rank has one cable to each of its two neighbours."""
+
+import math
+
+from grsgd.simulator.cabling.cable import Cabling
+
+
+class Torus(Cabling):
+    """Ranks in row-major order (the last coordinate varies fastest), each joined to its neighbours in each dimension.
+
+    A message corrects one coordinate after the other, from the first to the last (Dally, Seitz 1987), by the shorter
+    way round. If both ways are equally long, the message goes upwards from an even coordinate, and downwards from an
+    odd coordinate. So both directions carry equally many messages. Ranks forward messages for other ranks, and can use
+    all their cables at once. In a dimension of size 2 both neighbours are the same rank, joined by one cable.
+    """
+
+    form = "torus:8x8x8"
+    names = ()
+
+    def __init__(self, *sizes: int, bandwidth: float, latency: float):
+        super().__init__(bandwidth, latency)
+        self.sizes = sizes
+        self.places = math.prod(self.sizes)
+
+    @staticmethod
+    def check(*sizes: int):
+        """Raise ValueError unless each dimension is 2 or more."""
+        if min(sizes) < 2:
+            raise ValueError("each dimension must be 2 or more")
+
+    def way(self, source, dest):
+        way, stride, place = [source], self.places, source
+        for size in self.sizes:
+            stride //= size
+            here, there = place // stride % size, dest // stride % size
+            up = (there - here) % size
+            is_up = 2 * up < size or (2 * up == size and here % 2 == 0)
+            for _ in range(up if is_up else size - up):
+                following = (here + (1 if is_up else -1)) % size
+                place += (following - here) * stride
+                here = following
+                way.append(place)
+        return way

@@ -1,0 +1,400 @@
+"""Measurement of this machine or cluster for the simulator: durations of computing, latency and bandwidth.
+
+All measurements use the communicator and the driver of real trainings, so they include the costs of both objects.
+"""
+
+import json
+import os
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import NamedTuple
+
+import numpy as np
+
+from grsgd.comm import tags
+from grsgd.comm.allreduce import ring_allreduce
+from grsgd.comm.backend import MpiBackend
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.driver import MpiDriver, available_cores
+from grsgd.comm.pollables import Delay, Until
+from grsgd.config import Config
+from grsgd.errors import ConfigError, SetupError
+from grsgd.job import launch
+from grsgd.mpi_environment import find_mpiexec, job_environment, module, without_launcher
+from grsgd.simulator.calibration.computing import (
+    StepTimes,
+    barrier,
+    computing_of,
+    measure_computing,
+    prepare,
+    step_times,
+)
+from grsgd.simulator.calibration.exchanges import exchanges_beside
+from grsgd.simulator.calibration.given_work import work_of
+from grsgd.simulator.calibration.messages import MessageMeter, ProcessorTimes, ended
+from grsgd.simulator.calibration.spread import Spread
+
+LARGE_BYTES = 4 * 1024 * 1024
+"""Size in bytes of the messages that measure the bandwidth."""
+MAX_ROUNDS, MIN_ROUNDS = {8: 1000, LARGE_BYTES: 30}, 5
+"""Largest number of round trips, by bytes of the message; and smallest number, even if the trips exceed `SECONDS`."""
+SECONDS = 0.5
+LEAST_QUEUE_BYTES, MOST_QUEUE_BYTES, QUEUE_ROUNDS = 256 * 1024, 1024 * 1024, 9
+"""Bounds for the bytes of a message that measures a sender's queue, and number of rounds, each of three messages.
+
+Within these bounds the messages are as long as the model. Longer messages can fill longer queues."""
+TWO_RANKS_SECONDS = 120.0
+"""Largest number of seconds in which two additional ranks start and measure."""
+MEASURING_SECONDS = 1800.0
+"""Seconds that the other ranks wait while two ranks measure the processor time of messages."""
+ANSWER_PREFIX = "grsgd-calibrate "
+"""Beginning of the line of output by which two additional ranks report their measurements."""
+
+
+class Pair(NamedTuple):
+    """Latency [s] and bandwidth [bytes/s] between two ranks."""
+
+    ranks: tuple[int, int]
+    latency: float
+    bandwidth: float
+
+
+class Calibration(NamedTuple):
+    """Results of a calibration."""
+
+    pairs: list[Pair]
+    """Latency and bandwidth of each measured pair of neighbouring ranks."""
+    compute: list["StepTimes"]
+    """Seconds per step, by rank."""
+    hosts: list[str]
+    """The host of each rank."""
+    crowded: bool
+    """Whether ranks share cores, so that they compute in turn."""
+    queue_bytes: int | None = None
+    """Value for `grsgd.simulator.network.NetworkSpec.queue_bytes`; None with fewer than three hosts."""
+    processor: ProcessorTimes | None = None
+    """Processor time that messages take; None if it was not measured."""
+    work: float | None = None
+    """Additional seconds of a step of the algorithm, compared with a step of one rank alone; None if not measured."""
+
+
+def calibrate(
+    mpi,
+    config: Config,
+    steps: int = 30,
+    timed: Callable[[], AbstractContextManager] = nullcontext,
+    share: float | None = None,
+) -> Calibration:
+    """Measure computing, latency and bandwidth on all ranks of ``mpi``; all ranks return the same result.
+
+    If ``mpi`` has one rank, two additional ranks are started for some of the measurements.
+
+    steps: number of training steps that measure computing; 2 or more. timed: function that returns a context in which
+    the ranks measure; data are loaded outside of this context. share: fraction of a core's time to which each rank is
+    limited (`compute.seconds_of_steps`). None means the fraction in the rank's quota, if the rank has a quota.
+
+    Raises SetupError on all ranks for errors in the configuration or the data. Raises it also if two ranks must be
+    started, but no mpiexec is found.
+    """
+    from grsgd.simulator.calibration.work import measure_work
+
+    with launch.collective_setup(mpi):
+        if mpi.size == 1:
+            check_mpiexec()
+    sharing = launch.ranks_on_cores(mpi)
+    rank = prepare(mpi, config)
+    driver, comm = rank.driver, rank.comm
+    with timed():
+        share = share_of(driver) if share is None else share
+        compute = step_times(mpi.allgather(measure_computing(rank, steps, share)))
+        work = typical_work(mpi, measure_work(mpi, config, rank, rank.make_model()), share)
+        hosts = launch.hosts(mpi)
+        if mpi.size == 1:
+            pairs, processor = on_two_ranks(config.comm.progress_mode, compute[0].median)
+        else:
+            pairs = driver.run(measure_pairs(comm, hosts))
+            driver.run(barrier(comm))
+            processor = measure_processor(driver, comm, *usual_ranks(compute, hosts), pairs, rank.step)
+        three = [hosts.index(host) for host in dict.fromkeys(hosts)][:3]
+        nbytes = min(max(rank.nbytes, LEAST_QUEUE_BYTES), MOST_QUEUE_BYTES)
+        queue_bytes = driver.run(measure_queue(comm, *three, nbytes)) if len(three) == 3 else None
+        driver.run(barrier(comm))  # this barrier has a timeout and frees the core while it waits, unlike MPI's own
+    driver.close()
+    pairs = [pair for of_rank in mpi.allgather(pairs) for pair in of_rank]
+    crowded = any(mpi.allgather(sharing > available_cores()))
+    queue_bytes = mpi.bcast(queue_bytes, root=three[0])
+    processor = next((found for found in mpi.allgather(processor) if found is not None), None)
+    return Calibration(pairs, compute, hosts, crowded, queue_bytes, processor, work)
+
+
+def computing(mpi, config: Config, steps: int, timed: Callable[[], AbstractContextManager]) -> list[StepTimes]:
+    """Measure `Calibration.compute`, the seconds of a step's computation, on all ranks of ``mpi``. Measure no messages.
+
+    Raises SetupError, on all ranks."""
+    rank = prepare(mpi, config)
+    with timed():
+        compute = measure_computing(rank, steps, share_of(rank.driver))
+    rank.driver.close()
+    return step_times(mpi.allgather(compute))
+
+
+def work(mpi, config: Config, timed: Callable[[], AbstractContextManager], steps: int) -> float | None:
+    """Train for ``steps`` steps on all ranks of ``mpi``; return `Calibration.work` in seconds and measure nothing else.
+
+    Raises SetupError, on all ranks."""
+    from grsgd.simulator.calibration.work import measure_work
+
+    rank = prepare(mpi, config)
+    model = rank.make_model()
+    with timed():
+        share = share_of(rank.driver)
+        seconds = measure_work(mpi, config, rank, model, steps)
+    rank.driver.close()
+    return typical_work(mpi, seconds, share)
+
+
+def share_of(driver: MpiDriver) -> float | None:
+    """Return the fraction of a core's time that the quota of this rank allows; None if the rank has no quota."""
+    quota = driver.quota()
+    return quota and quota.cores
+
+
+def typical_work(mpi, seconds: float | None, share: float | None) -> float | None:
+    """Return the median over ranks of ``seconds / share``: the rank's processor seconds, divided by the rank's fraction
+    of a core. Return None if no rank has measured ``seconds``."""
+    found = mpi.allgather(None if seconds is None else seconds / (share or 1.0))
+    known = [of_rank for of_rank in found if of_rank is not None]
+    return statistics.median(known) if known else None
+
+
+def usual_ranks(compute: list[StepTimes], hosts: list[str]) -> tuple[int, int]:
+    """Return two ranks, on different hosts if there are several hosts, that compute about as fast as the median
+    rank."""
+    median = statistics.median(times.median for times in compute)
+    here, *others = sorted(range(len(compute)), key=lambda rank: abs(compute[rank].median - median))
+    return here, next((rank for rank in others if hosts[rank] != hosts[here]), others[0])
+
+
+def measure_processor(
+    driver, comm, here: int, there: int, pairs: list[Pair], step: Callable[[], None]
+) -> ProcessorTimes | None:
+    """Measure the processor time that messages from and to rank ``there`` take on rank ``here``, which takes steps.
+
+    Returns the times on rank ``here``, and None on the other ranks. The other ranks take steps, too, until they are
+    told to wait. If the measurement then takes longer than `MEASURING_SECONDS`, they raise SetupError.
+    """
+    slowest = np.zeros(comm.size)
+    if pairs:
+        slowest[comm.rank] = 1 / min(pair.bandwidth for pair in pairs)
+    driver.run(ring_allreduce(comm, slowest))
+    exchanges = exchanges_beside(driver, comm, step) if driver.progress_mode == "thread" else None
+    deadline = time.monotonic() + MEASURING_SECONDS
+    others = set(range(comm.size)) - {here, there}
+    found = None
+
+    def let_others_wait():
+        for other in others:
+            yield comm.Isend(np.zeros(1, np.uint8), other, tags.CALIBRATION_SIGNAL)
+
+    if comm.rank in others:
+        told = driver.start(ended(comm.Irecv(np.zeros(1, np.uint8), here, tags.CALIBRATION_SIGNAL)))
+        while not told.Test() and time.monotonic() < deadline:
+            driver.run(computing_of(step))  # this step keeps shared cores as busy as a training
+    else:
+        found = MessageMeter(driver, comm, here, there, step, let_others_wait).measure(float(slowest.max()), exchanges)
+    all_there = driver.start(barrier(comm))  # in the foreground the wait might exceed the timeout
+    while not all_there.Test():
+        if time.monotonic() > deadline:
+            raise SetupError(f"calibrate: ranks {here} and {there} have not measured within {MEASURING_SECONDS:g} s")
+        driver.run(waiting_for(all_there, time.perf_counter() + driver.timeout / 2))
+    return found
+
+
+def waiting_for(pollable, end: float):
+    """Wait until ``pollable`` is complete, but at most until the time ``end`` of `time.perf_counter`; a schedule."""
+    yield Until(lambda: pollable.Test() or time.perf_counter() > end, "ranks that measure")
+
+
+def measure_pairs(comm, hosts: list[str]):
+    """Measure the pairs (i, i+1) in turn; return a list with this rank's pair (rank, rank + 1). A schedule.
+
+    hosts: the host of each rank. Within a host the bandwidth is measured with messages in both directions at once.
+    Within a host the limit is not a wire, but processors and memory. They copy the messages of both directions.
+
+    A rank begins with its pair when the pair before has ended, so no other message is under way. The first byte of each
+    message says whether another round trip follows. In the pair (i, i+1), rank i decides this by the clock.
+    """
+    n, rank = comm.size, comm.rank
+    before, after = (rank - 1) % n, (rank + 1) % n
+    pairs = []
+    first = rank == 0
+    if first:
+        pairs.append((yield from measure_pair(comm, after, hosts[rank] == hosts[after])))
+    if not first or n > 2:  # with two ranks, the pair (1, 0) is the pair (0, 1)
+        for nbytes in MAX_ROUNDS:
+            yield from answer(comm, before, nbytes, at_once(nbytes, hosts[rank] == hosts[before]))
+    if not first and n > 2:
+        pairs.append((yield from measure_pair(comm, after, hosts[rank] == hosts[after])))
+    return pairs
+
+
+def at_once(nbytes: int, one_host: bool) -> bool:
+    """Return whether messages of ``nbytes`` bytes are measured in both directions at once."""
+    return one_host and nbytes == LARGE_BYTES
+
+
+def measure_pair(comm, other: int, one_host: bool):
+    """Return the `Pair` of this rank and rank ``other``, which runs `answer`; both add up messages. A schedule."""
+    one_way = {}
+    for nbytes, most in MAX_ROUNDS.items():
+        outgoing, incoming = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
+        total = np.zeros(nbytes // 4, np.float32)
+        seconds: list[float] = []
+        began = time.perf_counter()
+        go_on = True
+        while go_on:
+            begin = time.perf_counter()
+            late = begin - began > SECONDS and len(seconds) >= MIN_ROUNDS
+            go_on = outgoing[0] = not (late or len(seconds) == most)
+            receiving = comm.Irecv(incoming, other, tags.CALIBRATION)
+            yield [receiving, comm.Isend(outgoing, other, tags.CALIBRATION)]
+            total += incoming.view(np.float32)
+            seconds.append(time.perf_counter() - begin)
+        one_way[nbytes] = statistics.median(seconds[1:])  # the first round trip has cold caches and a sleeping partner
+        if not at_once(nbytes, one_host):
+            one_way[nbytes] /= 2
+    latency, large = one_way.values()
+    return Pair((comm.rank, other), latency, LARGE_BYTES / max(large - latency, 0.01 * large))
+
+
+def answer(comm, other: int, nbytes: int, at_once: bool):
+    """Answer each message of ``nbytes`` bytes from ``other`` by a message of this size, up to the last; a schedule.
+    at_once: whether the answer leaves at once, and not after the message from ``other`` has been received."""
+    incoming, outgoing = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
+    total = np.zeros(nbytes // 4, np.float32)
+    incoming[0] = 1
+    while incoming[0]:
+        receiving = comm.Irecv(incoming, other, tags.CALIBRATION)
+        if at_once:
+            yield [receiving, comm.Isend(outgoing, other, tags.CALIBRATION)]
+            total += incoming.view(np.float32)
+        else:
+            yield receiving
+            total += incoming.view(np.float32)
+            yield comm.Isend(outgoing, other, tags.CALIBRATION)
+
+
+def measure_queue(comm, sender: int, early: int, late: int, nbytes: int):
+    """Measure how many bytes of a message wait in the queue of rank ``sender``; a schedule.
+
+    Begin a message to rank ``late`` when half of a message to rank ``early`` has arrived. Measure by how much the
+    message to ``early`` then ends later. Returns the median in bytes on ``sender``, and None on the other ranks.
+
+    nbytes: bytes of each message. At most half of these bytes can be observed in the queue.
+    """
+    message, other = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
+    signal = np.zeros(1)
+    waiting = []
+    for _ in range(QUEUE_ROUNDS):
+        if comm.rank == sender:
+            alone = yield from seconds_of_first(comm, early, None, (message, other), 0.0)
+            first = yield from seconds_of_first(comm, early, late, (message, other), alone / 2)
+            waiting.append(0.5 - (first / alone - 1))  # share of the message that left before `late`'s message
+        elif comm.rank == early:
+            for _ in range(2):
+                yield from take_part(comm, sender, message, signal)
+        elif comm.rank == late:
+            yield from take_part(comm, sender, message, signal)
+    return round(min(max(statistics.median(waiting), 0.0), 0.5) * nbytes) if waiting else None
+
+
+def seconds_of_first(comm, early: int, late: int | None, buffers, wait: float):
+    """Return the seconds until ``early`` has a message; a message to ``late`` begins ``wait`` s later. A schedule."""
+    answers = np.zeros(1), np.zeros(1)
+    begin = time.perf_counter()
+    first = comm.Irecv(answers[0], early, tags.CALIBRATION)
+    sending = [comm.Isend(buffers[0], early, tags.CALIBRATION)]
+    if late is not None:
+        yield Delay(wait)
+        sending += [comm.Isend(buffers[1], late, tags.CALIBRATION), comm.Irecv(answers[1], late, tags.CALIBRATION)]
+    yield first
+    seconds = time.perf_counter() - begin
+    yield sending
+    return seconds
+
+
+def take_part(comm, sender: int, message, signal):
+    """Receive one message of the measurement by rank ``sender``, and answer this message; a schedule."""
+    yield comm.Irecv(message, sender, tags.CALIBRATION)
+    yield comm.Isend(signal, sender, tags.CALIBRATION)
+
+
+def check_mpiexec():
+    """Raise ConfigError, with advice, if two ranks cannot be started."""
+    try:
+        find_mpiexec()
+    except ConfigError as error:
+        raise ConfigError(
+            f"calibrate: {error}, and latency and bandwidth need two ranks: start it with your cluster's launcher, "
+            "such as `srun --mpi=pmix --ntasks=2 python -m grsgd calibrate`"
+        ) from None
+
+
+def on_two_ranks(progress_mode: str, step_seconds: float) -> tuple[list[Pair], ProcessorTimes]:
+    """Start two ranks that compute for ``step_seconds`` at a time; return their measurements. Raises SetupError."""
+    mpiexec = find_mpiexec()
+    command = [mpiexec, "-n", "2", *module("grsgd.simulator.calibration.calibrate")]
+    command += [progress_mode, repr(step_seconds)]
+    job = subprocess.Popen(
+        command,
+        env=without_launcher(job_environment()),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        output, _ = job.communicate(timeout=TWO_RANKS_SECONDS)
+        failure = f"exit code {job.returncode}" if job.returncode else "two ranks that do not see each other"
+    except subprocess.TimeoutExpired:
+        output, failure = "", f"no end within {TWO_RANKS_SECONDS:g} s"
+    finally:
+        if job.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(job.pid, signal.SIGKILL)
+            job.communicate()
+    for line in output.splitlines():
+        if job.returncode == 0 and line.startswith(ANSWER_PREFIX):
+            pairs, times = json.loads(line.removeprefix(ANSWER_PREFIX))
+            pairs = [Pair(tuple(ranks), *numbers) for ranks, *numbers in pairs]
+            return pairs, ProcessorTimes(*(Spread(*value) if isinstance(value, list) else value for value in times))
+    said = next((line.strip() for line in output.splitlines() if any(c.isalpha() for c in line)), "nothing")
+    raise SetupError(f"calibrate: {shlex.join(command[:3])}: {failure}; it said: {said}")
+
+
+def main():
+    """Measure on two ranks and print the results; arguments: comm.progress_mode, and the seconds of a step."""
+    mode, seconds = sys.argv[1:]
+    mpi = launch.world()
+    launch.abort_on_error(mpi)
+    if mpi.size != 2:
+        return
+    comm = Communicator(MpiBackend(mpi).dup())
+    driver = launch.driver(mpi, TWO_RANKS_SECONDS / 4, mode)
+    pairs = driver.run(measure_pairs(comm, launch.hosts(mpi)))
+    processor = measure_processor(driver, comm, 0, 1, pairs, work_of(float(seconds), driver.poll))
+    driver.close()
+    if processor is not None:
+        print(ANSWER_PREFIX + json.dumps([pairs, processor]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""Preparation of a rank for measurements, and measurement of the duration of a step's computation on all ranks at
+once."""
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from grsgd.comm.allreduce import ring_allreduce
+from grsgd.comm.backend import MpiBackend
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.driver import MpiDriver
+from grsgd.comm.pollables import Compute, Delay
+from grsgd.config import Config
+from grsgd.job import launch
+from grsgd.simulator.network import AFTER_WAIT_SECONDS
+
+
+class StepTimes(NamedTuple):
+    """Duration of a step: the median in seconds, and sigma (standard deviation) of the duration's logarithm. Two
+    further fields have median and sigma for steps after a wait, if they were measured.
+
+    The wait lasts `AFTER_WAIT_SECONDS`.
+    """
+
+    median: float
+    sigma: float
+    after_wait: float | None = None
+    after_wait_sigma: float = 0.0
+
+
+class MeasuringRank(NamedTuple):
+    """The driver, the data set and the parts of a step with which a rank measures."""
+
+    driver: MpiDriver
+    comm: Communicator
+    dataset: object
+    make_model: Callable[[], object]
+    gradient: Callable[[], None]
+    update: Callable[[], None]
+    nbytes: int
+    """Number of bytes of the model."""
+
+    def step(self):
+        """Compute a gradient, and update the model with it."""
+        self.gradient()
+        self.update()
+
+    def compute(self):
+        """Compute a gradient through the driver, as in a run, and update the model with it."""
+        self.driver.run(computing_of(self.gradient))
+        self.update()
+
+
+def prepare(mpi, config: Config) -> MeasuringRank:
+    """Return a `MeasuringRank` for this rank. Raises SetupError on all ranks if the set-up fails on any rank."""
+    from grsgd.training import device as gpu
+    from grsgd.training.batch_gradient import check_compiler
+    from grsgd.training.gradients import step_alone
+    from grsgd.training.inputs import build_model, load_data
+    from grsgd.training.memory import check_fits
+
+    gpu.use_threads()
+    comm = Communicator(MpiBackend(mpi).dup())
+    local_rank, local_ranks = launch.local_ranks(mpi)
+    driver = launch.driver(
+        mpi, config.comm.timeout, config.comm.progress_mode, compute_seconds=config.train.compute_seconds
+    )
+    with launch.collective_setup(mpi):
+        dataset = load_data(config)
+        device = gpu.pick_device(config.device, local_rank)
+        check_fits(config, dataset, mpi.size, local_ranks, device)
+    with launch.collective_setup(mpi):  # entered after all ranks have checked the free memory
+        gpu.use(device)
+        gpu.allow_tf32(device, config.gradient.tf32)
+        check_compiler(config.gradient, device)
+        poll = driver.poll if driver.progress_mode == "inline" else None
+        model = build_model(config, dataset, device)
+        nbytes = sum(parameter.nbytes for parameter in model.parameters())
+        parts = step_alone(config, dataset, model, poll)
+        return MeasuringRank(driver, comm, dataset, partial(build_model, config, dataset, device), *parts, nbytes)
+
+
+def measure_computing(rank: MeasuringRank, steps: int, share: float | None) -> list[list[float]]:
+    """Return the seconds of each step while all ranks take steps, and the seconds of each step after a wait.
+
+    If ``share`` limits ranks to a fraction of a core, time is measured in seconds of the processor, and steps after
+    waits are not measured.
+    """
+    from grsgd.simulator.compute import seconds_of_steps
+
+    driver, comm = rank.driver, rank.comm
+
+    def waiting():
+        yield from barrier(comm)  # ranks that share cores begin together, like ranks that have waited for each other
+        yield Delay(AFTER_WAIT_SECONDS)
+
+    driver.run(barrier(comm))
+    found = [seconds_of_steps(rank.compute, steps, share)]
+    if share is None:
+        found.append(seconds_of_steps(rank.compute, steps, wait=lambda: driver.run(waiting())))
+    others = driver.start(barrier(comm))
+    while not others.Test():  # as in a run, every rank computes until the last rank has measured
+        rank.compute()
+    driver.run(barrier(comm))
+    return found
+
+
+def step_times(seconds: list[list[list[float]]]) -> list[StepTimes]:
+    """Return the `StepTimes` of each rank, from the results of `measure_computing` on each rank."""
+    from grsgd.simulator.compute import medians_and_sigmas
+
+    kinds = [medians_and_sigmas(np.array(of_ranks)) for of_ranks in zip(*seconds, strict=True)]
+    return [StepTimes(*itertools.chain(*of_rank)) for of_rank in zip(*kinds, strict=True)]
+
+
+def computing_of(work: Callable[[], None]):
+    """Let the driver run ``work()``, which computes a gradient or a whole step; a schedule (a generator that yields the
+    objects it waits for)."""
+    yield Compute(work)
+
+
+def barrier(comm):
+    """Wait until all ranks are at this barrier; a schedule."""
+    yield from ring_allreduce(comm, np.zeros(comm.size))

@@ -1,0 +1,45 @@
+"""Measurement of the delay with which a thread moves messages. For the measurement, ranks exchange short messages while
+all ranks compute."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from grsgd.comm import tags
+from grsgd.simulator.calibration.computing import computing_of
+from grsgd.simulator.calibration.messages import EXCHANGES, SMALL
+
+BATCHES_BESIDE, EXCHANGES_BESIDE = 15, 20
+"""Number of batches, and number of short messages per batch, that each rank sends to the next rank.
+
+The messages are sent one after the other while all ranks compute. They are sent only if a thread moves messages.
+"""
+
+
+def exchanges_beside(driver, comm, step: Callable[[], None]) -> np.ndarray:
+    """Return by how many seconds an exchange of short messages between computing ranks takes longer than between
+    waiting ranks.
+
+    In an exchange each rank sends a message to the next rank and receives a message from the previous rank. The result
+    holds the mean of each batch of exchanges, float64 of shape [`BATCHES_BESIDE`]. The exchanges of a batch follow each
+    other at once, so some exchanges wait for the next period of a quota.
+
+    All ranks call this function at once, as in a ring all-reduce: each exchange waits for the slower of two ranks.
+    """
+    before, after = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    message, incoming = np.zeros(SMALL, np.uint8), np.zeros(SMALL, np.uint8)
+
+    def exchanges(seconds):
+        for number in range(len(seconds)):
+            begin = time.perf_counter()
+            receiving = comm.Irecv(incoming, before, tags.CALIBRATION)
+            yield [receiving, comm.Isend(message, after, tags.CALIBRATION)]
+            seconds[number] = time.perf_counter() - begin
+
+    waiting, beside = np.zeros(EXCHANGES), np.zeros(BATCHES_BESIDE * EXCHANGES_BESIDE)
+    driver.run(exchanges(waiting))
+    exchanging = driver.start(exchanges(beside))
+    while not exchanging.Test():
+        driver.run(computing_of(step))
+    return beside.reshape(BATCHES_BESIDE, EXCHANGES_BESIDE).mean(1) - np.median(waiting)

@@ -1,0 +1,400 @@
+"""Measurement of the processor time of messages between two ranks. One of the two ranks computes while messages pass.
+
+In each round the computing rank computes once without messages and once with messages; the result of the round is the
+difference. In both cases a schedule in the background looks for messages, because looking takes time, too. Steps after
+a wait have another duration (`grsgd.simulator.compute.AfterWaits`), so the first steps are not timed. The result of the
+measurement is the median over the rounds, with the quartiles over the rounds as its spread.
+"""
+
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from grsgd.comm import tags
+from grsgd.comm.engine import SLEEP_SECONDS
+from grsgd.comm.pollables import Delay, Until
+from grsgd.simulator.calibration.computing import computing_of
+from grsgd.simulator.calibration.shares import LEAST_ROUNDS, is_known, prolonged, seconds_now, trusted
+from grsgd.simulator.calibration.spread import Spread, mean_and_quartiles
+from grsgd.simulator.network import AFTER_WAIT_SECONDS
+
+SMALL, LARGE = 8, 256 * 1024
+"""Number of bytes of a message that measures the time per message, and of a message that measures the time per byte."""
+MOST_ROUNDS = 24
+"""Greatest number of rounds. In a round a rank computes once with messages and once without messages.
+
+Fewer rounds suffice if the share of time that messages take is known to `grsgd.simulator.calibration.shares.PRECISION`.
+If steps are long there are fewer rounds, but at least `LEAST_ROUNDS`.
+"""
+COST_SECONDS = 4.0
+"""Approximate duration in seconds of all rounds together that measure one cost, such as the time per sent message."""
+ROUND_SECONDS = 0.25
+"""Approximate seconds that a rank computes in a round, with messages or without."""
+PAUSE = 2e-3
+"""Seconds between two messages that are sent while a rank computes."""
+PINGS, PINGS_BESIDE = 2, 8
+"""Two numbers of round trips per round. The first measures how soon a waiting rank notices a message, the second how
+soon a computing rank does.
+
+A computing rank notices a message with a delay between 0 and the duration of a gradient, so it needs more round trips.
+"""
+SILENCE = 20e-3
+"""Seconds without a message after which a waiting rank sleeps between two looks for messages."""
+QUESTION_BYTES = 64 * 1024
+"""Number of bytes of a question that measures how soon a rank notices a message."""
+EXCHANGES, WAITS, WAIT_SECONDS = 25, 9, 0.1
+"""Number of exchanges of short messages per measurement, number of measurements, and seconds of a wait.
+
+Two ranks that do nothing else exchange messages, and then wait, to measure the use of a quota by exchanges and waits.
+"""
+EAGER_BYTES = [2**power for power in range(10, 23)]
+"""Sizes in bytes of the messages with which eager sending is tested. An eager message leaves before its receive is
+posted."""
+PATIENCE = 0.05
+"""Seconds after which a message that has not left counts as not eager. Three times the message's seconds on the wire
+are added."""
+
+
+class ProcessorTimes(NamedTuple):
+    """The times of a `grsgd.simulator.network.ProcessorSpec`, and the size in bytes up to which messages are eager."""
+
+    send: Spread
+    receive: Spread
+    send_byte: Spread
+    receive_byte: Spread
+    polling: Spread
+    reaction: Spread
+    wake: Spread
+    eager_bytes: int
+    progress_mode: str
+    """Value of ``comm.progress_mode``: the way in which messages were moved in the background."""
+    spin: float
+    full_sleep: float
+    share: float = 1.0
+    period: float = 0.0
+    """Fraction of a core (``share``) that a quota allows, and seconds of a quota period (``period``)."""
+    exchange: Spread = Spread(0.0, 0.0, 0.0)
+    look: Spread = Spread(0.0, 0.0, 0.0)
+
+
+class MessageMeter:
+    """Meter of the processor time of messages on rank ``here``, which computes. Rank ``there`` takes part in the
+    measurement.
+
+    Both ranks call the same methods in the same order. Rank ``here`` calls ``step()`` again and again to compute. With
+    the schedule ``let_others_wait()`` it tells all other ranks to stop computing.
+    """
+
+    def __init__(self, driver, comm, here: int, there: int, step: Callable[[], None], let_others_wait: Callable):
+        self.driver, self.comm, self.here, self.there = driver, comm, here, there
+        self.is_here = comm.rank == here
+        self.other = there if self.is_here else here
+        self.step, self.let_others_wait = step, let_others_wait
+        self.by_thread = driver.progress_mode == "thread"
+        self.steps, self.untimed, self.most_rounds = 1, 1, MOST_ROUNDS
+
+    def measure(self, seconds_per_byte: float, exchanges: np.ndarray | None = None) -> ProcessorTimes | None:
+        """Measure all times; return them on rank ``here``, and None on the other rank.
+
+        seconds_per_byte: seconds per byte on the wire. exchanges: result of `exchanges_beside`, if a thread moves
+        messages.
+        """
+        if self.is_here:
+            begin = time.perf_counter()
+            self.compute(3)
+            seconds = (time.perf_counter() - begin) / 3
+            self.steps = max(1, round(ROUND_SECONDS / seconds))
+            self.untimed = math.ceil(AFTER_WAIT_SECONDS / seconds)
+            both = 2 * (self.untimed + self.steps) * seconds
+            self.most_rounds = max(LEAST_ROUNDS, min(MOST_ROUNDS, int(COST_SECONDS / both)))
+        self.most_rounds = int(self.given(self.most_rounds))
+        found = {}
+        for sends in (False, True):
+            small = self.cost(SMALL, sends, PAUSE)
+            large = self.cost(LARGE, sends, max(PAUSE, LARGE * seconds_per_byte))
+            found["send" if sends else "receive"] = Spread.of(small) if self.is_here else None
+            if self.is_here:
+                base = found["send" if sends else "receive"].median
+                found["send_byte" if sends else "receive_byte"] = Spread.of([(c - base) / LARGE for c in large])
+        found["polling"] = self.polling()
+        found["reaction"], found["wake"] = self.reactions(found, exchanges)
+        quota = self.driver.quota()
+        if self.given(quota is not None):
+            exchange, look = self.exchange_seconds(), self.look_seconds()
+        eager = self.eager_bytes(seconds_per_byte)
+        if not self.is_here:
+            return None
+        driver = self.driver
+        found |= {"spin": driver.spin_seconds, "full_sleep": SLEEP_SECONDS / driver.sleep_share}
+        if quota is not None:
+            found |= {"share": quota.cores, "period": quota.period}
+            for name, seconds in {"exchange": exchange, "look": look}.items():
+                found[name] = Spread.of(np.array(seconds) / quota.cores)
+        return ProcessorTimes(**found, eager_bytes=eager, progress_mode=driver.progress_mode)
+
+    def given(self, value: float) -> float:
+        """Return the value of rank ``here`` on both ranks."""
+        array = np.full(1, float(value))
+        self.share(array, is_mine=self.is_here)
+        return float(array[0])
+
+    def share(self, array: np.ndarray, is_mine: bool):
+        """Send ``array`` to the other rank if ``is_mine``, else receive it."""
+        transfer = self.comm.Isend if is_mine else self.comm.Irecv
+        self.driver.run(ended(transfer(array, self.other, tags.CALIBRATION)))
+
+    def compute(self, steps: int) -> np.ndarray:
+        """Compute some untimed steps, and then ``steps`` timed steps; return the seconds of the timed steps, in the
+        form of `seconds_now`."""
+        begin = seconds_now()
+        for number in range(self.untimed + steps):
+            if number == self.untimed:
+                begin = seconds_now()
+            self.driver.run(computing_of(self.step))
+        return seconds_now() - begin
+
+    def cost(self, nbytes: int, sends: bool, pause: float) -> list[float]:
+        """Return for each round the number of seconds by which a message prolongs the computation of rank ``here``.
+
+        sends: whether rank ``here`` sends the messages; else it receives them. The other rank returns an empty list.
+        """
+        shares, counts, alone = [], [], []
+        for _ in self.rounds(shares):
+            if not self.is_here:
+                self.driver.run(self.receive_all(nbytes) if sends else self.send_until_told(nbytes, pause))
+                continue
+            begin, stop = [False], [False]
+            messages = self.send_all(nbytes, pause, stop, begin) if sends else self.receive_all(nbytes)
+            counted = self.driver.start(messages)
+            without = self.compute(self.steps)
+            begin[0] = True
+            if not sends:
+                self.driver.run(self.tell())
+            beside = self.compute(self.steps)
+            stop[0] = True
+            if not sends:
+                self.driver.run(self.tell())
+            self.driver.run(ended(counted))
+            timed = self.steps / (self.untimed + self.steps)  # share of the messages sent during timed steps
+            counts.append(max(counted.value * timed, 1))
+            alone.append(without[0])
+            shares.append(prolonged(without, beside, self.by_thread))
+        seconds = statistics.median(alone) if alone else 0.0
+        return [share * seconds / count for share, count in zip(trusted(shares), counts, strict=True)]
+
+    def rounds(self, shares: list[np.ndarray]) -> Iterator[None]:
+        """Iterate over rounds of measurement, on both ranks. The rounds end when rank ``here`` knows the mean of
+        ``shares`` precisely enough.
+
+        The caller appends one element to ``shares`` in each round. The rounds also end after `COST_SECONDS` seconds,
+        because rounds take longer than planned if other programs run.
+        """
+        begin = time.perf_counter()
+        for _ in range(self.most_rounds):
+            yield
+            late = len(shares) >= LEAST_ROUNDS and time.perf_counter() - begin > COST_SECONDS
+            if self.given(is_known(shares) or late):
+                return
+
+    def polling(self) -> Spread | None:
+        """Return by which fraction a computation of rank ``here`` takes longer while a schedule waits in the
+        background.
+
+        The background schedule waits for a message. On the other rank, return None.
+        """
+        shares = []
+        for _ in self.rounds(shares):
+            if not self.is_here:
+                self.driver.run(self.told())
+                self.driver.run(self.tell())
+                continue
+            alone = self.compute(self.steps)
+            waiting = self.driver.start(self.told())
+            beside = self.compute(self.steps)
+            self.driver.run(self.tell())
+            self.driver.run(ended(waiting))
+            shares.append(prolonged(alone, beside, self.by_thread))
+        return Spread.of(trusted(shares)) if self.is_here else None
+
+    def tell(self):
+        """Send a one-byte signal to the other rank; a schedule (a generator that yields the objects it waits for)."""
+        yield self.comm.Isend(np.zeros(1, np.uint8), self.other, tags.CALIBRATION_SIGNAL)
+
+    def told(self):
+        """Wait for the signal that the other rank sends with `tell`; a schedule."""
+        yield self.comm.Irecv(np.zeros(1, np.uint8), self.other, tags.CALIBRATION_SIGNAL)
+
+    def send_until_told(self, nbytes: int, pause: float):
+        """Send messages from the first signal of the other rank until its second signal; a schedule."""
+        yield from self.told()
+        stop = [False]
+
+        def listen():
+            yield from self.told()
+            stop[0] = True
+
+        listening = self.driver.start(listen())
+        yield from self.send_all(nbytes, pause, stop)
+        yield listening
+
+    def send_all(self, nbytes: int, pause: float, stop: list[bool], begin: Sequence[bool] = (True,)):
+        """Send messages, with a pause of ``pause`` seconds after each, and return their number; a schedule.
+
+        The first message leaves when ``begin[0]`` is true. The first message after ``stop[0]`` has become true is the
+        last message.
+        """
+        message = np.zeros(nbytes, np.uint8)
+        yield Until(lambda: begin[0], "the first message")
+        for count in itertools.count(1):
+            message[0] = stop[0]
+            yield self.comm.Isend(message, self.other, tags.CALIBRATION)
+            if message[0]:
+                return count
+            yield Delay(pause)
+
+    def receive_all(self, nbytes: int):
+        """Receive all messages up to the last, add each to a sum as all-reduces do, and return the number of messages;
+        a schedule."""
+        incoming, total = np.zeros(nbytes, np.uint8), np.zeros(nbytes // 4, np.float32)
+        for count in itertools.count(1):
+            yield self.comm.Irecv(incoming, self.other, tags.CALIBRATION)
+            total += incoming.view(np.float32)
+            if incoming[0]:
+                return count
+
+    def reactions(self, costs: dict[str, Spread], exchanges: np.ndarray | None) -> tuple[Spread, Spread]:
+        """Return by how many seconds a computing rank and a sleeping rank notice a message later than a waiting rank.
+
+        A waiting rank looks for messages all the time. Rank ``there`` asks and measures, and rank ``here`` answers. If
+        a thread moves messages, the delay of a computing rank comes from ``exchanges`` instead. With a quota, the time
+        of an answer depends on the moment of the quota period at which the question arrives. Calibrations by answers
+        differed by a factor of three.
+
+        In trainings, ranks that sleep mostly wait for each other, so no other rank computes during this measurement.
+        Questions are as long as the messages of trainings. While a message of this length arrives, the rank already
+        looks for it. A link that has been idle possibly sends faster at first. So a waiting rank is asked after the
+        same silence as a sleeping rank, but receives a short message just before the question.
+        """
+        computing = self.answers(computes=True) if exchanges is None else None
+        if self.is_here:
+            self.driver.run(self.let_others_wait())
+        awake = statistics.median(self.answers(warns=True))
+        wake = Spread.of(self.answers() - awake)
+        if not self.is_here:
+            return wake, wake
+        if exchanges is not None:
+            return Spread.of(exchanges - costs["send"].median - costs["receive"].median), wake
+        taking_in = costs["receive"].median + QUESTION_BYTES * costs["receive_byte"].median
+        return mean_and_quartiles(computing - awake - taking_in), wake
+
+    def answers(self, computes: bool = False, warns: bool = False) -> np.ndarray:
+        """Return, on both ranks, the seconds from each question until the answer of rank ``here`` arrived.
+
+        computes: whether rank ``here`` computes while it waits for questions. warns: whether a short message arrives at
+        rank ``here`` just before each question.
+        """
+        seconds = np.zeros((PINGS_BESIDE if computes else PINGS) * self.most_rounds)
+        if not self.is_here:
+            self.driver.run(self.ask(seconds, warns))
+        elif computes:
+            answering = self.driver.start(self.answer(warns))
+            while not answering.Test():
+                self.compute(1)
+        else:
+            self.driver.run(self.answer(warns))
+        self.share(seconds, is_mine=not self.is_here)
+        return seconds
+
+    def ask(self, seconds: np.ndarray, warns: bool):
+        """Ask ``len(seconds)`` questions, and write the seconds until each answer into ``seconds``; a schedule."""
+        question, reply = np.zeros(QUESTION_BYTES, np.uint8), np.zeros(1, np.uint8)
+        for k in range(len(seconds)):
+            yield Delay(SILENCE * (1 + 0.618 * k % 1))  # questions then arrive at any moment of a computation
+            question[0] = k == len(seconds) - 1
+            if warns:
+                yield from self.tell()
+            begin = time.perf_counter()
+            receiving = self.comm.Irecv(reply, self.other, tags.CALIBRATION)
+            yield [receiving, self.comm.Isend(question, self.other, tags.CALIBRATION)]
+            seconds[k] = time.perf_counter() - begin
+
+    def answer(self, warns: bool):
+        """Answer all questions, including the last; a schedule."""
+        question = np.zeros(QUESTION_BYTES, np.uint8)
+        while not question[0]:
+            if warns:
+                yield from self.told()
+            yield self.comm.Irecv(question, self.other, tags.CALIBRATION)
+            yield self.comm.Isend(question[:1].copy(), self.other, tags.CALIBRATION)
+
+    def exchange_seconds(self) -> list[float]:
+        """Return, on both ranks, the results of several measurements of the processor seconds per exchange of short
+        messages."""
+        message, incoming = np.zeros(SMALL, np.uint8), np.zeros(SMALL, np.uint8)
+
+        def exchanges():
+            for _ in range(EXCHANGES):
+                receiving = self.comm.Irecv(incoming, self.other, tags.CALIBRATION)
+                yield [receiving, self.comm.Isend(message, self.other, tags.CALIBRATION)]
+
+        seconds = []
+        for _ in range(WAITS):
+            begin = time.process_time()
+            self.driver.run(exchanges())
+            seconds.append((time.process_time() - begin) / EXCHANGES)
+        return seconds
+
+    def look_seconds(self) -> list[float]:
+        """Return, for each of several waits, the processor seconds that one look for messages takes on rank ``here``.
+
+        After a long wait a rank sleeps for `SLEEP_SECONDS` between two looks. The numbers that the other rank returns
+        have no meaning.
+        """
+
+        def late_message():
+            yield Delay(WAIT_SECONDS)
+            yield from self.tell()
+
+        seconds = []
+        for _ in range(WAITS):
+            begin, used = time.perf_counter(), time.process_time()
+            self.driver.run(self.told() if self.is_here else late_message())
+            used, waited = time.process_time() - used, time.perf_counter() - begin
+            seconds.append(used * SLEEP_SECONDS / max(waited - used, SLEEP_SECONDS))
+            self.driver.run(self.tell() if self.is_here else self.told())
+        return seconds
+
+    def eager_bytes(self, seconds_per_byte: float) -> int:
+        """Return the bytes of the longest tested message that leaves rank ``here`` before its receive is posted.
+
+        Returns 0 if no tested message leaves before its receive is posted. On the other rank, always returns 0.
+        """
+        longest = 0
+        for nbytes in EAGER_BYTES:
+            message = np.zeros(nbytes, np.uint8)
+            if self.is_here:
+                sending = self.comm.Isend(message, self.other, tags.CALIBRATION)
+                deadline = time.perf_counter() + PATIENCE + 3 * nbytes * seconds_per_byte
+                self.driver.run(passed(sending, deadline))
+                longest = nbytes if sending.Test() else longest
+                self.driver.run(self.tell())
+                self.driver.run(ended(sending))
+            else:
+                self.driver.run(self.told())
+                self.share(message, is_mine=False)
+        return longest
+
+
+def ended(pollable):
+    """Wait until ``pollable`` is complete; a schedule."""
+    yield pollable
+
+
+def passed(message, deadline: float):
+    """Wait until ``message`` is complete, but at most until ``deadline`` by `time.perf_counter`; a schedule."""
+    yield Until(lambda: message.Test() or time.perf_counter() > deadline, "a message that may leave at once")

@@ -1,0 +1,202 @@
+"""Simulated duration of a step's computation."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from math import exp, isfinite
+from time import perf_counter, process_time
+
+import numpy as np
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from grsgd import seeding
+from grsgd.config import Config
+from grsgd.errors import ConfigError
+from grsgd.simulator.network import AFTER_WAIT_SECONDS, MAX_SIGMA, ComputeSpec
+from grsgd.training import unwrapped
+
+FORMS = "constant:SECONDS, lognormal:MEDIAN,SIGMA, flops:PER_SECOND, measured"
+"""Forms of the option ``--compute``, as error messages list them."""
+DEFAULT = "flops:1e10"
+"""Value of ``--compute`` if the user gives none: 10 Gflop/s, about the speed of one core of a CPU on a small model."""
+
+
+@dataclass(frozen=True)
+class ComputeTime:
+    """Computing time of a step in seconds, drawn from a log-normal distribution.
+
+    Parameters
+    ----------
+    median
+        Median in seconds.
+    sigma
+        Standard deviation of the logarithm of the seconds; 0 makes all times equal.
+    seed
+        Seed of the random numbers.
+    slowdown
+        For each slow rank, the factor by which its times are longer; other ranks have the factor 1.
+    after_wait
+        Times of steps that follow a long wait, if they differ from the times of other steps; see `AfterWaits`.
+    work
+        Seconds per step of the algorithm's own code, messages excluded.
+    """
+
+    median: float
+    sigma: float = 0.0
+    seed: int = 0
+    slowdown: dict[int, float] = field(default_factory=dict)
+    after_wait: "ComputeTime | None" = None
+    work: float = 0.0
+
+    @classmethod
+    def of(cls, spec: ComputeSpec, seed: int) -> "ComputeTime":
+        """Return the computing times that a network file states."""
+        after = spec.after_wait and cls(spec.after_wait, spec.after_wait_sigma, seed, spec.slowdown)
+        return cls(spec.median, spec.sigma, seed, spec.slowdown, after, spec.work)
+
+    def __call__(self, rank: int, step: int) -> float:
+        """Return the seconds of a rank's step. The seconds depend only on (seed, rank, step), so they are the same for
+        all algorithms."""
+        median = self.median * self.slowdown.get(rank, 1.0)
+        if not self.sigma:
+            return median
+        random = seeding.generator(seeding.Purpose.COMPUTE_TIMES, self.seed, rank, step)
+        return median * exp(self.sigma * random.standard_normal())
+
+    def __str__(self):
+        form = f"lognormal:{self.median!r},{self.sigma!r}" if self.sigma else f"constant:{self.median!r}"
+        factors = ", ".join(f"{rank} = {factor:g}" for rank, factor in self.slowdown.items())
+        after = self.after_wait and replace(self.after_wait, slowdown={})
+        parts = [form, f"after a wait {after}" * bool(after), f"and {self.work:g} s of the algorithm" * bool(self.work)]
+        return ", ".join(filter(None, [*parts, f"slowdown {{ {factors} }}" * bool(factors)]))
+
+
+class AfterWaits:
+    """Computing times of one rank in seconds. A step after a wait can take another time than other steps.
+
+    After a wait a processor's quota is unused, and caches are cold. Between no wait and a wait of
+    `AFTER_WAIT_SECONDS`, the logarithm of the time changes linearly.
+
+    ``waited()`` returns the seconds that the rank has waited since the start of the run.
+    """
+
+    def __init__(self, compute: ComputeTime, waited: Callable[[], float]):
+        self.compute, self.waited = compute, waited
+        self.before = 0.0
+
+    def __call__(self, rank: int, step: int) -> float:
+        """Return the seconds of the step that the rank begins now."""
+        waited = self.waited()
+        share = min((waited - self.before) / AFTER_WAIT_SECONDS, 1.0)
+        self.before = waited
+        usual, after = self.compute(rank, step), self.compute.after_wait(rank, step)  # both come from one random number
+        return usual * (after / usual) ** share
+
+
+def parse(text: str) -> tuple[str, list[float]]:
+    """Return the form and the numbers of ``--compute``; raise ConfigError if the text is not one of `FORMS`."""
+    form, _, rest = text.partition(":")
+    counts = {"constant": 1, "lognormal": 2, "flops": 1, "measured": 0}
+    try:
+        numbers = [float(number) for number in rest.split(",")] if rest else []
+    except ValueError:
+        numbers = None
+    if numbers is None or counts.get(form) != len(numbers):
+        raise ConfigError(f"--compute {text!r}: allowed: {FORMS}")
+    if not all(isfinite(number) and number >= 0 for number in numbers) or (form == "flops" and not numbers[0]):
+        allowed = "a finite number above 0" if form == "flops" else "finite numbers of 0 or more"
+        raise ConfigError(f"--compute {text!r}: allowed: {allowed}")
+    if form == "lognormal" and numbers[1] > MAX_SIGMA:
+        raise ConfigError(f"--compute {text!r}: SIGMA = {numbers[1]:g}: allowed: 0 to {MAX_SIGMA:g}")
+    return form, numbers
+
+
+def check_end(config: Config, compute: ComputeTime):
+    """Raise ConfigError if the run is to end after ``train.seconds`` and its steps take no time: the run would never
+    end."""
+    if config.train.seconds is not None and not compute.median:
+        raise ConfigError(
+            f"--compute {compute}: a step takes no time, so a run of train.seconds = {config.train.seconds:g} would "
+            "never end; allowed: more than 0 seconds per step, or train.epochs, steps or samples"
+        )
+
+
+def check_free_running(config: Config, compute: ComputeTime, latency: float):
+    """Raise ConfigError if steps take no time. The ranks of an asynchronous algorithm would then take steps for ever,
+    because the message that ends the run never arrives."""
+    if latency + compute.median == latency:
+        raise ConfigError(
+            f"--compute {compute}: a step takes no time, so {config.algorithm.name} would never end: no rank waits, "
+            "and the message that ends the run needs time to arrive; allowed: more than 0 seconds per step"
+        )
+
+
+def flops(model: torch.nn.Module, sample: torch.Tensor, batch_size: int) -> int:
+    """Return the number of floating-point operations of a forward and a backward pass of ``model``.
+
+    The batch has ``batch_size`` inputs of the shape and dtype of ``sample``. The count is made on a copy of the model
+    full of zeros; for a model above `COUNTED_BYTES` the operations are counted without being executed.
+    """
+    is_small = sum(parameter.nbytes for parameter in model.parameters()) <= COUNTED_BYTES
+    device = "cpu" if is_small else "meta"
+    inputs = torch.zeros(batch_size, *sample.shape, dtype=sample.dtype, device=device)
+    model = copy.deepcopy(model)._apply(lambda tensor: torch.zeros(tensor.shape, dtype=tensor.dtype, device=device))
+    plain = sdpa_kernel(SDPBackend.MATH)  # the counter does not know all operations of fused attention
+    with torch.random.fork_rng(devices=[]), plain, unwrapped.flop_counter() as counter:
+        model(inputs).sum().backward()
+    return counter.get_total_flops()
+
+
+COUNTED_BYTES = 4 * 1024 * 1024
+"""Largest size of a model in bytes whose operations are executed in order to be counted.
+
+Counting without execution makes torch load its compiler, which takes 1.7 s and 75 MB.
+"""
+UNTIMED_STEPS = 3
+"""Number of first steps that are not timed, because they allocate memory."""
+
+
+def measure(step: Callable[[], None], steps: int = 30) -> tuple[float, float]:
+    """Return the median of the real seconds of ``step()``, and sigma of their logarithm. ``step()`` computes a gradient
+    and an update.
+    """
+    ((median, sigma),) = medians_and_sigmas(np.array([seconds_of_steps(step, steps)]))
+    return median, sigma
+
+
+def seconds_of_steps(
+    step: Callable[[], None], steps: int, share: float | None = None, wait: Callable[[], None] | None = None
+) -> list[float]:
+    """Return the real seconds of each of ``steps`` calls of ``step()``.
+
+    share: fraction of a core to which this process is limited; None means a whole core. Linux enforces limits over
+    periods of some milliseconds. By the clock, a short step therefore takes either its time at full speed, or several
+    times as long. So with a share, the time is the processor time of the step, divided by the share. wait: function
+    that is called before each step; its time does not count.
+    """
+    clock = perf_counter if share is None else process_time
+    seconds = []
+    for _ in range(steps + UNTIMED_STEPS):
+        if wait is not None:
+            wait()
+        begin = clock()
+        step()
+        seconds.append((clock() - begin) / (share or 1.0))
+    return seconds[UNTIMED_STEPS:]
+
+
+def medians_and_sigmas(seconds: np.ndarray) -> list[tuple[float, float]]:
+    """Return, for each rank, the median of the seconds of its steps, and sigma of their logarithm.
+
+    seconds: float64 of shape [ranks, steps], of steps that ranks take at about the same time. A slowdown of all ranks
+    at once does not count for sigma. The reason is that in a simulation each rank draws its own times. Otherwise ranks
+    that wait for the slowest rank would wait too long.
+    """
+    ranks, medians = len(seconds), np.median(seconds, axis=1)
+    logs = np.log(seconds / medians[:, None])
+    if ranks > 1:
+        logs = (logs - logs.mean(axis=0)) * np.sqrt(ranks / (ranks - 1))  # corrects sigma for the subtracted mean
+    low, high = np.percentile(logs, [25, 75], axis=1)
+    sigmas = (high - low) / 1.349  # sigma of a normal distribution with these quartiles, unaffected by outliers
+    return [(float(median), float(sigma)) for median, sigma in zip(medians, sigmas, strict=True)]

@@ -1,0 +1,52 @@
+"""Choice of the computing times of a simulated run: given by the user or by the network file, or measured."""
+
+import numpy as np
+import torch
+
+from grsgd.config import Config
+from grsgd.data import Dataset
+from grsgd.simulator import compute as compute_times
+from grsgd.simulator.compute import ComputeTime
+from grsgd.simulator.network import NetworkSpec
+from grsgd.training.batch_gradient import check_compiler
+from grsgd.training.gradients import step_alone
+from grsgd.training.inputs import build_model, in_own_code
+
+
+def choose_compute_time(
+    stated: tuple[str, list[float]] | None,
+    config: Config,
+    network: NetworkSpec,
+    blueprint: torch.nn.Module,
+    dataset: Dataset,
+    device: torch.device,
+) -> ComputeTime:
+    """Return the ``stated`` time of a step (from `compute.parse`). If it is None, return the network's time, and if the
+    network has no time, the default.
+
+    ``measured`` means the network's time or, if the network has no time, a measurement on this machine. ``blueprint``
+    is the model without content.
+    """
+    form, numbers = stated or (None, [])
+    if form in (None, "measured") and network.compute is not None:
+        return ComputeTime.of(network.compute, config.seed)
+    if form is None:
+        form, numbers = compute_times.parse(compute_times.DEFAULT)
+    if form == "flops":
+        (sample, *_), _ = next(dataset.train.batches(iter([np.zeros(1, np.int64)])))
+        advice = "its operations could not be counted without content; --compute constant:SECONDS needs no count"
+        with in_own_code(config, f"model.name = {config.model.name!r}: {advice}"):
+            operations = compute_times.flops(blueprint, sample, config.data.batch_size)
+        return ComputeTime(operations / numbers[0])
+    if form == "lognormal":
+        return ComputeTime(*numbers, seed=config.seed)
+    if form == "constant":
+        return ComputeTime(*numbers)
+    check_compiler(config.gradient, device)
+    gradient, update = step_alone(config, dataset, build_model(config, dataset, device))
+
+    def step():
+        gradient()
+        update()
+
+    return ComputeTime(*compute_times.measure(step), config.seed)

@@ -1,0 +1,77 @@
+"""Evaluation of snapshots of simulated ranks. The evaluation has its own simulated clock; during the evaluation the
+clock of training stands still."""
+
+from collections.abc import Callable
+from functools import cached_property
+
+import simpy
+
+from grsgd.simulator.driver import SimulatedDriver, run_all
+from grsgd.simulator.fabric import MessageFabric
+from grsgd.simulator.flows import Network
+from grsgd.simulator.network import NetworkSpec
+from grsgd.training.evaluation import Quality
+from grsgd.training.run_evaluation import evaluate, evaluate_snapshots
+from grsgd.training.saving import ModelFiles
+from grsgd.training.snapshots import common_marks
+from grsgd.training.trainer import Trainer, ignore
+
+
+class SnapshotEvaluation:
+    """Evaluation of the snapshots of ``trainers``, one trainer per rank. ``models`` keeps the best model, to write the
+    model's file later."""
+
+    def __init__(self, trainers: list[Trainer], models: ModelFiles):
+        self.trainers, self.models = trainers, models
+        self.env = simpy.Environment()
+        self.qualities: list[Quality] = []
+        """Qualities of the snapshots that `of_new_snapshots` has evaluated so far."""
+        self.marks_seen = 0
+        """Number of marks (points of the run at which snapshots are due) that all ranks had passed at the last call."""
+
+    @cached_property
+    def fabric(self) -> MessageFabric:
+        """Simulated network that carries the messages of evaluations. It is created at the first use."""
+        ranks = range(len(self.trainers))
+        network = Network(self.env, NetworkSpec(bandwidth="inf bit", latency="0 s"), len(ranks))
+        return MessageFabric(network, [SimulatedDriver(self.env, rank) for rank in ranks])
+
+    def of_new_snapshots(self) -> list[Quality]:
+        """Return the qualities at the marks that all ranks have passed since the previous call.
+
+        This method can be called during training: afterwards the ranks' models are as before.
+        """
+        marks_seen = min(len(trainer.snapshots) for trainer in self.trainers)
+        if marks_seen == self.marks_seen:
+            return []
+        self.marks_seen = marks_seen
+        ranks = list(range(len(self.trainers)))
+        flats = [flat for trainer in self.trainers for flat in (trainer.replica.params, trainer.replica.buffers)]
+        present = [flat.tensor.clone() for flat in flats]
+        new = self.of_snapshots(self.marks(ranks)[len(self.qualities) :], ranks)
+        for flat, tensor in zip(flats, present, strict=True):
+            flat.tensor.copy_(tensor)
+        self.qualities += new
+        return new
+
+    def marks(self, ranks: list[int]) -> list[int]:
+        """Return the marks of the snapshots that all ``ranks`` have."""
+        return common_marks([self.trainers[rank].snapshots.numbers for rank in ranks])
+
+    def of_snapshots(self, marks: list[int], ranks: list[int]) -> list[Quality]:
+        """Return the qualities of the snapshots of ``ranks``; leave the last averaged model in the replicas."""
+        return self._run(evaluate_snapshots, marks, ranks, ignore)
+
+    def to_the_end(
+        self, marks: list[int], ranks: list[int], on_each: Callable[[int], None]
+    ) -> tuple[list[Quality], Quality]:
+        """Return the qualities of the snapshots and of the final model. The final model is left in the replicas."""
+        return self._run(evaluate, marks, ranks, on_each)
+
+    def _run(self, schedule, marks: list[int], ranks: list[int], on_each):
+        told = {ranks[0]: (on_each, self.models.evaluated)}
+        comms = self.fabric.communicators()
+        schedules = [
+            schedule(self.trainers[rank], comms[rank].subset(ranks), marks, *told.get(rank, ())) for rank in ranks
+        ]
+        return run_all(self.env, [self.fabric.drivers[rank] for rank in ranks], schedules)[0]

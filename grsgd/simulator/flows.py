@@ -1,0 +1,388 @@
+"""Messages as flows of bytes through a network. Concurrent flows share each common port max-min fairly.
+
+In a network of cables each direction of a cable is a port, and a message occupies all ports of its route at once.
+
+A connection (one source, one destination) carries its messages in order, one at a time, as TCP does. Different
+connections send at the same time. A flow's rate changes only when another flow begins or ends, so simulated time jumps
+from one beginning or end to the next. Flow-level simulators such as SimGrid work in the same way (Casanova et al.
+2014).
+"""
+
+import heapq
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import simpy
+from simpy.events import NORMAL
+
+from grsgd.simulator.cabling.cable import Cable, Place
+from grsgd.simulator.calls import Call, call_after, call_at
+from grsgd.simulator.network import NetworkSpec
+
+MIN_WEIGHT = 0.1
+"""Smallest weight of a flow, however many flows began before it."""
+QUEUED_WEIGHT = 0.01
+"""Weight, in the sharing of bandwidth, of a flow whose first bytes still wait in a queue."""
+SHARING_PRIORITY = 2
+"""SimPy priority of the event that recomputes the shares: it comes after the events of all flows that begin or end at
+the same moment."""
+
+
+class Port:
+    """A resource of ``bandwidth`` bytes/s that flows share.
+
+    A port is one direction of a rank's link to the switch, one direction of a cable, or a shared medium.
+    """
+
+    __slots__ = ("bandwidth", "flows")
+
+    def __init__(self, bandwidth: float):
+        self.bandwidth = bandwidth
+        self.flows: dict[Flow, None] = {}  # a dict is an ordered set, so that runs are repeatable
+
+
+class Connection:
+    """The way from one rank to one or several ranks. The connection's messages leave in the order in which they were
+    sent.
+
+    ``limit``: bytes/s of the link itself. ``rate``: bytes/s of a flow that shares its ports with no other flow.
+    ``ranks``: the ranks at both ends. ``nbytes``: bytes that the connection was given to carry.
+    """
+
+    __slots__ = ("ports", "limit", "rate", "latencies", "queue", "ranks", "nbytes", "free_at")
+
+    def __init__(
+        self, ports: tuple[Port, ...], limit: float, latencies: list[tuple[int, float]], ranks: tuple[int, ...] = ()
+    ):
+        self.ports, self.limit, self.latencies, self.ranks = ports, limit, latencies, ranks
+        self.rate = min([limit, *(port.bandwidth for port in ports)])
+        self.queue: list[Flow] = []
+        self.nbytes = 0
+        self.free_at = 0.0
+        """Moment at which the last message left whose times were calculated (`fast_ring`)."""
+
+
+class Flow:
+    """A message under way. At the time ``since``, ``left`` bytes were still to be sent.
+
+    ``weight``: weight of the flow's share of a port. ``is_queued``: whether the flow's first bytes wait in the sender's
+    queue behind bytes of other flows.
+    """
+
+    __slots__ = ("network", "connection", "message", "nbytes", "left", "weight", "rate", "since", "end", "is_queued")
+
+    def __init__(self, network: "Network", connection: Connection, nbytes: int, message):
+        self.network, self.connection, self.message = network, connection, message
+        self.nbytes = self.left = nbytes
+        self.weight = 1.0
+        self.rate = 0.0
+        self.since = 0.0
+        self.end: Call | None = None
+        self.is_queued = False
+
+    def left_now(self) -> float:
+        """Return the number of bytes that have not left yet."""
+        return self.left - self.rate * (self.network.env.now - self.since)
+
+    def set_rate(self, rate: float):
+        now = self.network.env.now
+        if self.rate:
+            self.left = self.left_now()
+            self.end.cancel()
+        self.rate, self.since = rate, now
+        self.end = self.network.after(max(self.left, 0.0) / rate, self._ended)
+
+    def _ended(self, _):
+        self.network.end(self)
+
+
+class Network:
+    """The flows of ``ranks`` ranks over the network that ``spec`` describes, in the simulated time of ``env``."""
+
+    def __init__(self, env: simpy.Environment, spec: NetworkSpec, ranks: int):
+        self.env, self.spec = env, spec
+        self._medium = Port(spec.bandwidth) if spec.medium == "shared" else None
+        self._out = [Port(spec.port_bandwidth(rank)) for rank in range(ranks)]
+        self._in = [Port(spec.port_bandwidth(rank)) for rank in range(ranks)]
+        self.cuts: dict[int, tuple[float, float]] = {}
+        """Moments at which a cut of a rank's links begins and ends, by rank."""
+        self._cables: dict[tuple[Place, Place], tuple[Cable, Port]] = {}
+        """Cables that messages have used so far, each with its port. The key is the pair of places that the cable
+        joins."""
+        self._connections: dict[tuple, Connection] = {}
+        self._dirty: dict[Port, None] = {}
+
+    @property
+    def has_multicast(self) -> bool:
+        """Return whether one outgoing copy reaches several receivers."""
+        return self.spec.multicast or self.spec.medium == "shared"
+
+    def latency(self, source: int, dest: int) -> float:
+        """Return the seconds from the last byte's departure to its arrival. Raises MissingLink."""
+        return self.connection(source, (dest,)).latencies[0][1] + self.cut_seconds((source, dest))
+
+    def cut_seconds(self, ranks: Iterable[int]) -> float:
+        """Return the seconds until none of the links of ``ranks`` is cut any more."""
+        if not self.cuts:
+            return 0.0
+        now, cuts = self.env.now, (self.cuts.get(rank, (math.inf, 0.0)) for rank in ranks)
+        return max(end - now if begin <= now < end else 0.0 for begin, end in cuts)
+
+    def transfer(self, source: int, dests: tuple[int, ...], nbytes: int, message):
+        """Carry ``nbytes`` bytes from ``source`` to ``dests``: one copy leaves, and each destination receives one copy.
+
+        ``message.on_left()`` is called when the last byte has left, ``message.on_arrived(dest)`` when it has arrived.
+
+        Raises MissingLink if the network does not connect the ranks.
+        """
+        connection = self.connection(source, dests)
+        connection.nbytes += nbytes
+        connection.queue.append(Flow(self, connection, nbytes, message))
+        if len(connection.queue) == 1:
+            self._begin(connection.queue[0])
+
+    def connection(self, source: int, dests: tuple[int, ...]) -> Connection:
+        connection = self._connections.get((source, dests))
+        if connection is None and self.spec.has_cables:
+            connection = self._connections[source, dests] = self._over_cables(source, dests)
+        elif connection is None:
+            if dests == (source,):
+                ports = ()
+            elif self._medium is not None:
+                ports = (self._medium,)
+            else:
+                ports = (self._out[source], *(self._in[dest] for dest in dests))
+            limit = min(self.spec.link_bandwidth(source, dest) for dest in dests)
+            latencies = [(dest, self.spec.link_latency(source, dest)) for dest in dests]
+            connection = self._connections[source, dests] = Connection(ports, limit, latencies, (source, *dests))
+        return connection
+
+    def _over_cables(self, source: int, dests: tuple[int, ...]) -> Connection:
+        """Return a connection over the routes to all ``dests``. A cable on several of these routes is used once."""
+        cabling, known = self.spec.cabling, self._cables
+        ports: dict[Port, None] = {}
+        latencies = []
+        for dest in dests:
+            latency = 0.0
+            for ends in itertools.pairwise(cabling.way(source, dest) if dest != source else ()):
+                if ends not in known:
+                    cable = cabling.cable(*ends)
+                    known[ends] = cable, Port(cable.bandwidth)
+                cable, port = known[ends]
+                ports[port] = None
+                latency += cable.latency
+            latencies.append((dest, latency))
+        return Connection(tuple(ports), math.inf, latencies, (source, *dests))
+
+    def forget_bytes(self):
+        """Set the byte counts of all cables to zero."""
+        for connection in self._connections.values():
+            connection.nbytes = 0
+
+    def bytes_of_cables(self) -> dict[Cable, int]:
+        """Return the bytes that were sent over each cable; unused cables are left out."""
+        sent: Counter[Port] = Counter()
+        for connection in self._connections.values():
+            if connection.nbytes:
+                sent.update(dict.fromkeys(connection.ports, connection.nbytes))
+        return {cable: sent[port] for cable, port in self._cables.values() if port in sent}
+
+    def after(self, seconds: float, call: Callable, priority: int = NORMAL) -> Call:
+        """Call ``call(event)`` after ``seconds``."""
+        return call_after(self.env, seconds, call, priority)
+
+    def at(self, moment: float, call: Callable):
+        """Call ``call(event)`` at ``moment``."""
+        call_at(self.env, moment, call)
+
+    def end(self, flow: Flow):
+        """Remove ``flow`` from its ports, because its last byte has left. Begin the next message of the flow's
+        connection.
+
+        If a link on the way is cut, the next message begins after the cut.
+        """
+        for port in flow.connection.ports:
+            del port.flows[flow]
+            if port.flows:
+                self._mark_dirty(port)
+        cut = self.cut_seconds(flow.connection.ranks)
+        if cut:
+            self.after(cut, lambda _: self._go_on_after(flow))
+        else:
+            self._go_on_after(flow)
+
+    def _go_on_after(self, flow: Flow):
+        connection = flow.connection
+        connection.queue.pop(0)
+        if connection.queue:
+            self._begin(connection.queue[0])
+        for dest, latency in connection.latencies:
+            self.after(latency, partial(flow.message.on_arrived, dest))
+        flow.message.on_left()
+
+    def _begin(self, flow: Flow):
+        alone = True
+        queued = self._queued_before(flow)
+        for port in flow.connection.ports:
+            if port.flows:
+                alone = False
+                self._mark_dirty(port)
+            port.flows[flow] = None
+        if alone:  # usual on a ring: no other flow has these ports
+            flow.set_rate(flow.connection.rate)
+        elif queued > 0:
+            flow.is_queued = True
+            self.after(queued / flow.connection.ports[0].bandwidth, lambda _: self._end_queueing(flow))
+
+    def _queued_before(self, flow: Flow) -> float:
+        """Return the number of bytes in the sender's queue that leave before the bytes of a flow that begins."""
+        most = self.spec.queue_bytes
+        if not (most and flow.connection.ports):
+            return 0.0
+        first, sender = flow.connection.ports[0], flow.connection.ranks[0]
+        others = (other for other in first.flows if other.connection.ports[0] is first)
+        if self._medium is not None:  # each sender on a shared medium has its own queue
+            others = (other for other in others if other.connection.ranks[0] == sender)
+        return sum(min(other.left_now(), most) for other in others)
+
+    def _end_queueing(self, flow: Flow):
+        """Give a flow its full share, because all bytes before it in the queue have left."""
+        flow.is_queued = False
+        for port in flow.connection.ports:
+            if flow in port.flows:
+                self._mark_dirty(port)
+
+    def _mark_dirty(self, port: Port):
+        if not self._dirty:
+            self.after(0.0, self._share, SHARING_PRIORITY)
+        self._dirty[port] = None
+
+    def _share(self, _):
+        """Give fair rates to all flows that share a port with a flow that began or ended.
+
+        A changed rate can make the rates of further flows unfair. These flows get new rates, too. Most changes do not
+        spread far.
+        """
+        dirty, self._dirty = self._dirty, {}
+        flows = {flow: None for port in dirty for flow in port.flows}
+        while True:
+            ports = {port: None for flow in flows for port in flow.connection.ports}
+            if self.spec.fairness != 1 or self.spec.queue_bytes:
+                self._set_weights(ports)
+            rates = max_min_fair(flows, ports)
+            unfair = unfair_flows(rates, ports)
+            if not unfair:
+                break
+            known = len(flows)
+            for flow in unfair:
+                flows.update((other, None) for port in flow.connection.ports for other in port.flows)
+            if len(flows) == known:  # the remaining unfairness is rounding
+                break
+        for flow, rate in rates.items():
+            if rate != flow.rate:
+                flow.set_rate(rate)
+
+    def _set_weights(self, ports):
+        """Set the weights of flows that share a port: the earliest flow has the largest weight.
+
+        A flow that waits in a queue gets the small factor `QUEUED_WEIGHT`.
+        """
+        flows = {flow: None for port in ports for flow in port.flows}
+        weights: dict[Flow, float] = dict.fromkeys(flows, 1.0)
+        for port in {port: None for flow in flows for port in flow.connection.ports}:
+            weight = 1.0
+            for flow in port.flows:
+                if flow in weights:
+                    weights[flow] = min(weights[flow], weight)
+                weight = max(weight * self.spec.fairness, MIN_WEIGHT)
+        for flow, weight in weights.items():
+            flow.weight = weight * (QUEUED_WEIGHT if flow.is_queued else 1.0)
+
+
+def unfair_flows(rates: dict[Flow, float], ports) -> list[Flow]:
+    """Return the flows through ``ports`` that have no bottleneck.
+
+    A flow has a bottleneck if it is at its own limit, or passes a full port at which no other flow has a higher rate
+    for its weight. ``rates``: new rates, for flows whose rate is about to change.
+    """
+    levels: dict[Port, float] = {}
+
+    def level(port: Port) -> float:
+        """Return the highest rate per weight of the flows through ``port`` if the port is full; else return
+        infinity."""
+        if port not in levels:
+            there = {flow: rates.get(flow, flow.rate) for flow in port.flows}
+            full = sum(there.values()) >= port.bandwidth * (1 - 1e-9)
+            levels[port] = max(rate / flow.weight for flow, rate in there.items()) if full else math.inf
+        return levels[port]
+
+    def is_fair(flow: Flow) -> bool:
+        rate = rates.get(flow, flow.rate) * (1 + 1e-9)
+        ports = flow.connection.ports
+        return rate >= flow.connection.limit or any(level(port) <= rate / flow.weight for port in ports)
+
+    return [flow for flow in {flow: None for port in ports for flow in port.flows} if not is_fair(flow)]
+
+
+def max_min_fair(flows, ports) -> dict[Flow, float]:
+    """Return the max-min fair rates of ``flows``, by progressive filling (Bertsekas, Gallager 1992, section 6.5.2).
+
+    All rates grow in proportion to the flows' weights, until a port is full or a flow has reached its limit. Then the
+    rates of the flows through the full port, or the rate of the flow at its limit, are fixed. The other rates grow on.
+    Other flows through ``ports`` keep their present rates.
+    """
+    rates: dict[Flow, float] = {}
+    left, growing, weight = {}, {}, {}
+    for port in ports:
+        kept = [flow.rate for flow in port.flows if flow not in flows]
+        left[port] = max(port.bandwidth - math.fsum(kept), 0.0)
+        growing[port] = len(port.flows) - len(kept)
+        weight[port] = sum(flow.weight for flow in port.flows if flow in flows)
+    # Heap with, for each port, the rate per weight at which the port will be full. Entries that are out of date are
+    # skipped. The numbers in the entries keep the heap from comparing ports.
+    shares = {port: left[port] / weight[port] for port in ports if growing[port]}
+    number = itertools.count(len(shares))
+    waiting = [(share, place, port) for place, (port, share) in enumerate(shares.items()) if share == share]
+    heapq.heapify(waiting)
+    places = {flow: place for place, flow in enumerate(flows)}
+    limits = sorted((flow.connection.limit / flow.weight, place, flow) for flow, place in places.items())
+    reached = 0
+
+    def next_share() -> float:
+        while waiting and shares.get(waiting[0][2]) != waiting[0][0]:
+            heapq.heappop(waiting)
+        return waiting[0][0] if waiting else math.inf
+
+    while True:
+        while reached < len(limits) and limits[reached][2] in rates:
+            reached += 1
+        if reached == len(limits):
+            return rates
+        level = min(next_share(), limits[reached][0])
+        slack = level * (1 + 1e-12)  # equal shares differ in the last digits
+        held = {}
+        while next_share() <= slack and waiting:
+            port = heapq.heappop(waiting)[2]
+            held.update((flow, places[flow]) for flow in port.flows if flow in places and flow not in rates)
+        while reached < len(limits) and limits[reached][0] <= slack:
+            _, place, flow = limits[reached]
+            if flow not in rates:
+                held[flow] = place
+            reached += 1
+        changed = {}
+        for flow in sorted(held, key=held.get):
+            rates[flow] = level * flow.weight
+            for port in flow.connection.ports:
+                left[port] -= rates[flow]
+                growing[port] -= 1
+                weight[port] -= flow.weight
+                changed[port] = None
+        for port in changed:
+            shares.pop(port, None)
+            if growing[port]:
+                shares[port] = share = left[port] / weight[port]
+                if share == share:
+                    heapq.heappush(waiting, (share, next(number), port))

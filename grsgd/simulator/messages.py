@@ -1,0 +1,198 @@
+"""MPI messages between simulated ranks: which receive gets which message, when, and with which content.
+
+Messages are matched as the MPI standard says (section 3.5). Messages of one sender to one receiver with one tag match
+in the order of sending. A receive from any rank takes the message that arrived first. Receives match in the order in
+which they were posted.
+
+The content of a send buffer is copied at the last moment, when the send completes. If a schedule writes to its buffer
+too early, the receiver therefore gets wrong content, and tests find the error. Only short messages are copied when they
+are sent, because MPI libraries store short messages, too.
+"""
+
+from collections import defaultdict
+
+import numpy as np
+
+from grsgd.models.shape_only import PREFIX_BYTES, ShapeOnlyArray
+from grsgd.simulator.waitable import Waitable
+
+
+class Sending(Waitable):
+    """A message under way through a `MessageFabric` to ``inbox``. An inbox belongs to one rank, group and tag."""
+
+    __slots__ = ("fabric", "array", "nbytes", "source", "dest", "tag", "synchronous", "inbox")
+    __slots__ += ("short", "has_arrived", "is_found", "receiving", "order")
+
+    def __init__(self, fabric, array, source: int, dest: int, tag: int, synchronous: bool, inbox: "Inbox"):
+        super().__init__()
+        self.fabric, self.array, self.source, self.dest, self.tag = fabric, array, source, dest, tag
+        self.synchronous, self.inbox = synchronous, inbox
+        self.nbytes = array.nbytes
+        self.short = self.nbytes <= fabric.network.spec.eager_bytes
+        if self.short and not synchronous:
+            self.array = array.copy()
+            self.complete = True
+        self.has_arrived = False
+        """Whether the content of a short message, or the announcement of a long message, has arrived."""
+        self.is_found = False
+        """Whether a probe has found the message. If so, the message's receiver polls for the message; polling takes no
+        simulated time."""
+        self.receiving: Receiving | None = None
+        self.order = 0
+
+    def is_gone(self) -> bool:
+        """Return whether the message cannot arrive any more because its sender or receiver has died.
+
+        A short message leaves at once, so it arrives even if its sender dies.
+        """
+        dead = self.fabric.dead
+        return self.dest in dead or (self.source in dead and not self.short)
+
+    def on_handed_over(self):
+        """Continue after the sender's MPI library has taken over the message."""
+        if self not in self.fabric.under_way or self.source in self.fabric.dead:
+            return
+        fabric, network = self.fabric, self.fabric.network
+        self.inbox.sent[self.source].append(self)
+        if self.short:
+            network.transfer(self.source, (self.dest,), self.nbytes, self)
+        fabric.match(self.inbox, self.source)
+        if not self.short and self.receiving is None:
+            network.after(network.latency(self.source, self.dest), self.on_announced)
+
+    def on_left(self):
+        """Continue after the last byte has left the sender."""
+        processor = self.fabric.processor(self.source)
+        if processor is not None:
+            processor.left()
+        if self.is_gone():
+            return
+        if not self.short:
+            copy_into(self.receiving.array, self.array)  # from now on the sender may change its buffer
+        if not self.synchronous and not self.complete:
+            self.finish(self.fabric.drivers[self.source])
+
+    def on_arrived(self, dest, _):
+        """Continue after the last byte has arrived at the receiver's host."""
+        if self.is_gone():
+            return
+        processor = self.fabric.processor(self.dest)
+        if processor is not None:
+            processor.notice(self.on_noticed)
+        else:
+            self.on_noticed()
+
+    def on_noticed(self):
+        """Continue after the receiving rank has noticed that the last byte has arrived."""
+        if self.receiving is not None:
+            self.take_in()
+        else:
+            self.on_announced()
+
+    def take_in(self):
+        """Deliver the message to its receive."""
+        processor = self.fabric.processor(self.dest)
+        if processor is None:
+            self.on_received()
+        elif self.is_found:  # this time prolongs the processor's next computation
+            processor.receive(self.nbytes, lambda: None)
+            self.on_received()
+        else:
+            processor.receive(self.nbytes, self.on_received)
+
+    def on_announced(self, _=None):
+        """Process the arrival of a short message, or of the announcement of a long message."""
+        if self.receiving is None and not self.is_gone():
+            self.has_arrived = True
+            self.inbox.waiting += 1
+            self.order = next(self.fabric.counter)
+            self.fabric.match(self.inbox, self.source)
+            if self.receiving is None:
+                self.fabric.drivers[self.dest].on_unexpected_message()
+
+    def on_received(self):
+        """Complete the send and the receive, after the whole message has arrived and its receive is posted."""
+        fabric = self.fabric
+        if self.is_gone() or self not in fabric.under_way:  # a process died while the processor took in the message
+            return
+        del fabric.under_way[self]
+        if self.short:
+            copy_into(self.receiving.array, self.array)
+        if self.synchronous:  # the acknowledgement of the message takes one latency
+            latency = fabric.network.latency(self.source, self.dest)
+            fabric.network.after(latency, lambda _: self.finish(fabric.drivers[self.source]))
+        self.receiving.finish(fabric.drivers[self.dest])
+
+
+class Receiving(Waitable):
+    """A posted receive."""
+
+    __slots__ = ("array", "order", "source", "queue")
+
+    def __init__(self, array, order: int = 0):
+        super().__init__()
+        self.array, self.order = array, order
+        self.queue: list[Receiving] | None = None
+        """Queue in which the receive waits for a message; None if the receive never waited."""
+        self.source: int | None = None
+        """Sender of the message; None before a message is matched."""
+
+    def Cancel(self):
+        if self.queue is not None and self in self.queue:
+            self.queue.remove(self)
+            self.complete = True
+
+
+class Inbox:
+    """The unreceived messages of one rank, and its posted receives, in one group and with one tag."""
+
+    __slots__ = ("sent", "posted", "posted_any", "waiting")
+
+    def __init__(self):
+        self.sent: dict[int, list[Sending]] = defaultdict(list)  # a deque would allocate room for 64 entries
+        self.posted: dict[int, list[Receiving]] = defaultdict(list)
+        self.posted_any: list[Receiving] = []
+        self.waiting = 0
+        """Number of messages that have arrived, or been announced, without a posted receive."""
+
+    def next_pair(self, source: int) -> "tuple[Sending, Receiving] | None":
+        """Remove and return the next pair: a message from ``source``, and the receive that gets the message. Return
+        None if no pair is due."""
+        sent, posted, posted_any = self.sent.get(source), self.posted.get(source), self.posted_any
+        if not (sent and (posted or posted_any)):
+            return None
+        if posted_any and (not posted or posted_any[0].order < posted[0].order):
+            if not sent[0].has_arrived:
+                return None  # a message of another rank may arrive first
+            receiving = posted_any.pop(0)
+        else:
+            receiving = posted.pop(0)
+        self.waiting -= sent[0].has_arrived
+        return sent.pop(0), receiving
+
+    def forget(self, source: int):
+        """Drop the long messages from rank ``source``, which has died. The short messages of ``source`` have left
+        already."""
+        if self.sent.get(source):
+            self.waiting -= sum(sending.has_arrived and not sending.short for sending in self.sent[source])
+            self.sent[source] = [sending for sending in self.sent[source] if sending.short]
+
+    def first_arrived(self) -> int | None:
+        """Return the source of the waiting message that arrived first; None if no message waits."""
+        if not self.waiting:
+            return None
+        waiting = [queue[0] for queue in self.sent.values() if queue and queue[0].has_arrived]
+        return min(waiting, key=lambda sending: sending.order).source if waiting else None
+
+
+def copy_into(buffer, message):
+    """Copy a message to the beginning of a receive buffer."""
+    if isinstance(buffer, ShapeOnlyArray):
+        buffer.receive(message)
+    elif isinstance(message, ShapeOnlyArray):
+        if buffer.nbytes > PREFIX_BYTES:  # a smaller buffer may be the beginning of an array without content
+            raise TypeError("a message without content for a receive buffer with content")
+    elif buffer.dtype == message.dtype:
+        buffer[: len(message)] = message
+    else:
+        buffer.view(np.uint8)[: message.nbytes] = message.view(np.uint8)
