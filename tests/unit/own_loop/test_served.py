@@ -52,6 +52,19 @@ def alone(workers, make=sgd, steps=range(STEPS), schedule=None):
     return vector(model)
 
 
+@pytest.mark.parametrize("options", SYNCHRONOUS.values(), ids=SYNCHRONOUS)
+def test_a_model_without_gradients_is_served_all_the_same(options, monkeypatch):
+    def work(mpi):
+        model, optimizer = started(mpi, **options)
+        model.zero_grad()
+        take_steps(mpi, model, optimizer, range(STEPS))
+        optimizer.finish()
+        return vector(model), optimizer.workers
+
+    for model, workers in on_threads(monkeypatch, 3, work):
+        torch.testing.assert_close(model, alone(workers), rtol=1e-12, atol=1e-14)
+
+
 def adam(model):
     return torch.optim.AdamW(model.parameters(), lr=0.01)
 
