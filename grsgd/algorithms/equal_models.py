@@ -83,8 +83,8 @@ class EqualModels:
             yield from exact_average(self.comm, self.replica.params)
 
     def _compare(self, numbers: np.ndarray, parameters: np.ndarray, when: str):
-        """Schedule that returns whether any number differs on some rank; ``parameters`` is the parameter of each
-        number."""
+        """Schedule that returns whether any of ``numbers`` differs between ranks. ``parameters[i]`` is the index of the
+        parameter to which ``numbers[i]`` belongs."""
         counts, mine = yield from differing(self.comm, numbers)
         if not counts.any():
             return False

@@ -8,7 +8,7 @@ from grsgd.errors import ConfigError, did_you_mean
 
 
 def find(name: str, allowed: Iterable[str] = ALGORITHMS) -> type[Algorithm]:
-    """Return the algorithm called ``name``; a path is relative to the working directory. Raises ConfigError.
+    """Return the algorithm called ``name``; FILE is relative to the working directory. Raises ConfigError.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ from grsgd.outside.sources import SourceFile
 
 
 class Origin(NamedTuple):
-    """File from which names come.
+    """File that names code to import, such as a run file with ``model.name = "mine.py:Net"`` in its configuration.
 
     ``own`` has names that this user has given, which are always accepted. ``remedy`` is advice for the error message
     about a refused name; if it is "", all names are accepted. ``sha256`` has the attributes of the file, among them the

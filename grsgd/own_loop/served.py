@@ -107,7 +107,7 @@ class ServedOptimizer(DistributedOptimizer):
 
     def _serve(self):
         """Serve until all workers have left their loop over `batches`, and join their calls within the loop."""
-        self.replica.collect_gradients()  # model.zero_grad() has detached them from the optimizer that updates
+        self.replica.collect_gradients()  # model.zero_grad() may have set p.grad to None
         while True:
             if self._has_rested:
                 call = self.driver.run(self._called())

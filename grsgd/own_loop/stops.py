@@ -52,7 +52,8 @@ class Stops:
             self.signal.repeat(rank)
 
     def tell_failure(self, rank: int):
-        """Tell the other ranks that this ``rank`` ends the job, because they would go on after a mere death."""
+        """Tell the other ranks that rank ``rank`` has failed and ends the job. Without this message they would go on,
+        as after the death of its process."""
         if self.signal is not None and not self.signal.failed:
             self.signal.fail(f"rank {rank} has failed")
 

@@ -171,7 +171,7 @@ def counters(host: str) -> tuple[int, int]:
 
 
 def processes(namespace: str) -> list[int]:
-    """Return the numbers of the processes in a namespace; an empty list if the namespace is incomplete."""
+    """Return the process ids in a namespace; an empty list if the namespace cannot be read."""
     try:
         return [int(pid) for pid in command("ip", "netns", "pids", namespace).split()]
     except TestbedError:

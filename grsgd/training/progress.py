@@ -211,7 +211,7 @@ class Lockstep(Progress):
         self.step = 0
         self.absent = 0
         """Number of ranks without a gradient in the present step, because their processes joined during the step."""
-        self.meeting = 1  # next step at which rank 0 decides, in a run of given seconds
+        self.meeting = 1  # step of rank 0's next decision on the end, with train.seconds
 
     def advance(self, samples):
         super().advance(samples)

@@ -70,8 +70,8 @@ class Recovery:
         """Record, in a user's own loop, that the replica has this rank's gradient of the step."""
 
     def put_back(self):
-        """Restore, in a user's own loop, the gradient that `collected` has noted, if a death has interrupted the
-        step."""
+        """Give the replica the gradient that it had at the call of `collected`, if a death has interrupted the step.
+        Only for a user's own loop."""
 
     def train(self):
         """Take all steps of this rank; a schedule."""

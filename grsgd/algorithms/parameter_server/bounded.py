@@ -132,4 +132,4 @@ class Dssp(Ssp):
             return abs(end - (slow_last + pushes * slow_period))
 
         limit = min(self.options.r_max, self.options.s + self.options.r_max + 1 - self.lead(worker))
-        return min(range(max(int(limit), 0) + 1), key=mismatch)  # after a rest the lead may be longer
+        return min(range(max(int(limit), 0) + 1), key=mismatch)  # after a rest the limit may be negative

@@ -41,8 +41,8 @@ than fewer bytes or sums."""
 
 
 def calculable(schedule):
-    """Return a schedule like ``schedule``. If a simulator can calculate when the schedule ends, the simulator does so,
-    and simulates none of the schedule's messages."""
+    """Decorate ``schedule``, an all-reduce: a simulator that can calculate its end does so, and simulates none of its
+    messages."""
 
     @wraps(schedule)
     def begin(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0, **options):
