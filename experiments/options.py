@@ -44,8 +44,8 @@ def variants(base: Path, algorithm: str) -> list[tuple[str, ...]]:
 
 
 def _identity(loaded: config.Config):
-    """Return the traits, without a trait that changes nothing in a run without faults."""
-    return replace(loaded.traits, tolerates_lost_ranks=False)
+    """Return the traits, without traits that change nothing in a run of ``grsgd train`` without faults."""
+    return replace(loaded.traits, tolerates_lost_ranks=False, supports_own_loop=True)
 
 
 def _values(schema: dict[str, Any]) -> list:

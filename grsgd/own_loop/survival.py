@@ -253,12 +253,10 @@ class SurvivingLoop(Loop):
 
     def _seed_generators(self):
         """Give the user's generators seeds of their own: the dead process has drawn from the seeds of the script."""
-        numbers = seeding.generator(
-            seeding.Purpose.TAKEN_RANK, self.context.seed, self.lives.membership.rank, self.position
-        )
-        for each in self.objects.values():
+        key = self.lives.membership.rank, self.position
+        for number, each in enumerate(self.objects.values()):
             if isinstance(each, torch.Generator):
-                each.manual_seed(int(numbers.integers(2**63)))
+                seeding.begin_stream(each, seeding.Purpose.TAKEN_RANK, self.context.seed, *key, number)
 
     @property
     def _stateful(self) -> dict[str, object]:

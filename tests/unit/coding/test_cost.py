@@ -198,7 +198,7 @@ def test_command(capsys):
     assert main(["coding-cost", "--ranks", "0"]) == 2
     assert capsys.readouterr().err == "grsgd: error: --ranks 0: must be 1 or more\n"
     assert main(["load", "--ranks", "3"]) == 2
-    assert capsys.readouterr().err == "grsgd: error: load: is called coding-cost now\n"
+    assert capsys.readouterr().err == "grsgd: error: load: is now called coding-cost\n"
 
 
 def test_the_rank_with_most_packets_is_waited_for():
