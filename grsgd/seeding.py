@@ -51,7 +51,7 @@ class Purpose(enum.Enum):
     OWN_LOOP_SHARDS = "own loop shards"
     """Samples that ``grsgd.shard`` gives to each rank; no key."""
     TAKEN_RANK = "taken rank"
-    """Draws of a script's own generator on a process that has taken a rank; key (rank, iteration, number of the generator)."""
+    """Draws of a script's own generator on a process that has taken a rank; key (rank, iteration, generator)."""
     OWN_LOOP_WORKERS = "own loop workers"
     """Worker processes of ``grsgd.loader``, and the order of fixed parts; key (rank, epoch)."""
 

@@ -1,4 +1,4 @@
-"""Functions `grsgd.train` and `grsgd.simulator`, which make one run from Python, such as in a notebook or a study.
+"""Functions `grsgd.train` and `grsgd.simulate`, which make one run from Python, such as in a notebook or a study.
 
 The run is a command of ``grsgd`` in a process of its own, so this process starts no MPI, and survives any end of it.
 """
@@ -137,6 +137,7 @@ def _run(arguments: list[str]) -> tuple[int, str]:
         text=True,
         errors="replace",
         preexec_fn=with_parent(),
+        start_new_session=True,  # or Ctrl-C on a terminal would reach the command twice
     )
     try:
         output, _ = process.communicate()

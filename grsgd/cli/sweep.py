@@ -22,6 +22,8 @@ MAX_LETTERS = 120
 """Largest number of letters in a file name before the digest."""
 OWN = ("--out", "--ranks", "-n")
 """Options of a single run that the sweep sets itself, so that users cannot give them."""
+ONE_FILE = ("--save", "--save-best", "--csv", "--tensorboard", "--timeline", "--trace", "--checkpoint", "--resume")
+"""Options that name one file or folder, which the runs of a sweep would overwrite."""
 AUTO = "auto"
 """Value of ``--jobs`` that stands for as many runs at a time as there are cores for."""
 
@@ -61,6 +63,8 @@ def sweep(options: Namespace, load: Callable[[list[str]], Config], starter: Star
     """
     if wrong := next((word for word in options.arguments if word.partition("=")[0] in OWN), None):
         raise UsageError(f"{wrong}: not after the configuration: a sweep itself names the files; -n stands before it")
+    if wrong := next((word for word in options.arguments if word.partition("=")[0] in ONE_FILE), None):
+        raise UsageError(f"{wrong}: names one file or folder, which the runs of a sweep would overwrite")
     jobs = jobs_of(options)
     runs = list(runs_of(options, load))
     try:
@@ -100,7 +104,7 @@ def make_missing(runs: Sequence[SweepRun], jobs: int, starter: Starter) -> dict[
         if code and not run.is_finished:
             failed[run.out] = code
             say(f"grsgd sweep: {run.words}: exit code {code}{last_line(run.log) if jobs > 1 else ''}")
-        elif jobs > 1:
+        elif jobs > 1 and run.is_finished:
             say(f"{numbers[run.out]} of {len(runs)}: {run.words}: finished")
     return failed
 
@@ -114,7 +118,7 @@ def end(runs: Sequence[SweepRun], failed: dict[Path, int]) -> int:
         code = failed.get(run.out)
         say(f"  {run.words}: {'not made' if code is None else f'exit code {code}'}")
     codes = list(failed.values())
-    return INTERRUPTED if INTERRUPTED in codes else codes[-1] if codes else 0
+    return INTERRUPTED if INTERRUPTED in codes else codes[-1] if codes else int(bool(unfinished))
 
 
 def last_line(log: Path) -> str:

@@ -66,13 +66,18 @@ def reduce(tensor: torch.Tensor, reduction) -> torch.Tensor:
     """Return the tensors of all ranks reduced to one, the same bits on all ranks, in the dtype of ``tensor``.
 
     ``reduction`` is one of `REDUCTIONS`, or the member of torch's ``ReduceOp`` of this name; None means the mean.
-    Whole numbers have a mean in the default floating-point dtype. Raises ConfigError for another reduction.
+    Whole numbers have a mean in the default floating-point dtype, and truth values are whole numbers. Raises
+    ConfigError for another reduction.
     """
     name = str(reduction or "mean").rpartition(".")[2].lower()
     if name not in REDUCTIONS:
         raise ConfigError(f"reduction {name!r} of a metric: allowed: {', '.join(REDUCTIONS)}")
     stacked = torch.stack(all_gather(tensor))
+    dtype = stacked.dtype
     if REDUCTIONS[name] is np.mean and not stacked.is_floating_point():
-        stacked = stacked.to(torch.get_default_dtype())
-    reduced = torch.from_numpy(np.asarray(REDUCTIONS[name](stacked.cpu().numpy(), axis=0)))
-    return reduced.to(tensor.device, stacked.dtype)
+        dtype = torch.get_default_dtype()
+    elif dtype == torch.bool:
+        dtype = torch.int64
+    wide = dtype if dtype.itemsize > 2 or not dtype.is_floating_point else torch.float32  # NumPy has no bfloat16
+    reduced = torch.from_numpy(np.asarray(REDUCTIONS[name](stacked.cpu().to(wide).numpy(), axis=0)))
+    return reduced.to(tensor.device, dtype)

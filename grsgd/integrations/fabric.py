@@ -17,9 +17,10 @@ from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.fabric.plugins.environments import MPIEnvironment
 from lightning.fabric.strategies import ParallelStrategy
 from lightning.fabric.strategies.strategy import _BackwardSyncControl
-from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.fabric.utilities.rank_zero import rank_zero_only, rank_zero_warn
 
 from grsgd.integrations import algorithms, collective
+from grsgd.integrations.devices import device_of
 from grsgd.integrations.parts import parts_of
 from grsgd.own_loop.distribute import distribute
 from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
@@ -54,13 +55,13 @@ class GrsgdFabricStrategy(ParallelStrategy):
         )
         self.algorithm, self.options = algorithm, options
         self.distributed: list[DistributedOptimizer] = []
-        """Optimizers of the training that is under way, or of the last training."""
+        """Optimizers of all models that are in training."""
         self._backward_sync_control = Accumulation(self)
         rank_zero_only.rank = self.global_rank
 
     @property
     def root_device(self) -> torch.device:
-        return self.parallel_devices[self.local_rank % len(self.parallel_devices)]
+        return device_of(self.local_rank, self.parallel_devices)
 
     def module_to_device(self, module: torch.nn.Module):
         module.to(self.root_device)
@@ -68,11 +69,12 @@ class GrsgdFabricStrategy(ParallelStrategy):
     def setup_module_and_optimizers(self, module, optimizers, scheduler=None):
         """Return the module, the distributed optimizers, and the scheduler."""
         parts = [module] if len(optimizers) == 1 else parts_of(module, optimizers)
-        self.distributed = [
+        new = [
             distribute(part, optimizer, self.algorithm, **self.options)
             for part, optimizer in zip(parts, optimizers, strict=True)
         ]
-        return module, self.distributed, scheduler
+        self.distributed = [optimizer for optimizer in self.distributed if not optimizer.finished] + new
+        return module, new, scheduler
 
     def setup_optimizer(self, optimizer):
         raise RuntimeError(self._err_msg_joint_setup_required())
@@ -149,7 +151,7 @@ class Accumulation(_BackwardSyncControl):
 class RanksInOneFile(TorchCheckpointIO):
     """Checkpoints in which every rank finds its own state again; rank 0 writes the file, and all ranks read it.
 
-    In a job with another number of ranks, all ranks find rank 0's state.
+    In a job with another number of ranks, all ranks find rank 0's state, and the algorithm begins anew.
     """
 
     def save_checkpoint(self, checkpoint, path, storage_options=None):
@@ -161,4 +163,17 @@ class RanksInOneFile(TorchCheckpointIO):
     def load_checkpoint(self, path, *arguments, **named):
         checkpoint = super().load_checkpoint(path, *arguments, **named)
         of_ranks = checkpoint.pop(KEY, ())
-        return of_ranks[world().rank] if len(of_ranks) == world().size else checkpoint
+        if len(of_ranks) == world().size:
+            return of_ranks[world().rank]
+        if of_ranks:
+            rank_zero_warn(
+                f"the checkpoint is of {len(of_ranks)} ranks, this job has {world().size}: all ranks begin with the "
+                "model of rank 0, and the algorithm begins anew"
+            )
+        return {name: without_algorithm(value) for name, value in checkpoint.items()}
+
+
+def without_algorithm(value):
+    """Return the state of an optimizer without the algorithm's part; any other value as it is."""
+    is_state = isinstance(value, dict) and value.keys() >= {"state", "param_groups"}
+    return {name: part for name, part in value.items() if name != KEY} if is_state else value

@@ -22,6 +22,7 @@ from torchmetrics import Metric
 
 from grsgd.errors import ConfigError
 from grsgd.integrations import algorithms, collective
+from grsgd.integrations.devices import device_of
 from grsgd.integrations.parts import parts_of
 from grsgd.own_loop.distribute import distribute
 from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
@@ -89,7 +90,7 @@ class GrsgdStrategy(ParallelStrategy):
 
     @property
     def root_device(self) -> torch.device:
-        return self.parallel_devices[self.local_rank % len(self.parallel_devices)]
+        return device_of(self.local_rank, self.parallel_devices)
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:

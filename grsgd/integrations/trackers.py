@@ -103,7 +103,8 @@ class WandbLogger:
                 self._run.log_artifact(artifact)
 
     def close(self):
-        self._run.finish()
+        with told_in_a_line("W&B"):
+            self._run.finish()
 
 
 class MlflowLogger:
@@ -161,7 +162,8 @@ class MlflowLogger:
         self._status = "FINISHED" if run.attributes["ended"] == "completed" else "FAILED"
 
     def close(self):
-        self._client.set_terminated(self._id, self._status)
+        with told_in_a_line("MLflow"):
+            self._client.set_terminated(self._id, self._status)
 
     def _note(self, values: Mapping):
         """Send the settings that MLflow does not know yet, because MLflow allows no change of a setting."""

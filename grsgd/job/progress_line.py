@@ -71,8 +71,7 @@ class ProgressLine:
             self.terminal.close()
             self.terminal = None
         self.is_shown = False
-        for logger in self.loggers:
-            logger.close()
+        self._each_logger(lambda logger: logger.close())
 
     def clear(self):
         """Remove the line, to make room for other output."""

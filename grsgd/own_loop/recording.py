@@ -93,8 +93,7 @@ def recording(
         raise SetupError(what, is_printed=is_main())
     run = begun(path, optimizer, batch_size, loggers, metric, config)
     with ExitStack() as stack:
-        for logger in run.loggers:
-            stack.callback(logger.close)
+        stack.callback(run.close_loggers)
         stack.callback(run.close)
         try:
             with run.catching_signals():
@@ -199,6 +198,10 @@ class LoopRun:
         # The row is replaced, not changed, because another thread may be reading the old row.
         self._rows[step] = LoggedValues(max(self.optimizer.moment - self._began, 0.0), self._samples(), values)
         self._each_logger(lambda logger: logger.log(step, numbers))
+
+    def close_loggers(self):
+        """Close all loggers that have not failed."""
+        self._each_logger(lambda logger: logger.close())
 
     def _each_logger(self, call: Callable[[Logger], None]):
         for logger in list(self.loggers):

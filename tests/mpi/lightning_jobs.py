@@ -230,6 +230,9 @@ def has_metrics_of_all():
     assert strategy.reduce(own, reduce_op="sum").tolist() == [RANKS * (RANKS - 1) // 2, RANKS]
     assert strategy.reduce(own.double()).tolist() == [(RANKS - 1) / 2, 1]
     assert strategy.reduce(own, reduce_op=torch.distributed.ReduceOp.MAX).tolist() == [RANKS - 1, 1]
+    narrow = strategy.reduce(own.to(torch.bfloat16), reduce_op="sum")
+    assert narrow.dtype == torch.bfloat16 and narrow[1] == RANKS
+    assert strategy.reduce(own > -1, reduce_op="sum").tolist() == [RANKS, RANKS]
     assert strategy.all_gather(own).shape == (RANKS, 2)
     assert strategy.broadcast(f"of rank {COMM.rank}", 1) == "of rank 1"
     assert not strategy.reduce_boolean_decision(COMM.rank == 0)
@@ -270,6 +273,21 @@ def works_in_fabric():
         assert difference(whole, again) == 0 and is_on_all(again), algorithm
         if algorithm == "ring_allreduce":
             assert difference(whole, with_fabric(FabricDDP(process_group_backend="gloo"), RANKS)) <= SMALL
+    if COMM.rank == 0:  # a file of another number of ranks
+        kept = torch.load("fabric.ckpt", weights_only=False)
+        kept["grsgd"] = kept["grsgd"][:1] * (RANKS + 1)
+        torch.save(kept, "other.ckpt")
+    COMM.Barrier()
+    assert is_on_all(with_fabric(GrsgdFabricStrategy("dpsgd"), path="other.ckpt"))
+    fabric = Fabric(accelerator="cpu", strategy=GrsgdFabricStrategy("dpsgd"), devices=1)
+    fabric.launch()
+    nets = [nn.Linear(2, 1), nn.Linear(2, 1)]  # each is set up by a call of its own
+    for net in nets:
+        model, optimizer = fabric.setup(net, torch.optim.SGD(net.parameters(), 0.1))
+        fabric.backward(model(torch.full((1, 2), float(COMM.rank))).square().sum())
+        optimizer.step()
+    fabric.strategy.finish()
+    assert all(map(is_on_all, nets))
 
 
 def refusal(call) -> str:

@@ -108,6 +108,17 @@ def test_a_run_that_fails_is_named_and_made_again(tmp_path, capsys):
     assert sweep(options(tmp_path / "b"), load, interrupted) == INTERRUPTED and len(interrupted.made) == 1
 
 
+def test_a_run_that_leaves_no_file_is_no_success(tmp_path, capsys):
+    assert sweep(options(tmp_path), load, lambda arguments, log=None: Process(lambda: 0)) == 1
+    assert "0 of 2 runs are finished" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--save=model.pt", "--csv", "--checkpoint"])
+def test_a_file_for_all_runs_is_refused(option, tmp_path):
+    with pytest.raises(UsageError, match="names one file or folder"):
+        sweep(options(tmp_path, arguments=[option, "x"]), load, Runs())
+
+
 def test_a_run_that_diverges_is_finished(tmp_path, capsys):
     runs = Runs({"seed=0": 1}, reason="non-finite loss (nan) on rank 0 at step 3")
     assert sweep(options(tmp_path / "a"), load, runs) == 0 and len(runs.made) == 2

@@ -8,6 +8,7 @@ import pytest
 from grsgd.cli.from_python import simulate
 from grsgd.errors import ConfigError, RunFileError
 from grsgd.integrations.trackers import KeptId, MlflowLogger, WandbLogger, results, told_in_a_line
+from grsgd.job.progress_line import ProgressLine
 
 CONFIG = {"algorithm": {"name": "grsgd"}, "data": {"name": "digits"}, "model": {"name": "mlp"}, "train": {"steps": 8}}
 
@@ -36,6 +37,17 @@ def test_results_of_a_run(run):
 def test_a_tracker_that_fails_costs_one_line():
     with pytest.raises(RunFileError, match="^MLflow: no connection$"), told_in_a_line("MLflow"):
         raise OSError("no connection\nto any server")
+
+
+def test_a_tracker_that_is_down_at_the_end_does_not_fail_the_run(capsys):
+    class Down:
+        def close(self):
+            with told_in_a_line("MLflow"):
+                raise OSError("no connection")
+
+    with ProgressLine(is_shown=False) as line:
+        line.loggers = [Down()]
+    assert "warning: MLflow: no connection" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("logger", "package"), [(WandbLogger, "wandb"), (MlflowLogger, "mlflow")])
