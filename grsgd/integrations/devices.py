@@ -8,7 +8,7 @@ import torch
 def device_of(local_rank: int, devices: Sequence[torch.device]) -> torch.device:
     """Return the device of the rank with this number on its host.
 
-    ``devices`` are those that Lightning has chosen. ``devices=1`` chooses the same GPU in every process, so the ranks
+    ``devices`` has the devices that Lightning has chosen. ``devices=1`` chooses the same GPU in every process, so the ranks
     then take the host's GPUs in turn.
     """
     if len(devices) == 1 and devices[0].type == "cuda":

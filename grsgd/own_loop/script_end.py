@@ -1,9 +1,12 @@
 """End of a script whose loop outlives processes, without MPI_Finalize, which may wait for the dead for ever."""
 
+import gc
+import io
 import math
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 from grsgd.job import words
 from grsgd.mpi_environment import flush
@@ -40,8 +43,17 @@ class ScriptEnd:
             return
         meet(self.world, math.inf, END)
         words.leave(words.ENDED)
+        flush_files()
         flush()
         os._exit(self.code & 0xFF)
+
+
+def flush_files():
+    """Write the rest of files that the script has left open, as Python does at a usual end."""
+    for thing in gc.get_objects():
+        if isinstance(thing, io.IOBase):
+            with suppress(OSError, ValueError):  # a closed file, or a full disk
+                thing.flush()
 
 
 SCRIPT_END = ScriptEnd()

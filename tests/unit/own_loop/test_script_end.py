@@ -41,3 +41,13 @@ def test_a_forked_process_does_nothing(done):
     end.leave_out_finalize("all")
     end.come(lambda *given: done.append(given), "all", os.getpid() + 1)
     assert done == []
+
+
+def test_files_that_the_script_has_left_open_are_written(done, tmp_path):
+    log = open(tmp_path / "loss.csv", "w")  # noqa: SIM115, it stays open
+    log.write("0.5\n")
+    end = ScriptEnd()
+    end.leave_out_finalize("all")
+    end.come(lambda *given: done.append(given), "all", os.getpid())
+    assert (tmp_path / "loss.csv").read_text() == "0.5\n"
+    log.close()
