@@ -51,7 +51,7 @@ class ScriptEnd:
 def flush_files():
     """Write the rest of files that the script has left open, as Python does at a usual end."""
     for thing in gc.get_objects():
-        if isinstance(thing, io.IOBase):
+        if issubclass(type(thing), io.IOBase):
             with suppress(OSError, ValueError):  # a closed file, or a full disk
                 thing.flush()
 
