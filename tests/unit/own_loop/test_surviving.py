@@ -124,9 +124,12 @@ def test_calls_that_a_death_would_break(monkeypatch):
             plain(model, optimizer, lambda k: loss(model, mpi.rank, k), step)
             with pytest.raises(RuntimeError, match=r"averaged_model\(\) with surviving\(\): a process may die in it"):
                 optimizer.averaged_model()
+            with pytest.raises(RuntimeError, match=r"state_dict\(\) with surviving\(\)"):
+                optimizer.state_dict()
             with pytest.raises(RuntimeError, match=r"step\(\) twice in one iteration of surviving\(\)"):
                 optimizer.step()
         optimizer.finish()
+        assert optimizer.state_dict()["param_groups"]
         return torch.equal(vector(optimizer.averaged_model()), vector(model))
 
     assert on_mortal_threads(monkeypatch, 2, work) == [True, True]
