@@ -7,6 +7,7 @@ import torch
 
 from grsgd.errors import ConfigError, SetupError
 from grsgd.own_loop.distribute import distribute
+from grsgd.own_loop.even import even
 from grsgd.own_loop.recording import recording
 from grsgd.own_loop.survival import SurvivingLoop, packed
 from grsgd.own_loop.surviving import surviving
@@ -127,6 +128,8 @@ def test_calls_that_a_death_would_break(monkeypatch):
                 optimizer.averaged_model()
             with pytest.raises(RuntimeError, match=r"state_dict\(\) with surviving\(\)"):
                 optimizer.state_dict()
+            with pytest.raises(RuntimeError, match=r"even\(\) with surviving\(\)"):
+                next(even([1, 2], mpi))
             with pytest.raises(RuntimeError, match=r"step\(\) twice in one iteration of surviving\(\)"):
                 optimizer.step()
         optimizer.finish()
