@@ -8,6 +8,7 @@ from itertools import islice
 from torch.utils.data import DataLoader, IterableDataset
 
 from grsgd.job import launch
+from grsgd.own_loop.distributed_optimizer import unfinished
 from grsgd.own_loop.ranks import communicator
 from grsgd.own_loop.roll_call import RollCall, roll_call, wait_for
 from grsgd.text import ranks_in_words
@@ -39,7 +40,11 @@ def even(loader: Iterable, comm=None) -> Iterator:
         For an unfit ``comm``.
     UnevenCalls
         If other ranks are in another collective call of grsgd.
+    RuntimeError
+        In a loop over `surviving`.
     """
+    for optimizer in unfinished:
+        optimizer.loop.refuse("even()")
     mpi = communicator(comm, "even(): comm")
     roll = roll_call(mpi, CALL, launch.start_seconds())
     lengths = mpi.allgather(length_of(loader))

@@ -85,7 +85,10 @@ def recording(
     ------
     ConfigError, RunFileError
         Before the block, on all ranks: for a value that cannot be recorded, a file that cannot be written, or the file
-        of a recording on other ranks. After the block, on rank 0: RunFileError if the file was not written.
+        of a recording on other ranks; ConfigError also after `surviving`. After the block, on rank 0: RunFileError if
+        the file was not written.
+    RuntimeError
+        After the block, if a loop over `surviving` has no `finish` in the block.
     """
     if not isinstance(optimizer, DistributedOptimizer):
         launch.explain_setup_errors()  # distribute() would have made this call
@@ -98,6 +101,8 @@ def recording(
         try:
             with run.catching_signals():
                 yield run
+            if optimizer.loop.survives and not optimizer.finished:
+                raise RuntimeError("recording() ended before finish(): with surviving(), call finish() in the block")
             records = run.collected() if not optimizer.loop.survives else run.saved_on_the_living()
         except BaseException as error:
             run.broken_off(error)
@@ -113,6 +118,8 @@ def begun(path, optimizer, batch_size, loggers, metric: Metric, config: dict) ->
     with launch.collective_setup(mpi, timeout):
         if optimizer.finished:
             raise ConfigError("recording() after finish(): record the loop, with finish() at the end of the block")
+        if optimizer.loop.survives:
+            raise ConfigError("recording() after surviving(): begin it first, around surviving() and finish()")
         path, loggers = given.path_of(path), given.list_of_loggers(loggers)
         batch_size = given.size_of_batch(batch_size)
         attributes = given.describe(optimizer, batch_size, metric, config)

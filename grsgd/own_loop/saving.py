@@ -30,8 +30,10 @@ class SavingOptimizer(WrappingOptimizer):
 
         There is no such state while messages are under way, or if the class of the algorithm has no `remembers`. Then
         one warning names the remedy, and `load_state_dict` will refuse the dictionary. The key is missing before the
-        first step, and after `finish` with algorithms that need `rest`.
+        first step, and after `finish` with algorithms that need `rest`. Raises RuntimeError in a loop over `surviving`.
         """
+        if not self.finished:
+            self.loop.refuse("state_dict()")
         saved = self._saved.state(self._is_at_rest, self.finished)
         return self.optimizer.state_dict() | self.recorded.state() | saved
 

@@ -19,12 +19,16 @@ class ScriptEnd:
     def __init__(self):
         self.world = None
         """Communicator of all processes, if they meet at the end of the script and leave MPI_Finalize out."""
+        self.before_meeting: Callable[[], None] | None = None
+        """Function that is called before the processes meet, to end the wait of processes that the script needs no
+        more."""
         self.code = 0
         """Exit code that the script has given to ``sys.exit``."""
 
-    def leave_out_finalize(self, world):
+    def leave_out_finalize(self, world, before_meeting: Callable[[], None] | None = None):
         """Let all living processes of ``world`` meet at the end of the script, and end without MPI_Finalize."""
         if self.world is None:
+            self.before_meeting = before_meeting
             self.world, exit_of_python = world, sys.exit
 
             def noted(code=None):
@@ -41,6 +45,8 @@ class ScriptEnd:
         if self.world is None:
             otherwise(mpi, process)
             return
+        if self.before_meeting is not None:
+            self.before_meeting()
         meet(self.world, math.inf, END)
         words.leave(words.ENDED)
         flush_files()

@@ -7,6 +7,7 @@ loop, so it makes these calls alone.
 
 import math
 import os
+import sys
 import time
 from functools import cache
 
@@ -47,6 +48,17 @@ class ScriptJob:
         """Whether this process has been a spare."""
         return isinstance(self.mpi, Late)
 
+    def release_spares(self):
+        """End the spares' wait at the end of a script without a surviving loop; rank 0 prints a line."""
+        if self.is_used:  # finish() has ended the wait
+            return
+        if self.mpi.rank == 0:
+            print("grsgd: spares were given, but grsgd.surviving() was not called", file=sys.stderr, flush=True)
+        membership = self.lives.membership
+        if self.is_late:
+            membership.take_over(self.mpi.rank)
+        membership.finish(to_all=False)
+
 
 @cache
 def of_script() -> ScriptJob | None:
@@ -65,8 +77,9 @@ def of_script() -> ScriptJob | None:
     mpi = world.Split(int(world.rank >= ranks), world.rank)
     if world.rank >= ranks:
         mpi = Late(alone(), stand_by(lives), ranks)
-    SCRIPT_END.leave_out_finalize(lives.world)
-    return ScriptJob(lives, mpi, local_rank)
+    job = ScriptJob(lives, mpi, local_rank)
+    SCRIPT_END.leave_out_finalize(lives.world, job.release_spares)
+    return job
 
 
 def alone():

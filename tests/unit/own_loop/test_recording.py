@@ -121,6 +121,18 @@ def test_what_cannot_be_recorded_is_one_line_before_the_loop(monkeypatch, tmp_pa
     assert not os.listdir(tmp_path)
 
 
+def test_a_loop_that_survives_is_finished_in_the_block(monkeypatch, tmp_path):
+    def work(mpi):
+        _, optimizer = distributed_of(mpi)
+        with pytest.raises(RuntimeError, match="call finish.* in the block"):
+            with recording.recording(tmp_path / "x.h5", optimizer):
+                optimizer.loop.survives = True
+        optimizer.loop.survives = False
+        optimizer.finish()
+
+    alone_on_one(monkeypatch, work)
+
+
 def test_a_batch_size_and_a_target_may_be_numpys(monkeypatch, tmp_path):
     def work(mpi):
         model, optimizer = distributed_of(mpi)

@@ -36,6 +36,13 @@ def test_the_exit_code_of_the_script_is_kept(code, expected, done):
     assert done == [("all", "end"), "ended", expected]
 
 
+def test_processes_that_the_script_needs_no_more_hear_so_before_the_meeting(done):
+    end = ScriptEnd()
+    end.leave_out_finalize("all", lambda: done.append("released"))
+    end.come(lambda *given: done.append(given), "all", os.getpid())
+    assert done == ["released", ("all", "end"), "ended", 0]
+
+
 def test_a_forked_process_does_nothing(done):
     end = ScriptEnd()
     end.leave_out_finalize("all")

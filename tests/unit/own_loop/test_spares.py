@@ -65,3 +65,19 @@ def test_it_meets_the_ranks_until_they_end(monkeypatch):
     monkeypatch.setattr(spares.os, "_exit", done.append)
     spares.end_unused(SimpleNamespace(world="all"))
     assert done == ["ended", 0] and next(meetings, None) is None
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_without_a_surviving_loop_the_end_of_the_script_ends_the_spares_wait(is_late, capsys):
+    told = []
+    membership = SimpleNamespace(
+        take_over=lambda rank: told.append(("rank", rank)), finish=lambda to_all: told.append(("finished", to_all))
+    )
+    mpi = Late(SimpleNamespace(), 0, 2) if is_late else SimpleNamespace(rank=0)
+    job = ScriptJob(SimpleNamespace(membership=membership), mpi, 0)
+    job.release_spares()
+    assert told == [("rank", 0)] * is_late + [("finished", False)]
+    assert capsys.readouterr().err == "grsgd: spares were given, but grsgd.surviving() was not called\n"
+    job.is_used = True
+    job.release_spares()
+    assert told[-1:] == told[is_late:] and not capsys.readouterr().err

@@ -7,6 +7,8 @@ import torch
 
 from grsgd.errors import ConfigError, SetupError
 from grsgd.own_loop.distribute import distribute
+from grsgd.own_loop.even import even
+from grsgd.own_loop.recording import recording
 from grsgd.own_loop.survival import SurvivingLoop, packed
 from grsgd.own_loop.surviving import surviving
 from tests.support.mortal_threads import die, on_mortal_threads
@@ -124,12 +126,31 @@ def test_calls_that_a_death_would_break(monkeypatch):
             plain(model, optimizer, lambda k: loss(model, mpi.rank, k), step)
             with pytest.raises(RuntimeError, match=r"averaged_model\(\) with surviving\(\): a process may die in it"):
                 optimizer.averaged_model()
+            with pytest.raises(RuntimeError, match=r"state_dict\(\) with surviving\(\)"):
+                optimizer.state_dict()
+            with pytest.raises(RuntimeError, match=r"even\(\) with surviving\(\)"):
+                next(even([1, 2], mpi))
             with pytest.raises(RuntimeError, match=r"step\(\) twice in one iteration of surviving\(\)"):
                 optimizer.step()
         optimizer.finish()
+        assert optimizer.state_dict()["param_groups"]
         return torch.equal(vector(optimizer.averaged_model()), vector(model))
 
     assert on_mortal_threads(monkeypatch, 2, work) == [True, True]
+
+
+def test_a_recording_is_around_the_whole_loop(monkeypatch, tmp_path):
+    def work(mpi):
+        model = network()
+        optimizer = distribute(model, sgd(model), "ring_allreduce", mpi, timeout=20.0, progress_mode="inline")
+        steps = surviving(optimizer, range(2))
+        with pytest.raises(SetupError, match="around surviving"), recording(tmp_path / "x.h5", optimizer):
+            pytest.fail("it records")
+        for step in steps:
+            plain(model, optimizer, lambda k: loss(model, mpi.rank, k), step)
+        optimizer.finish()
+
+    on_mortal_threads(monkeypatch, 2, work)
 
 
 # ---- the state that a process takes over
