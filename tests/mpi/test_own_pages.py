@@ -93,7 +93,14 @@ for name, code in json.load(open("scripts.json")):
         loss_of(model(x), y).backward()
         optimizer.step()
         optimizer.zero_grad()
-    exec(compile(code, name, "exec"), names | {"optimizer": optimizer, "loss": loss_of(model(x), y), "model": model})
+
+    def step(x, y, model=model, optimizer=optimizer):
+        optimizer.zero_grad()
+        loss_of(model(x), y).backward()
+        optimizer.step()
+
+    names |= {"optimizer": optimizer, "loss": loss_of(model(x), y), "model": model, "step": step}
+    exec(compile(code, name, "exec"), names)
     for left in list(grsgd.own_loop.distributed_optimizer.unfinished):
         left.finish()
     sums = MPI.COMM_WORLD.allgather(sum(p.sum().item() for p in model.parameters()))
