@@ -84,11 +84,8 @@ def recording(
     Raises
     ------
     ConfigError, RunFileError
-        Before the block, on all ranks: for a value that cannot be recorded, a file that cannot be written, or the file
-        of a recording on other ranks; ConfigError also after `surviving`. After the block, on rank 0: RunFileError if
-        the file was not written.
-    RuntimeError
-        After the block, if a loop over `surviving` has no `finish` in the block.
+        Before the block, on all ranks: after `surviving`, for a value or file that cannot be written, or for the file
+        of a recording on other ranks. After the block, on rank 0: RunFileError if the file was not written.
     """
     if not isinstance(optimizer, DistributedOptimizer):
         launch.explain_setup_errors()  # distribute() would have made this call
@@ -101,8 +98,6 @@ def recording(
         try:
             with run.catching_signals():
                 yield run
-            if optimizer.loop.survives and not optimizer.finished:
-                raise RuntimeError("recording() ended before finish(): with surviving(), call finish() in the block")
             records = run.collected() if not optimizer.loop.survives else run.saved_on_the_living()
         except BaseException as error:
             run.broken_off(error)
@@ -266,7 +261,9 @@ class LoopRun:
         self._began = self._driver.clock() - elapsed
 
     def saved_on_the_living(self):
-        """Save on the lowest rank whose process lives; return None."""
+        """Save on the lowest rank whose process lives; return None. Raises RuntimeError before `finish`."""
+        if not self.optimizer.finished:
+            raise RuntimeError("recording() ended before finish(): with surviving(), call finish() in the block")
         save_on_the_living(self.optimizer.loop, self.record(), self.save)
 
     def save(self, records: list[LoopMeasurements], lost: list[int] | None = None):
