@@ -20,17 +20,13 @@ from lightning.fabric.strategies.strategy import _BackwardSyncControl
 from lightning.fabric.utilities.rank_zero import rank_zero_only, rank_zero_warn
 
 from grsgd.integrations import algorithms, collective
-from grsgd.integrations.devices import device_of
+from grsgd.integrations.on_mpi_ranks import KEY, OnMpiRanks, state_at_rest
 from grsgd.integrations.parts import parts_of
-from grsgd.own_loop.distribute import distribute
 from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
 from grsgd.own_loop.ranks import world
 
-KEY = "grsgd"
-"""Key of a checkpoint under which the state of every rank is kept."""
 
-
-class GrsgdFabricStrategy(ParallelStrategy):
+class GrsgdFabricStrategy(OnMpiRanks, ParallelStrategy):
     """Strategy that trains the model on all ranks by ``algorithm``, each optimizer by `grsgd.distribute`.
 
     Start the script by ``grsgd run -n 4 script.py``, ``mpiexec`` or ``srun``: each rank is one process and uses one
@@ -59,20 +55,13 @@ class GrsgdFabricStrategy(ParallelStrategy):
         self._backward_sync_control = Accumulation(self)
         rank_zero_only.rank = self.global_rank
 
-    @property
-    def root_device(self) -> torch.device:
-        return device_of(self.local_rank, self.parallel_devices)
-
     def module_to_device(self, module: torch.nn.Module):
         module.to(self.root_device)
 
     def setup_module_and_optimizers(self, module, optimizers, scheduler=None):
         """Return the module, the distributed optimizers, and the scheduler."""
         parts = [module] if len(optimizers) == 1 else parts_of(module, optimizers)
-        new = [
-            distribute(part, optimizer, self.algorithm, **self.options)
-            for part, optimizer in zip(parts, optimizers, strict=True)
-        ]
+        new = self.distribute(parts, optimizers)
         self.distributed = [optimizer for optimizer in self.distributed if not optimizer.finished] + new
         return module, new, scheduler
 
@@ -108,30 +97,14 @@ class GrsgdFabricStrategy(ParallelStrategy):
         }
 
     def get_optimizer_state(self, optimizer: DistributedOptimizer) -> dict:
-        """Return the state of an optimizer on this rank, after all messages under way have been taken in."""
-        if not optimizer.finished:
-            optimizer.rest()
-        return optimizer.state_dict()
+        return state_at_rest(optimizer)
 
     def save_checkpoint(self, path, state, storage_options=None, filter=None):
         """Write the states of all ranks into one file, on rank 0; called on all ranks."""
         own = self._convert_stateful_objects_in_state(state, filter=filter or {})
         self.checkpoint_io.save_checkpoint(own, path, storage_options)
 
-    def all_reduce(self, tensor, group=None, reduce_op="mean"):
-        """Return ``tensor`` reduced over all ranks; raises ConfigError for an unknown reduction."""
-        tensor = tensor if isinstance(tensor, torch.Tensor) else torch.tensor(tensor)
-        return collective.reduce(tensor, reduce_op) if self.world_size > 1 else tensor
-
-    def all_gather(self, tensor: torch.Tensor, group=None, sync_grads: bool = False) -> torch.Tensor:
-        """Return the tensors of all ranks as one tensor; raises ConfigError as `collective.stack`."""
-        return collective.stack(tensor, sync_grads)
-
-    def barrier(self, name: str | None = None):
-        collective.barrier(name)
-
-    def broadcast(self, obj, src: int = 0):
-        return collective.broadcast(obj, src)
+    all_reduce = OnMpiRanks.reduce
 
 
 class Accumulation(_BackwardSyncControl):

@@ -22,20 +22,17 @@ from torchmetrics import Metric
 
 from grsgd.errors import ConfigError
 from grsgd.integrations import algorithms, collective
-from grsgd.integrations.devices import device_of
+from grsgd.integrations.on_mpi_ranks import KEY, OnMpiRanks, state_at_rest
 from grsgd.integrations.parts import parts_of
-from grsgd.own_loop.distribute import distribute
 from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
 from grsgd.own_loop.forward_hook import length
 from grsgd.own_loop.ranks import size, world
 
-KEY = "grsgd"
-"""Key of a Lightning checkpoint under which the state of every rank is kept."""
 PLAIN = "state", "param_groups"
 """Keys that the ``state_dict()`` of any optimizer of torch has."""
 
 
-class GrsgdStrategy(ParallelStrategy):
+class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
     """Strategy that trains the module's model on all ranks by ``algorithm``, each optimizer by `grsgd.distribute`.
 
     Start the script by ``grsgd run -n 4 script.py``, ``mpiexec`` or ``srun``: each rank is one process and uses one
@@ -89,10 +86,6 @@ class GrsgdStrategy(ParallelStrategy):
     # ---- ranks and devices
 
     @property
-    def root_device(self) -> torch.device:
-        return device_of(self.local_rank, self.parallel_devices)
-
-    @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
         return {"num_replicas": self.world_size, "rank": self.global_rank}
 
@@ -121,11 +114,7 @@ class GrsgdStrategy(ParallelStrategy):
             metric.distributed_available_fn, metric.dist_sync_fn = is_on_several_ranks, gather_metric
         if trainer.state.fn == TrainerFn.FITTING:
             parts = parts_of(self.lightning_module, self.optimizers)
-            self.distributed = [
-                distribute(part, optimizer, self.algorithm, **self.options)
-                for part, optimizer in zip(parts, self.optimizers, strict=True)
-            ]
-            self.optimizers = self.distributed
+            self.optimizers = self.distributed = self.distribute(parts, self.optimizers)
 
     def training_step(self, *arguments, **named):
         for optimizer in self.distributed:
@@ -204,11 +193,7 @@ class GrsgdStrategy(ParallelStrategy):
         return state
 
     def optimizer_state(self, optimizer) -> dict[str, Any]:
-        """Return the state of an optimizer on this rank, after all messages under way have been taken in."""
-        state = getattr(optimizer, "_optimizer", optimizer)
-        if not state.finished:
-            state.rest()
-        return state.state_dict()
+        return state_at_rest(getattr(optimizer, "_optimizer", optimizer))
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath, storage_options=None):
         """Write a checkpoint on rank 0, with the states of all ranks under the key ``"grsgd"``; called on all ranks."""
@@ -252,24 +237,6 @@ class GrsgdStrategy(ParallelStrategy):
             f"{self.algorithm} on {self.world_size}: all ranks begin with the averaged model of the checkpoint"
         )
         return None
-
-    # ---- collective calls
-
-    def reduce(self, tensor, group=None, reduce_op="mean"):
-        """Return ``tensor`` reduced over all ranks; raises ConfigError for another reduction than sums, means, minima,
-        maxima and products."""
-        tensor = tensor if isinstance(tensor, torch.Tensor) else torch.tensor(tensor)
-        return collective.reduce(tensor, reduce_op) if self.world_size > 1 else tensor
-
-    def barrier(self, name: str | None = None):
-        collective.barrier(name)
-
-    def broadcast(self, obj, src: int = 0):
-        return collective.broadcast(obj, src)
-
-    def all_gather(self, tensor: torch.Tensor, group=None, sync_grads: bool = False) -> torch.Tensor:
-        """Return the tensors of all ranks as one tensor; raises ConfigError as `collective.stack`."""
-        return collective.stack(tensor, sync_grads)
 
 
 def tensors_of(models: Iterable[torch.nn.Module]) -> list[torch.Tensor]:

@@ -1,0 +1,58 @@
+"""Common part of the strategies of Lightning and of Fabric: devices, collective calls and optimizers of MPI ranks."""
+
+from collections.abc import Sequence
+
+import torch
+
+from grsgd.integrations import collective
+from grsgd.integrations.devices import device_of
+from grsgd.own_loop.distribute import distribute
+from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
+
+KEY = "grsgd"
+"""Key of a checkpoint under which the state of every rank is kept."""
+
+
+class OnMpiRanks:
+    """Strategy, in part, of a process that is one of several MPI ranks; the other base class is Lightning's."""
+
+    algorithm: str
+    """Name of the algorithm that trains."""
+    options: dict
+    """Options of the algorithm and of `grsgd.distribute`."""
+
+    @property
+    def root_device(self) -> torch.device:
+        return device_of(self.local_rank, self.parallel_devices)
+
+    def distribute(
+        self, parts: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer]
+    ) -> list[DistributedOptimizer]:
+        """Return an optimizer per part that trains the part on all ranks; raises the errors of `grsgd.distribute`."""
+        return [
+            distribute(part, optimizer, self.algorithm, **self.options)
+            for part, optimizer in zip(parts, optimizers, strict=True)
+        ]
+
+    def reduce(self, tensor, group=None, reduce_op="mean"):
+        """Return ``tensor`` reduced over all ranks; raises ConfigError as `collective.reduce`."""
+        tensor = tensor if isinstance(tensor, torch.Tensor) else torch.tensor(tensor)
+        return collective.reduce(tensor, reduce_op) if self.world_size > 1 else tensor
+
+    def all_gather(self, tensor: torch.Tensor, group=None, sync_grads: bool = False) -> torch.Tensor:
+        """Return the tensors of all ranks as one tensor; raises ConfigError as `collective.stack`."""
+        return collective.stack(tensor, sync_grads)
+
+    def barrier(self, name: str | None = None):
+        collective.barrier(name)
+
+    def broadcast(self, obj, src: int = 0):
+        return collective.broadcast(obj, src)
+
+
+def state_at_rest(optimizer: DistributedOptimizer) -> dict:
+    """Return the state of an optimizer on this rank, after all messages under way have been taken in; called on all
+    ranks."""
+    if not optimizer.finished:
+        optimizer.rest()
+    return optimizer.state_dict()
