@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from markdown.extensions.toc import slugify
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
@@ -24,9 +25,10 @@ OLD_NAMES = ROOT / "CHANGES.md"
 
 
 def headings(document: Path) -> set[str]:
-    """The headings of a document, as links name them."""
+    """The headings of a document, as links name them: those that a repository's pages and the site name alike."""
     lines = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines}
+    in_repositories = {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines}
+    return in_repositories & {slugify(line, "-") for line in lines}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
