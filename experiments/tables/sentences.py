@@ -84,24 +84,46 @@ def number(claim: dict) -> str:
 def best(some: Sequence[Evidence], answer: Answer) -> str:
     """Return the best of some evidence of an answer, with the number of cases that agree and of undecided ones.
 
-    Returns "" if there is no evidence.
+    Of a claim with several numbers, such as one number per baseline, the best evidence on each number is named. Returns
+    "" if there is no evidence.
     """
     if not some:
         return ""
+    named = "; ".join(effect(evidence[0]) for evidence in by_number(some, answer))
     count = len(answer.evidence)
     undecided = f", {len(answer.open)} undecided" if answer.open else ""
-    return f"{effect(some[0])}; {f'{len(some)} of {count} cases{undecided}' if count > 1 else 'the only case'}"
+    return f"{named}; {f'{len(some)} of {count} cases{undecided}' if count > 1 else 'the only case'}"
+
+
+def by_number(some: Sequence[Evidence], answer: Answer) -> list[list[Evidence]]:
+    """Return evidence of an answer, in its order, in a list per number of the paper.
+
+    If some case of the answer has no number, the numbers do not divide the cases, and all evidence is in one list.
+    """
+    divided = all(one.case.number is not None for one in answer.evidence)
+    found: dict[float | None, list[Evidence]] = {}
+    for one in some:
+        found.setdefault(one.case.number if divided else None, []).append(one)
+    return list(found.values())
 
 
 def how_sure(answer: Answer) -> str:
-    """Return how certain an answer is, with the simulator's error; for an open claim, the way to decide it."""
+    """Return how certain an answer is, with the simulator's error; for an open claim, the way to decide it.
+
+    The baselines of numbers on which all cases are undecided are named, too.
+    """
     if not answer.is_decided:
         return f"{OPEN}: {why_open(answer)}"
     found = [some[0] for some in (answer.holding, answer.failing) if some]
     grades = [answer.grade(one) for one in found]
     errors = dict.fromkeys(words for one in found if (words := simulator_error(one)))
     both = grades[0] if len(set(grades)) == 1 else f"{grades[0]} that it holds, {grades[1]} that it does not"
-    return "; ".join([both, *errors])
+    undecided = [
+        f"{OPEN} against {cases[0].case.baseline}"
+        for cases in by_number(answer.evidence, answer)
+        if all(is_undecided(one.case) for one in cases)
+    ]
+    return "; ".join([both, *undecided, *errors])
 
 
 def simulator_error(one: Evidence) -> str:

@@ -43,8 +43,9 @@ TIMEOUT = 1800
 class Trust:
     """The results of the checks on one day, at one commit.
 
-    wrong_supported, wrong_refuted: the greatest rates of wrong verdicts over all nulls, in per cent of findings; each
-    null has ``draws`` findings. made: number of repeated runs. equal: number of repeated runs with the same result.
+    wrong_supported, wrong_refuted: the greatest rates of wrong verdicts over all nulls, in per cent of findings
+    (`nulls.greatest`); each null has ``draws`` findings. made: number of repeated runs. equal: number of repeated runs
+    with the same result.
     """
 
     date: str
@@ -106,9 +107,9 @@ def try_anew(outcomes: Iterable[Outcome], runs: int, draws: int, seed: int) -> T
         same = [comes_out_the_same(run, Path(folder)) for run in drawn]
     for run in (run for run, is_equal in zip(drawn, same, strict=True) if not is_equal):
         print(f"differs when repeated: {run['command']}", file=sys.stderr)
-    *_, supported, refuted = zip(*nulls.table(draws, seed), strict=True)
+    wrong = nulls.greatest(draws, seed)
     day = time.strftime("%Y-%m-%d")
-    return Trust(day, str(commit()), draws, max(supported), max(refuted), len(drawn), sum(same))
+    return Trust(day, str(commit()), draws, round(wrong.above, 2), round(wrong.below, 2), len(drawn), sum(same))
 
 
 def main(arguments: Sequence[str] | None = None):

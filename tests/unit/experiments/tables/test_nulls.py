@@ -65,3 +65,17 @@ def test_the_table_is_printed(capsys):
     nulls.main(["--draws", "2"])
     rows = capsys.readouterr().out.splitlines()[4:]
     assert len(rows) == len(nulls.nulls())
+
+
+def test_the_worst_nulls_are_drawn_anew_because_the_greatest_of_many_estimates_is_too_great(monkeypatch):
+    """Of nulls with a true rate of 4 %, the greatest of thirty short estimates is twice as much."""
+
+    def compare(wrong: bool, _) -> Case:
+        case = decide.less(Sample({0: 1.0, 1: 1.0}), Sample({0: 2.0, 1: 2.0}), "", "")
+        return case if wrong else decide.less(*[Sample({0: 1.0, 1: 1.0})] * 2, "", "")
+
+    same = [nulls.Null("less", str(row), compare, lambda random: [(random.random() < 0.04, None)]) for row in range(30)]
+    monkeypatch.setattr(nulls, "nulls", lambda: same)
+    assert max(above for *_, above, _ in nulls.table(50, 1)) >= 8
+    found = nulls.greatest(50, 1)
+    assert found.above == pytest.approx(4, abs=2) and found.below == 0

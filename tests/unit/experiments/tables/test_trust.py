@@ -41,9 +41,7 @@ def test_a_run_that_comes_out_otherwise_is_named(tmp_path, monkeypatch, capsys):
     for run in runs:
         Path(run["file"]).touch()
     monkeypatch.setattr(trust, "comes_out_the_same", lambda run, folder: run["command"] == "again 0")
-    monkeypatch.setattr(
-        trust.nulls, "table", lambda draws, seed: [("less", "times", 2.0, 1.5), ("more", "all", 1.0, 3.0)]
-    )
+    monkeypatch.setattr(trust.nulls, "greatest", lambda draws, seed: trust.nulls.Rates(above=2.0, below=3.0))
     found = trust.try_anew([replace(Outcome("a", "", "", "smoke", ""), runs=runs)], runs=5, draws=7, seed=1)
     assert (found.made, found.equal, found.wrong_supported, found.wrong_refuted) == (2, 1, 2.0, 3.0)
     assert "differs when repeated: again 1" in capsys.readouterr().err
