@@ -19,7 +19,7 @@ from grsgd.comm.allreduce import halving_doubling_allreduce
 from grsgd.comm.communicator import LostRank
 from grsgd.comm.elastic.group import Changed, Group
 from grsgd.models.flat import Flat
-from grsgd.training import unwrapped
+from grsgd.training import momenta
 from grsgd.training.progress import Progress
 from grsgd.training.surviving import Surviving
 from grsgd.training.trainer import Trainer
@@ -252,8 +252,9 @@ class Regrouping(Surviving):
         """Set the model, buffers and momenta of all ranks to the averages over the ranks for which ``counts`` is True;
         a schedule."""
         replica = self.trainer.replica
-        weight, averages = float(counts[context.comm.rank]), []
-        flats = replica.params, replica.buffers, momenta(self.trainer)
+        weight, averages, optimizer = float(counts[context.comm.rank]), [], self.trainer.optimizer.optimizer
+        yield from momenta.agree(context.uncounted_comm, optimizer, weight)
+        flats = replica.params, replica.buffers, momenta.momenta(optimizer, replica.device)
         for flat in flats:
             averages.append(flat.like())
             averages[-1].tensor.copy_(flat.tensor)
@@ -262,7 +263,7 @@ class Regrouping(Surviving):
         # start() of the algorithm; if start() fails, the ranks regroup again.
         for flat, average in zip(flats, averages, strict=True):
             flat.tensor.copy_(average.tensor)
-        set_momenta(self.trainer, averages[-1].tensor)
+        momenta.set_momenta(optimizer, averages[-1].tensor)
 
     def _go_on(self, context: RankContext, furthest: HowFar):
         """Create the algorithm anew for ``context``, and set the progress to ``furthest``, the largest of any rank; a
@@ -283,44 +284,3 @@ class Regrouping(Surviving):
         elif missing:
             trainer.take_snapshot(missing)
 
-
-def momenta(trainer: Trainer) -> Flat:
-    """Return the tensors that the optimizer keeps for all parameters, one after the other in one flat array."""
-    tensors, dtype, device = remembered(trainer), trainer.replica.dtype, trainer.replica.device
-    flat = Flat.zeros(sum(tensor.numel() for tensor in tensors), dtype, device)
-    if tensors:
-        flat.tensor.copy_(torch.cat([tensor.reshape(-1).to(device, dtype) for tensor in tensors]))
-    return flat
-
-
-def set_momenta(trainer: Trainer, content: torch.Tensor):
-    tensors = remembered(trainer)
-    for tensor, part in zip(tensors, content.split([tensor.numel() for tensor in tensors]), strict=True):
-        tensor.copy_(part.reshape(tensor.shape))
-
-
-def remembered(trainer: Trainer) -> list[torch.Tensor]:
-    """Return the tensors of the optimizer's state. Before the optimizer's first step they are created, filled with
-    zeros."""
-    optimizer = trainer.optimizer.optimizer
-    if not optimizer.state:
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        before = [(p.detach().clone(), p.grad) for p in parameters]
-        for parameter in parameters:
-            parameter.grad = torch.zeros_like(parameter)
-        unwrapped.step(optimizer)
-        with torch.no_grad():
-            for parameter, (content, gradient) in zip(parameters, before, strict=True):
-                parameter.copy_(content)
-                parameter.grad = gradient
-        for of_one in optimizer.state.values():
-            for value in of_one.values():
-                if torch.is_tensor(value):
-                    value.zero_()
-    return [
-        value
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-        for _, value in sorted(optimizer.state.get(parameter, {}).items())
-        if torch.is_tensor(value)
-    ]
