@@ -4,12 +4,14 @@ CHECKPOINTED=75  # the exit code of a run that ended after a checkpoint
 
 # attend COMMAND...: run a command and return its exit code. It runs in the background, because bash does not handle
 # signals while a command runs in the foreground. At the first SIGTERM, or SIGUSR1, which Slurm sends before the time
-# limit, call the function `stop` with the name of the signal. `stop` must be defined before.
+# limit, call the function `stop` with the name of the signal. At each SIGUSR2, call the function `save`. Both functions
+# must be defined before.
 attend() {
     local code
     signal=
     trap 'seen=yes; on_signal USR1' USR1
     trap 'seen=yes; on_signal TERM' TERM
+    trap 'seen=yes; save' USR2
     "$@" &
     child=$!
     until seen=; wait "$child" && code=0 || code=$?; [[ -z $seen ]]; do :; done  # signals end `wait` only
@@ -55,8 +57,8 @@ choose_launcher() {
     ! timeout 60 srun $(srun_mpi) --nodes=1 --ntasks=1 true &> /dev/null || LAUNCHER=srun
 }
 
-# end_launch SIGNAL: send the signal to the ranks. A signal to srun would kill them at once.
-end_launch() {
+# signal_ranks SIGNAL: send the signal to the ranks. SIGTERM to srun would kill them at once.
+signal_ranks() {
     if [[ $LAUNCHER == srun ]]; then
         scancel --signal="$1" "$SLURM_JOB_ID"
     else
@@ -73,7 +75,7 @@ has_checkpoints() {
 # train RANKS FILE.h5 CONFIG.toml [--set key=value ...]: make a training run. Its file is written to $SCRATCH and then
 # moved in one step; if it cannot be moved, it stays in $SCRATCH. After a signal, the file has the measurements until
 # then. With $EVERY, the run takes checkpoints; if it ends after a checkpoint (exit code 75), the job is requeued, and
-# the run resumes.
+# the run resumes. After SIGUSR2 the run takes a checkpoint and goes on.
 train() {
     local ranks=$1 file=$2 code=0 ending=TERM kept=${2%.h5}.checkpoints folder scratch words
     shift 2
@@ -88,7 +90,8 @@ train() {
     export GRSGD_WORDS=$words
     choose_launcher
     echo "$(date '+%F %T'): $ranks ranks by $LAUNCHER on $SLURM_JOB_NODELIST, start ${SLURM_RESTART_COUNT:-0}: $*"
-    stop() { [[ $1 == TERM ]] || end_launch "$ending"; }  # Slurm sends SIGTERM to all processes of the job
+    stop() { [[ $1 == TERM ]] || signal_ranks "$ending"; }  # Slurm sends SIGTERM to all processes of the job
+    save() { signal_ranks USR2; }
     attend launch "$ranks" python -P -m grsgd train "$@" --out "$scratch" || code=$?
     if ((code == 0)) && ! compgen -G "$words/whole-*" > /dev/null; then
         echo "the launcher's exit code is 0, but no rank has said that the run file is whole: $file" >&2

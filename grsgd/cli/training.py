@@ -28,7 +28,7 @@ def train(options) -> int:
         options.on_ranks = False  # MPI has not started, so there is no job that the error must end
         n = options.ranks
         raise UsageError(f"--ranks {n}: only with --check; `grsgd run -n {n}` starts {n} ranks")
-    with Interruption(not_yet_training):  # torch takes seconds to import
+    with Interruption(not_yet_training, lambda: None):  # torch takes seconds to import
         return train_on_all_ranks(options)
 
 

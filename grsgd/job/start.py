@@ -32,6 +32,10 @@ GENTLE = signal.SIGUSR1
 """Signal that is sent to the launcher in place of the signals `ENDING`. After those signals a launcher would soon kill
 its ranks; all launchers pass this signal on to the ranks and go on."""
 
+PASSED_ON = signal.SIGUSR2
+"""Signal to this process that is passed on to the launcher, which passes it on to the ranks. A run with checkpoints
+takes a checkpoint after this signal, and goes on."""
+
 KILLED_BY_IT = (-GENTLE, GENTLE, 128 + GENTLE)
 """Exit codes of launchers whose ranks were killed by the signal `GENTLE`, because they could not handle it yet."""
 
@@ -227,7 +231,7 @@ def run(job: JobCommand, gently: bool) -> int:
     """
     # signals that this process ignores are left out, such as SIGHUP under nohup
     ending = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
-    watched = {*ending, signal.SIGCHLD, *((signal.SIGTSTP, signal.SIGCONT) if gently else ())}
+    watched = {*ending, signal.SIGCHLD, PASSED_ON, *((signal.SIGTSTP, signal.SIGCONT) if gently else ())}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     die_with_parent = with_parent()
 
@@ -269,8 +273,8 @@ def attend(process: subprocess.Popen, watched: set[signal.Signals], gently: bool
         if number == signal.SIGTSTP:
             process.send_signal(signal.SIGTSTP)
             os.kill(os.getpid(), signal.SIGSTOP)
-        elif number == signal.SIGCONT:
-            process.send_signal(signal.SIGCONT)
+        elif number in (signal.SIGCONT, PASSED_ON):
+            process.send_signal(number)
         elif number in ENDING or (info is None and deadline is not None):
             ending += 1
             is_from_terminal = info is not None and info.si_code > 0

@@ -122,8 +122,8 @@ class Recovery:
         """
 
     def asks_for_checkpoint(self, reason: str) -> bool:
-        """Ask all ranks to take a checkpoint and then to stop, for ``reason``; return False if no checkpoints are
-        taken."""
+        """Ask all ranks to take a checkpoint and then to stop, for ``reason``. If ``reason`` is empty, the run goes on
+        after the checkpoint. Return False if no checkpoints are taken."""
         return False
 
     def warnings(self) -> list[str]:

@@ -1,6 +1,7 @@
 """What is saved where when a run ends early, with the reason, and by whom; ranks are threads here."""
 
 import os
+import queue
 import signal
 import threading
 from pathlib import Path
@@ -205,3 +206,24 @@ def test_signals_have_reasons(number, reason):
         os.kill(os.getpid(), number)
         threading.Event().wait(20)
     assert str(interrupt.value) == reason
+
+
+def test_each_sigusr2_asks_for_a_checkpoint_and_a_later_signal_still_ends_the_run():
+    asked, said = threading.Semaphore(0), queue.Queue()
+    with Interruption(said.put, asked.release):
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGUSR2)
+            assert asked.acquire(timeout=20)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert said.get(timeout=20) == TERMINATED
+
+
+def test_without_checkpoints_sigusr2_is_left_to_the_handler_of_the_script():
+    seen = []
+    before = signal.signal(signal.SIGUSR2, lambda *_: seen.append(True))
+    try:
+        with Interruption(seen.append):
+            os.kill(os.getpid(), signal.SIGUSR2)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert seen == [True]

@@ -20,7 +20,7 @@ from tests.support.launcher import start_command
 VERSIONS = {"openmpi": "mpiexec (Open MPI) 5.0.11", "mpich": "HYDRA build details:"}
 SIGNALS = """
 import os, signal, sys, time
-for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(number, lambda number, frame: os.write(1, signal.Signals(number).name.encode() + b" "))
 os.write(1, b"begun ")
 deadline = time.monotonic() + 20
@@ -226,10 +226,10 @@ sys.exit(start.run(start.JobCommand({{}}, [sys.argv[1], sys.executable]), gently
 def test_signals_are_gentle_first(tmp_path):
     process = run_of("run.toml", tmp_path)
     said = b""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGUSR2, signal.SIGINT, signal.SIGTERM):
         process.send_signal(number)
         said += os.read(process.stdout.fileno(), 20)
-    assert said == b"SIGUSR1 SIGTERM "
+    assert said == b"SIGUSR2 SIGUSR1 SIGTERM "
     process.send_signal(signal.SIGHUP)
     assert process.wait(20) == 130
     assert b"stopping: the measurements are evaluated and saved" in process.stderr.read()

@@ -149,6 +149,7 @@ def test_after_a_signal_all_ranks_are_asked_for_a_checkpoint():
     asked = []
     checkpoints = SimpleNamespace(meeting=SimpleNamespace(ask=asked.append))
     assert Checkpoints.asks_for_checkpoint(checkpoints, "SIGTERM") and asked == ["SIGTERM"]
+    assert Checkpoints.asks_for_checkpoint(checkpoints, "") and asked == ["SIGTERM", ""]
 
 
 def frozen_first():
