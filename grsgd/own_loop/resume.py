@@ -81,7 +81,7 @@ def state_of(algorithm: Algorithm) -> dict:
         "rank": comm.rank,
         "ranks": comm.size,
         "options": algorithm.options.model_dump(mode="json"),
-        "model": torch.from_numpy(digests(algorithm.replica.tensors().values())),
+        "digests": torch.from_numpy(digests(algorithm.replica.tensors().values())),
         "state": {name: as_tensor(value_of(value)) for name, value in algorithm.state().items()},
         "random": algorithm.rng.bit_generator.state,
     }
@@ -146,10 +146,10 @@ def other_options(kept: dict, algorithm: Algorithm) -> list[str]:
 def other_tensors(kept: dict, replica: Replica) -> list[str]:
     """Return the names of the model's tensors that differ from the tensors at the time of saving.
 
-    Returns no names for states of old versions, which have no digests of the model to compare with.
+    Returns no names for states of old versions, which have no digests of the model, or digests of another kind.
     """
     tensors = replica.tensors()
-    found, saved = digests(tensors.values()).tolist(), kept["model"].tolist() if "model" in kept else None
+    found, saved = digests(tensors.values()).tolist(), kept["digests"].tolist() if "digests" in kept else None
     if saved is None or found == saved:
         return []
     if len(found) != len(saved):

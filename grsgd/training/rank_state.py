@@ -100,18 +100,18 @@ def state_outside(replica: Replica, frozen: np.ndarray | None) -> dict:
     now = () if frozen is None else digests_of_frozen(replica)
     same = {str(number): int(digest) for number, digest in enumerate(now) if digest == frozen[number]}
     numbered = ((str(number), tensor) for number, tensor in enumerate(replica.outside()))
-    return {"others": {number: array_of(tensor) for number, tensor in numbered if number not in same}, "frozen": same}
+    return {"others": {number: array_of(tensor) for number, tensor in numbered if number not in same}, "digests": same}
 
 
 def restore_outside(replica: Replica, model: dict):
     """Set the tensors outside the flat arrays. Raises ValueError if a frozen parameter is not kept, and differs from
     its value at the time of saving."""
-    kept = model.get("frozen", {})  # missing in checkpoints of old versions
+    kept = model.get("digests", {})  # missing in checkpoints of old versions, whose digests were of another kind
     now = digests_of_frozen(replica) if kept else ()
     for number, tensor in enumerate(replica.outside()):
-        if str(number) not in kept:
+        if str(number) in model["others"]:
             fill(tensor, model["others"][str(number)])
-        elif now[number] != kept[str(number)]:
+        elif str(number) in kept and now[number] != kept[str(number)]:
             raise ValueError(f"frozen parameter {number} has changed since the checkpoint was taken")
 
 
