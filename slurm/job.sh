@@ -29,19 +29,46 @@ srun_mpi() {
     [[ $SRUN_MPI == default ]] || echo --mpi="$SRUN_MPI"
 }
 
+# computing_threads: print the number of threads that compute in each rank. From four cores on, one core is left to the
+# thread that moves messages.
+computing_threads() {
+    local cores=${SLURM_CPUS_PER_TASK:-1}
+    echo "${THREADS:-$((cores >= 4 ? cores - 1 : cores))}"
+}
+
+# srun_bind COMMAND...: print the option by which srun binds ranks to cores; nothing for the site's default. With GPUs,
+# the ranks of `grsgd train` bind themselves near their GPUs.
+srun_bind() {
+    local config
+    [[ -z ${SLURM_CPU_BIND:-} && ${GRSGD_BIND:-} != off ]] || return 0
+    config=$(scontrol show config 2> /dev/null) || return 0
+    [[ $config =~ TaskPlugin[^$'\n']*affinity ]] || return 0
+    if [[ -z ${SLURM_GPUS_ON_NODE:-}${SLURM_JOB_GPUS:-} ]]; then
+        echo --cpu-bind=cores
+    elif [[ " $* " == *" grsgd train "* ]]; then
+        echo --cpu-bind=none
+    fi
+}
+
 # launch RANKS COMMAND...: replace this shell by the launcher, which starts the command on each rank.
 launch() {
     local ranks=$1
     shift
-    export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
+    OMP_NUM_THREADS=$(computing_threads)
+    export OMP_NUM_THREADS
     if [[ $LAUNCHER == srun ]]; then
         # Recent versions of srun ignore the --cpus-per-task of sbatch.
         [[ -z ${SLURM_CPUS_PER_TASK:-} ]] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
         # shellcheck disable=SC2046,SC2086
-        exec srun $(srun_mpi) --ntasks="$ranks" --kill-on-bad-exit=1 $LAUNCH_OPTIONS "$@"
+        exec srun $(srun_mpi) $(srun_bind "$@") --ntasks="$ranks" --kill-on-bad-exit=1 $LAUNCH_OPTIONS "$@"
     fi
-    # The allocation decides on which nodes the ranks run, and the kernel on which cores. Open MPI would bind a rank
-    # with all its threads to one core; on a shared node, that core may belong to another job.
+    if [[ -n ${SLURM_GPUS_PER_TASK:-} && ${SLURM_JOB_NUM_NODES:-1} != 1 ]]; then
+        echo "mpiexec: with --gpus-per-task, all ranks of a further node would share its first GPUs:" \
+            "submit with --gpus-per-node, or with LAUNCHER=srun" >&2
+        exit 2
+    fi
+    # The allocation decides on which nodes the ranks run, and the ranks bind themselves to cores. Open MPI would bind a
+    # rank with all its threads to one core; on a shared node, that core may belong to another job.
     unset PRTE_MCA_rmaps_default_mapping_policy OMPI_MCA_rmaps_base_oversubscribe
     export PRTE_MCA_hwloc_default_binding_policy=none OMPI_MCA_hwloc_base_binding_policy=none
     # shellcheck disable=SC2086

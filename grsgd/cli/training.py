@@ -104,7 +104,7 @@ def run(options) -> int:
     if trains:  # errors of options are found here, before the launcher starts, and so printed once
         of_train = options.make_parser().parse_args(["train", options.target, *options.arguments])
         out, leaves_file = of_train.out, not of_train.check
-    job = start.job(options.target, options.arguments, options.ranks, options.launcher, options.spares)
+    job = start.job(options.target, options.arguments, options.ranks, options.launcher, options.spares, options.bind)
     if trains:
         config = load_config(of_train)
         config.check_measured()

@@ -21,6 +21,8 @@ from grsgd.data import Dataset
 from grsgd.errors import ConfigError
 from grsgd.job import alike, launch
 from grsgd.job import network_counters as interfaces
+from grsgd.job.binding import bind_ranks
+from grsgd.job.binding import tell as tell_bindings
 from grsgd.job.communicators import Communicators
 from grsgd.job.handover import Handover, HandoverTask
 from grsgd.job.keeping import find_resumed, go_on_from, say_from_where
@@ -31,6 +33,7 @@ from grsgd.job.silence import Silence
 from grsgd.job.survival import check_spares, survives
 from grsgd.job.timeline_file import TimelineFile
 from grsgd.job.timeline_file import check as check_timeline
+from grsgd.machine import binding
 from grsgd.runs.run_file import check_content, check_writable
 from grsgd.training import device as gpu
 from grsgd.training.automatic_options import choose_options
@@ -111,12 +114,13 @@ def prepare(mpi, request: RunRequest, comms: Communicators) -> Prepared:
 
 class ComputePlace(NamedTuple):
     """Place at which a process computes: its device, the call that selects this device in a thread, the number of ranks
-    on its host, and the driver of its schedules."""
+    on its host, the driver of its schedules, and a text for each rank with its cores."""
 
     device: torch.device
     use_device: Callable[[], None]
     local_ranks: int
     driver: MpiDriver
+    bindings: list[str]
 
 
 def find_place(mpi, request: RunRequest) -> ComputePlace:
@@ -130,6 +134,7 @@ def find_place(mpi, request: RunRequest) -> ComputePlace:
         local_rank, local_ranks = launch.local_ranks(mpi)
     with launch.collective_setup(mpi, timeout):
         config.check_measured()
+        binding.way()
         check_spares(config, keeping, spares, mpi.size)
         config.check_ranks(ranks)
         if timeline and survives(config, keeping):
@@ -139,7 +144,12 @@ def find_place(mpi, request: RunRequest) -> ComputePlace:
             check_timeline(timeline, out) if timeline else None
         device = gpu.pick_device(config.device, local_rank)
         launch.check_place(mpi, config.algorithm_class, config.algorithm_options, local_ranks, device)
+    with within(timeout, "binding ranks to cores"):
+        bindings = bind_ranks(mpi, ranks, device)
     gpu.use_threads()
+    if mpi.rank == 0:
+        request.line.clear()
+        tell_bindings(bindings[:ranks], torch.get_num_threads())
     use_device = partial(gpu.use, device)
     use_device()
     gpu.allow_tf32(device, config.gradient.tf32)
@@ -148,7 +158,7 @@ def find_place(mpi, request: RunRequest) -> ComputePlace:
         driver = launch.driver(
             mpi, timeout, config.comm.progress_mode, prepare_thread=use_device, compute_seconds=least
         )
-    return ComputePlace(device, use_device, local_ranks, driver)
+    return ComputePlace(device, use_device, local_ranks, driver, bindings)
 
 
 class Inputs(NamedTuple):
@@ -267,6 +277,7 @@ def describe_job(
     with within(request.config.comm.timeout, "telling all ranks where they are"):
         machines = {"hosts": launch.hosts(mpi), "processors": mpi.allgather(gpu.processor())}
         machines["gpus"] = mpi.allgather(gpu.name(place.device))
+        machines["bindings"] = place.bindings
         attributes |= {name: each[:ranks] for name, each in machines.items()}
         of_run = ("commit", "started")  # rank 0's values count, so that all ranks have the same
         return attributes | dict(zip(of_run, mpi.bcast([attributes.get(name) for name in of_run]), strict=True))

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from grsgd.errors import ConfigError, UsageError
+from grsgd.job.binding import srun_options
 from grsgd.job.ending import with_parent
+from grsgd.machine.binding import BIND, computing_threads
 from grsgd.mpi_environment import DEFAULTS, SPARES, find_mpiexec, module
 
 LAUNCHERS = ("auto", "srun", "mpiexec")
@@ -74,12 +76,18 @@ class JobCommand(NamedTuple):
 
 
 def job(
-    target: str, arguments: list[str], ranks: int | None, launcher: str = "auto", spares: int | None = None
+    target: str,
+    arguments: list[str],
+    ranks: int | None,
+    launcher: str = "auto",
+    spares: int | None = None,
+    bind: str | None = None,
 ) -> JobCommand:
     """Return the job that trains a configuration, or runs a script, on ``ranks`` ranks.
 
     ``target`` is the configuration, a script, its folder, or ``python``; ``arguments`` are for ``grsgd train``, the
-    script or ``python``. With ``ranks=None`` the job has as many ranks as the allocation has tasks.
+    script or ``python``. With ``ranks=None`` the job has as many ranks as the allocation has tasks. ``bind`` is the
+    value of GRSGD_BIND for the ranks; None leaves the present value.
 
     Raises UsageError, ConfigError.
     """
@@ -102,17 +110,23 @@ def job(
         check_file(target)
         program = [sys.executable, "-u", target]
     variables, command = start_command(launcher, ranks)
+    if command[0] == "srun":
+        command[1:1] = srun_options(trains, bind)
     if "--spares" in arguments and library_of(command[0]) == "Open MPI":
         command[1:1] = ["--with-ft", "ulfm"]
     if spares is not None and not trains:
         if library_of(command[0]) != "Open MPI":
             raise ConfigError(f"run: --spares {spares}: only with Open MPI's mpiexec, which can survive deaths")
         command[1:1] = ["--with-ft", "ulfm", "-x", f"{SPARES}={spares}"]
+    if bind is not None and library_of(command[0]) == "Open MPI":  # it passes no other variables on to other hosts
+        command[1:1] = ["-x", f"{BIND}={bind}"]
     if not trains and sys.stderr.isatty() and AT_ONCE in version_of(command[0]):
         command[1:1] = ["--output", ":raw"]  # pass on incomplete lines, such as progress bars
     if "OMPI_MCA_btl" in variables and not trains:
         variables |= ALONE
     missing = {name: value for name, value in variables.items() if name not in os.environ}
+    if bind is not None and library_of(command[0]) != "Open MPI":
+        missing[BIND] = bind
     return JobCommand(missing, [*command, *program, *arguments])
 
 
@@ -162,13 +176,14 @@ def tasks_of_allocation() -> int:
 def start_command(launcher: str, ranks: int) -> tuple[dict[str, str], list[str]]:
     """Return the environment variables that a launcher needs, and its part of the command."""
     in_allocation = "SLURM_JOB_ID" in os.environ
-    threads = {"OMP_NUM_THREADS": os.environ.get("SLURM_CPUS_PER_TASK") or DEFAULTS["OMP_NUM_THREADS"]}
+    cores = int(os.environ.get("SLURM_CPUS_PER_TASK") or 0)
+    threads = {"OMP_NUM_THREADS": str(computing_threads(cores)) if cores else DEFAULTS["OMP_NUM_THREADS"]}
     mpiexec = None if launcher == "srun" else mpiexec_if_any() if in_allocation else find_mpiexec()
     library = library_of(mpiexec) if mpiexec else None
     if launcher == "srun" or (launcher == "auto" and in_allocation and library != "MPICH" and srun_starts()):
         plugin = os.environ.get("SLURM_MPI_TYPE") or "pmix"
-        cores = os.environ.get("SLURM_CPUS_PER_TASK")  # srun does not inherit this value from sbatch
-        variables = threads | ({"SRUN_CPUS_PER_TASK": cores} if cores else {})
+        # srun does not inherit this value from sbatch
+        variables = threads | ({"SRUN_CPUS_PER_TASK": str(cores)} if cores else {})
         return variables, ["srun", f"--mpi={plugin}", f"--ntasks={ranks}", "--kill-on-bad-exit=1"]
     command = [mpiexec or find_mpiexec(), "-n", str(ranks)]
     if library != "Open MPI":
@@ -176,7 +191,12 @@ def start_command(launcher: str, ranks: int) -> tuple[dict[str, str], list[str]]
     variables = DEFAULTS | threads
     if os.geteuid() != 0:
         variables = {name: value for name, value in variables.items() if "AS_ROOT" not in name}
-    if in_allocation:  # Slurm's allocation decides the hosts of the ranks, and the kernel decides their cores
+    if in_allocation and os.environ.get("SLURM_GPUS_PER_TASK") and os.environ.get("SLURM_JOB_NUM_NODES", "1") != "1":
+        raise ConfigError(
+            "run: mpiexec: with --gpus-per-task, all ranks of a further node would share its first GPUs: ask Slurm for "
+            "--gpus-per-node, or use --launcher srun"
+        )
+    if in_allocation:  # Slurm's allocation decides the hosts of the ranks, and they bind themselves
         for name in ("PRTE_MCA_rmaps_default_mapping_policy", "OMPI_MCA_rmaps_base_oversubscribe"):
             variables.pop(name)
         variables.pop("OMPI_MCA_mpi_yield_when_idle")  # no other program needs the cores

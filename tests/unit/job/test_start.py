@@ -159,6 +159,37 @@ def test_in_an_allocation(place, capsys, monkeypatch, tmp_path):
     assert not any("oversubscribe" in word or "yield" in word for word in words)
 
 
+def test_srun_binds_in_an_allocation_and_one_core_of_four_is_left_to_messages(place, capsys, monkeypatch):
+    for name, value in {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2", "SLURM_CPUS_PER_TASK": "4"}.items():
+        monkeypatch.setenv(name, value)
+    place("scontrol", "echo 'TaskPlugin              = task/cgroup,task/affinity'")
+    place("srun", "exit 0")
+    words = dry_run(capsys, "run.toml")
+    assert words[:5] == "OMP_NUM_THREADS=3 SRUN_CPUS_PER_TASK=4 srun --cpu-bind=cores --mpi=pmix".split()
+    words = dry_run(capsys, "--bind", "off", "run.toml")
+    assert words[:4] == "OMP_NUM_THREADS=3 SRUN_CPUS_PER_TASK=4 GRSGD_BIND=off srun".split()
+    assert "--cpu-bind=cores" not in words
+
+
+def test_the_way_of_binding_reaches_the_ranks(place, capsys):
+    place("mpiexec", f"echo '{VERSIONS['openmpi']}'")
+    words = dry_run(capsys, "-n", "2", "--bind", "on", "own.py")
+    assert words[words.index("-x") + 1] == "GRSGD_BIND=on"
+    place("mpiexec", "echo HYDRA")
+    assert "GRSGD_BIND=on" in dry_run(capsys, "-n", "2", "--bind", "on", "own.py")
+    assert dry_run(capsys, "-n", "2", "--bind", "on", "-m", "pkg.train")[-2:] == ["-m", "pkg.train"]
+
+
+def test_gpus_per_task_over_several_nodes_need_srun(place, capsys, monkeypatch):
+    for name, value in {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2", "SLURM_GPUS_PER_TASK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    place("mpiexec", f"echo '{VERSIONS['openmpi']}'")
+    assert "mpiexec" in dry_run(capsys, "--launcher", "mpiexec", "own.py")
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
+    with pytest.raises(ConfigError, match="^run: mpiexec: with --gpus-per-task, .* --gpus-per-node, or use --launcher"):
+        start.job("own.py", [], None, "mpiexec")
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
