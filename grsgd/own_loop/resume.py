@@ -75,14 +75,16 @@ class SavedAlgorithm:
 def state_of(algorithm: Algorithm) -> dict:
     """Return the state of an algorithm between two steps, while none of its messages is under way: tensors, and other
     values that ``torch.load(..., weights_only=True)`` reads."""
-    comm = algorithm.comm
+    comm, state = algorithm.comm, algorithm.state()
+    if algorithm.replica.narrow:  # the array has bits that the parameters lack
+        state["x"] = algorithm.x
     return {
         "algorithm": algorithm.name,
         "rank": comm.rank,
         "ranks": comm.size,
         "options": algorithm.options.model_dump(mode="json"),
         "digests": torch.from_numpy(digests(algorithm.replica.tensors().values())),
-        "state": {name: as_tensor(value_of(value)) for name, value in algorithm.state().items()},
+        "state": {name: as_tensor(value_of(value)) for name, value in state.items()},
         "random": algorithm.rng.bit_generator.state,
     }
 
