@@ -10,6 +10,7 @@ import torch
 
 from grsgd.algorithms.central import keeps_step
 from grsgd.algorithms.context import RankContext
+from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import MpiDriver
 from grsgd.comm.elastic.meeting import Meeting
 from grsgd.comm.elastic.membership import Membership
@@ -41,8 +42,8 @@ from grsgd.training.batch_gradient import check_compiler
 from grsgd.training.checkpoints import Checkpoints
 from grsgd.training.description import describe, expected_bytes
 from grsgd.training.inputs import build_model, load_data
+from grsgd.training.marks import EARLY_MARKS
 from grsgd.training.memory import check_fits
-from grsgd.training.progress import EARLY_MARKS
 from grsgd.training.recovery import Recovery, do_nothing
 from grsgd.training.snapshots import MEMORY
 from grsgd.training.survival import recovery_from_deaths
@@ -60,7 +61,7 @@ def prepare(mpi, request: RunRequest, comms: Communicators) -> Prepared:
         comms.timeline = TimelineFile(request.timeline, mpi)
     if survives(config, request.keeping):
         comms.membership = Membership(comms.of_processes(), ranks, place.driver.clock)
-    resumed, config = find_resumed(mpi, config, request.keeping)
+    resumed, config = find_resumed(mpi, config, request.keeping, ranks)
     request = request._replace(config=config)
     tolerant = config.traits.tolerates_lost_ranks or comms.membership is not None
     stop_signal = StopSignal(comms.communicator(), tolerant)
@@ -92,7 +93,7 @@ def prepare(mpi, request: RunRequest, comms: Communicators) -> Prepared:
     start_up.passed("other ranks")
     line.clear()
     if resumed and mpi.rank == 0:
-        say_from_where(resumed, mpi.size)
+        say_from_where(resumed, ranks)
         line.go_on(resumed.state["totals"]["steps"])
     start_up.tell(mpi, timeout)
     counters = interfaces.counters()
@@ -221,12 +222,13 @@ def trainer_maker(
         config.data.replication,
         comms.membership,
     )
-    of_job = None if survival else recovery_of_job(request._replace(config=config), comms, driver, resumed)
+    meeting_comm = comms.communicator() if request.keeping.folder else None
 
     def recovery() -> Recovery:
+        of_job = recovery_of_job(request._replace(config=config), meeting_comm, driver, resumed)
         if survival is None:
             return of_job
-        return recovery_from_deaths(config.traits, context, survival.states, survival.driver)
+        return recovery_from_deaths(config.traits, context, survival.states, survival.driver, of_job)
 
     def make() -> Trainer:
         return Trainer(
@@ -244,15 +246,15 @@ def trainer_maker(
 
 
 def recovery_of_job(
-    request: RunRequest, comms: Communicators, driver: MpiDriver, resumed: Resumed | None
+    request: RunRequest, comm: Communicator | None, driver: MpiDriver, resumed: Resumed | None
 ) -> Recovery:
-    """Return the recovery of a run that ends when a process dies. A later job can continue this run from a
-    checkpoint."""
+    """Return the recovery by checkpoints, from which a later job can continue this run. ``comm`` is a communicator for
+    checkpoints alone."""
     config, keeping, go_on = request.config, request.keeping, partial(go_on_from, resumed) if resumed else do_nothing
     if not keeping.folder:
         return Recovery(go_on)
-    in_lockstep = keeps_step(config.algorithm_class, config.algorithm_options, comms.backend.size)
-    meeting = Meeting(comms.communicator(), driver, in_lockstep)
+    in_lockstep = keeps_step(config.algorithm_class, config.algorithm_options, comm.size)
+    meeting = Meeting(comm, driver, in_lockstep)
     return Checkpoints(keeping.folder, keeping.every, meeting, config, go_on)
 
 
@@ -261,7 +263,7 @@ def give_first_model(mpi, trainer: Trainer | None, resumed: Resumed | None, driv
     SetupError."""
     if resumed:
         with launch.collective_setup(mpi, timeout):
-            resumed.give_model(trainer.replica)
+            resumed.give_model(trainer.replica) if trainer else None
     if trainer:
         driver.run(trainer.broadcast_initial_model())
 

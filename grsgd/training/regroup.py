@@ -21,6 +21,7 @@ from grsgd.comm.elastic.group import Changed, Group
 from grsgd.models.flat import Flat
 from grsgd.training import momenta
 from grsgd.training.progress import Progress
+from grsgd.training.recovery import Recovery
 from grsgd.training.surviving import Surviving
 from grsgd.training.trainer import Trainer
 
@@ -133,11 +134,15 @@ class Regrouping(Surviving):
 
     tells_all_of_its_end = True
 
-    def __init__(self, context: RankContext):
-        super().__init__(context.membership)
+    def __init__(self, context: RankContext, checkpoints: Recovery | None = None):
+        super().__init__(context.membership, checkpoints)
         self.group = Group(
             context.membership, context.comm, context.uncounted_comm, HOW_FAR_NUMBERS + context.comm.size
         )
+        self.is_together = self.has_trained
+        """Whether this rank trains in a group; False while the ranks regroup."""
+        if self.is_together:
+            self.checkpoints.gathered(self.group.communicator)
 
     @property
     def has_trained(self) -> bool:
@@ -168,6 +173,8 @@ class Regrouping(Surviving):
 
     def watch(self):
         self.group.watch()
+        if self.is_together:
+            super().watch()
 
     def gradient(self, step: int):
         if not self.kept.put_back():  # else the gradient that was kept is used again
@@ -214,7 +221,7 @@ class Regrouping(Surviving):
         averaged as well. If the interrupted step averages gradients, the step is taken again, with the mean of the
         gradients that ranks have kept.
         """
-        group, driver, algorithm = self.group, self.trainer.driver, self.trainer.algorithm
+        group, driver, algorithm, self.is_together = self.group, self.trainer.driver, self.trainer.algorithm, False
         began = driver.clock()
         driver.abandon()
         yield from group.close()
@@ -234,10 +241,12 @@ class Regrouping(Surviving):
         context = self._of_group(self.trainer.context)
         yield from self._average_models(context, counts)
         yield from self._go_on(context, furthest)
+        giver = next(rank for rank, each in enumerate(told) if each.has_trained and each.steps == furthest.steps)
         wanted = [not each.has_trained or each.steps < furthest.steps for each in told]
         if any(wanted):
-            giver = next(rank for rank, each in enumerate(told) if each.has_trained and each.steps == furthest.steps)
             yield from self.trainer.hand_over(context.uncounted_comm, giver, wanted[context.comm.rank])
+        yield from self.checkpoints.regrouped(group.communicator, giver)
+        self.is_together = True
         self.kept.settle([each.has_gradient and is_counted for each, is_counted in zip(told, counts, strict=True)])
         self.longest_wait = max(self.longest_wait, driver.clock() - began + self.last_wait)
         return True

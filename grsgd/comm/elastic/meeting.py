@@ -13,6 +13,7 @@ import numpy as np
 from grsgd.comm import records, tags
 from grsgd.comm.allreduce import halving_doubling_allreduce
 from grsgd.comm.communicator import ANY_RANK, Communicator, receive_if_come
+from grsgd.comm.pollables import Until
 from grsgd.comm.records import Int64
 from grsgd.runs.ending import ASKED_TO_END
 
@@ -73,6 +74,10 @@ class Meeting:
         this."""
         self._asked.append(reason)
 
+    def unmet(self) -> list[str]:
+        """Return the reasons of all requests for a meeting that has not taken place."""
+        return [*([] if self.reason is None else [self.reason]), *self._requests()]
+
     def watch(self, steps: int):
         """Look for another rank's request to meet. This method is called before each step and while this rank waits.
         ``steps``: number of steps of this rank so far."""
@@ -128,9 +133,8 @@ class Meeting:
         told = np.array([float(self._told)])
         yield from halving_doubling_allreduce(self.comm, told, tags.MEETING_END)
         while self._heard_of < told[0] - self._told:
-            message = records.empty(MeetingCall)
-            yield self.comm.Irecv(message, ANY_RANK, tags.MEETING)
-            reason = self._read(message)
+            yield Until(lambda: self.comm.Iprobe(ANY_RANK, tags.MEETING), "requests to meet that are under way")
+            reason = self._heard()
             if reason is not None and self.reason is None:
                 self._arrange(reason, self._taken)
         if self._exchange is not None:

@@ -22,8 +22,8 @@ from grsgd.job.run import run
 from grsgd.runs.ending import ASKED_TO_END
 from grsgd.training import checkpoint_file
 from grsgd.training.checkpoint_file import read
-from grsgd.training.checkpoint_folder import COMPLETE, file_of, name_of
-from grsgd.training.checkpoints import KEPT, Every
+from grsgd.training.checkpoint_folder import COMPLETE, KEPT, file_of, name_of
+from grsgd.training.checkpoints import Every
 from grsgd.training.rank_state import state_of
 from grsgd.training.saving import ModelFiles
 from tests.support.ending import Ending
