@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
         make_parser().print_help()
         return 2
     if options.on_ranks:
-        words.leave(words.BEGUN)
+        words.begin()
     try:
         code = options.command(options)
         flush()

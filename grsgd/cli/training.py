@@ -96,6 +96,8 @@ def train_on_all_ranks(options) -> int:
 def run(options) -> int:
     """train on several ranks, or run a script on them: grsgd run -n 4 CONFIG.toml, grsgd run -n 4 SCRIPT.py"""
     from grsgd.job import start, words
+    from grsgd.job.hearing import Hearing, heard_by
+    from grsgd.job.signals import CHECKPOINTED, EXIT_CODE
 
     trains = start.is_configuration(options.target)
     if trains and options.spares is not None:
@@ -117,10 +119,12 @@ def run(options) -> int:
         print(job)
         return 0
     print(job if options.verbose else job.short(), file=sys.stderr, flush=True)
-    with words.asked_for(out) as asked:
-        code, line = asked.judged(start.run(job, gently=trains), leaves_file)
-    if line:
-        print_error(f"run: {line}")
+    hearing = Hearing() if int(os.environ.get("SLURM_JOB_NUM_NODES") or 1) > 1 else None
+    with words.asked_for(out) as asked, heard_by(hearing):
+        code, line = asked.judged(start.run(job, gently=trains, hearing=hearing), leaves_file)
+        lost = hearing.conclude() if hearing and code not in (0, EXIT_CODE, CHECKPOINTED) else []
+    for problem in filter(None, (lost and f"lost {hearing.in_words(lost)}", line)):
+        print_error(f"run: {problem}")
     return code
 
 

@@ -20,7 +20,7 @@ from grsgd.comm.watchdog import within
 from grsgd.config import Config
 from grsgd.data import Dataset
 from grsgd.errors import ConfigError
-from grsgd.job import alike, launch
+from grsgd.job import alike, launch, places
 from grsgd.job import network_counters as interfaces
 from grsgd.job.binding import bind_ranks
 from grsgd.job.binding import tell as tell_bindings
@@ -82,7 +82,7 @@ def prepare(mpi, request: RunRequest, comms: Communicators) -> Prepared:
     with launch.collective_setup(mpi, timeout):
         check_content(request.out, attributes | request.models.places) if mpi.rank == 0 else None
     with within(timeout, "telling all ranks the other processes"):
-        processes = launch.processes(mpi)
+        processes = places.processes(mpi)
         handover = None if survival else hand_over(mpi, request, trainer, attributes, processes)
     for_rescue = comms.copy().mpi
     evaluation = None if survival else comms.communicator()
@@ -277,7 +277,7 @@ def describe_job(
     attributes = {"clock": "wall", "mpi": launch.library()} | (describe(trainer) if trainer else {})
     attributes |= {"transfer": transfer.name, "transfers": str(transfer)}
     with within(request.config.comm.timeout, "telling all ranks where they are"):
-        machines = {"hosts": launch.hosts(mpi), "processors": mpi.allgather(gpu.processor())}
+        machines = {"hosts": places.hosts(mpi), "processors": mpi.allgather(gpu.processor())}
         machines["gpus"] = mpi.allgather(gpu.name(place.device))
         machines["bindings"] = place.bindings
         attributes |= {name: each[:ranks] for name, each in machines.items()}
@@ -289,7 +289,7 @@ def hand_over(mpi, request: RunRequest, trainer: Trainer, attributes: dict, proc
     """Return the handover of this rank to the process that evaluates the measurements if the job is killed; to be
     called on all ranks.
 
-    ``processes`` are from `launch.processes`.
+    ``processes`` are from `places.processes`.
     """
     models, timeline = request.models, request.timeline
     task = HandoverTask(

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from grsgd.errors import ConfigError, UsageError
 from grsgd.job.binding import srun_options
 from grsgd.job.ending import with_parent
+from grsgd.job.hearing import LOOK_SECONDS, SILENT_SECONDS, Hearing
 from grsgd.machine.binding import BIND, computing_threads
 from grsgd.mpi_environment import DEFAULTS, SPARES, find_mpiexec, module
 
@@ -27,6 +28,8 @@ ENDING_SECONDS = 600.0
 killed."""
 KILLING_SECONDS = 5.0
 """Seconds that the launcher has to end the job at once, before the launcher is killed."""
+LOST_SECONDS = 1.5
+"""Seconds that the launcher has to end a job that has lost a host, before the launcher is killed."""
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals to this process that end the job."""
@@ -242,8 +245,10 @@ def srun_starts() -> bool:
         return False
 
 
-def run(job: JobCommand, gently: bool) -> int:
+def run(job: JobCommand, gently: bool, hearing: Hearing | None = None) -> int:
     """Run a job; return its exit code, 128 plus the signal that killed it, or 130 if this process was told to end it.
+
+    ``hearing`` watches over the hosts of the job: the job is ended when one of them is lost.
 
     Use ``gently`` for a job that trains, so that it can save its measurements after Ctrl-C or another signal. The
     launcher is then cut off from the terminal's signals and input. Without ``gently`` the job behaves as if its
@@ -267,7 +272,7 @@ def run(job: JobCommand, gently: bool) -> int:
             start_new_session=gently,
             preexec_fn=prepare,
         )
-        ended = attend(process, watched, gently)
+        ended = attend(process, watched, gently, hearing)
     except OSError as error:
         raise ConfigError(f"run: {job.command[0]}: {error.strerror}") from None
     finally:
@@ -282,20 +287,32 @@ def tell(line: str):
     print(f"\ngrsgd: {line}", file=sys.stderr, flush=True)
 
 
-def attend(process: subprocess.Popen, watched: set[signal.Signals], gently: bool) -> bool:
+def attend(
+    process: subprocess.Popen, watched: set[signal.Signals], gently: bool, hearing: Hearing | None = None
+) -> bool:
     """Wait until the launcher ends, and handle the blocked signals ``watched``; return whether a signal has asked for
-    the end."""
-    ending, deadline = 0, None
+    the end. End the job if a host is lost."""
+    ending, is_lost, deadline = 0, False, None
     while process.poll() is None:
+        if hearing is not None and (lost := hearing.look()):
+            tell(f"no sign of life of {hearing.in_words(lost)} for {SILENT_SECONDS:g} s: the job is ended")
+            process.send_signal(signal.SIGTERM)
+            is_lost, deadline = True, time.monotonic() + LOST_SECONDS
         left = 3600.0 if deadline is None else max(deadline - time.monotonic(), 0.0)
-        info = signal.sigtimedwait(watched, left)
+        info = signal.sigtimedwait(watched, left if hearing is None else min(left, LOOK_SECONDS))
         number = None if info is None else info.si_signo
+        is_overdue = deadline is not None and time.monotonic() >= deadline
         if number == signal.SIGTSTP:
+            if hearing is not None:
+                hearing.pause()
             process.send_signal(signal.SIGTSTP)
             os.kill(os.getpid(), signal.SIGSTOP)
         elif number in (signal.SIGCONT, PASSED_ON):
             process.send_signal(number)
-        elif number in ENDING or (info is None and deadline is not None):
+        elif is_lost and (is_overdue or number in ENDING):
+            process.kill()
+            deadline = time.monotonic() + KILLING_SECONDS
+        elif number in ENDING or (number is None and is_overdue):
             ending += 1
             is_from_terminal = info is not None and info.si_code > 0
             deadline = time.monotonic() + end(process, number or signal.SIGTERM, ending, gently, is_from_terminal)

@@ -394,3 +394,26 @@ def test_accelerate_takes_a_rank_of_a_script_for_a_program_alone(library, expect
     place("mpiexec", f"echo '{library}'")
     assert [word for word in dry_run(capsys, "-n", "2", "own.py") if "PMI" in word] == expected
     assert not any("PMI" in word for word in dry_run(capsys, "-n", "2", "run.toml"))
+
+
+class Deaf:
+    """Stands for a hearing that finds a host lost at its third look."""
+
+    looks = 0
+
+    def look(self):
+        self.looks += 1
+        return ["b"] if self.looks == 3 else []
+
+    def in_words(self, hosts):
+        return f"host {hosts[0]} (rank 1)"
+
+
+@pytest.mark.parametrize("obeys", [True, False])
+def test_a_job_that_has_lost_a_host_is_ended(obeys, monkeypatch, capfd):
+    monkeypatch.setattr(start, "LOST_SECONDS", 0.3)
+    disobeys = "" if obeys else "trap '' TERM; "
+    job = start.JobCommand({}, ["sh", "-c", f"{disobeys}while true; do sleep 0.1; done"])
+    code = start.run(job, gently=True, hearing=Deaf())
+    assert code == 128 + (signal.SIGTERM if obeys else signal.SIGKILL)
+    assert "grsgd: no sign of life of host b (rank 1) for 4 s: the job is ended" in capfd.readouterr().err
