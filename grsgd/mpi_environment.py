@@ -27,11 +27,16 @@ WORDS = "GRSGD_WORDS"
 """Environment variable with the path of a folder, into which ranks write files. The files tell the process that has
 started the ranks how the job ended."""
 
+HEARTS = "GRSGD_HEARTS"
+"""Environment variable by which each rank starts a heart, a process that tells the launcher's process that the rank's
+host is alive."""
+
 SPARES = "GRSGD_SPARES"
 """Variable with the number of processes of a script, the last ones, that take the ranks of processes that die."""
 
 LAUNCHER_VARIABLES = (
     WORDS,
+    HEARTS,
     SPARES,
     "HYDI_",
     "HYDRA_",

@@ -1,4 +1,4 @@
-"""Text for terminals and figures: removal of control characters, and lists of ranks."""
+"""Text for terminals and figures: removal of control characters, and lists of ranks and hosts."""
 
 from collections.abc import Collection
 
@@ -18,3 +18,8 @@ def ranks_in_words(ranks: Collection[int], most: int | None = None) -> str:
     named = list(ranks)[:most]
     more = f" and {len(ranks) - len(named)} more" if len(ranks) > len(named) else ""
     return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, named))}{more}"
+
+
+def hosts_in_words(hosts: Collection[str]) -> str:
+    """Return hosts as text for a sentence: "host a", or "hosts a, b"."""
+    return f"host{'s' * (len(hosts) != 1)} {', '.join(hosts)}"

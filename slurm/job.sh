@@ -4,12 +4,14 @@ CHECKPOINTED=75  # the exit code of a run that ended after a checkpoint
 
 # attend COMMAND...: run a command and return its exit code. It runs in the background, because bash does not handle
 # signals while a command runs in the foreground. At the first SIGTERM, or SIGUSR1, which Slurm sends before the time
-# limit, call the function `stop` with the name of the signal. `stop` must be defined before.
+# limit, call the function `stop` with the name of the signal. At each SIGUSR2, call the function `save`. Both functions
+# must be defined before.
 attend() {
     local code
     signal=
     trap 'seen=yes; on_signal USR1' USR1
     trap 'seen=yes; on_signal TERM' TERM
+    trap 'seen=yes; save' USR2
     "$@" &
     child=$!
     until seen=; wait "$child" && code=0 || code=$?; [[ -z $seen ]]; do :; done  # signals end `wait` only
@@ -27,19 +29,46 @@ srun_mpi() {
     [[ $SRUN_MPI == default ]] || echo --mpi="$SRUN_MPI"
 }
 
+# computing_threads: print the number of threads that compute in each rank. From four cores on, one core is left to the
+# thread that moves messages.
+computing_threads() {
+    local cores=${SLURM_CPUS_PER_TASK:-1}
+    echo "${THREADS:-$((cores >= 4 ? cores - 1 : cores))}"
+}
+
+# srun_bind COMMAND...: print the option by which srun binds ranks to cores; nothing for the site's default. With GPUs,
+# the ranks of `grsgd train` bind themselves near their GPUs.
+srun_bind() {
+    local config
+    [[ -z ${SLURM_CPU_BIND:-} && ${GRSGD_BIND:-} != off ]] || return 0
+    config=$(scontrol show config 2> /dev/null) || return 0
+    [[ $config =~ TaskPlugin[^$'\n']*affinity ]] || return 0
+    if [[ -z ${SLURM_GPUS_ON_NODE:-}${SLURM_JOB_GPUS:-} ]]; then
+        echo --cpu-bind=cores
+    elif [[ " $* " == *" grsgd train "* ]]; then
+        echo --cpu-bind=none
+    fi
+}
+
 # launch RANKS COMMAND...: replace this shell by the launcher, which starts the command on each rank.
 launch() {
     local ranks=$1
     shift
-    export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
+    OMP_NUM_THREADS=$(computing_threads)
+    export OMP_NUM_THREADS
     if [[ $LAUNCHER == srun ]]; then
         # Recent versions of srun ignore the --cpus-per-task of sbatch.
         [[ -z ${SLURM_CPUS_PER_TASK:-} ]] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
         # shellcheck disable=SC2046,SC2086
-        exec srun $(srun_mpi) --ntasks="$ranks" --kill-on-bad-exit=1 $LAUNCH_OPTIONS "$@"
+        exec srun $(srun_mpi) $(srun_bind "$@") --ntasks="$ranks" --kill-on-bad-exit=1 $LAUNCH_OPTIONS "$@"
     fi
-    # The allocation decides on which nodes the ranks run, and the kernel on which cores. Open MPI would bind a rank
-    # with all its threads to one core; on a shared node, that core may belong to another job.
+    if [[ -n ${SLURM_GPUS_PER_TASK:-} && ${SLURM_JOB_NUM_NODES:-1} != 1 ]]; then
+        echo "mpiexec: with --gpus-per-task, all ranks of a further node would share its first GPUs:" \
+            "submit with --gpus-per-node, or with LAUNCHER=srun" >&2
+        exit 2
+    fi
+    # The allocation decides on which nodes the ranks run, and the ranks bind themselves to cores. Open MPI would bind a
+    # rank with all its threads to one core; on a shared node, that core may belong to another job.
     unset PRTE_MCA_rmaps_default_mapping_policy OMPI_MCA_rmaps_base_oversubscribe
     export PRTE_MCA_hwloc_default_binding_policy=none OMPI_MCA_hwloc_base_binding_policy=none
     # shellcheck disable=SC2086
@@ -55,8 +84,8 @@ choose_launcher() {
     ! timeout 60 srun $(srun_mpi) --nodes=1 --ntasks=1 true &> /dev/null || LAUNCHER=srun
 }
 
-# end_launch SIGNAL: send the signal to the ranks. A signal to srun would kill them at once.
-end_launch() {
+# signal_ranks SIGNAL: send the signal to the ranks. SIGTERM to srun would kill them at once.
+signal_ranks() {
     if [[ $LAUNCHER == srun ]]; then
         scancel --signal="$1" "$SLURM_JOB_ID"
     else
@@ -73,7 +102,7 @@ has_checkpoints() {
 # train RANKS FILE.h5 CONFIG.toml [--set key=value ...]: make a training run. Its file is written to $SCRATCH and then
 # moved in one step; if it cannot be moved, it stays in $SCRATCH. After a signal, the file has the measurements until
 # then. With $EVERY, the run takes checkpoints; if it ends after a checkpoint (exit code 75), the job is requeued, and
-# the run resumes.
+# the run resumes. After SIGUSR2 the run takes a checkpoint and goes on.
 train() {
     local ranks=$1 file=$2 code=0 ending=TERM kept=${2%.h5}.checkpoints folder scratch words
     shift 2
@@ -88,7 +117,8 @@ train() {
     export GRSGD_WORDS=$words
     choose_launcher
     echo "$(date '+%F %T'): $ranks ranks by $LAUNCHER on $SLURM_JOB_NODELIST, start ${SLURM_RESTART_COUNT:-0}: $*"
-    stop() { [[ $1 == TERM ]] || end_launch "$ending"; }  # Slurm sends SIGTERM to all processes of the job
+    stop() { [[ $1 == TERM ]] || signal_ranks "$ending"; }  # Slurm sends SIGTERM to all processes of the job
+    save() { signal_ranks USR2; }
     attend launch "$ranks" python -P -m grsgd train "$@" --out "$scratch" || code=$?
     if ((code == 0)) && ! compgen -G "$words/whole-*" > /dev/null; then
         echo "the launcher's exit code is 0, but no rank has said that the run file is whole: $file" >&2

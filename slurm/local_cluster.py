@@ -50,6 +50,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 ReturnToService=2
+GresTypes=gpu
 {nodes}
 PartitionName=local Nodes=ALL Default=YES
 """
@@ -85,6 +86,7 @@ def main() -> int:
     for sub in (actions.add_parser("up", help="start a cluster"), actions.add_parser("keep")):
         sub.add_argument("--nodes", type=int, default=4, metavar="N", help="(default: %(default)s)")
         sub.add_argument("--rate", default="1gbit", help="rate of each node's link (default: %(default)s)")
+        sub.add_argument("--gpus", type=int, default=0, metavar="N", help="pretended GPUs of each node (default: 0)")
     sub = actions.add_parser("down", help="end a cluster and remove all parts of it")
     sub.add_argument("name", nargs="?", help="name such as tb0; needed if there are several clusters")
     actions.add_parser("status", help="list the clusters of this machine")
@@ -102,7 +104,8 @@ def up(options):
     """Start a keeper in the background, and wait until it says that all nodes are idle."""
     check_machine()
     keeper = subprocess.Popen(
-        [sys.executable, "-m", "slurm.local_cluster", "keep", "--nodes", str(options.nodes), "--rate", options.rate],
+        [sys.executable, "-m", "slurm.local_cluster", "keep", "--nodes", str(options.nodes), "--rate", options.rate,
+         "--gpus", str(options.gpus)],
         cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,
     )  # fmt: skip
@@ -136,7 +139,7 @@ def keep(options):
     try:
         with hosts.Testbed(hosts=options.nodes, rate=options.rate) as testbed:
             folder = testbed.folder / "slurm"
-            start(testbed, folder)
+            start(testbed, folder, options.gpus)
             print(usage(testbed, folder), flush=True)
             null = os.open(os.devnull, os.O_RDWR)
             os.dup2(null, 1)  # `up` waits for the end of the output
@@ -147,9 +150,9 @@ def keep(options):
         raise ClusterError(str(error)) from None
 
 
-def start(testbed, folder: Path):
+def start(testbed, folder: Path, gpus: int):
     """Start all daemons in the testbed, with which they end, and wait until the nodes are idle. Raises ClusterError."""
-    write(testbed, folder, join(testbed))
+    write(testbed, folder, join(testbed), gpus)
     environment = os.environ | {"SLURM_CONF": str(folder / "slurm.conf")}
     files = {"socket": "munge.socket", "key-file": "munge.key", "seed-file": "munge.seed", "pid-file": "munged.pid"}
     munged = ["munged", "--foreground", f"--log-file={folder}/munged.log"]
@@ -200,7 +203,8 @@ def join(testbed) -> str:
     return there
 
 
-def write(testbed, folder: Path, controller: str):
+def write(testbed, folder: Path, controller: str, gpus: int):
+    """Write all files of the cluster. Links to /dev/null stand for the devices of GPUs."""
     folder.mkdir()
     (folder / "state").mkdir()
     for host in testbed.hosts:
@@ -208,7 +212,11 @@ def write(testbed, folder: Path, controller: str):
         (folder / f"tmp-{host}").mkdir()
         (folder / f"tmp-{host}").chmod(0o1777)
     cpus = max(8, os.cpu_count() or 1)
-    nodes = [f"NodeName={host} NodeAddr={testbed.address(host)} CPUs={cpus}" for host in testbed.hosts]
+    has = f" Gres=gpu:{gpus}" if gpus else ""
+    nodes = [f"NodeName={host} NodeAddr={testbed.address(host)} CPUs={cpus}{has}" for host in testbed.hosts]
+    for gpu in range(gpus):
+        (folder / f"gpu{gpu}").symlink_to(os.devnull)
+    (folder / "gres.conf").write_text(f"Name=gpu File={folder}/gpu[0-{gpus - 1}]\n" if gpus else "")
     conf = CONF.format(
         name=testbed.name, head=testbed.head, controller=controller, folder=folder, nodes="\n".join(nodes)
     )

@@ -18,6 +18,11 @@ LAUNCHER=${LAUNCHER:-auto}
 SRUN_MPI=${SRUN_MPI:-pmix}
 LAUNCH_OPTIONS=${LAUNCH_OPTIONS:-}
 
+# THREADS: number of threads that compute in each rank; empty for the cores of --cpus-per-task, from four cores on without
+# the core of the thread that moves messages. GRSGD_BIND: whether ranks bind themselves to cores: auto, on or off.
+THREADS=${THREADS:-}
+export GRSGD_BIND=${GRSGD_BIND:-auto}
+
 # sbatch does not read this file. To set your account and partition, put
 #     export SBATCH_ACCOUNT=... SBATCH_PARTITION=...
 # into your shell's profile.

@@ -275,7 +275,9 @@ class Algorithm:
 
     def update(self):
         """Take a step of the local optimizer."""
+        self.replica.settle()
         self.optimizer.step()
+        self.replica.settle()
 
 
 class GradientAlgorithm(Algorithm, name=None):

@@ -11,7 +11,7 @@ from grsgd.algorithms.averaging import exact_average
 from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
 from grsgd.comm.allreduce.pieces import cut
 from grsgd.lazy import LazyModule
-from grsgd.models.digests import bytes_of, digests, long_digests
+from grsgd.models.digests import bytes_of, digests
 from grsgd.models.flat import Flat
 
 torch = LazyModule("torch")
@@ -24,7 +24,7 @@ def copy_from_root(comm, tensors: list[torch.Tensor]):
     """Schedule that copies dense tensors from rank 0, in place. A tensor is sent only if its digest on some rank
     differs from rank 0's; its size must be the same on all ranks."""
     if comm.size > 1 and tensors:
-        ranks, _ = yield from differing(comm, long_digests(tensors))
+        ranks, _ = yield from differing(comm, digests(tensors))
         for tensor, count in zip(tensors, ranks, strict=True):
             if count:
                 yield from broadcast_tensor(comm, tensor)

@@ -87,7 +87,7 @@ class GradientTracking(DPSGD, name="gradient_tracking"):
                 raise RuntimeError(f"gradient_tracking: the gradient of {self.replica.name_of(p)} is sparse")
             if p.grad is None:  # the rank's samples did not use this parameter
                 g.zero_()
-                p.grad = y.clone()
+                p.grad = y.to(p.dtype, copy=True)
                 continue
             g.copy_(p.grad)
             y.add_(g)

@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
         make_parser().print_help()
         return 2
     if options.on_ranks:
-        words.leave(words.BEGUN)
+        words.begin()
     try:
         code = options.command(options)
         flush()
@@ -93,7 +93,7 @@ def with_python(arguments: list[str]) -> list[str]:
     for place, word in enumerate(arguments[1:], 1):
         if word == "-m":
             return [*arguments[:place], "python", *arguments[place:]]
-        if not word.startswith("-") and arguments[place - 1] not in ("-n", "-np", "--launcher"):
+        if not word.startswith("-") and arguments[place - 1] not in ("-n", "-np", "--launcher", "--bind"):
             break  # this word is the configuration or the script
     return arguments
 

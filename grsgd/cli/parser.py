@@ -5,6 +5,7 @@ import argparse
 from grsgd import __version__
 from grsgd.cli import commands, completion, demo, examples, reference, sweep_options, training
 from grsgd.job.start import LAUNCHERS
+from grsgd.machine.binding import WAYS
 
 DESCRIPTION = "Decentralised, asynchronous and coded distributed SGD over MPI."
 
@@ -157,6 +158,11 @@ def add_run(add):
         choices=LAUNCHERS,
         default="auto",
         help="program that starts the ranks (default: mpiexec; in a Slurm allocation srun, if it works)",
+    )
+    sub.add_argument(
+        "--bind",
+        choices=WAYS,
+        help="whether ranks bind themselves to cores of their own (default: auto, in an allocation of Slurm)",
     )
     sub.add_argument(
         "-v", "--verbose", action="store_true", help="also print the environment variables of the launcher's command"

@@ -28,7 +28,7 @@ def train(options) -> int:
         options.on_ranks = False  # MPI has not started, so there is no job that the error must end
         n = options.ranks
         raise UsageError(f"--ranks {n}: only with --check; `grsgd run -n {n}` starts {n} ranks")
-    with Interruption(not_yet_training):  # torch takes seconds to import
+    with Interruption(not_yet_training, lambda: None):  # torch takes seconds to import
         return train_on_all_ranks(options)
 
 
@@ -96,6 +96,8 @@ def train_on_all_ranks(options) -> int:
 def run(options) -> int:
     """train on several ranks, or run a script on them: grsgd run -n 4 CONFIG.toml, grsgd run -n 4 SCRIPT.py"""
     from grsgd.job import start, words
+    from grsgd.job.hearing import Hearing, heard_by
+    from grsgd.job.signals import CHECKPOINTED, EXIT_CODE
 
     trains = start.is_configuration(options.target)
     if trains and options.spares is not None:
@@ -104,7 +106,7 @@ def run(options) -> int:
     if trains:  # errors of options are found here, before the launcher starts, and so printed once
         of_train = options.make_parser().parse_args(["train", options.target, *options.arguments])
         out, leaves_file = of_train.out, not of_train.check
-    job = start.job(options.target, options.arguments, options.ranks, options.launcher, options.spares)
+    job = start.job(options.target, options.arguments, options.ranks, options.launcher, options.spares, options.bind)
     if trains:
         config = load_config(of_train)
         config.check_measured()
@@ -117,10 +119,12 @@ def run(options) -> int:
         print(job)
         return 0
     print(job if options.verbose else job.short(), file=sys.stderr, flush=True)
-    with words.asked_for(out) as asked:
-        code, line = asked.judged(start.run(job, gently=trains), leaves_file)
-    if line:
-        print_error(f"run: {line}")
+    hearing = Hearing() if int(os.environ.get("SLURM_JOB_NUM_NODES") or 1) > 1 else None
+    with words.asked_for(out) as asked, heard_by(hearing):
+        code, line = asked.judged(start.run(job, gently=trains, hearing=hearing), leaves_file)
+        lost = hearing.conclude() if hearing and code not in (0, EXIT_CODE, CHECKPOINTED) else []
+    for problem in filter(None, (lost and f"lost {hearing.in_words(lost)}", line)):
+        print_error(f"run: {problem}")
     return code
 
 

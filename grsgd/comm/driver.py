@@ -7,7 +7,6 @@ foreground, behind a backward pass, and in simulated time (`grsgd.simulator.driv
 """
 
 import math
-import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from grsgd.comm.engine import (
 )
 from grsgd.comm.pollables import Compute, Delay, Pollable
 from grsgd.control_groups import GroupQuota, cpu_quota
+from grsgd.machine.cores import allowed_cores
 
 BUSY = np.ones((64, 64), np.float32)
 """A matrix whose square takes some microseconds to compute, during which other threads of the process run."""
@@ -300,6 +300,4 @@ class MpiDriver:
 
 def available_cores() -> int:
     """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(allowed_cores())

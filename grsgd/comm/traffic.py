@@ -68,12 +68,16 @@ class Traffic:
         found = [(receiver, *counters) for receiver, counters in list(self._counters.items())]
         return np.array(found, np.int64).reshape(-1, 4)
 
-    def state(self) -> dict:
-        """Return the counters in the form that `restore` expects: arrays by receiver, and sums over all receivers."""
+    def state(self, members: Iterable[int]) -> dict:
+        """Return the counters in the form that `restore` expects: arrays by receiver, and sums over all receivers.
+
+        The arrays have only the receivers in ``members``, in this order.
+        """
+        members = list(members)
         return {
-            "sent": self.sent,
-            "headers": self.headers,
-            "messages": self.messages,
+            "sent": self.sent[members],
+            "headers": self.headers[members],
+            "messages": self.messages[members],
             "sent_once": self.sent_once,
             "repaired": self.repaired,
             "lost": self.lost,

@@ -61,7 +61,7 @@ class Handover:
 
     def exchange(self, mpi, processes: list[tuple[str, int]]):
         """Tell each rank the file descriptors of all ranks; to be called on all ranks. ``processes`` is the result of
-        `launch.processes`."""
+        `places.processes`."""
         self._files, self._processes = mpi.allgather(self._files[0]), processes
 
     def _left(self, gone: Collection[int]) -> list[int]:

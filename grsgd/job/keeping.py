@@ -57,13 +57,13 @@ def check_keeping(config: Config, keeping: Keeping):
         )
 
 
-def find_resumed(mpi, config: Config, keeping: Keeping) -> tuple[Resumed | None, Config]:
-    """Return the checkpoint from which this run goes on, or None, and the configuration to use. Raises SetupError if
-    the run cannot go on."""
-    resumed = find(mpi, keeping.resume, config.comm.timeout) if keeping.resume else None
+def find_resumed(mpi, config: Config, keeping: Keeping, ranks: int) -> tuple[Resumed | None, Config]:
+    """Return the checkpoint from which this run of ``ranks`` ranks goes on, or None, and the configuration to use.
+    Raises SetupError if the run cannot go on."""
+    resumed = find(mpi, keeping.resume, config.comm.timeout, ranks) if keeping.resume else None
     if resumed:
         with launch.collective_setup(mpi, config.comm.timeout):
-            config = resumed.configured(config, mpi.size)
+            config = resumed.configured(config, ranks)
         for line in resumed.other_code(config) if mpi.rank == 0 else ():
             print(line, file=sys.stderr, flush=True)
     return resumed, config

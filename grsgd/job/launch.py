@@ -1,4 +1,4 @@
-"""Start and end of a job: start of MPI, facts about ranks and hosts, and errors that are printed once and end all
+"""Start and end of a job: start of MPI, facts about ranks, and errors that are printed once and end all
 ranks."""
 
 import os
@@ -8,7 +8,6 @@ import threading
 import time
 import traceback
 from contextlib import contextmanager, nullcontext, suppress
-from pathlib import Path
 
 from grsgd.algorithms.base import Algorithm, Options
 from grsgd.comm.backend import died_in, has_died
@@ -337,36 +336,6 @@ def collective_setup(mpi, seconds: float = 600.0):
         first = messages[failed[0]]
         everywhere = len(failed) == mpi.size
         raise SetupError(first if everywhere else f"rank {failed[0]}: {first}", is_printed=mpi.rank == 0)
-
-
-def hosts(mpi) -> list[str]:
-    """Return the host name of every rank; to be called on all ranks."""
-    from mpi4py import MPI
-
-    return mpi.allgather(MPI.Get_processor_name())
-
-
-def processes(mpi) -> list[tuple[str, int]]:
-    """Return (text with host and PID namespace, PID) of every rank's process; to be called on all ranks."""
-    from mpi4py import MPI
-
-    try:
-        place = f"{MPI.Get_processor_name()} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        place = f"rank {mpi.rank}"  # no other rank is known to be in the same PID namespace
-    return mpi.allgather((place, os.getpid()))
-
-
-def ended_ranks(processes: list[tuple[str, int]], rank: int) -> set[int]:
-    """Return the ranks on the host of ``rank`` whose processes have ended."""
-    return {other for other, (place, pid) in enumerate(processes) if place == processes[rank][0] and has_ended(pid)}
-
-
-def has_ended(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("X", "Z")
-    except (FileNotFoundError, ProcessLookupError):
-        return Path("/proc/self/stat").exists()
 
 
 def library() -> str:

@@ -10,6 +10,7 @@ import torch
 
 from grsgd.algorithms.central import keeps_step
 from grsgd.algorithms.context import RankContext
+from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import MpiDriver
 from grsgd.comm.elastic.meeting import Meeting
 from grsgd.comm.elastic.membership import Membership
@@ -19,8 +20,10 @@ from grsgd.comm.watchdog import within
 from grsgd.config import Config
 from grsgd.data import Dataset
 from grsgd.errors import ConfigError
-from grsgd.job import alike, launch
+from grsgd.job import alike, launch, places
 from grsgd.job import network_counters as interfaces
+from grsgd.job.binding import bind_ranks
+from grsgd.job.binding import tell as tell_bindings
 from grsgd.job.communicators import Communicators
 from grsgd.job.handover import Handover, HandoverTask
 from grsgd.job.keeping import find_resumed, go_on_from, say_from_where
@@ -31,6 +34,7 @@ from grsgd.job.silence import Silence
 from grsgd.job.survival import check_spares, survives
 from grsgd.job.timeline_file import TimelineFile
 from grsgd.job.timeline_file import check as check_timeline
+from grsgd.machine import binding
 from grsgd.runs.run_file import check_content, check_writable
 from grsgd.training import device as gpu
 from grsgd.training.automatic_options import choose_options
@@ -38,8 +42,8 @@ from grsgd.training.batch_gradient import check_compiler
 from grsgd.training.checkpoints import Checkpoints
 from grsgd.training.description import describe, expected_bytes
 from grsgd.training.inputs import build_model, load_data
+from grsgd.training.marks import EARLY_MARKS
 from grsgd.training.memory import check_fits
-from grsgd.training.progress import EARLY_MARKS
 from grsgd.training.recovery import Recovery, do_nothing
 from grsgd.training.snapshots import MEMORY
 from grsgd.training.survival import recovery_from_deaths
@@ -57,7 +61,7 @@ def prepare(mpi, request: RunRequest, comms: Communicators) -> Prepared:
         comms.timeline = TimelineFile(request.timeline, mpi)
     if survives(config, request.keeping):
         comms.membership = Membership(comms.of_processes(), ranks, place.driver.clock)
-    resumed, config = find_resumed(mpi, config, request.keeping)
+    resumed, config = find_resumed(mpi, config, request.keeping, ranks)
     request = request._replace(config=config)
     tolerant = config.traits.tolerates_lost_ranks or comms.membership is not None
     stop_signal = StopSignal(comms.communicator(), tolerant)
@@ -78,7 +82,7 @@ def prepare(mpi, request: RunRequest, comms: Communicators) -> Prepared:
     with launch.collective_setup(mpi, timeout):
         check_content(request.out, attributes | request.models.places) if mpi.rank == 0 else None
     with within(timeout, "telling all ranks the other processes"):
-        processes = launch.processes(mpi)
+        processes = places.processes(mpi)
         handover = None if survival else hand_over(mpi, request, trainer, attributes, processes)
     for_rescue = comms.copy().mpi
     evaluation = None if survival else comms.communicator()
@@ -89,7 +93,7 @@ def prepare(mpi, request: RunRequest, comms: Communicators) -> Prepared:
     start_up.passed("other ranks")
     line.clear()
     if resumed and mpi.rank == 0:
-        say_from_where(resumed, mpi.size)
+        say_from_where(resumed, ranks)
         line.go_on(resumed.state["totals"]["steps"])
     start_up.tell(mpi, timeout)
     counters = interfaces.counters()
@@ -111,12 +115,13 @@ def prepare(mpi, request: RunRequest, comms: Communicators) -> Prepared:
 
 class ComputePlace(NamedTuple):
     """Place at which a process computes: its device, the call that selects this device in a thread, the number of ranks
-    on its host, and the driver of its schedules."""
+    on its host, the driver of its schedules, and a text for each rank with its cores."""
 
     device: torch.device
     use_device: Callable[[], None]
     local_ranks: int
     driver: MpiDriver
+    bindings: list[str]
 
 
 def find_place(mpi, request: RunRequest) -> ComputePlace:
@@ -130,6 +135,7 @@ def find_place(mpi, request: RunRequest) -> ComputePlace:
         local_rank, local_ranks = launch.local_ranks(mpi)
     with launch.collective_setup(mpi, timeout):
         config.check_measured()
+        binding.way()
         check_spares(config, keeping, spares, mpi.size)
         config.check_ranks(ranks)
         if timeline and survives(config, keeping):
@@ -139,7 +145,12 @@ def find_place(mpi, request: RunRequest) -> ComputePlace:
             check_timeline(timeline, out) if timeline else None
         device = gpu.pick_device(config.device, local_rank)
         launch.check_place(mpi, config.algorithm_class, config.algorithm_options, local_ranks, device)
+    with within(timeout, "binding ranks to cores"):
+        bindings = bind_ranks(mpi, ranks, device)
     gpu.use_threads()
+    if mpi.rank == 0:
+        request.line.clear()
+        tell_bindings(bindings[:ranks], torch.get_num_threads())
     use_device = partial(gpu.use, device)
     use_device()
     gpu.allow_tf32(device, config.gradient.tf32)
@@ -148,7 +159,7 @@ def find_place(mpi, request: RunRequest) -> ComputePlace:
         driver = launch.driver(
             mpi, timeout, config.comm.progress_mode, prepare_thread=use_device, compute_seconds=least
         )
-    return ComputePlace(device, use_device, local_ranks, driver)
+    return ComputePlace(device, use_device, local_ranks, driver, bindings)
 
 
 class Inputs(NamedTuple):
@@ -211,12 +222,13 @@ def trainer_maker(
         config.data.replication,
         comms.membership,
     )
-    of_job = None if survival else recovery_of_job(request._replace(config=config), comms, driver, resumed)
+    meeting_comm = comms.communicator() if request.keeping.folder else None
 
     def recovery() -> Recovery:
+        of_job = recovery_of_job(request._replace(config=config), meeting_comm, driver, resumed)
         if survival is None:
             return of_job
-        return recovery_from_deaths(config.traits, context, survival.states, survival.driver)
+        return recovery_from_deaths(config.traits, context, survival.states, survival.driver, of_job)
 
     def make() -> Trainer:
         return Trainer(
@@ -234,15 +246,15 @@ def trainer_maker(
 
 
 def recovery_of_job(
-    request: RunRequest, comms: Communicators, driver: MpiDriver, resumed: Resumed | None
+    request: RunRequest, comm: Communicator | None, driver: MpiDriver, resumed: Resumed | None
 ) -> Recovery:
-    """Return the recovery of a run that ends when a process dies. A later job can continue this run from a
-    checkpoint."""
+    """Return the recovery by checkpoints, from which a later job can continue this run. ``comm`` is a communicator for
+    checkpoints alone."""
     config, keeping, go_on = request.config, request.keeping, partial(go_on_from, resumed) if resumed else do_nothing
     if not keeping.folder:
         return Recovery(go_on)
-    in_lockstep = keeps_step(config.algorithm_class, config.algorithm_options, comms.backend.size)
-    meeting = Meeting(comms.communicator(), driver, in_lockstep)
+    in_lockstep = keeps_step(config.algorithm_class, config.algorithm_options, comm.size)
+    meeting = Meeting(comm, driver, in_lockstep)
     return Checkpoints(keeping.folder, keeping.every, meeting, config, go_on)
 
 
@@ -251,7 +263,7 @@ def give_first_model(mpi, trainer: Trainer | None, resumed: Resumed | None, driv
     SetupError."""
     if resumed:
         with launch.collective_setup(mpi, timeout):
-            resumed.give_model(trainer.replica)
+            resumed.give_model(trainer.replica) if trainer else None
     if trainer:
         driver.run(trainer.broadcast_initial_model())
 
@@ -265,8 +277,9 @@ def describe_job(
     attributes = {"clock": "wall", "mpi": launch.library()} | (describe(trainer) if trainer else {})
     attributes |= {"transfer": transfer.name, "transfers": str(transfer)}
     with within(request.config.comm.timeout, "telling all ranks where they are"):
-        machines = {"hosts": launch.hosts(mpi), "processors": mpi.allgather(gpu.processor())}
+        machines = {"hosts": places.hosts(mpi), "processors": mpi.allgather(gpu.processor())}
         machines["gpus"] = mpi.allgather(gpu.name(place.device))
+        machines["bindings"] = place.bindings
         attributes |= {name: each[:ranks] for name, each in machines.items()}
         of_run = ("commit", "started")  # rank 0's values count, so that all ranks have the same
         return attributes | dict(zip(of_run, mpi.bcast([attributes.get(name) for name in of_run]), strict=True))
@@ -276,7 +289,7 @@ def hand_over(mpi, request: RunRequest, trainer: Trainer, attributes: dict, proc
     """Return the handover of this rank to the process that evaluates the measurements if the job is killed; to be
     called on all ranks.
 
-    ``processes`` are from `launch.processes`.
+    ``processes`` are from `places.processes`.
     """
     models, timeline = request.models, request.timeline
     task = HandoverTask(

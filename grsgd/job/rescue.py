@@ -17,13 +17,14 @@ from grsgd.comm.elastic.membership import Membership
 from grsgd.comm.stop_signal import Stopped, StopSignal, died
 from grsgd.errors import RunFileError
 from grsgd.files import places_instead
-from grsgd.job import launch
+from grsgd.job import launch, places
 from grsgd.job.handover import Handover
 from grsgd.job.timeline_file import TimelineFile
 from grsgd.mpi_environment import speaker
-from grsgd.runs.ending import ASKED_TO_END, INTERRUPTED, Ended, end_attributes, how_ended
+from grsgd.runs.ending import ASKED_TO_END, INTERRUPTED, TERMINATED, Ended, end_attributes, how_ended
 from grsgd.runs.run_file import Run, load_run, save_run, was_replaced
 from grsgd.runs.targets import stamp
+from grsgd.text import hosts_in_words
 from grsgd.training.record import RankMeasurements, assemble
 from grsgd.training.saving import ModelFiles
 from grsgd.training.trainer import ignore
@@ -46,7 +47,7 @@ class Rescue:
     """Rescue of the ranks' measurements when a run ends early.
 
     ``mpi`` is a communicator that carries only messages of this class. ``processes`` is the result of
-    `launch.processes`. ``interface()`` returns the bytes counted by the host's interfaces. ``attributes`` are the
+    `places.processes`. ``interface()`` returns the bytes counted by the host's interfaces. ``attributes`` are the
     attributes of the run file, except the attributes about the run's end. ``handover`` gives the measurements to
     another process if the job is killed. ``membership`` has the process of each rank, if the run goes on without
     processes that die. ``timeline`` writes the timeline of all ranks; None if the run has no timeline. Training begins
@@ -108,7 +109,7 @@ class Rescue:
         """
         if self._failing or self._has_completed():
             return
-        lost = sorted(launch.ended_ranks(self.processes, self.mpi.rank))
+        lost = sorted(places.ended_ranks(self.processes, self.mpi.rank))
         reason = died(lost) if lost else reason
         if stop:
             self.stop_signal.request = reason  # the trainer stops and leaves the core to this thread
@@ -195,10 +196,14 @@ class Rescue:
         with self._saving:
             if self._is_superseded:
                 return False
-            records = self._collect(seconds, tag, gone)
-            if records is None:
+            answers = self._collect(seconds, tag, gone)
+            silent = places.other_hosts(self.processes, self.mpi.rank, set(range(self.mpi.size)) - answers.keys())
+            if not self._saves(answers, gone, silent, tag):
                 self._save_timeline(seconds, gone)
                 return False
+            records = self._by_rank(answers)
+            if silent and reason == TERMINATED:
+                reason = f"{reason}: no answer from {hosts_in_words(list(silent))}"
             attributes = self.attributes | end_attributes(reason) | {"wall_seconds": time.perf_counter() - self.began}
             try:
                 path = save(self.out, self.assembled(records, attributes))
@@ -219,13 +224,9 @@ class Rescue:
         """Print a line about the run file."""
         (self._speaker if tag == tags.RESCUE_AFTER_SIGNAL else print_error)(line)
 
-    def _collect(self, seconds: float, tag: int, gone: set[int]) -> list[RankMeasurements] | None:
-        """Return the records of all ranks, with empty records for ranks that do not answer. Return None if a lower rank
-        collects the records.
-
-        After a signal, any lower rank is taken to be alive unless its death is known, because there is no time to find
-        out.
-        """
+    def _collect(self, seconds: float, tag: int, gone: set[int]) -> dict[int, RankMeasurements | None]:
+        """Return the answers of the ranks that answer within ``seconds``, and of this rank: higher ranks answer with
+        their records, and lower ranks with None."""
         mpi, mine = self.mpi, self.measured()
         answers: dict[int, RankMeasurements | None] = {mpi.rank: mine}
         sending = {}
@@ -237,7 +238,7 @@ class Rescue:
         _unfinished.extend(sending.values())
         deadline = time.perf_counter() + seconds
         while time.perf_counter() < deadline:
-            gone |= launch.ended_ranks(self.processes, mpi.rank) - answers.keys()
+            gone |= places.ended_ranks(self.processes, mpi.rank) - answers.keys()
             waiting = set(range(mpi.size)) - answers.keys() - gone
             for rank in waiting:
                 try:
@@ -248,9 +249,27 @@ class Rescue:
             if not waiting and all(sent_to(sending, rank) for rank in answers.keys() - gone):
                 break
             time.sleep(1e-3)
-        if min(answers) < mpi.rank or (tag == tags.RESCUE_AFTER_SIGNAL and set(range(mpi.rank)) - gone):
-            return None
-        holders = range(mpi.size) if self.membership is None else self.membership.holders
+        return answers
+
+    def _saves(self, answers: dict, gone: set[int], silent: dict[str, list[int]], tag: int) -> bool:
+        """Return whether this rank, which has the ``answers`` of other ranks, saves the measurements.
+
+        After a signal there is no time to find out whether a lower rank is alive: it is taken to be alive if its death
+        is not known and another rank of its host has answered. If its host is in ``silent``, this rank saves unless the
+        lower rank has already saved.
+        """
+        if min(answers) < self.mpi.rank:
+            return False
+        lower = set(range(self.mpi.rank)) - gone
+        if tag != tags.RESCUE_AFTER_SIGNAL or not lower:
+            return True
+        return lower <= {rank for ranks in silent.values() for rank in ranks} and not is_of_run(
+            path_of(self.out, TERMINATED), self.attributes
+        )
+
+    def _by_rank(self, answers: dict[int, RankMeasurements | None]) -> list[RankMeasurements]:
+        """Return the records of all ranks, with empty records for ranks that have not answered."""
+        holders = range(self.mpi.size) if self.membership is None else self.membership.holders
         return [answers.get(holder) or self.nothing() for holder in holders]
 
 

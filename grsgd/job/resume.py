@@ -27,7 +27,7 @@ from grsgd.training.curve_file import CurveFile
 from grsgd.training.rank_state import restore
 from grsgd.training.trainer import Trainer
 
-MAY_CHANGE = ("train", "comm", "device", "stragglers")
+MAY_CHANGE = ("train", "comm", "device", "stragglers", "faults")
 """Parts of a configuration that are allowed to change when a run goes on from a checkpoint."""
 MOST = 10**15
 """Upper bound of any count or time (in seconds) in a checkpoint's state."""
@@ -149,8 +149,8 @@ def short(value) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-def find(mpi, folder: Path, timeout: float) -> Resumed | None:
-    """Return this rank's part of the newest whole checkpoint.
+def find(mpi, folder: Path, timeout: float, ranks: int) -> Resumed | None:
+    """Return this rank's part of the newest whole checkpoint, for a run of the first ``ranks`` processes.
 
     Returns None, on all ranks, if the folder has only parts of the job's first checkpoint; the run then begins anew.
     Prints a line with a reason for each newer checkpoint that is not whole. Raises SetupError, on all ranks.
@@ -162,7 +162,7 @@ def find(mpi, folder: Path, timeout: float) -> Resumed | None:
     for checkpoint in found:
         problem, resumed = checkpoint.problem, None
         if not problem:
-            problem, resumed = together(mpi, timeout, partial(load, folder, checkpoint, mpi))
+            problem, resumed = together(mpi, timeout, partial(load, folder, checkpoint, mpi.rank, ranks))
         if resumed:
             for line in problems if mpi.rank == 0 else ():
                 print(f"{line}: goes back to an older one", file=sys.stderr, flush=True)
@@ -196,13 +196,13 @@ def together(mpi, timeout: float, read: Callable[[], Resumed]) -> tuple[str, Res
     return problem, None if problem else resumed
 
 
-def load(folder: Path, checkpoint: Found, mpi) -> Resumed:
-    """Read this rank's part of a checkpoint, or rank 0's part if the number of ranks has changed; raises
-    RunFileError."""
-    place, is_same = folder / name_of(checkpoint.samples), checkpoint.ranks == mpi.size
-    _, state, config = read(place / file_of(mpi.rank if is_same else 0))
+def load(folder: Path, checkpoint: Found, rank: int, ranks: int) -> Resumed:
+    """Read this rank's part of a checkpoint. Read rank 0's part on a spare, and if the number of ranks has changed.
+    Raises RunFileError."""
+    place, is_same = folder / name_of(checkpoint.samples), checkpoint.ranks == ranks
+    _, state, config = read(place / file_of(rank if is_same and rank < ranks else 0))
     try:
-        model = None if is_same or mpi.rank else average(place, checkpoint.ranks)
+        model = None if is_same or rank else average(place, checkpoint.ranks)
         check_counts(state)
         reached = state["progress"]["samples"], state["progress"]["elapsed"]
         str(state["curve"]["name"]), dict(state["code"])

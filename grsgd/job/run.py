@@ -9,6 +9,7 @@ from pathlib import Path
 
 from grsgd.comm.backend import MpiBackend, subset
 from grsgd.comm.communicator import Communicator
+from grsgd.comm.elastic.meeting import GO_ON
 from grsgd.comm.stop_signal import Stopped
 from grsgd.comm.watchdog import PASSING_ON_SECONDS, within
 from grsgd.config import Config
@@ -56,7 +57,8 @@ def run(
     Raises SetupError, on all ranks, for errors in configuration, data or output path; SavedElsewhere on the rank that
     saves, if a file could not be written at the end.
     """
-    with Interruption(partial(before_training, mpi)) as interruption, alone(mpi, config, keeping):
+    takes_none = partial(takes_no_checkpoint, mpi)
+    with Interruption(partial(before_training, mpi), takes_none) as interruption, alone(mpi, config, keeping):
         comms = Communicators(MpiBackend(mpi, config.comm.timeout))
         line, models = line or ProgressLine(is_shown=False), models or ModelFiles()
         request = RunRequest(config, out, start_up or StartUp(), line, models, keeping, spares, timeline)
@@ -64,8 +66,10 @@ def run(
         if job.survival is not None:
             return survivors.run(job, models, interruption, timed)
         interruption.on_signal = partial(while_training, job)
+        interruption.on_checkpoint = partial(take_checkpoint, job)
         with timed():
             reason, records, remaining, evaluation = train(job)
+        interruption.on_checkpoint = takes_none
         if job.rescue.timeline is not None:
             job.rescue.timeline.gather(remaining, job.driver.timeout)
         lost = sorted(job.trainer.lost)
@@ -133,6 +137,18 @@ def while_training(job: Prepared, reason: str):
         job.rescue.interrupted(reason)
     elif reason != ASKED_TO_END:
         job.rescue.interrupted(reason, stop=False)
+
+
+def take_checkpoint(job: Prepared):
+    """Ask all ranks for a checkpoint after a signal, and go on."""
+    if not job.trainer.recovery.asks_for_checkpoint(GO_ON):
+        takes_no_checkpoint(job.mpi)
+
+
+def takes_no_checkpoint(mpi):
+    """Say on rank 0 that no checkpoint is taken after a signal that asked for one."""
+    if mpi.rank == 0:
+        say("SIGUSR2: no checkpoint is taken, because training is not under way or the run has no --checkpoint")
 
 
 def while_evaluating(job: Prepared, remaining, of_run: str, reason: str):

@@ -1,4 +1,5 @@
-"""Handling of Ctrl-C, SIGTERM and SIGUSR1, after which a run must still save its measurements."""
+"""Handling of Ctrl-C, SIGTERM and SIGUSR1, after which a run must still save its measurements, and of SIGUSR2, which
+asks for a checkpoint."""
 
 import os
 import signal
@@ -12,6 +13,9 @@ REASONS = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGUSR
 """Reason of a run's end, by the signal that ended it. Some launchers, such as Open MPI's, send SIGTERM to their ranks
 after Ctrl-C."""
 
+CHECKPOINT = signal.SIGUSR2
+"""Signal that asks for a checkpoint. The run goes on after the checkpoint."""
+
 EXIT_CODE = 130
 """Exit code of a run that was ended by one of these signals."""
 CHECKPOINTED = 75
@@ -22,18 +26,22 @@ again."""
 class Interruption:
     """Handler that calls ``on_signal(reason)`` once, in its own thread, at the first signal of `REASONS` in the block.
 
-    ``on_signal`` can be replaced in the block. A thread is used because some launchers kill their ranks 0.2 s after
-    Ctrl-C, and a Python signal handler would run only after the present gradient is computed.
+    ``on_checkpoint()`` is called in the same thread at each signal `CHECKPOINT` in the block. Without ``on_checkpoint``
+    this signal is not handled. Both functions can be replaced in the block. A thread is used because some launchers
+    kill their ranks 0.2 s after Ctrl-C, and a Python signal handler would run only after the present gradient is
+    computed.
     """
 
-    def __init__(self, on_signal):
+    def __init__(self, on_signal: Callable[[str], None], on_checkpoint: Callable[[], None] | None = None):
         self.on_signal = on_signal
+        self.on_checkpoint = on_checkpoint
         self.happened = False
 
     def __enter__(self):
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
-        self._handlers = {number: signal.signal(number, lambda *_: None) for number in REASONS}
+        numbers = [*REASONS, CHECKPOINT] if self.on_checkpoint else REASONS
+        self._handlers = {number: signal.signal(number, lambda *_: None) for number in numbers}
         self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         self._thread = threading.Thread(target=self._listen, name="grsgd-interruption", daemon=True)
         self._thread.start()
@@ -53,6 +61,8 @@ class Interruption:
             if number[0] in REASONS and not self.happened:
                 self.happened = True
                 self.on_signal(REASONS[number[0]])
+            elif number[0] == CHECKPOINT and self.on_checkpoint:
+                self.on_checkpoint()
 
 
 @contextmanager

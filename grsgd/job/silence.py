@@ -32,7 +32,7 @@ class Silence:
     membership
         Record of which processes live, and which process holds each rank.
     processes
-        (host, process id) of each process, as `grsgd.job.launch.processes` returns them.
+        (host, process id) of each process, as `grsgd.job.places.processes` returns them.
     seconds
         Seconds without a sign of life after which a process is killed.
     """

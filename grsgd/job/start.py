@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from grsgd.errors import ConfigError, UsageError
+from grsgd.job.binding import srun_options
 from grsgd.job.ending import with_parent
+from grsgd.job.hearing import LOOK_SECONDS, SILENT_SECONDS, Hearing
+from grsgd.machine.binding import BIND, computing_threads
 from grsgd.mpi_environment import DEFAULTS, SPARES, find_mpiexec, module
 
 LAUNCHERS = ("auto", "srun", "mpiexec")
@@ -25,12 +28,18 @@ ENDING_SECONDS = 600.0
 killed."""
 KILLING_SECONDS = 5.0
 """Seconds that the launcher has to end the job at once, before the launcher is killed."""
+LOST_SECONDS = 1.5
+"""Seconds that the launcher has to end a job that has lost a host, before the launcher is killed."""
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals to this process that end the job."""
 GENTLE = signal.SIGUSR1
 """Signal that is sent to the launcher in place of the signals `ENDING`. After those signals a launcher would soon kill
 its ranks; all launchers pass this signal on to the ranks and go on."""
+
+PASSED_ON = signal.SIGUSR2
+"""Signal to this process that is passed on to the launcher, which passes it on to the ranks. A run with checkpoints
+takes a checkpoint after this signal, and goes on."""
 
 KILLED_BY_IT = (-GENTLE, GENTLE, 128 + GENTLE)
 """Exit codes of launchers whose ranks were killed by the signal `GENTLE`, because they could not handle it yet."""
@@ -70,12 +79,18 @@ class JobCommand(NamedTuple):
 
 
 def job(
-    target: str, arguments: list[str], ranks: int | None, launcher: str = "auto", spares: int | None = None
+    target: str,
+    arguments: list[str],
+    ranks: int | None,
+    launcher: str = "auto",
+    spares: int | None = None,
+    bind: str | None = None,
 ) -> JobCommand:
     """Return the job that trains a configuration, or runs a script, on ``ranks`` ranks.
 
     ``target`` is the configuration, a script, its folder, or ``python``; ``arguments`` are for ``grsgd train``, the
-    script or ``python``. With ``ranks=None`` the job has as many ranks as the allocation has tasks.
+    script or ``python``. With ``ranks=None`` the job has as many ranks as the allocation has tasks. ``bind`` is the
+    value of GRSGD_BIND for the ranks; None leaves the present value.
 
     Raises UsageError, ConfigError.
     """
@@ -98,17 +113,23 @@ def job(
         check_file(target)
         program = [sys.executable, "-u", target]
     variables, command = start_command(launcher, ranks)
+    if command[0] == "srun":
+        command[1:1] = srun_options(trains, bind)
     if "--spares" in arguments and library_of(command[0]) == "Open MPI":
         command[1:1] = ["--with-ft", "ulfm"]
     if spares is not None and not trains:
         if library_of(command[0]) != "Open MPI":
             raise ConfigError(f"run: --spares {spares}: only with Open MPI's mpiexec, which can survive deaths")
         command[1:1] = ["--with-ft", "ulfm", "-x", f"{SPARES}={spares}"]
+    if bind is not None and library_of(command[0]) == "Open MPI":  # it passes no other variables on to other hosts
+        command[1:1] = ["-x", f"{BIND}={bind}"]
     if not trains and sys.stderr.isatty() and AT_ONCE in version_of(command[0]):
         command[1:1] = ["--output", ":raw"]  # pass on incomplete lines, such as progress bars
     if "OMPI_MCA_btl" in variables and not trains:
         variables |= ALONE
     missing = {name: value for name, value in variables.items() if name not in os.environ}
+    if bind is not None and library_of(command[0]) != "Open MPI":
+        missing[BIND] = bind
     return JobCommand(missing, [*command, *program, *arguments])
 
 
@@ -158,13 +179,14 @@ def tasks_of_allocation() -> int:
 def start_command(launcher: str, ranks: int) -> tuple[dict[str, str], list[str]]:
     """Return the environment variables that a launcher needs, and its part of the command."""
     in_allocation = "SLURM_JOB_ID" in os.environ
-    threads = {"OMP_NUM_THREADS": os.environ.get("SLURM_CPUS_PER_TASK") or DEFAULTS["OMP_NUM_THREADS"]}
+    cores = int(os.environ.get("SLURM_CPUS_PER_TASK") or 0)
+    threads = {"OMP_NUM_THREADS": str(computing_threads(cores)) if cores else DEFAULTS["OMP_NUM_THREADS"]}
     mpiexec = None if launcher == "srun" else mpiexec_if_any() if in_allocation else find_mpiexec()
     library = library_of(mpiexec) if mpiexec else None
     if launcher == "srun" or (launcher == "auto" and in_allocation and library != "MPICH" and srun_starts()):
         plugin = os.environ.get("SLURM_MPI_TYPE") or "pmix"
-        cores = os.environ.get("SLURM_CPUS_PER_TASK")  # srun does not inherit this value from sbatch
-        variables = threads | ({"SRUN_CPUS_PER_TASK": cores} if cores else {})
+        # srun does not inherit this value from sbatch
+        variables = threads | ({"SRUN_CPUS_PER_TASK": str(cores)} if cores else {})
         return variables, ["srun", f"--mpi={plugin}", f"--ntasks={ranks}", "--kill-on-bad-exit=1"]
     command = [mpiexec or find_mpiexec(), "-n", str(ranks)]
     if library != "Open MPI":
@@ -172,7 +194,12 @@ def start_command(launcher: str, ranks: int) -> tuple[dict[str, str], list[str]]
     variables = DEFAULTS | threads
     if os.geteuid() != 0:
         variables = {name: value for name, value in variables.items() if "AS_ROOT" not in name}
-    if in_allocation:  # Slurm's allocation decides the hosts of the ranks, and the kernel decides their cores
+    if in_allocation and os.environ.get("SLURM_GPUS_PER_TASK") and os.environ.get("SLURM_JOB_NUM_NODES", "1") != "1":
+        raise ConfigError(
+            "run: mpiexec: with --gpus-per-task, all ranks of a further node would share its first GPUs: ask Slurm for "
+            "--gpus-per-node, or use --launcher srun"
+        )
+    if in_allocation:  # Slurm's allocation decides the hosts of the ranks, and they bind themselves
         for name in ("PRTE_MCA_rmaps_default_mapping_policy", "OMPI_MCA_rmaps_base_oversubscribe"):
             variables.pop(name)
         variables.pop("OMPI_MCA_mpi_yield_when_idle")  # no other program needs the cores
@@ -218,8 +245,10 @@ def srun_starts() -> bool:
         return False
 
 
-def run(job: JobCommand, gently: bool) -> int:
+def run(job: JobCommand, gently: bool, hearing: Hearing | None = None) -> int:
     """Run a job; return its exit code, 128 plus the signal that killed it, or 130 if this process was told to end it.
+
+    ``hearing`` watches over the hosts of the job: the job is ended when one of them is lost.
 
     Use ``gently`` for a job that trains, so that it can save its measurements after Ctrl-C or another signal. The
     launcher is then cut off from the terminal's signals and input. Without ``gently`` the job behaves as if its
@@ -227,7 +256,7 @@ def run(job: JobCommand, gently: bool) -> int:
     """
     # signals that this process ignores are left out, such as SIGHUP under nohup
     ending = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
-    watched = {*ending, signal.SIGCHLD, *((signal.SIGTSTP, signal.SIGCONT) if gently else ())}
+    watched = {*ending, signal.SIGCHLD, PASSED_ON, *((signal.SIGTSTP, signal.SIGCONT) if gently else ())}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     die_with_parent = with_parent()
 
@@ -243,7 +272,7 @@ def run(job: JobCommand, gently: bool) -> int:
             start_new_session=gently,
             preexec_fn=prepare,
         )
-        ended = attend(process, watched, gently)
+        ended = attend(process, watched, gently, hearing)
     except OSError as error:
         raise ConfigError(f"run: {job.command[0]}: {error.strerror}") from None
     finally:
@@ -258,20 +287,32 @@ def tell(line: str):
     print(f"\ngrsgd: {line}", file=sys.stderr, flush=True)
 
 
-def attend(process: subprocess.Popen, watched: set[signal.Signals], gently: bool) -> bool:
+def attend(
+    process: subprocess.Popen, watched: set[signal.Signals], gently: bool, hearing: Hearing | None = None
+) -> bool:
     """Wait until the launcher ends, and handle the blocked signals ``watched``; return whether a signal has asked for
-    the end."""
-    ending, deadline = 0, None
+    the end. End the job if a host is lost."""
+    ending, is_lost, deadline = 0, False, None
     while process.poll() is None:
+        if hearing is not None and (lost := hearing.look()):
+            tell(f"no sign of life of {hearing.in_words(lost)} for {SILENT_SECONDS:g} s: the job is ended")
+            process.send_signal(signal.SIGTERM)
+            is_lost, deadline = True, time.monotonic() + LOST_SECONDS
         left = 3600.0 if deadline is None else max(deadline - time.monotonic(), 0.0)
-        info = signal.sigtimedwait(watched, left)
+        info = signal.sigtimedwait(watched, left if hearing is None else min(left, LOOK_SECONDS))
         number = None if info is None else info.si_signo
+        is_overdue = deadline is not None and time.monotonic() >= deadline
         if number == signal.SIGTSTP:
+            if hearing is not None:
+                hearing.pause()
             process.send_signal(signal.SIGTSTP)
             os.kill(os.getpid(), signal.SIGSTOP)
-        elif number == signal.SIGCONT:
-            process.send_signal(signal.SIGCONT)
-        elif number in ENDING or (info is None and deadline is not None):
+        elif number in (signal.SIGCONT, PASSED_ON):
+            process.send_signal(number)
+        elif is_lost and (is_overdue or number in ENDING):
+            process.kill()
+            deadline = time.monotonic() + KILLING_SECONDS
+        elif number in ENDING or (number is None and is_overdue):
             ending += 1
             is_from_terminal = info is not None and info.si_code > 0
             deadline = time.monotonic() + end(process, number or signal.SIGTERM, ending, gently, is_from_terminal)

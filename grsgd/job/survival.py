@@ -7,13 +7,19 @@ from grsgd.job.keeping import Keeping
 from grsgd.mpi_environment import fault_tolerant
 
 WHERE_SURVIVED = (
-    "under mpiexec --with-ft ulfm (Open MPI 5), with an algorithm that survives deaths, and without checkpoints"
+    "under mpiexec --with-ft ulfm (Open MPI 5), with an algorithm that survives deaths; with checkpoints only with an "
+    "algorithm that regroups"
 )
 
 
 def survives(config: Config, keeping: Keeping) -> bool:
     """Return whether the run goes on without processes that die."""
-    return fault_tolerant() and config.traits.survives_deaths and not (keeping.folder or keeping.resume)
+    return fault_tolerant() and bool(config.traits.survives_deaths) and keeps_on(config, keeping)
+
+
+def keeps_on(config: Config, keeping: Keeping) -> bool:
+    """Return whether checkpoints, if any are asked for, can be taken in a run that goes on after deaths."""
+    return config.traits.survives_deaths == "together" or not (keeping.folder or keeping.resume)
 
 
 def check_spares(config: Config, keeping: Keeping, spares: int, processes: int):
@@ -39,5 +45,8 @@ def check_spares(config: Config, keeping: Keeping, spares: int, processes: int):
         raise ConfigError(f"--spares {spares}: only if MPI survives deaths: Open MPI 5's mpiexec --with-ft ulfm")
     if not config.traits.survives_deaths:
         raise ConfigError(f"--spares {spares}: with {config.algorithm.name} the run ends when a rank dies")
-    if keeping.folder or keeping.resume:
-        raise ConfigError(f"--spares {spares}: not with --checkpoint or --resume")
+    if not keeps_on(config, keeping):
+        raise ConfigError(
+            f"--spares {spares}: with --checkpoint or --resume only if the algorithm regroups; {config.algorithm.name} "
+            "does not"
+        )

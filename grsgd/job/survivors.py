@@ -6,19 +6,21 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
+from grsgd.comm.elastic.meeting import GO_ON
 from grsgd.comm.elastic.membership import LOOK_SECONDS
 from grsgd.comm.stop_signal import Stopped
 from grsgd.job.agreement import on_the_living
 from grsgd.job.conclusion import RunEnd, SavedElsewhere, evaluate
 from grsgd.job.prepared import Prepared
 from grsgd.mpi_environment import flush, say
-from grsgd.runs.ending import end_attributes, joint_reason
+from grsgd.runs.ending import ASKED_TO_END, end_attributes, joint_reason
 from grsgd.training.deaths import accounts, after_training, comes_back, planned_deaths, without
 from grsgd.training.description import describe
 from grsgd.training.record import RankMeasurements
@@ -44,20 +46,35 @@ def run(job: Prepared, models, interruption, timed):
     needed."""
     survival = job.survival
     interruption.on_signal = partial(while_training, job)
+    takes_none = interruption.on_checkpoint
+    interruption.on_checkpoint = partial(take_checkpoint, job, takes_none)
     with timed():
         trainer = job.trainer or stand_by(job)
         survival.driver.start(survival.membership.attend())
         if survival.silence:
             survival.driver.start(survival.silence.attend())
         part = train(job._replace(trainer=trainer)) if trainer else None
+    interruption.on_checkpoint = takes_none
     return conclude(job._replace(trainer=trainer), part, models)
 
 
 def while_training(job: Prepared, reason: str):
-    """Save the measurements after a signal, and end the run. A spare saves nothing, and ends when the ranks have
-    ended."""
-    if job.rescue.trainer is not None:
+    """Save the measurements after a signal, and end the run, as `grsgd.job.run.while_training` does. A spare saves
+    nothing, and ends when the ranks have ended."""
+    trainer = job.rescue.trainer
+    if trainer is None:
+        return
+    if not trainer.recovery.asks_for_checkpoint(reason):
         job.rescue.interrupted(reason)
+    elif reason != ASKED_TO_END:
+        job.rescue.interrupted(reason, stop=False)
+
+
+def take_checkpoint(job: Prepared, takes_none: Callable[[], None]):
+    """Ask all ranks for a checkpoint after a signal, and go on. ``takes_none()`` is called if none can be taken."""
+    trainer = job.rescue.trainer
+    if trainer is None or not trainer.recovery.asks_for_checkpoint(GO_ON):
+        takes_none()
 
 
 def stand_by(job: Prepared) -> Trainer | None:
@@ -171,7 +188,7 @@ def attempt(job: Prepared, part: RankEnd | None, models, known: dict[int, RankEn
     made.append(mpi.Dup())
     evaluation = Communicator(MpiBackend(made[-1], job.driver.timeout))
     problem = evaluate(job, records, attributes, mpi, evaluation, models)
-    return RunEnd(reason, mpi, None, survived=True), problem
+    return RunEnd(reason, mpi, job.trainer.recovery.last, survived=True), problem
 
 
 def records_of(known: dict[int, RankEnd], left: set[int], ranks: int, trainer: Trainer) -> list[RankMeasurements]:

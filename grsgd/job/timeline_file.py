@@ -13,7 +13,7 @@ from grsgd.comm.engine import Schedule
 from grsgd.comm.timeline_probe import TimelineBackend, observed
 from grsgd.comm.watchdog import within
 from grsgd.errors import ConfigError, RunFileError
-from grsgd.job import launch
+from grsgd.job import launch, places
 from grsgd.runs.run_file import check_writable
 from grsgd.runs.timeline import FinishedTimeline, Timeline, limit_of, write
 
@@ -46,7 +46,7 @@ class TimelineFile:
             launch.barrier(self.mpi, timeout)
         now = time.perf_counter()
         with within(timeout, "agreeing on when training began"):
-            hosts = [host for host, _ in launch.processes(self.mpi)]
+            hosts = [host for host, _ in places.processes(self.mpi)]
             self.timeline.begin(self.mpi.allgather(now)[hosts.index(hosts[self.mpi.rank])])
 
     def gather(self, remaining, timeout: float):

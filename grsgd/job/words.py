@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from grsgd.errors import RunFileError
+from grsgd.job.hearing import start_heart
 from grsgd.mpi_environment import WORDS, rank
 from grsgd.text import ranks_in_words
 
@@ -34,10 +35,16 @@ def leave(word: str, text: str = "", process: int | None = None):
             Path(folder, f"{word}-{rank() or 0 if process is None else process}").write_text(text)
 
 
+def begin():
+    """Write the word that this rank has begun, and start the rank's heart."""
+    leave(BEGUN)
+    start_heart()
+
+
 @cache
 def of_script():
-    """Write the word that this rank has begun, and at the end of its script the word that it has ended."""
-    leave(BEGUN)
+    """Begin the script of this rank (`begin`), and write at its end the word that the rank has ended."""
+    begin()
     process = os.getpid()
     atexit.register(lambda: leave(ENDED) if os.getpid() == process else None)
 

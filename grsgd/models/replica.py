@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from functools import partial
+from functools import partial, reduce
 
 from grsgd.errors import ConfigError
 from grsgd.lazy import LazyModule
 from grsgd.models.flat import Flat
+from grsgd.models.narrow import NarrowParameters
 from grsgd.models.places import content, following_buffers, following_trained, is_dense, move, places_of
 
 torch = LazyModule("torch")
@@ -33,27 +34,32 @@ class Replica:
     With ``flat_gradients = False``, for algorithms that send no gradients, gradients stay where autograd puts them.
     Autograd then need not add each gradient to zeros, which saves 10 to 20 % of a small model's step.
 
-    Raises ConfigError if the trained parameters do not share one dtype of `DTYPES` and one device, or if they are of
-    bfloat16 on a GPU. Raises ConfigError, too, if a trained parameter cannot be moved (`following_trained`).
+    Trained parameters may have several dtypes. The arrays then have the widest dtype, or ``exchanged``, if given.
+    Parameters of narrower dtypes are rounded copies of their part of ``params`` (`settle`), and have no flat gradients.
+
+    Raises ConfigError if a trained parameter has no dtype of `DTYPES`, if the trained parameters do not share one
+    device, if the arrays would be of bfloat16 on a GPU, and if a trained parameter cannot be moved
+    (`following_trained`).
     """
 
-    def __init__(self, model: torch.nn.Module, dtype: torch.dtype | None = None, flat_gradients: bool = True):
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        dtype: torch.dtype | None = None,
+        flat_gradients: bool = True,
+        exchanged: torch.dtype | None = None,
+    ):
         self.model = model.to(dtype) if dtype is not None else model
         self.trained = [p for p in model.parameters() if p.requires_grad]
         if not self.trained:
             raise ConfigError("the model has no parameter that requires a gradient")
-        kinds = {(p.dtype, p.device) for p in self.trained}
-        if len(kinds) > 1 or not self.trained[0].is_floating_point():
-            found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
-            raise ConfigError(f"all trained parameters must share one floating-point dtype and device; found {found}")
-        self.dtype, self.device = next(iter(kinds))
-        if str(self.dtype) not in DTYPES:
-            allowed = ", ".join(DTYPES)
-            raise ConfigError(f"the trained parameters are {self.dtype}, which NumPy does not have; allowed: {allowed}")
+        self.dtype, self.device = check_kinds(self.trained)
+        self.dtype = exchanged or self.dtype
         if self.dtype is torch.bfloat16 and self.device.type == "cuda":
             raise ConfigError("the trained parameters are bfloat16 on a GPU; allowed: a CPU, or float32 with autocast")
         self._choose_places()
         self.params = self._flatten(self.trained)
+        self.narrow = NarrowParameters(self.trained, views(self.params.tensor, self.trained))
         self.buffers = self._flatten(self.in_buffers())
         self.buffers_at_start = self.buffers.like().tensor
         """Values of the buffers at the start of training, from which `average_buffers` computes changes; 0 in place of
@@ -67,6 +73,10 @@ class Replica:
     def nbytes(self) -> int:
         """M, the number of bytes of all trained parameters, which is also the size of one gradient."""
         return self.params.array.nbytes
+
+    def settle(self):
+        """Make trained parameters of narrow dtypes and their parts of ``params`` agree, after either has changed."""
+        self.narrow.settle()
 
     def note_buffers(self):
         """Note the values of the buffers at the start of training, when they are the same on all ranks."""
@@ -216,8 +226,24 @@ class Replica:
     def _flatten(self, tensors: list[torch.Tensor]) -> Flat:
         flat = Flat.zeros(sum(t.numel() for t in tensors), self.dtype, self.device)
         for tensor, view in zip(tensors, views(flat.tensor, tensors), strict=True):
-            move(tensor, view, self._following.get(id(tensor), ()))
+            if tensor.dtype == self.dtype:
+                move(tensor, view, self._following.get(id(tensor), ()))
         return flat
+
+
+def check_kinds(trained: list[torch.nn.Parameter]) -> tuple[torch.dtype, torch.device]:
+    """Return the narrowest dtype that can hold the numbers of all parameters, and the device of the parameters. Raises
+    ConfigError for other dtypes than `DTYPES`, and for several devices."""
+    kinds = {(p.dtype, p.device) for p in trained}
+    dtypes, devices = {dtype for dtype, _ in kinds}, {device for _, device in kinds}
+    if len(devices) > 1 or not all(dtype.is_floating_point for dtype in dtypes):
+        found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+        raise ConfigError(f"all trained parameters must be floating-point numbers on one device; found {found}")
+    for dtype in dtypes:
+        if str(dtype) not in DTYPES:
+            allowed = ", ".join(DTYPES)
+            raise ConfigError(f"the trained parameters are {dtype}, which NumPy does not have; allowed: {allowed}")
+    return reduce(torch.promote_types, dtypes), devices.pop()
 
 
 def views(flat: torch.Tensor, tensors: list[torch.Tensor]) -> list[torch.Tensor]:

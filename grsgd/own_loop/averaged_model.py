@@ -69,6 +69,7 @@ class AveragingOptimizer(WrappingOptimizer):
         if not self.finished:
             self.loop.refuse(call)
             self._in_place.check()
+            self.replica.settle()
             self.meet(f"in {call}")
             self.driver.run(self._average_into(result, compares_frozen))
         return result

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from grsgd.algorithms.base import ALGORITHMS, Algorithm, Options, Traits
 from grsgd.algorithms.before_run import Trial
-from grsgd.algorithms.bfloat16 import check_bfloat16
+from grsgd.algorithms.bfloat16 import exchanged_dtype
 from grsgd.algorithms.central import CentralAlgorithm
 from grsgd.algorithms.common_batch import CommonBatchAlgorithm
 from grsgd.algorithms.context import RankContext
@@ -167,12 +167,10 @@ def make_replica(
     model: torch.nn.Module, algorithm: type[Algorithm], options: Options, flat_gradients: bool
 ) -> Replica:
     """Return the replica of ``model``; raises ConfigError if the model is distributed already, or if ``algorithm`` with
-    these ``options`` cannot train its dtype."""
+    these ``options`` cannot train its dtypes."""
     check_not_distributed(model)
-    replica = Replica(model, flat_gradients=flat_gradients)
-    if replica.dtype is torch.bfloat16:
-        check_bfloat16(algorithm, options)
-    return replica
+    exchanged = exchanged_dtype([p for p in model.parameters() if p.requires_grad], algorithm, options)
+    return Replica(model, flat_gradients=flat_gradients, exchanged=exchanged)
 
 
 def make_gradients(replica: Replica, traits: Traits) -> Gradients | None:
@@ -189,6 +187,7 @@ def give_all_the_same(replica: Replica, comm: Communicator, driver):
     """Copy rank 0's model to all ranks. Tensors outside the flat arrays are sent only if the ranks' tensors differ."""
     for array in (replica.params.array, replica.buffers.array):
         driver.run(broadcast(comm, array))
+    replica.settle()
     replica.note_buffers()
     driver.run(copy_from_root(comm, replica.outside()))
 

@@ -214,6 +214,7 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
         if self.finished:
             return
         self._in_place.check()
+        self.replica.settle()
         if self.loop.survives:
             self._let_go()
             self.loop.finish()
@@ -226,6 +227,7 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
         self._drain()
         self.driver.run(all_finish.come())  # the average's messages must not meet messages of another call
         self.driver.run(self.loop.lifecycle.average())
+        self.replica.settle()
         self.driver.run(self.equal_models.at_end())
         self.driver.run(make_equal(self._uncounted_comm, self.replica.outside()))
         warn_of_other_shards(self._uncounted_comm.backend.mpi, self.driver.timeout)
@@ -272,6 +274,7 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
         """End this training. If ``frees``, also free the training's communicators, on which no message may then be
         under way."""
         self.driver.close()
+        self.replica.settle()
         self.replica.leave()
         with within(self.driver.timeout, "freeing communicators"):
             for comm in (self.algorithm.comm, self._uncounted_comm) if frees else ():
@@ -349,12 +352,14 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
         self._roll_call.points += self.algorithm.traits.synchronous
         self._is_broken = True
         self.times.run(hook)
+        self.replica.settle()
         self._is_broken = False
 
     def _begin_step(self):
         if not self._step_under_way:
             self._saved.check_model()
             self._step_under_way = True
+            self.replica.settle()
             self._roll_call.points += self.algorithm.traits.synchronous
             self.driver.run(self.loop.begin())
             if self._gradients is not None:

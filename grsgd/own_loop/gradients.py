@@ -111,7 +111,8 @@ class Gradients:
                 self._check_dense(p)
                 places.append(view)
                 found.append(gradient)
-                p.grad = view
+                if p.dtype == view.dtype:
+                    p.grad = view
         with torch.no_grad():  # backward(create_graph=True) makes gradients with a graph
             if found:
                 torch._foreach_copy_(places, found)
@@ -129,7 +130,7 @@ class Gradients:
         """Give every parameter its reduced gradient, or None if no rank had one."""
         flags = self.place.flags[: len(self.replica.trained)].tolist()
         for p, view, share in zip(self.replica.trained, self.place.views, flags, strict=True):
-            gradient = view if share else None
+            gradient = view.to(p.dtype) if share else None  # the view itself, unless the parameter is narrower
             if p.grad is not gradient:
                 p.grad = gradient
         self._left[:] = [p.grad for p in self.replica.trained]

@@ -107,6 +107,7 @@ def end_alike(optimizer, own: int):
     if optimizer.algorithm.traits.sends_gradients:
         root = int(steps.argmax())
         joining.driver.run(broadcast(joining.comm, optimizer.replica.params.array, root=root))
+        optimizer.replica.settle()
         joining.driver.run(copy_state(joining.comm, optimizer.optimizer, root))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from grsgd.comm import tags
 from grsgd.comm.stop_signal import Stopped, StopSignal, died
-from grsgd.job import launch
+from grsgd.job import launch, places
 from grsgd.job.rescue import FAILURE_SECONDS, SIGNAL_SECONDS, Rescue
 from grsgd.own_loop.loop_record import LoopMeasurements, run_of
 from grsgd.runs.run_file import Run
@@ -42,7 +42,7 @@ class LoopRescue(Rescue):
         """Save at once after a signal: the launcher may kill this job at any moment."""
         if not self._failing:
             self.stop_signal.request = reason = self.cause(reason)
-            lost = launch.ended_ranks(self.processes, self.mpi.rank)
+            lost = places.ended_ranks(self.processes, self.mpi.rank)
             self._save(reason, SIGNAL_SECONDS, tags.RESCUE_AFTER_SIGNAL, lost)
 
     def cause(self, reason: str) -> str:
@@ -54,7 +54,7 @@ class LoopRescue(Rescue):
         """
         with self._knowing:
             if self._known is None:
-                lost = sorted(launch.ended_ranks(self.processes, self.mpi.rank))
+                lost = sorted(places.ended_ranks(self.processes, self.mpi.rank))
                 self._known = died(lost) if lost else reason
             return self._known
 

@@ -14,7 +14,7 @@ from grsgd.comm.communicator import Communicator
 from grsgd.comm.stop_signal import Stopped, StopSignal
 from grsgd.comm.watchdog import within
 from grsgd.errors import ConfigError, RunFileError, SetupError
-from grsgd.job import launch
+from grsgd.job import launch, places
 from grsgd.job import network_counters as interfaces
 from grsgd.job.rescue import save
 from grsgd.job.signals import REASONS, Interruption, as_exceptions
@@ -147,11 +147,11 @@ class LoopRun:
         self._driver, mpi = optimizer.driver, optimizer.transport.backend.mpi
         with within(self._driver.timeout, "recording(), to which all ranks must come"):
             self._backends = [MpiBackend(mpi, self._driver.timeout).dup() for _ in range(2)]
-            attributes |= {"hosts": launch.hosts(mpi), "gpus": mpi.allgather(gpu.name(optimizer.replica.device))}
+            attributes |= {"hosts": places.hosts(mpi), "gpus": mpi.allgather(gpu.name(optimizer.replica.device))}
             attributes["processors"] = mpi.allgather(gpu.processor())
             attributes["resumed"] = sum(mpi.allgather(int(before.measured["samples"]))) or None
             attributes |= mpi.bcast({name: attributes[name] for name in ("commit", "started")})
-            processes = launch.processes(mpi)
+            processes = places.processes(mpi)
         self._mpi = self._backends[0].mpi
         job = spares.of_script()
         self._stop_signal = job.lives.signal if job else StopSignal(Communicator(self._backends[1]))

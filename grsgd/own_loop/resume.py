@@ -75,14 +75,16 @@ class SavedAlgorithm:
 def state_of(algorithm: Algorithm) -> dict:
     """Return the state of an algorithm between two steps, while none of its messages is under way: tensors, and other
     values that ``torch.load(..., weights_only=True)`` reads."""
-    comm = algorithm.comm
+    comm, state = algorithm.comm, algorithm.state()
+    if algorithm.replica.narrow:  # the array has bits that the parameters lack
+        state["x"] = algorithm.x
     return {
         "algorithm": algorithm.name,
         "rank": comm.rank,
         "ranks": comm.size,
         "options": algorithm.options.model_dump(mode="json"),
-        "model": torch.from_numpy(digests(algorithm.replica.tensors().values())),
-        "state": {name: as_tensor(value_of(value)) for name, value in algorithm.state().items()},
+        "digests": torch.from_numpy(digests(algorithm.replica.tensors().values())),
+        "state": {name: as_tensor(value_of(value)) for name, value in state.items()},
         "random": algorithm.rng.bit_generator.state,
     }
 
@@ -146,10 +148,10 @@ def other_options(kept: dict, algorithm: Algorithm) -> list[str]:
 def other_tensors(kept: dict, replica: Replica) -> list[str]:
     """Return the names of the model's tensors that differ from the tensors at the time of saving.
 
-    Returns no names for states of old versions, which have no digests of the model to compare with.
+    Returns no names for states of old versions, which have no digests of the model, or digests of another kind.
     """
     tensors = replica.tensors()
-    found, saved = digests(tensors.values()).tolist(), kept["model"].tolist() if "model" in kept else None
+    found, saved = digests(tensors.values()).tolist(), kept["digests"].tolist() if "digests" in kept else None
     if saved is None or found == saved:
         return []
     if len(found) != len(saved):

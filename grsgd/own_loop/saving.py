@@ -22,6 +22,7 @@ class SavingOptimizer(WrappingOptimizer):
         if not self._is_at_rest:
             self.meet("in rest()")
             self.driver.run(self.loop.lifecycle.rest())
+            self.replica.settle()
             self.driver.run(halving_doubling_allreduce(self._uncounted_comm, np.zeros(1)))
 
     @untraced

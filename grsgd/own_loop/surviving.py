@@ -67,6 +67,11 @@ def check(optimizer: DistributedOptimizer, state: dict):
     algorithm = optimizer.algorithm
     if not algorithm.traits.survives_deaths:
         raise ConfigError(f"surviving(): with {algorithm.traits.label} the job ends when a process dies")
+    if optimizer.replica.narrow:
+        raise ConfigError(
+            "surviving(): with trained parameters of several dtypes, or of bfloat16 with messages of float32, the job ends "
+            "when a process dies; allowed: one dtype for model and messages"
+        )
     if optimizer.finished or optimizer.loop.survives or optimizer.loop.lifecycle.has_started:
         raise ConfigError(
             "surviving() comes once after distribute(), before the first step, and without load_state_dict(): join all "

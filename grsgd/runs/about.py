@@ -37,6 +37,7 @@ ABOUT = {
     "replication": "number of ranks that held each shard of the data",
     "hosts": "host of each rank",
     "processors": "for each rank: processor of its host, cores on which it may run, threads of torch",
+    "bindings": "cores and NUMA nodes of each rank, and why it has them",
     "gpus": "GPU of each rank, with its number on the host",
     "clock": "wall: times are real times; virtual: times of the curve and the ranks are simulated",
     "virtual_seconds": "s of simulated time, from the start of training to its end",

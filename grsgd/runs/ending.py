@@ -19,6 +19,7 @@ NON_FINITE_LOSS = "non-finite loss"
 """Beginning of the reason of the end of a run that diverged."""
 INTERRUPTED = "interrupted (Ctrl-C)"
 TERMINATED = "terminated (SIGTERM)"
+"""Beginning of the reason of the end of a run after SIGTERM; hosts that did not answer then may follow."""
 ASKED_TO_END = "interrupted"
 """Reason of the end of a run after SIGUSR1; ``grsgd run`` sends this signal in place of Ctrl-C and SIGTERM."""
 
@@ -46,7 +47,8 @@ def how_ended(reason: str) -> Ended:
         return Ended.COMPLETED
     if reason.startswith(NON_FINITE_LOSS):
         return Ended.DIVERGED
-    return Ended.INTERRUPTED if reason in (INTERRUPTED, TERMINATED, ASKED_TO_END) else Ended.FAILED
+    is_signal = reason in (INTERRUPTED, ASKED_TO_END) or reason.startswith(TERMINATED)
+    return Ended.INTERRUPTED if is_signal else Ended.FAILED
 
 
 def end_attributes(reason: str) -> dict[str, str]:

@@ -4,18 +4,23 @@ import argparse
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from typing import get_args
 
 from tabulate import tabulate
 
 from grsgd.job import words
 from grsgd.job.ending import with_parent
+from grsgd.job.hearing import LOOK_SECONDS, Hearing, heard_by
+from grsgd.job.start import LOST_SECONDS
 from grsgd.mpi_environment import job_environment
 from grsgd.testbed.hosts import Testbed, TestbedError, clear
 from grsgd.testbed.links import Medium
 
 MAX_END_SECONDS = 20.0
 """Seconds that a job may take to end after a signal; then it is killed."""
+LAST_SECONDS = 3.0
+"""Seconds in which the ranks can end after their launcher, before the hosts are removed with all their processes."""
 
 
 def main(args: list[str]) -> int:
@@ -28,11 +33,14 @@ def main(args: list[str]) -> int:
             options.hosts, options.rate, options.cpu, dict(options.slow), options.medium, delay=options.delay
         ) as testbed:
             before = testbed.counters()
-            with words.asked_for() as asked:
-                code, line = asked.judged(run(testbed.mpiexec(arguments)), leaves_file=False)
+            hearing = testbed.hearing()
+            with words.asked_for() as asked, heard_by(hearing):
+                code, line = asked.judged(run(testbed.mpiexec(arguments), hearing), leaves_file=False)
+                lost = hearing.conclude() if code else []
+            testbed.wait(LAST_SECONDS)
             show(testbed, testbed.counters() - before)
-            if line:
-                print(f"testbed: {line}", file=sys.stderr)
+            for problem in filter(None, (lost and f"lost {hearing.in_words(lost)}", line)):
+                print(f"testbed: {problem}", file=sys.stderr)
     except TestbedError as error:
         print(f"testbed: {error}", file=sys.stderr)
         return 2
@@ -96,22 +104,36 @@ def slow_host(text: str) -> tuple[int, float]:
         raise argparse.ArgumentTypeError(f"{text!r} is not HOST:FACTOR, such as 2:4.0") from None
 
 
-def run(command: list[str]) -> int:
+def run(command: list[str], hearing: Hearing) -> int:
     """Run a command and return its exit code; the command is killed if this process dies.
 
-    After an interrupt, wait at most `MAX_END_SECONDS` for the command to end by itself.
+    After an interrupt, wait at most `MAX_END_SECONDS` for the command to end by itself. If a host is lost, end the
+    command, and return an exit code that is not 0.
     """
     job = subprocess.Popen(command, env=job_environment(), preexec_fn=with_parent())
     try:
-        return job.wait()
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                return job.wait(LOOK_SECONDS)
+            if lost := hearing.look():
+                print(f"testbed: no sign of life of {hearing.in_words(lost)}", file=sys.stderr, flush=True)
+                job.terminate()
+                end(job, LOST_SECONDS)
+                return 1
     except SystemExit:  # after SIGTERM or SIGHUP; the terminal itself sends Ctrl-C to the job
         job.terminate()
         raise
     finally:
-        try:
-            job.wait(MAX_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            job.kill()
+        end(job, MAX_END_SECONDS)
+
+
+def end(job: subprocess.Popen, seconds: float):
+    """Wait at most ``seconds`` for the end of a job, then kill it."""
+    try:
+        job.wait(seconds)
+    except subprocess.TimeoutExpired:
+        job.kill()
+        job.wait()
 
 
 def show(testbed: Testbed, counted):

@@ -20,6 +20,7 @@ from grsgd.comm.driver import available_cores
 from grsgd.errors import ConfigError
 from grsgd.files import exclusive_lock
 from grsgd.job.ending import ENDING, exit_on_signals
+from grsgd.job.hearing import Hearing
 from grsgd.testbed import links, quota
 from grsgd.testbed.links import TestbedError
 from grsgd.units import as_duration, as_rate, duration
@@ -191,6 +192,17 @@ class Testbed:
             *("--host", ",".join(self.hosts), "--map-by", "node:OVERSUBSCRIBE", "--bind-to", "none"),
         ]
         return self.enter(self.head, [find_mpiexec(), *options, *arguments])
+
+    def hearing(self) -> Hearing:
+        """Return a watch over the hosts, for one job; the testbed's head hears the hearts of its ranks."""
+        with links.inside(self.head):
+            return Hearing([self.address(host) for host in self.hosts])
+
+    def wait(self, seconds: float):
+        """Wait at most ``seconds`` until no process is left on the hosts."""
+        deadline = time.monotonic() + seconds
+        while any(map(links.processes, self.hosts)) and time.monotonic() < deadline:
+            time.sleep(0.05)
 
     def cut(self, index: int):
         """Return a context in which the link of host ``index`` carries nothing. Raises TestbedError."""

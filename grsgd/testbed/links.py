@@ -4,7 +4,9 @@ All parts are in namespaces of the testbed; the bridge is in the head's namespac
 outside, and several testbeds can use the same addresses.
 """
 
+import ctypes
 import json
+import os
 import subprocess
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +39,8 @@ SETTINGS = {
     "net.ipv4.tcp_slow_start_after_idle": "0",  # keep the rate while ranks compute between two messages
 }
 """Kernel settings in the namespace of each host."""
+CLONE_NEWNET = 0x40000000
+"""Number by which Linux's call setns knows network namespaces."""
 COMMAND_SECONDS = 30
 """Seconds after which a command counts as failed."""
 
@@ -149,6 +153,19 @@ def make_namespace(name: str):
     settings = SETTINGS | ({"net.ipv6.conf.all.disable_ipv6": "1"} if Path("/proc/sys/net/ipv6").exists() else {})
     for key, value in settings.items():
         command("ip", "netns", "exec", name, "sysctl", "-q", "-w", f"{key}={value}")
+
+
+@contextmanager
+def inside(name: str):
+    """Context manager during which this thread opens its sockets in a network namespace. Raises TestbedError."""
+    setns = ctypes.CDLL(None, use_errno=True).setns
+    with open("/proc/thread-self/ns/net") as before, open(f"/run/netns/{name}") as namespace:
+        if setns(namespace.fileno(), CLONE_NEWNET):
+            raise TestbedError(f"{name}: {os.strerror(ctypes.get_errno())}")
+        try:
+            yield
+        finally:
+            setns(before.fileno(), CLONE_NEWNET)
 
 
 def limit(namespace: str, interface: str, rate: float, mtu: int, delay: float = 0.0):

@@ -18,11 +18,16 @@ from grsgd.errors import ConfigError, RunFileError
 from grsgd.files import exclusive_lock
 from grsgd.training.checkpoint_file import Header, read_header
 
+KEPT = 2
+"""Number of whole checkpoints that are kept."""
 COMPLETE, LOCK = "complete", "lock"
 SAMPLES, RANK = re.compile(r"samples-([0-9]{12,18})"), re.compile(r"rank-([0-9]{4,9})\.(ckpt|bin)")
 OURS = re.compile(rf"{SAMPLES.pattern}|curve-[0-9a-f]+")
 LOCK_SECONDS = 5.0
 """Seconds to wait for the end of another job that uses the folder."""
+
+
+NO_NUMBER = -1
 
 
 class CheckpointPart(NamedTuple):
@@ -167,6 +172,18 @@ def _names(folder: Path) -> list[str]:
         return sorted(os.listdir(folder))
     except OSError:
         return []
+
+
+def as_numbers(names: list[tuple[str, str]]) -> list[int]:
+    """Return the names of the last `KEPT` checkpoints and of their curves as 2 `KEPT` numbers; `NO_NUMBER` fills up."""
+    numbers = [number for name, curve in names[-KEPT:] for number in (int(name[8:]), int(curve[6:] or "-1", 16))]
+    return numbers + [NO_NUMBER] * (2 * KEPT - len(numbers))
+
+
+def from_numbers(numbers: list[int]) -> list[tuple[str, str]]:
+    """Return the names that `as_numbers` has made numbers of."""
+    pairs = zip(numbers[::2], numbers[1::2], strict=True)
+    return [(name_of(at), f"curve-{id:013x}" if id >= 0 else "") for at, id in pairs if at != NO_NUMBER]
 
 
 def is_same_folder(folder: Path, other: Path | None) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from grsgd.comm import tags
-from grsgd.comm.allreduce import halving_doubling_allreduce
+from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
 from grsgd.comm.elastic.meeting import GO_ON, Meeting
 from grsgd.comm.pollables import Until
 from grsgd.comm.stop_signal import Stopped
@@ -29,7 +29,10 @@ from grsgd.training import checkpoint_file
 from grsgd.training.checkpoint_file import Header
 from grsgd.training.checkpoint_folder import (
     COMPLETE,
+    KEPT,
+    as_numbers,
     file_of,
+    from_numbers,
     is_same_folder,
     make_place,
     name_of,
@@ -41,8 +44,6 @@ from grsgd.training.rank_state import digests_of_frozen, state_of, state_of_opti
 from grsgd.training.recovery import Recovery, do_nothing
 from grsgd.training.trainer import Trainer
 
-KEPT = 2
-"""Number of whole checkpoints that are kept."""
 ID_BITS = 52
 """Number of bits of a checkpoint's random id; ranks send the id as a float64, which holds 53 bits exactly."""
 
@@ -110,6 +111,7 @@ class Checkpoints(Recovery):
         """This rank's step at the last checkpoint, and the time of that checkpoint in seconds."""
         self._meets = False
         """Whether this rank is to rest, because some rank has asked all ranks to meet for a checkpoint."""
+        self._all_ranks = meeting.comm
         self._curve = CurveFile(folder, self.comm.rank)
         self._whole: list[tuple[str, str]] = []
         """Two names for each whole checkpoint that is kept: its own folder, and the folder of its curve."""
@@ -130,7 +132,7 @@ class Checkpoints(Recovery):
     def go_on_from_checkpoint(self, folder: Path, samples: int, names: tuple[str, str], curve: CurveFile | None):
         """Note the checkpoint from which this run goes on. Newer checkpoints in ``folder`` are not whole; they are
         removed after the next whole checkpoint."""
-        self._at, self._step, self._time = samples, self.trainer.totals.steps, time.monotonic()
+        self._at, self._step, self._time = samples, self.trainer.recovery.position, time.monotonic()
         if is_same_folder(self.folder, folder):
             self._whole = [names]
             self._curve = curve or self._curve
@@ -138,7 +140,7 @@ class Checkpoints(Recovery):
     def watch(self):
         """Look whether a checkpoint is due, or another rank has asked for a checkpoint. The trainer calls this method
         between steps and while this rank waits."""
-        step = self.trainer.totals.steps
+        step = self.trainer.recovery.position
         if self.comm.rank == 0 and self._is_time(step):
             self._step, self._time = step, time.monotonic()
             self.meeting.ask()
@@ -200,10 +202,10 @@ class Checkpoints(Recovery):
         yield from self.written()
         trainer = self.trainer
         id = 0 if self.comm.rank else secrets.randbits(ID_BITS)
-        told = np.array([trainer.totals.samples, id], float)
+        told = np.array([trainer.recovery.samples, id], float)
         yield from halving_doubling_allreduce(self.comm, told, tags.CHECKPOINT)
         if int(told[0]) > self._at:
-            self._at, self._step, self._time = int(told[0]), trainer.totals.steps, time.monotonic()
+            self._at, self._step, self._time = int(told[0]), trainer.recovery.position, time.monotonic()
             header = Header(f"{int(told[1]):013x}", self._at, self.comm.size, self.comm.rank)
             try:
                 state = state_of(trainer, self._frozen)
@@ -235,6 +237,31 @@ class Checkpoints(Recovery):
         if self.comm.rank == 0:
             with suppress(OSError):
                 os.close(os.open(self.folder / COMPLETE, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666))
+
+    def gathered(self, narrow):
+        before, self.comm = self.meeting, narrow(self._all_ranks)
+        self.meeting = Meeting(self.comm, before.driver, self.in_lockstep)
+        for reason in before.unmet():
+            self.meeting.ask(reason)
+        self._meets = False
+        self._curve = CurveFile(self.folder, self.comm.rank)
+
+    def regrouped(self, narrow, giver):
+        """Go on in a new group of ranks (`Recovery.regrouped`).
+
+        No rank waits for the files of the checkpoint that the earlier group was writing. If a file is missing, this
+        checkpoint is not whole, and the older one stays. All ranks take over what rank ``giver`` knows of the whole
+        checkpoints.
+        """
+        if self._thread is not None:
+            thread = self._thread
+            yield Until(lambda: not thread.is_alive(), "writing a checkpoint")
+            self._thread = None
+        self.gathered(narrow)
+        known = np.array([self._at, self._step, *as_numbers(self._whole)], np.int64)
+        yield from broadcast(self.comm, known, tags.CHECKPOINT, giver)
+        self._at, self._step, *numbers = known.tolist()
+        self._whole = from_numbers(numbers)
 
     def asks_for_checkpoint(self, reason: str) -> bool:
         self.meeting.ask(reason)

@@ -14,7 +14,7 @@ NAME = re.compile(r"curve-[0-9a-f]{1,16}")
 
 class CurveFile:
     """File of one rank's snapshots. ``name`` is the name of the file's folder within ``folder``, or "" before the first
-    snapshot is written. ``digests`` has a digest of each snapshot in the file."""
+    checkpoint. ``digests`` has a digest of each snapshot in the file."""
 
     def __init__(self, folder: Path, rank: int, name: str = "", digests: list[str] = ()):
         self.folder, self.rank = folder, rank
@@ -28,17 +28,17 @@ class CurveFile:
 
     def write(self, snapshots: Snapshots, count: int, id: str):
         """Append the snapshots below number ``count`` that the file lacks. ``id`` is the checkpoint's id; a new folder
-        gets a name with this id.
+        gets a name with this id, the same on all ranks.
 
         Raises OSError.
         """
+        self.name = self.name or f"curve-{id}"
         if len(self.digests) >= count:
             return
-        is_new = not self.name
-        place = self.folder / (self.name or f"curve-{id}")
+        place = self.folder / self.name
         make_place(place)
         digests = list(self.digests)
-        with open(curve_in(place, self.rank), "xb" if is_new else "r+b", opener=_no_link) as file:
+        with open(curve_in(place, self.rank), "r+b" if digests else "wb", opener=_no_link) as file:
             for number in range(len(digests), count):
                 content = snapshots.content(number)
                 file.seek(number * len(content))
@@ -46,7 +46,7 @@ class CurveFile:
                 digests.append(hashlib.sha256(content).hexdigest())
             file.flush()
             os.fsync(file.fileno())
-        self.name, self.digests = place.name, digests
+        self.digests = digests
 
     def give(self, snapshots: Snapshots) -> bool:
         """Restore the models in the file into ``snapshots``, which already has their marks. Return whether the whole

@@ -6,7 +6,7 @@ this number. Other ranks report their samples to rank 0, which adds them up; no 
 """
 
 import math
-import operator
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -17,87 +17,10 @@ from grsgd.comm.communicator import ANY_RANK
 from grsgd.comm.elastic.membership import Tolerant
 from grsgd.comm.pollables import Signal
 from grsgd.config import Config
+from grsgd.training.marks import Marks
 
 RESOLUTION = 1000
 """Approximate number of reports that a rank sends in a run whose length in samples is known."""
-EARLY_MARKS = 6
-"""Number of early marks (`Marks`) in a run in real time."""
-MOST_MARKS = 10**6
-"""Largest number of marks in an earlier run's checkpoint from which a run can go on."""
-
-
-class Marks:
-    """Marks: points of a run at which a snapshot is taken. ``count`` marks are evenly spread; the last of them is
-    ``end``. ``early`` further marks are at 1/2, 1/4, 1/8 ... of the first evenly spread mark. They are for the curve of
-    a run that is stopped early.
-
-    ``in_seconds`` says whether marks are counted in seconds; otherwise they are counted in samples.
-    """
-
-    def __init__(self, end: float, count: int, early: int = 0, in_seconds: bool = False, shift: int = 0):
-        self.end = end
-        self.count = count
-        self.early = early
-        self.in_seconds = in_seconds
-        self.shift = shift
-        """Number of marks that a resumed run had passed when it was resumed, minus the number of these marks up to
-        there."""
-        self.passed = 0
-        """Number of marks that have been passed."""
-
-    @property
-    def total(self) -> int:
-        """Number of all marks, including early marks and the end."""
-        return self.shift + self.early + self.count
-
-    def due(self, value: float) -> int:
-        """Return the number of marks between the ``value`` of the last call and the present ``value``. The mark at the
-        end of the run is not counted."""
-        before = self.passed
-        self.passed = max(before, self.shift + self.reached(value))
-        return self.passed - before
-
-    def reached(self, value: float) -> int:
-        """Return the number of these marks that are at most ``value``."""
-        reached = min(int(value * self.count / self.end), self.count - 1)
-        early = sum(value * self.count * 2**halving >= self.end for halving in range(1, self.early + 1))
-        return self.early + reached if reached else early
-
-    def state(self) -> dict:
-        """Return the state that `Marks.go_on` needs in a later run which continues this run."""
-        return {name: getattr(self, name) for name in ("end", "count", "early", "in_seconds", "shift")}
-
-    def go_on(self, state: dict, samples: int, seconds: float, early: int) -> int:
-        """Adapt these marks to a resumed run. Until now the run had the marks of ``state``, and has lasted for
-        ``samples`` samples and ``seconds`` seconds.
-
-        The first ``early`` marks of the run were early marks. Returns the number of early marks among all marks now.
-        All ranks must give the same arguments, so that mark k is the same point on all ranks. Raises TypeError or
-        ValueError for a state that no run has.
-        """
-        before = Marks(**state)
-        before.check()
-        had = before.shift + before.reached(seconds if before.in_seconds else samples)
-        would_have_had = self.reached(seconds if self.in_seconds else samples)
-        self.shift = had - would_have_had
-        return min(had, early) + max(self.early - would_have_had, 0)
-
-    def check(self):
-        """Raise TypeError or ValueError for impossible numbers of marks, for which `reached` would run for ever."""
-        counts = {"count": (1, MOST_MARKS), "early": (0, EARLY_MARKS), "shift": (-MOST_MARKS, MOST_MARKS)}
-        for name, (least, most) in counts.items():
-            if not least <= operator.index(getattr(self, name)) <= most:
-                raise ValueError(f"marks.{name} is not between {least} and {most}")
-        if not 0 < self.end < math.inf:
-            raise ValueError("marks.end is not a positive number")
-
-    @property
-    def next(self) -> float:
-        """Place of the first mark that has not been passed, in samples or seconds."""
-        passed = max(self.passed - self.shift, 0)
-        if passed < self.early:
-            return self.end / self.count / 2 ** (self.early - passed)
-        return self.end * (passed - self.early + 1) / self.count
 
 
 class Progress:
@@ -140,8 +63,9 @@ class Progress:
     def begin(self):
         """Begin background activities; called before the first step, and again after each rest."""
 
-    def state(self) -> dict[str, int]:
-        """Return the state that `restore` needs, in addition to the marks and the time."""
+    def state(self, members: Sequence[int]) -> dict[str, int]:
+        """Return the state that `restore` needs, in addition to the marks and the time. ``members`` are the ranks that
+        have a process."""
         return {name: getattr(self, name) for name in self.remembers}
 
     def skip(self, steps: int, batch: int, ranks: int):
@@ -156,6 +80,11 @@ class Progress:
 
     steps = 0
     """Number of steps that each rank has taken, if all ranks take the same number; else 0."""
+    @property
+    def batches(self) -> int:
+        """Number of batches that this rank has used, also by earlier processes that held the rank."""
+        return self.own // self.samples_per_step
+
     counts = np.zeros(0, np.int64)
     """Number of samples of each rank, if ranks are counted separately."""
 
@@ -222,6 +151,8 @@ class Lockstep(Progress):
     @property
     def steps(self) -> int:
         return self.step
+
+    batches = steps
 
     def go_on(self, comm, furthest) -> int:
         self.comm, self.step, self.samples = comm, int(furthest.steps), int(furthest.samples)
@@ -339,7 +270,7 @@ class Counted(Progress):
         """Go on with the counts of samples of all earlier ranks, including ranks that are gone."""
         self.take(furthest.counts)
         self.marks.passed = max(self.marks.passed, int(furthest.marks))
-        return int(self.counts[self.comm.rank]) // self.samples_per_step
+        return self.batches
 
     def advance(self, samples):
         super().advance(samples)
@@ -350,6 +281,23 @@ class Counted(Progress):
             self.reported = self.own
             self._tell([(rank + 1 + self.reports % (size - 1)) % size])
             self.reports += 1
+
+    @property
+    def batches(self) -> int:
+        return int(self.counts[self.comm.rank]) // self.samples_per_step
+
+    def state(self, members):
+        counts = self.counts[list(members)]
+        counts[0] += self.counts.sum() - counts.sum()  # samples of ranks that have no process any more
+        return super().state(members) | {f"count_{rank}": int(count) for rank, count in enumerate(counts)}
+
+    def restore(self, state):
+        super().restore(state)
+        self.take([state[f"count_{rank}"] for rank in range(self.comm.size)])
+
+    def skip(self, steps, batch, ranks):
+        super().skip(steps, batch, ranks)
+        self.counts[:] = self.own
 
     def take(self, counts: np.ndarray):
         """Set the number of samples of each rank to ``counts``, the numbers that another rank knows."""

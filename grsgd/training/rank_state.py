@@ -25,6 +25,7 @@ def state_of(trainer: Trainer, frozen: np.ndarray | None = None) -> dict:
     still have these digests are neither copied nor kept. If ``frozen`` is None, all frozen parameters are kept.
     """
     replica, progress, traffic, curve = trainer.replica, trainer.progress, trainer.comm.traffic, trainer.snapshots
+    members = trainer.algorithm.comm.members  # without the ranks that have no process any more
     return {
         "model": {
             "parameters": array_of(replica.params),
@@ -35,10 +36,11 @@ def state_of(trainer: Trainer, frozen: np.ndarray | None = None) -> dict:
         "optimizer": state_of_optimizer(trainer.optimizer.optimizer),
         "algorithm": {name: value_of(value) for name, value in trainer.algorithm.state().items()},
         "streams": state_of_streams(trainer),
-        "progress": progress.state() | {"elapsed": progress.elapsed(), "passed": progress.marks.passed},
+        "progress": progress.state(members)
+        | {"elapsed": progress.elapsed(), "passed": progress.marks.passed, "batches": trainer.recovery.position},
         "totals": asdict(trainer.totals),
         "losses": {str(block): list(losses) for block, losses in trainer.computing.losses.items()},
-        "traffic": traffic.state(),
+        "traffic": traffic.state(members),
         "staleness": [[int(age), int(count)] for age, count in trainer.algorithm.staleness.items()],
         "curve": {
             "moments": [moment_to_json(moment) for moment in curve.moments],
@@ -70,18 +72,20 @@ def restore(trainer: Trainer, state: dict, samples: int, seconds: float):
     trainer.algorithm.staleness.update(Counter(dict(state["staleness"])))
     for name, value in state["totals"].items():
         setattr(trainer.totals, name, value)
-    trainer.computing.losses = {int(block): losses for block, losses in state["losses"].items()}
+    blocks = trainer.gradients.weights if trainer.gradients is not None else {}  # another rank's, if ranks have died
+    trainer.computing.losses = {int(block): each for block, each in state["losses"].items() if int(block) in blocks}
     trainer.comm.traffic.restore(state["traffic"])
     progress = dict(state["progress"])
     trainer.progress.marks.passed = progress.pop("passed")
     trainer.progress.elapsed_before = progress.pop("elapsed")
+    batches = progress.pop("batches", trainer.totals.steps)  # the number is missing in checkpoints of old versions
     trainer.progress.restore(progress)
     curve = trainer.snapshots
     curve.moments = [moment_from_json(moment) for moment in state["curve"]["moments"]]
     curve.numbers, curve.weights = list(state["curve"]["numbers"]), list(state["curve"]["weights"])
     marks = state["curve"]["marks"]
     curve.early = trainer.progress.marks.go_on(marks, samples, seconds, state["curve"]["early"])
-    trainer.computing.go_on_from(trainer.totals.steps, trainer.algorithm)
+    trainer.computing.go_on_from(batches, trainer.algorithm)
     restore_streams(trainer, state["streams"])  # random streams come last, because the lines above draw from them
 
 
@@ -100,18 +104,18 @@ def state_outside(replica: Replica, frozen: np.ndarray | None) -> dict:
     now = () if frozen is None else digests_of_frozen(replica)
     same = {str(number): int(digest) for number, digest in enumerate(now) if digest == frozen[number]}
     numbered = ((str(number), tensor) for number, tensor in enumerate(replica.outside()))
-    return {"others": {number: array_of(tensor) for number, tensor in numbered if number not in same}, "frozen": same}
+    return {"others": {number: array_of(tensor) for number, tensor in numbered if number not in same}, "digests": same}
 
 
 def restore_outside(replica: Replica, model: dict):
     """Set the tensors outside the flat arrays. Raises ValueError if a frozen parameter is not kept, and differs from
     its value at the time of saving."""
-    kept = model.get("frozen", {})  # missing in checkpoints of old versions
+    kept = model.get("digests", {})  # missing in checkpoints of old versions, whose digests were of another kind
     now = digests_of_frozen(replica) if kept else ()
     for number, tensor in enumerate(replica.outside()):
-        if str(number) not in kept:
+        if str(number) in model["others"]:
             fill(tensor, model["others"][str(number)])
-        elif now[number] != kept[str(number)]:
+        elif str(number) in kept and now[number] != kept[str(number)]:
             raise ValueError(f"frozen parameter {number} has changed since the checkpoint was taken")
 
 

@@ -34,6 +34,16 @@ class Recovery:
     def __init__(self, go_on: Callable = do_nothing):
         self.go_on = go_on
 
+    @property
+    def position(self) -> int:
+        """Number of steps before this rank's next step; the same on all ranks before a step in lockstep."""
+        return self.trainer.totals.steps
+
+    @property
+    def samples(self) -> int:
+        """Part of this rank in the number of samples of all ranks, which is the sum of all ranks' parts."""
+        return self.trainer.totals.samples
+
     def context_of(self, context: RankContext) -> RankContext:
         """Return the context with which the algorithm is created. It replaces ``context``, the context of the
         trainer."""
@@ -121,9 +131,21 @@ class Recovery:
         ``curve`` is the checkpoint's curve if new snapshots can be appended to it, else None.
         """
 
+    def gathered(self, narrow: Callable):
+        """Exchange further messages in a group of ranks alone. ``narrow(comm)`` returns the communicator of the group
+        that replaces ``comm``, a communicator of all ranks."""
+
+    def regrouped(self, narrow: Callable, giver: int):
+        """Go on in a new group of ranks, after a process has died or joined; a schedule, run on all ranks of the group.
+
+        ``narrow`` is the argument of `gathered`. Rank ``giver`` of the group has trained before.
+        """
+        self.gathered(narrow)
+        yield from ()
+
     def asks_for_checkpoint(self, reason: str) -> bool:
-        """Ask all ranks to take a checkpoint and then to stop, for ``reason``; return False if no checkpoints are
-        taken."""
+        """Ask all ranks to take a checkpoint and then to stop, for ``reason``. If ``reason`` is empty, the run goes on
+        after the checkpoint. Return False if no checkpoints are taken."""
         return False
 
     def warnings(self) -> list[str]:

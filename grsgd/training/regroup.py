@@ -19,8 +19,9 @@ from grsgd.comm.allreduce import halving_doubling_allreduce
 from grsgd.comm.communicator import LostRank
 from grsgd.comm.elastic.group import Changed, Group
 from grsgd.models.flat import Flat
-from grsgd.training import unwrapped
+from grsgd.training import momenta
 from grsgd.training.progress import Progress
+from grsgd.training.recovery import Recovery
 from grsgd.training.surviving import Surviving
 from grsgd.training.trainer import Trainer
 
@@ -133,11 +134,15 @@ class Regrouping(Surviving):
 
     tells_all_of_its_end = True
 
-    def __init__(self, context: RankContext):
-        super().__init__(context.membership)
+    def __init__(self, context: RankContext, checkpoints: Recovery | None = None):
+        super().__init__(context.membership, checkpoints)
         self.group = Group(
             context.membership, context.comm, context.uncounted_comm, HOW_FAR_NUMBERS + context.comm.size
         )
+        self.is_together = self.has_trained
+        """Whether this rank trains in a group; False while the ranks regroup."""
+        if self.is_together:
+            self.checkpoints.gathered(self.group.communicator)
 
     @property
     def has_trained(self) -> bool:
@@ -168,6 +173,8 @@ class Regrouping(Surviving):
 
     def watch(self):
         self.group.watch()
+        if self.is_together:
+            super().watch()
 
     def gradient(self, step: int):
         if not self.kept.put_back():  # else the gradient that was kept is used again
@@ -214,7 +221,7 @@ class Regrouping(Surviving):
         averaged as well. If the interrupted step averages gradients, the step is taken again, with the mean of the
         gradients that ranks have kept.
         """
-        group, driver, algorithm = self.group, self.trainer.driver, self.trainer.algorithm
+        group, driver, algorithm, self.is_together = self.group, self.trainer.driver, self.trainer.algorithm, False
         began = driver.clock()
         driver.abandon()
         yield from group.close()
@@ -234,10 +241,12 @@ class Regrouping(Surviving):
         context = self._of_group(self.trainer.context)
         yield from self._average_models(context, counts)
         yield from self._go_on(context, furthest)
+        giver = next(rank for rank, each in enumerate(told) if each.has_trained and each.steps == furthest.steps)
         wanted = [not each.has_trained or each.steps < furthest.steps for each in told]
         if any(wanted):
-            giver = next(rank for rank, each in enumerate(told) if each.has_trained and each.steps == furthest.steps)
             yield from self.trainer.hand_over(context.uncounted_comm, giver, wanted[context.comm.rank])
+        yield from self.checkpoints.regrouped(group.communicator, giver)
+        self.is_together = True
         self.kept.settle([each.has_gradient and is_counted for each, is_counted in zip(told, counts, strict=True)])
         self.longest_wait = max(self.longest_wait, driver.clock() - began + self.last_wait)
         return True
@@ -252,8 +261,9 @@ class Regrouping(Surviving):
         """Set the model, buffers and momenta of all ranks to the averages over the ranks for which ``counts`` is True;
         a schedule."""
         replica = self.trainer.replica
-        weight, averages = float(counts[context.comm.rank]), []
-        flats = replica.params, replica.buffers, momenta(self.trainer)
+        weight, averages, optimizer = float(counts[context.comm.rank]), [], self.trainer.optimizer.optimizer
+        yield from momenta.agree(context.uncounted_comm, optimizer, weight)
+        flats = replica.params, replica.buffers, momenta.momenta(optimizer, replica.device)
         for flat in flats:
             averages.append(flat.like())
             averages[-1].tensor.copy_(flat.tensor)
@@ -262,7 +272,7 @@ class Regrouping(Surviving):
         # start() of the algorithm; if start() fails, the ranks regroup again.
         for flat, average in zip(flats, averages, strict=True):
             flat.tensor.copy_(average.tensor)
-        set_momenta(self.trainer, averages[-1].tensor)
+        momenta.set_momenta(optimizer, averages[-1].tensor)
 
     def _go_on(self, context: RankContext, furthest: HowFar):
         """Create the algorithm anew for ``context``, and set the progress to ``furthest``, the largest of any rank; a
@@ -283,44 +293,3 @@ class Regrouping(Surviving):
         elif missing:
             trainer.take_snapshot(missing)
 
-
-def momenta(trainer: Trainer) -> Flat:
-    """Return the tensors that the optimizer keeps for all parameters, one after the other in one flat array."""
-    tensors, dtype, device = remembered(trainer), trainer.replica.dtype, trainer.replica.device
-    flat = Flat.zeros(sum(tensor.numel() for tensor in tensors), dtype, device)
-    if tensors:
-        flat.tensor.copy_(torch.cat([tensor.reshape(-1).to(device, dtype) for tensor in tensors]))
-    return flat
-
-
-def set_momenta(trainer: Trainer, content: torch.Tensor):
-    tensors = remembered(trainer)
-    for tensor, part in zip(tensors, content.split([tensor.numel() for tensor in tensors]), strict=True):
-        tensor.copy_(part.reshape(tensor.shape))
-
-
-def remembered(trainer: Trainer) -> list[torch.Tensor]:
-    """Return the tensors of the optimizer's state. Before the optimizer's first step they are created, filled with
-    zeros."""
-    optimizer = trainer.optimizer.optimizer
-    if not optimizer.state:
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        before = [(p.detach().clone(), p.grad) for p in parameters]
-        for parameter in parameters:
-            parameter.grad = torch.zeros_like(parameter)
-        unwrapped.step(optimizer)
-        with torch.no_grad():
-            for parameter, (content, gradient) in zip(parameters, before, strict=True):
-                parameter.copy_(content)
-                parameter.grad = gradient
-        for of_one in optimizer.state.values():
-            for value in of_one.values():
-                if torch.is_tensor(value):
-                    value.zero_()
-    return [
-        value
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-        for _, value in sorted(optimizer.state.get(parameter, {}).items())
-        if torch.is_tensor(value)
-    ]

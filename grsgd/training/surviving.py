@@ -2,10 +2,12 @@
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
 from grsgd.comm.elastic.membership import Membership
+from grsgd.training.curve_file import CurveFile
 from grsgd.training.recovery import Recovery
 
 
@@ -13,16 +15,17 @@ class Surviving(Recovery):
     """Common part of `Regrouping` and `Succession`: other processes can ask for this rank's model at any time, also
     after training.
 
-    ``membership`` has the process of each rank.
+    ``membership`` has the process of each rank. ``checkpoints`` takes the checkpoints of the run; by default none are
+    taken.
     """
 
     tells_all_of_its_end = False
     """Whether a process that has ended its training tells all other processes; otherwise it tells only the processes
     that ask."""
 
-    def __init__(self, membership: Membership):
+    def __init__(self, membership: Membership, checkpoints: Recovery | None = None):
         super().__init__()
-        self.membership = membership
+        self.membership, self.checkpoints = membership, checkpoints or Recovery()
         self.changing = threading.Lock()
         """Lock that the training thread holds while it possibly changes the model. The thread releases the lock while
         it waits."""
@@ -32,6 +35,51 @@ class Surviving(Recovery):
         """Wait for other ranks in the last hook, in seconds."""
         self._final: tuple[torch.Tensor, torch.Tensor] | None = None
         """The model after training, before all models are averaged."""
+
+    def attach(self, trainer):
+        super().attach(trainer)
+        self.checkpoints.attach(trainer)
+
+    @property
+    def position(self) -> int:
+        return self.trainer.progress.batches
+
+    @property
+    def samples(self) -> int:
+        """Number of samples of all ranks, on the lowest rank; 0 on other ranks. A dead process cannot be asked."""
+        return self.trainer.progress.samples if self.trainer.algorithm.comm.rank == 0 else 0
+
+    @property
+    def last(self):
+        return self.checkpoints.last
+
+    @property
+    def knows_the_end(self) -> bool:
+        return self.checkpoints.knows_the_end
+
+    def started(self):
+        self.checkpoints.started()
+
+    def watch(self):
+        self.checkpoints.watch()
+
+    def before_step(self, step: int):
+        return (yield from self.checkpoints.before_step(self.position))
+
+    def leave_steps(self):
+        self.checkpoints.leave_steps()
+
+    def at_rest(self, ended: bool):
+        return (yield from self.checkpoints.at_rest(ended))
+
+    def go_on_from_checkpoint(self, folder: Path, samples: int, names: tuple[str, str], curve: CurveFile | None):
+        self.checkpoints.go_on_from_checkpoint(folder, samples, names, curve)
+
+    def asks_for_checkpoint(self, reason: str) -> bool:
+        return self.checkpoints.asks_for_checkpoint(reason)
+
+    def warnings(self) -> list[str]:
+        return self.checkpoints.warnings()
 
     def guarded(self, hook: Callable) -> Callable:
         def schedule():

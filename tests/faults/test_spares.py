@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from grsgd import load_run
+from grsgd.training import checkpoint_folder
 from tests.support.training_job import RANKS
 
 EXHAUSTIVE = pytest.mark.exhaustive
@@ -85,6 +86,40 @@ def test_the_others_go_on_without_a_rank(algorithm, options, run):
     assert found.extra["death_rank"].tolist() == [1] and np.isnan(found.extra["death_replaced_seconds"]).all()
     assert found.ranks["steps"][1] == 0 and (found.ranks["steps"][[0, 2]] > 0).all()
     assert found.attributes["final_test_accuracy"] > 0.1
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [
+        ("local_sgd", "H = 3"),
+        pytest.param("ring_allreduce", "", marks=EXHAUSTIVE),
+        pytest.param("lasgd", "", marks=EXHAUSTIVE),
+        pytest.param("sgp", "tau = 1", marks=EXHAUSTIVE),
+    ],
+)
+def test_a_run_with_checkpoints_survives_is_resumed_and_survives_again(algorithm, options, start, tmp_path):
+    """A spare takes rank 0; in the resumed run a spare takes rank 0 again, and none takes rank 1."""
+    arguments = ["--checkpoint", str(tmp_path / "kept"), "--every", "10", "--spares", "1"]
+    for seconds, victims, left in ((4.0, [0], 3), (7.0, [0, 1], 2)):
+        job = start("ulfm", algorithm, options, seconds=seconds, ranks=RANKS + 1, arguments=arguments)
+        for victim in victims:
+            job.wait_for(f"{RANKS if victim else victim}.begun")
+            time.sleep(0.5)
+            job.signal(victim, signal.SIGKILL)
+        code, output = job.finish(BOUND)
+        assert code == 0 and "Traceback" not in output and str(job.out) in output, output
+        run = load_run(job.out)
+        assert run.attributes["reason"] == "seconds" and sorted(run.extra["death_rank"]) == victims
+        newest = max(each for each in found_in(tmp_path / "kept") if not each.problem)
+        assert newest.ranks == left and newest.samples > (run.attributes.get("resumed") or 0)
+        for file in job.folder.glob("[0-9].*"):
+            file.unlink()
+        arguments[0] = "--resume"
+    assert "goes on from here" in output and "average" not in output and (run.ranks["steps"][[0, 2]] > 0).all()
+
+
+def found_in(folder):
+    return checkpoint_folder.checkpoints(checkpoint_folder.parts(folder, 0, 1))
 
 
 @pytest.mark.parametrize("algorithm", [pytest.param("grsgd", marks=EXHAUSTIVE), "local_sgd"])

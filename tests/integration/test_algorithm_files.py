@@ -96,7 +96,7 @@ def test_a_sweep_makes_runs_of_a_changed_source_again(folder):
 
 
 def test_the_example_trains(folder, monkeypatch):
-    monkeypatch.setattr(runs, "Interruption", lambda on_signal: nullcontext(SimpleNamespace(on_signal=on_signal)))
+    monkeypatch.setattr(runs, "Interruption", lambda *_: nullcontext(SimpleNamespace()))
     monkeypatch.setattr(prepare.gpu, "use_threads", lambda: None)
     for module in (runs, prepare):
         monkeypatch.setattr(module, "within", lambda seconds, what: nullcontext())

@@ -19,7 +19,8 @@ from grsgd.simulator.network import network
 from grsgd.simulator.run import simulate
 from grsgd.testing.simulated import network_of
 from grsgd.training.deaths import comes_back
-from grsgd.training.regroup import Regrouping, momenta
+from grsgd.training.momenta import momenta
+from grsgd.training.regroup import Regrouping
 from tests.support import training
 from tests.support.exhaustive import exhaustive_unless
 
@@ -175,7 +176,8 @@ def regrouped(monkeypatch):
         yield from was(recovery, context, furthest)
         trainer = recovery.trainer
         step, samples, x = trainer.progress.steps, trainer.progress.samples, trainer.replica.params.tensor.clone()
-        seen.append(Seen(recovery.membership.process, context.comm.size, step, samples, x, momenta(trainer).tensor))
+        kept = momenta(trainer.optimizer.optimizer, trainer.replica.device).tensor
+        seen.append(Seen(recovery.membership.process, context.comm.size, step, samples, x, kept))
 
     monkeypatch.setattr(Regrouping, "_go_on", go_on)
     return seen

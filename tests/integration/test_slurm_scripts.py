@@ -74,6 +74,37 @@ def test_srun_gets_the_option_of_the_site_or_none(tmp_path, kind, option):
     assert done.stdout.split() == [*option, "--ntasks=4", "--kill-on-bad-exit=1", "python", "train.py"], done.stderr
 
 
+@pytest.mark.parametrize(
+    "variables, command, first",
+    [
+        ({}, "python train.py", "--cpu-bind=cores"),
+        ({"SLURM_GPUS_ON_NODE": "2"}, "python -P -m grsgd train run.toml", "--cpu-bind=none"),
+        ({"SLURM_GPUS_ON_NODE": "2"}, "python train.py", "--ntasks=4"),
+        ({"SLURM_CPU_BIND": "quiet"}, "python train.py", "--ntasks=4"),
+        ({"GRSGD_BIND": "off"}, "python train.py", "--ntasks=4"),
+        ({"PLUGIN": "task/cgroup"}, "python train.py", "--ntasks=4"),
+    ],
+)
+def test_srun_binds_ranks_if_slurm_can(tmp_path, variables, command, first):
+    doubles = {"srun": 'echo "$OMP_NUM_THREADS" "$@"', "scontrol": 'echo "TaskPlugin = ${PLUGIN:-affinity}"'}
+    for name, text in doubles.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    script = f"set -euo pipefail; . slurm/job.sh; launch 4 {command}"
+    environment = {"LAUNCHER": "srun", "SRUN_MPI": "default", "LAUNCH_OPTIONS": "", "PATH": f"{tmp_path}:/usr/bin:/bin"}
+    environment |= {"SLURM_CPUS_PER_TASK": "4"} | variables
+    done = subprocess.run(["bash", "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split()[:2] == ["3", first], done.stderr
+
+
+def test_gpus_per_task_over_several_nodes_need_srun():
+    script = "set -euo pipefail; . slurm/job.sh; launch 4 python train.py"
+    environment = {"LAUNCHER": "mpiexec", "PATH": "/usr/bin:/bin", "SLURM_GPUS_PER_TASK": "1"}
+    environment |= {"SLURM_JOB_NUM_NODES": "2"}
+    done = subprocess.run(["bash", "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "submit with --gpus-per-node, or with LAUNCHER=srun" in done.stderr
+
+
 @pytest.mark.parametrize("name", ["results", "res[1]", "a b$(id)*?"])
 def test_a_job_that_was_requeued_goes_on_from_its_checkpoints_whatever_letters_are_in_their_path(tmp_path, name):
     kept = tmp_path / name / "run.checkpoints"

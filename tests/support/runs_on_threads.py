@@ -15,7 +15,7 @@ def allow_threads(monkeypatch):
         assert isinstance(seconds, float) and isinstance(what, str)
         return nullcontext()
 
-    monkeypatch.setattr(runs, "Interruption", lambda on_signal: nullcontext(SimpleNamespace(on_signal=on_signal)))
+    monkeypatch.setattr(runs, "Interruption", lambda *_: nullcontext(SimpleNamespace()))
     monkeypatch.setattr(description, "commit", lambda: "0123")
     monkeypatch.setattr(prepare.gpu, "use_threads", lambda: None)
     for module in (runs, prepare):

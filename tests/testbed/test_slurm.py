@@ -238,11 +238,14 @@ def test_a_requeued_run_starts_over(jobs):
     assert the_run(job, "sgp").attributes["reason"] == "steps"
 
 
-def test_a_run_with_checkpoints_that_reaches_its_time_limit_goes_on(cluster):
+def test_a_run_takes_a_checkpoint_when_asked_and_goes_on_from_another_after_its_time_limit(cluster):
     words = ("--nodes=2", "slurm/train.sbatch", "experiments/demo/dpsgd.toml")
-    job = SlurmJob(cluster, *words, *SLOW, EVERY="10")
+    job = SlurmJob(cluster, *words, *SLOW, EVERY="1000s")
     kept = job.folder / f"dpsgd-{job.number}.checkpoints"
+    job.wait_for("progress", lambda: " loss " in job.output())
+    job.cluster("scancel", "--batch", "--signal=USR2", job.number)
     job.wait_for("checkpoint", lambda: any(kept.glob("samples-*/rank-0001.ckpt")))
+    assert job.states() == {"RUNNING"}
     job.cluster("scancel", "--batch", "--signal=USR1", job.number)
     job.ends()
     run = the_run(job, "dpsgd")

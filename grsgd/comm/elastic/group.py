@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from grsgd.comm import tags
-from grsgd.comm.backend import Backend, Request, has_died
+from grsgd.comm.backend import ANY_RANK, Backend, Request, has_died
 from grsgd.comm.communicator import Communicator, receive_if_come
 from grsgd.comm.elastic.membership import Membership, Tolerant, WithMember
 from grsgd.comm.pollables import Until
@@ -128,7 +128,7 @@ class Group:
     def communicators(self) -> tuple[Communicator, Communicator]:
         """Return communicators of the group alone. They replace the communicators of all ranks, and count traffic in
         the same counters."""
-        return self._communicator(self.comm), self._communicator(self.uncounted_comm)
+        return self.communicator(self.comm), self.communicator(self.uncounted_comm)
 
     def close(self):
         """Schedule that ends all messages of the group. After the schedule no message is written into an array any
@@ -137,7 +137,8 @@ class Group:
             yield from backend.close()
         self._backends.clear()
 
-    def _communicator(self, whole: Communicator) -> Communicator:
+    def communicator(self, whole: Communicator) -> Communicator:
+        """Return a communicator of the group alone that replaces ``whole``, a communicator of all ranks."""
         ranks = [self.membership.joined[process] for process in self.processes]
         tag = TAGS * (1 + self.epoch - self.size)
         self._backends.append(GroupBackend(whole.backend.processes, self.membership, self.processes, tag))
@@ -222,6 +223,8 @@ class GroupBackend:
         return self._keep(self._receiving, source, request)
 
     def Iprobe(self, source, tag):
+        if source == ANY_RANK:
+            return any(self._has_come(rank, tag) for rank in range(self.size))
         return self.whole.Iprobe(self.processes[source], self.first_tag + tag)
 
     def dup(self):
@@ -250,6 +253,16 @@ class GroupBackend:
             request.Cancel()
         yield Until(lambda: all(map(is_over, receiving)), "the end of messages that are not needed any more")
         UNRECEIVED.extend(request for request in self._sending if not is_over(request))
+
+    def _has_come(self, source: int, tag: int) -> bool:
+        """Return whether a message has arrived from a rank; from a dead process none has arrived."""
+        try:
+            return self.Iprobe(source, tag)
+        except RuntimeError as error:
+            if not has_died(error):
+                raise
+            self.membership.note_death(self.processes[source])
+            return False
 
     def _keep(self, kept: list, peer: int, request: Request) -> WithMember:
         if len(kept) > MANY:

@@ -5,6 +5,7 @@ A schedule is a generator that yields each object it waits for.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from grsgd.comm import records, tags
 from grsgd.comm.allreduce import halving_doubling_allreduce
 from grsgd.comm.communicator import ANY_RANK, Communicator, receive_if_come
+from grsgd.comm.pollables import Until
 from grsgd.comm.records import Int64
 from grsgd.runs.ending import ASKED_TO_END
 
@@ -56,7 +58,8 @@ class Meeting:
         self.is_held = False
         """Whether this rank has stopped taking steps for the meeting under way, and ignores other meetings until this
         meeting is over."""
-        self._asked: str | None = None
+        self._asked: deque[str] = deque()
+        """Reasons of the requests of this process that the other ranks do not know yet."""
         self._taken = 0
         self._said: np.ndarray | None = None
         """Number of steps that each rank has told; the last element is the number of ranks that want the run to end."""
@@ -69,15 +72,20 @@ class Meeting:
     def ask(self, reason: str = GO_ON):
         """Ask all ranks to meet, and to end the run after the meeting if ``reason`` is not empty; any thread may call
         this."""
-        self._asked = self._asked or reason
+        self._asked.append(reason)
+
+    def unmet(self) -> list[str]:
+        """Return the reasons of all requests for a meeting that has not taken place."""
+        return [*([] if self.reason is None else [self.reason]), *self._requests()]
 
     def watch(self, steps: int):
         """Look for another rank's request to meet. This method is called before each step and while this rank waits.
         ``steps``: number of steps of this rank so far."""
         if self.reason is not None or self.is_held:
             return
-        reason, self._asked = self._asked, None
-        if reason is not None:
+        reason = None
+        if asked := self._requests():
+            reason = next(filter(None, asked), GO_ON)
             self._tell(reason)
         else:
             reason = self._heard()
@@ -101,12 +109,15 @@ class Meeting:
     def over(self, reasons: float | None = None) -> str:
         """Record that the meeting is over; return the reason to end the run, or GO_ON. Call this method on all ranks.
 
+        The meeting has answered all requests without a reason that this rank has made before it is over.
+
         ``reasons``: number of ranks that know a reason; None in lockstep, where the ranks have exchanged this number
         with their numbers of steps.
         """
         known, reasons = self.reason, self._said[-1] if reasons is None else reasons
         self.reason, self._exchange, self.is_held = None, None, False
         self.number += 1
+        self._asked.extend(filter(None, self._requests()))
         return (known or ASKED) if reasons else GO_ON
 
     def end(self):
@@ -122,13 +133,17 @@ class Meeting:
         told = np.array([float(self._told)])
         yield from halving_doubling_allreduce(self.comm, told, tags.MEETING_END)
         while self._heard_of < told[0] - self._told:
-            message = records.empty(MeetingCall)
-            yield self.comm.Irecv(message, ANY_RANK, tags.MEETING)
-            reason = self._read(message)
+            yield Until(lambda: self.comm.Iprobe(ANY_RANK, tags.MEETING), "requests to meet that are under way")
+            reason = self._heard()
             if reason is not None and self.reason is None:
                 self._arrange(reason, self._taken)
         if self._exchange is not None:
             yield self._exchange
+
+    def _requests(self) -> list[str]:
+        """Remove and return the reasons of all requests that this rank has not told; another thread may add a request
+        meanwhile."""
+        return [self._asked.popleft() for _ in range(len(self._asked))]
 
     def _arrange(self, reason: str, steps: int):
         self.reason = reason

@@ -25,7 +25,7 @@ from grsgd.comm.driver import MpiDriver, available_cores
 from grsgd.comm.pollables import Delay, Until
 from grsgd.config import Config
 from grsgd.errors import ConfigError, SetupError
-from grsgd.job import launch
+from grsgd.job import launch, places
 from grsgd.mpi_environment import find_mpiexec, job_environment, module, without_launcher
 from grsgd.simulator.calibration.computing import (
     StepTimes,
@@ -114,7 +114,7 @@ def calibrate(
         share = share_of(driver) if share is None else share
         compute = step_times(mpi.allgather(measure_computing(rank, steps, share)))
         work = typical_work(mpi, measure_work(mpi, config, rank, rank.make_model()), share)
-        hosts = launch.hosts(mpi)
+        hosts = places.hosts(mpi)
         if mpi.size == 1:
             pairs, processor = on_two_ranks(config.comm.progress_mode, compute[0].median)
         else:
@@ -389,7 +389,7 @@ def main():
         return
     comm = Communicator(MpiBackend(mpi).dup())
     driver = launch.driver(mpi, TWO_RANKS_SECONDS / 4, mode)
-    pairs = driver.run(measure_pairs(comm, launch.hosts(mpi)))
+    pairs = driver.run(measure_pairs(comm, places.hosts(mpi)))
     processor = measure_processor(driver, comm, 0, 1, pairs, work_of(float(seconds), driver.poll))
     driver.close()
     if processor is not None:

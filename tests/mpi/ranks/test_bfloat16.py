@@ -37,6 +37,7 @@ def train(algorithm: str, dtype: torch.dtype, **options) -> torch.Tensor:
         ("lasgd", {}),
         ("dpsgd", {}),
         ("grsgd", {}),
+        ("sgp", {}),
     ],
 )
 def test_own_loops(algorithm, options):

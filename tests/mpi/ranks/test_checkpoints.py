@@ -4,6 +4,7 @@ import copy
 import errno
 import os
 import shutil
+import signal
 import tomllib
 from pathlib import Path
 
@@ -21,8 +22,8 @@ from grsgd.job.run import run
 from grsgd.runs.ending import ASKED_TO_END
 from grsgd.training import checkpoint_file
 from grsgd.training.checkpoint_file import read
-from grsgd.training.checkpoint_folder import COMPLETE, file_of, name_of
-from grsgd.training.checkpoints import KEPT, Every
+from grsgd.training.checkpoint_folder import COMPLETE, KEPT, file_of, name_of
+from grsgd.training.checkpoints import Every
 from grsgd.training.rank_state import state_of
 from grsgd.training.saving import ModelFiles
 from tests.support.ending import Ending
@@ -143,6 +144,20 @@ def test_a_run_that_goes_on_is_the_undisturbed_one_bit_for_bit(variant, trained,
     np.testing.assert_array_equal(found.ranks["steps"], undisturbed.ranks["steps"])
     assert (np.diff(found.curve["time"]) > 0).all()
     assert len(samples_of(kept, world.rank)) <= KEPT
+
+
+@pytest.mark.parametrize("variant", ["dpsgd", "grsgd"])
+def test_after_sigusr2_a_run_takes_a_checkpoint_and_goes_on(variant, folder, world):
+    kept, delays = folder / "kept", {str(rank): {"probability": 1.0, "seconds": 0.004} for rank in range(world.size)}
+    slow = config(variant, train=LONG, stragglers={"tail": delays})
+    line = Ending(ENDED_AT, signal.SIGUSR2)  # all ranks get the signal, as from a launcher
+    end = run(world, slow, folder / "run.h5", line=line, keeping=Keeping(kept, Every(seconds=1000.0)))
+    world.Barrier()
+    steps = load_run(folder / "run.h5").ranks["steps"]
+    assert end.reason == "steps" and sum(steps) >= LONG["steps"] * world.size
+    samples = samples_of(kept, world.rank)
+    assert 1 <= len(samples) <= KEPT and max(samples) < LONG["steps"] * 6 * world.size
+    assert end.checkpoint == kept / name_of(max(samples))
 
 
 def different(one, other, where: str = "") -> list[str]:

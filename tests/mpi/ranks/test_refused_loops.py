@@ -245,8 +245,8 @@ def test_dtypes_that_numpy_lacks(algorithm):
 
 
 def test_algorithms_that_train_no_model_of_bfloat16():
-    with pytest.raises(ValueError, match="bfloat16 with sgp: only diloco, dpsgd, gosgd, grsgd, las") as caught:
-        distribute(network().bfloat16(), "sgp")
+    with pytest.raises(ValueError, match="bfloat16 with ssgd: only diloco, dpsgd, gosgd, grsgd, las") as caught:
+        distribute(network().bfloat16(), "ssgd")
     one_line(caught)
 
 

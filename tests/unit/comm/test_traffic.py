@@ -44,7 +44,7 @@ def test_more_than_32_bits():
 def test_counting_goes_on_from_a_state():
     traffic, restored = Traffic(4), Traffic(4)
     traffic.count((1, 3), 100, header=4)
-    restored.restore(traffic.state())
+    restored.restore(traffic.state(range(traffic.size)))
     for each in (traffic, restored):
         each.count_messages(3, 2, 50)
     for name in ("sent", "headers", "messages"):

@@ -1,6 +1,7 @@
 """What is saved where when a run ends early, with the reason, and by whom; ranks are threads here."""
 
 import os
+import queue
 import signal
 import threading
 from pathlib import Path
@@ -13,7 +14,7 @@ from grsgd.comm.communicator import LostRank
 from grsgd.comm.driver import WaitTimeout
 from grsgd.comm.stop_signal import Stopped, StopSignal
 from grsgd.errors import RunFileError
-from grsgd.job import launch, rescue
+from grsgd.job import launch, places, rescue
 from grsgd.job.signals import INTERRUPTED, TERMINATED, Interruption, as_exceptions
 from grsgd.runs.run_file import check_writable, save_run
 from tests.support.runs import fake_run
@@ -82,16 +83,16 @@ def test_processes_that_have_ended():
         os._exit(0)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     processes = [("here", os.getpid()), ("here", child), ("elsewhere", child)]
-    assert launch.ended_ranks(processes, 0) == {1}  # a zombie still
+    assert places.ended_ranks(processes, 0) == {1}  # a zombie still
     os.waitpid(child, 0)
-    assert launch.ended_ranks(processes, 0) == {1}
+    assert places.ended_ranks(processes, 0) == {1}
 
 
 def test_sigterm_of_a_launcher_after_a_death_is_no_interruption(monkeypatch):
     one, saved = made(), []
     monkeypatch.setattr(rescue.Rescue, "_save", lambda self, reason, *_: saved.append(reason))
     one.interrupted(TERMINATED)
-    monkeypatch.setattr(launch, "ended_ranks", lambda *_: {1})
+    monkeypatch.setattr(places, "ended_ranks", lambda *_: {1})
     one.interrupted(TERMINATED)
     assert saved == [TERMINATED, "rank 1 lost: its process has died"]
     assert one.stop_signal.request == saved[-1]
@@ -116,22 +117,63 @@ def test_sigterm_of_a_launcher_after_a_run_that_was_saved_as_a_whole_says_nothin
 @pytest.mark.parametrize("has_said", [False, True])
 def test_what_ended_a_run_is_said_once(has_said, monkeypatch, tmp_path):
     one, said = made(out=tmp_path / "run.h5"), []
-    monkeypatch.setattr(one, "_collect", lambda *_: [])
+    monkeypatch.setattr(one, "_collect", lambda *_: {2: None, 3: None})
     monkeypatch.setattr(one, "assembled", lambda *_: fake_run(reason=TERMINATED))
     one._speaker, one._has_said = said.append, has_said
-    assert one._save(TERMINATED, 0.0, tags.RESCUE_AFTER_SIGNAL, set())
+    assert one._save(TERMINATED, 0.0, tags.RESCUE_AFTER_SIGNAL, {0, 1})
     assert said == ([] if has_said else [f"{one.out}: stopped early: {TERMINATED}"]) and one.out.exists()
 
 
 def test_a_signal_that_comes_when_the_job_writes_the_run_itself_saves_nothing_over_it(tmp_path, monkeypatch):
     """It would be without accuracies."""
     one, said = made(out=tmp_path / "run.h5"), []
-    monkeypatch.setattr(one, "_collect", lambda *_: [])
+    monkeypatch.setattr(one, "_collect", lambda *_: {2: None, 3: None})
     monkeypatch.setattr(one, "assembled", lambda *_: fake_run(reason=TERMINATED))
     one._speaker = said.append
     one.supersede()
     assert not one._save(TERMINATED, 0.0, tags.RESCUE_AFTER_SIGNAL, set())
     assert not said and not one.out.exists()
+
+
+def made_on_hosts(hosts, answers, monkeypatch, tmp_path):
+    """Rank 2 of 4, with the attributes of a run file; return it, and a list of the reasons with which it saves."""
+    one, reasons = made(out=tmp_path / "run.h5"), []
+    one.processes = [(f"{host} pid:[1]", os.getpid()) for host in hosts]
+    one.attributes = fake_run().attributes
+    monkeypatch.setattr(one, "_collect", lambda *_: dict.fromkeys(answers))
+
+    def assembled(records, attributes):
+        reasons.append(attributes["reason"])
+        return fake_run(reason=attributes["reason"])
+
+    monkeypatch.setattr(one, "assembled", assembled)
+    one._speaker = lambda line: None
+    return one, reasons
+
+
+@pytest.mark.parametrize(
+    "hosts, answers, reason",
+    [
+        ("abba", (1, 2), None),  # rank 1 saves
+        ("abba", (2, 3), None),  # rank 0 is busy, for rank 3 of its host has answered
+        ("abba", (2,), None),  # rank 1 of this host is busy
+        ("aabb", (2, 3), f"{TERMINATED}: no answer from host a"),
+        ("acbb", (2, 3), f"{TERMINATED}: no answer from hosts a, c"),
+    ],
+)
+def test_the_lowest_rank_of_the_hosts_that_are_left_saves(hosts, answers, reason, monkeypatch, tmp_path):
+    one, reasons = made_on_hosts(hosts, answers, monkeypatch, tmp_path)
+    one._save(TERMINATED, 0.0, tags.RESCUE_AFTER_SIGNAL, set())
+    assert reasons == [reason] * (reason is not None)
+    if reason:
+        assert load_run(one.out).attributes["ended"] == "interrupted"
+
+
+def test_a_rank_does_not_save_over_the_file_of_a_lower_rank(monkeypatch, tmp_path):
+    one, reasons = made_on_hosts("aabb", (2, 3), monkeypatch, tmp_path)
+    save_run(one.out, fake_run(reason=TERMINATED))
+    one._save(TERMINATED, 0.0, tags.RESCUE_AFTER_SIGNAL, set())
+    assert not reasons
 
 
 def test_an_early_end_does_not_replace_a_whole_run(tmp_path):
@@ -205,3 +247,24 @@ def test_signals_have_reasons(number, reason):
         os.kill(os.getpid(), number)
         threading.Event().wait(20)
     assert str(interrupt.value) == reason
+
+
+def test_each_sigusr2_asks_for_a_checkpoint_and_a_later_signal_still_ends_the_run():
+    asked, said = threading.Semaphore(0), queue.Queue()
+    with Interruption(said.put, asked.release):
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGUSR2)
+            assert asked.acquire(timeout=20)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert said.get(timeout=20) == TERMINATED
+
+
+def test_without_checkpoints_sigusr2_is_left_to_the_handler_of_the_script():
+    seen = []
+    before = signal.signal(signal.SIGUSR2, lambda *_: seen.append(True))
+    try:
+        with Interruption(seen.append):
+            os.kill(os.getpid(), signal.SIGUSR2)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert seen == [True]

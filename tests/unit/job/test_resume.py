@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -142,13 +141,13 @@ def put(folder: Path, states: list[dict]) -> Path:
 @pytest.mark.parametrize("value", ["1.5", float("nan"), float("inf"), -1, True, None, 10**18])
 @pytest.mark.parametrize(("section", "name"), [("progress", "elapsed"), ("progress", "samples"), ("totals", "steps")])
 def test_counts_and_times_that_no_run_comes_to_are_refused(section, name, value, tmp_path):
-    state, one_rank = kept(trained("dpsgd")), SimpleNamespace(rank=0, size=1)
+    state = kept(trained("dpsgd"))
     put(tmp_path, [state])
-    assert load(tmp_path, Found(32, 1), one_rank).samples == 32
+    assert load(tmp_path, Found(32, 1), rank=0, ranks=1).samples == 32
     state[section][name] = value
     put(tmp_path, [state])
     with pytest.raises(RunFileError, match=f"is not what .* goes on from .ValueError: {section}.{name} = "):
-        load(tmp_path, Found(32, 1), one_rank)
+        load(tmp_path, Found(32, 1), rank=0, ranks=1)
 
 
 def test_the_average_is_by_weights_and_of_models_of_one_shape(tmp_path):

@@ -184,6 +184,15 @@ def test_a_file_that_cannot_be_written_is_found_out_by_rank_0(monkeypatch, train
     assert "no folder" in str(caught.value)
 
 
+@pytest.mark.parametrize("takes_one, rank, lines", [(True, 0, 0), (False, 0, 1), (False, 1, 0)])
+def test_a_run_without_checkpoints_says_so_on_rank_0_after_sigusr2(takes_one, rank, lines, monkeypatch):
+    asked, said = [], []
+    monkeypatch.setattr(runs, "say", said.append)
+    recovery = SimpleNamespace(asks_for_checkpoint=lambda reason: asked.append(reason) or takes_one)
+    runs.take_checkpoint(SimpleNamespace(mpi=SimpleNamespace(rank=rank), trainer=SimpleNamespace(recovery=recovery)))
+    assert asked == [""] and len(said) == lines and all("SIGUSR2: no checkpoint" in line for line in said)
+
+
 @pytest.mark.parametrize(
     "takes_one, reason, done", [(False, "SIGTERM", [{}]), (True, "SIGTERM", [{"stop": False}]), (True, None, [])]
 )

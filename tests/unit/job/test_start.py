@@ -20,7 +20,7 @@ from tests.support.launcher import start_command
 VERSIONS = {"openmpi": "mpiexec (Open MPI) 5.0.11", "mpich": "HYDRA build details:"}
 SIGNALS = """
 import os, signal, sys, time
-for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(number, lambda number, frame: os.write(1, signal.Signals(number).name.encode() + b" "))
 os.write(1, b"begun ")
 deadline = time.monotonic() + 20
@@ -159,6 +159,37 @@ def test_in_an_allocation(place, capsys, monkeypatch, tmp_path):
     assert not any("oversubscribe" in word or "yield" in word for word in words)
 
 
+def test_srun_binds_in_an_allocation_and_one_core_of_four_is_left_to_messages(place, capsys, monkeypatch):
+    for name, value in {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2", "SLURM_CPUS_PER_TASK": "4"}.items():
+        monkeypatch.setenv(name, value)
+    place("scontrol", "echo 'TaskPlugin              = task/cgroup,task/affinity'")
+    place("srun", "exit 0")
+    words = dry_run(capsys, "run.toml")
+    assert words[:5] == "OMP_NUM_THREADS=3 SRUN_CPUS_PER_TASK=4 srun --cpu-bind=cores --mpi=pmix".split()
+    words = dry_run(capsys, "--bind", "off", "run.toml")
+    assert words[:4] == "OMP_NUM_THREADS=3 SRUN_CPUS_PER_TASK=4 GRSGD_BIND=off srun".split()
+    assert "--cpu-bind=cores" not in words
+
+
+def test_the_way_of_binding_reaches_the_ranks(place, capsys):
+    place("mpiexec", f"echo '{VERSIONS['openmpi']}'")
+    words = dry_run(capsys, "-n", "2", "--bind", "on", "own.py")
+    assert words[words.index("-x") + 1] == "GRSGD_BIND=on"
+    place("mpiexec", "echo HYDRA")
+    assert "GRSGD_BIND=on" in dry_run(capsys, "-n", "2", "--bind", "on", "own.py")
+    assert dry_run(capsys, "-n", "2", "--bind", "on", "-m", "pkg.train")[-2:] == ["-m", "pkg.train"]
+
+
+def test_gpus_per_task_over_several_nodes_need_srun(place, capsys, monkeypatch):
+    for name, value in {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2", "SLURM_GPUS_PER_TASK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    place("mpiexec", f"echo '{VERSIONS['openmpi']}'")
+    assert "mpiexec" in dry_run(capsys, "--launcher", "mpiexec", "own.py")
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
+    with pytest.raises(ConfigError, match="^run: mpiexec: with --gpus-per-task, .* --gpus-per-node, or use --launcher"):
+        start.job("own.py", [], None, "mpiexec")
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -226,10 +257,10 @@ sys.exit(start.run(start.JobCommand({{}}, [sys.argv[1], sys.executable]), gently
 def test_signals_are_gentle_first(tmp_path):
     process = run_of("run.toml", tmp_path)
     said = b""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGUSR2, signal.SIGINT, signal.SIGTERM):
         process.send_signal(number)
         said += os.read(process.stdout.fileno(), 20)
-    assert said == b"SIGUSR1 SIGTERM "
+    assert said == b"SIGUSR2 SIGUSR1 SIGTERM "
     process.send_signal(signal.SIGHUP)
     assert process.wait(20) == 130
     assert b"stopping: the measurements are evaluated and saved" in process.stderr.read()
@@ -363,3 +394,26 @@ def test_accelerate_takes_a_rank_of_a_script_for_a_program_alone(library, expect
     place("mpiexec", f"echo '{library}'")
     assert [word for word in dry_run(capsys, "-n", "2", "own.py") if "PMI" in word] == expected
     assert not any("PMI" in word for word in dry_run(capsys, "-n", "2", "run.toml"))
+
+
+class Deaf:
+    """Stands for a hearing that finds a host lost at its third look."""
+
+    looks = 0
+
+    def look(self):
+        self.looks += 1
+        return ["b"] if self.looks == 3 else []
+
+    def in_words(self, hosts):
+        return f"host {hosts[0]} (rank 1)"
+
+
+@pytest.mark.parametrize("obeys", [True, False])
+def test_a_job_that_has_lost_a_host_is_ended(obeys, monkeypatch, capfd):
+    monkeypatch.setattr(start, "LOST_SECONDS", 0.3)
+    disobeys = "" if obeys else "trap '' TERM; "
+    job = start.JobCommand({}, ["sh", "-c", f"{disobeys}while true; do sleep 0.1; done"])
+    code = start.run(job, gently=True, hearing=Deaf())
+    assert code == 128 + (signal.SIGTERM if obeys else signal.SIGKILL)
+    assert "grsgd: no sign of life of host b (rank 1) for 4 s: the job is ended" in capfd.readouterr().err

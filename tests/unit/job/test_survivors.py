@@ -49,7 +49,7 @@ def tried(monkeypatch):
     job = SimpleNamespace(
         survival=survival,
         rescue=SimpleNamespace(attributes={}),
-        trainer=SimpleNamespace(config=None, data=data),
+        trainer=SimpleNamespace(config=None, data=data, recovery=SimpleNamespace(last=None)),
         driver=SimpleNamespace(timeout=1.0),
     )
 

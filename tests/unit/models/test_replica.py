@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-from grsgd.models.digests import digests
 from grsgd.models.flat import Flat
 from grsgd.models.replica import Replica, views
 
@@ -282,8 +281,7 @@ def test_on_each_gradient(flat_gradients):
 def test_mixed_dtypes():
     model = network()
     model[3].double()
-    with pytest.raises(ValueError, match="one floating-point dtype and device; found torch.float32 on cpu, "):
-        Replica(model)
+    assert Replica(model, flat_gradients=False).dtype is torch.float64 and model[0].weight.dtype is torch.float32
     assert Replica(model, torch.float32).dtype is torch.float32
 
 
@@ -294,7 +292,7 @@ def test_nothing_to_train():
 
 
 def test_complex_parameters():
-    with pytest.raises(ValueError, match="one floating-point dtype"):
+    with pytest.raises(ValueError, match="numbers on one device; found torch.complex64 on cpu"):
         Replica(nn.Linear(2, 2, dtype=torch.complex64))
 
 
@@ -374,17 +372,6 @@ def check_views(model):
     assert torch.equal(model.turned, model.linear.weight.t()) and torch.equal(model.rows[0], model.linear.weight[0])
     assert torch.equal(model.mean, model.statistics[0]) and torch.equal(model.row, model.table[0])
     assert model.of_array.tolist() == model.array.tolist()
-
-
-@pytest.mark.parametrize("size", [3, 20_000, 50_001])
-def test_digests_differ_for_other_bytes(size):
-    x = torch.randn(size, generator=torch.Generator().manual_seed(0))
-    others = [x.clone() for _ in range(3)]
-    others[1][size // 2] += 1e-4
-    others[2][-1] = -others[2][-1]
-    first, same, *changed = digests([x, *others]).tolist()
-    assert first == same and len({first, *changed}) == 3
-    assert digests([x.half(), x.bfloat16(), x > 0, x[:0], x[:1].expand(1), x.to(torch.complex64)]).size == 6
 
 
 def test_views_stay_views():

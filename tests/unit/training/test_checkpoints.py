@@ -149,6 +149,7 @@ def test_after_a_signal_all_ranks_are_asked_for_a_checkpoint():
     asked = []
     checkpoints = SimpleNamespace(meeting=SimpleNamespace(ask=asked.append))
     assert Checkpoints.asks_for_checkpoint(checkpoints, "SIGTERM") and asked == ["SIGTERM"]
+    assert Checkpoints.asks_for_checkpoint(checkpoints, "") and asked == ["SIGTERM", ""]
 
 
 def frozen_first():
@@ -163,11 +164,11 @@ def test_a_frozen_base_is_kept_only_if_it_has_changed():
     begin = digests_of_frozen(replica)
     replica.model[1].num_batches_tracked.fill_(7)
     same = state_outside(replica, begin)
-    assert len(begin) == 2 and same["others"].keys() == {"2"} and same["frozen"].keys() == {"0", "1"}
+    assert len(begin) == 2 and same["others"].keys() == {"2"} and same["digests"].keys() == {"0", "1"}
     replica.model[0].weight.data.zero_()
     changed, whole = state_outside(replica, begin), state_outside(replica, None)
-    assert changed["others"].keys() == {"0", "2"} and changed["frozen"].keys() == {"1"}
-    assert whole["others"].keys() == {"0", "1", "2"} and whole["frozen"] == {}
+    assert changed["others"].keys() == {"0", "2"} and changed["digests"].keys() == {"1"}
+    assert whole["others"].keys() == {"0", "1", "2"} and whole["digests"] == {}
 
     later = frozen_first()
     restore_outside(later, same)

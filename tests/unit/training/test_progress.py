@@ -9,7 +9,8 @@ from grsgd.comm.driver import MpiDriver
 from grsgd.comm.pollables import Delay
 from grsgd.simulator.driver import SimulatedDriver
 from grsgd.testing.simulated import Ranks, network_of
-from grsgd.training.progress import Counted, FreeRunning, Lockstep, Marks
+from grsgd.training.marks import Marks
+from grsgd.training.progress import Counted, FreeRunning, Lockstep
 from tests.support.seeded import seeded
 
 

@@ -46,7 +46,8 @@ def regrouped(told: list[HowFar] | None, equal_models: bool):
     )
     algorithm = SimpleNamespace(traits=SimpleNamespace(equal_models=equal_models))
     rank = SimpleNamespace(
-        group=SimpleNamespace(close=noting("close"), meet=noting("meet", met)),
+        group=SimpleNamespace(close=noting("close"), meet=noting("meet", met), communicator="narrow"),
+        checkpoints=SimpleNamespace(regrouped=noting("checkpoints")),
         trainer=SimpleNamespace(driver=driver, algorithm=algorithm, context="all", hand_over=hand_over),
         kept=SimpleNamespace(settle=lambda have: done.append(("settle", have))),
         longest_wait=0.5,
@@ -69,11 +70,13 @@ def regrouped(told: list[HowFar] | None, equal_models: bool):
 def test_ranks_a_step_behind_count_unless_models_are_equal(equal_models):
     told = [far(has_gradient=0), far(steps=2, has_gradient=0), far(samples=13, counts=(3.0, 1.0))]
     goes_on, done, rank = regrouped(told, equal_models)
-    assert goes_on and [name for name, *_ in done] == ["abandon", "close", "meet", "average", "go on", "settle"]
+    names = ["abandon", "close", "meet", "average", "go on", "checkpoints", "settle"]
+    assert goes_on and [name for name, *_ in done] == names
     assert done[3] == ("average", "all in a group", [True, not equal_models, True])
     furthest = done[4][2]
     assert (furthest.steps, furthest.samples, furthest.counts.tolist()) == (3, 13, [3, 2])
-    assert done[5] == ("settle", [False, False, True]) and rank.longest_wait == 4.0
+    assert done[5] == ("checkpoints", "narrow", 0) and rank.is_together
+    assert done[6] == ("settle", [False, False, True]) and rank.longest_wait == 4.0
     assert rank.handed_over == [("uncounted", 0, False)], "the second rank, a step behind, takes over the first's state"
     assert rank.trainer.driver.abandoned == []
 
@@ -83,12 +86,12 @@ def test_the_model_of_a_process_that_has_just_joined_does_not_count(equal_models
     """Before the first step, too, when all ranks have taken equally many steps."""
     told = [far(steps=0, samples=0), far(has_trained=0.0, steps=0, samples=0)]
     _, done, _ = regrouped(told, equal_models)
-    assert done[3][2] == [True, False] and done[5] == ("settle", [True, False])
+    assert done[3][2] == [True, False] and done[6] == ("settle", [True, False])
 
 
 def test_a_rank_a_step_behind_has_no_gradient_of_the_step():
     _, done, _ = regrouped([far(steps=3), far(steps=2, has_gradient=1)], True)
-    assert done[5] == ("settle", [True, False])
+    assert done[6] == ("settle", [True, False])
 
 
 def test_without_a_model_no_rank_goes_on():
@@ -98,7 +101,7 @@ def test_without_a_model_no_rank_goes_on():
 
 def test_a_rank_may_end_when_another_one_has_ended():
     goes_on, done, rank = regrouped(None, True)
-    assert goes_on is False and [name for name, *_ in done] == ["abandon", "close", "meet"]
+    assert goes_on is False and [name for name, *_ in done] == ["abandon", "close", "meet"] and not rank.is_together
     assert rank.longest_wait == 0.5
 
 

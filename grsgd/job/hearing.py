@@ -1,0 +1,170 @@
+"""Watch over the hosts of a job: `grsgd run` and `grsgd testbed` hear the hearts of its ranks, and know which host was
+lost."""
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from grsgd.job.heart import BYE, PAUSE, SEEN, TOLD
+from grsgd.mpi_environment import HEARTS, rank
+from grsgd.text import hosts_in_words, ranks_in_words
+
+HEART = Path(__file__).with_name("heart.py")
+SILENT_SECONDS = 4.0
+"""Seconds without any datagram of a host after which the host is lost."""
+FENCE_SECONDS = 3.5
+"""Seconds without an answer after which a heart kills its rank, so that no rank outlives the loss of its host."""
+STOPPED_SECONDS = 1.0
+"""Seconds between two looks after which this process itself must have been stopped, so that nothing could be heard."""
+LAST_WORDS_SECONDS = 1.0
+"""Seconds that the hearts have to say their last words after the launcher has ended."""
+LOOK_SECONDS = 0.1
+"""Seconds between two looks for datagrams."""
+
+
+class Hearing:
+    """Receiver of the datagrams of the hearts of one job.
+
+    Parameters
+    ----------
+    hosts
+        Hosts of the job, if they are known; this machine's addresses are then the addresses that lead to these hosts.
+    fences
+        Whether hearts that get no answers kill their ranks.
+    clock
+        Function that returns seconds.
+    """
+
+    def __init__(
+        self, hosts: Collection[str] = (), fences: bool = False, clock: Callable[[], float] = time.monotonic
+    ):
+        self.clock, self.fences = clock, fences
+        self.key = secrets.token_hex(8)
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.bind(("", 0))
+        self.socket.setblocking(False)
+        self.names = own_addresses(hosts)
+        self.hosts: dict[str, dict[int, bool]] = {}
+        """Ranks of each host that was heard, and whether the rank's heart has said a last word."""
+        self.heard: dict[str, float] = {}
+        """Time of the last datagram of each host."""
+        self.lost: list[str] = []
+        """Hosts that are lost, in the order in which their loss was noticed."""
+        self._places: set[tuple[str, int]] = set()
+        self._looked = clock()
+
+    @property
+    def arguments(self) -> list[str]:
+        """Key and places, the first arguments of a heart."""
+        port = self.socket.getsockname()[1]
+        return [self.key, ",".join(f"{name}:{port}" for name in self.names)]
+
+    def variables(self) -> dict[str, str]:
+        """Return the environment variables by which the ranks of the job start their hearts."""
+        return {HEARTS: " ".join([*self.arguments, str(FENCE_SECONDS if self.fences else 0.0)])}
+
+    def look(self) -> list[str]:
+        """Receive the datagrams that have arrived, and answer them; return the hosts that are newly lost."""
+        now = self.clock()
+        if now - self._looked > STOPPED_SECONDS:
+            self.heard = dict.fromkeys(self.heard, now)
+        self._looked = now
+        for number, word, host, place in self._come():
+            self._places.add(place)
+            self._send(SEEN, place)
+            self.heard[host] = now
+            ranks = self.hosts.setdefault(host, {})
+            ranks[number] = ranks.get(number, False) or word in (TOLD, BYE)
+        silent = [
+            host
+            for host, ranks in self.hosts.items()
+            if host not in self.lost and not all(ranks.values()) and now - self.heard[host] > SILENT_SECONDS
+        ]
+        self.lost += silent
+        return silent
+
+    def _come(self) -> Iterator[tuple[int, str, str, tuple[str, int]]]:
+        """Yield rank, word, host and place of each datagram of this job that has arrived."""
+        while True:
+            try:
+                content, place = self.socket.recvfrom(400)
+            except OSError:
+                return
+            key, *rest = content.decode(errors="replace").split()[:4] or [""]
+            if key == self.key and len(rest) == 3 and rest[0].isdecimal():
+                yield int(rest[0]), rest[1], rest[2], place
+
+    def _send(self, word: str, place: tuple[str, int]):
+        try:
+            self.socket.sendto(f"{self.key} {word}".encode(), place)
+        except OSError:  # the link is down or its queue is full
+            pass
+
+    def pause(self):
+        """Tell the hearts that this process is about to be stopped, and will not answer."""
+        for place in self._places:
+            self._send(PAUSE, place)
+
+    def conclude(self) -> list[str]:
+        """Return all lost hosts, after the launcher of the job has ended: a host is also lost if none of its hearts has
+        said a last word, although a heart of another host has."""
+        deadline = self.clock() + LAST_WORDS_SECONDS
+        while self._unsaid() and self.clock() < deadline:
+            time.sleep(LOOK_SECONDS)
+            self.look()
+        unsaid = self._unsaid()
+        if len(unsaid) < len(self.hosts):
+            self.lost += [host for host in unsaid if host not in self.lost]
+        return self.lost
+
+    def _unsaid(self) -> list[str]:
+        return [host for host, ranks in self.hosts.items() if not any(ranks.values())]
+
+    def in_words(self, hosts: Collection[str]) -> str:
+        """Return ``hosts`` with their ranks as text for a sentence."""
+        return hosts_in_words([f"{host} ({ranks_in_words(sorted(self.hosts[host]))})" for host in hosts])
+
+
+def own_addresses(hosts: Collection[str]) -> list[str]:
+    """Return the addresses of this machine that lead to ``hosts``; without hosts, or if none is known, its name."""
+    found = []
+    for host in hosts:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+            try:
+                way.connect((host, 9))
+            except OSError:
+                continue
+            found.append(way.getsockname()[0])
+    return list(dict.fromkeys(found)) or [socket.gethostname()]
+
+
+@contextmanager
+def heard_by(hearing: Hearing | None):
+    """Run the block with the environment variables by which a job that is started in it is heard."""
+    if hearing is None:
+        yield
+        return
+    os.environ |= hearing.variables()
+    try:
+        yield
+    finally:
+        os.environ.pop(HEARTS)
+
+
+_hearts: list[subprocess.Popen] = []
+"""Hearts that this process has started, kept because Python warns of a child process that is forgotten."""
+
+
+def start_heart():
+    """Start the heart of this rank, if `grsgd run` or `grsgd testbed` watches over the hosts of this job."""
+    if os.environ.get(HEARTS) and not _hearts:
+        key, places, fence = os.environ[HEARTS].split()
+        command = [sys.executable, "-I", "-S", HEART, key, places, rank() or "0", fence, str(os.getpid())]
+        quiet = subprocess.DEVNULL
+        _hearts.append(subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet))

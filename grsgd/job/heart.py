@@ -1,0 +1,96 @@
+"""Heart of a rank: a small process that tells ``grsgd run``, by datagrams, that the rank's host is alive.
+
+The file is run as a script, with nothing but Python's standard library, so that a heart starts in milliseconds and
+needs little memory. `grsgd.job.hearing` has the other end.
+"""
+
+import os
+import signal
+import socket
+import sys
+import time
+
+BEAT_SECONDS = 0.25
+"""Seconds between two datagrams of a heart."""
+BEATS, TOLD, BYE, HERE, SEEN, PAUSE = "beats", "told", "bye", "here", "seen", "pause"
+"""Words of datagrams. A heart says ``beats`` again and again, ``told`` after a signal that ends the job, and ``bye``
+after the end of its rank. A host that is asked says ``here``. The launcher's side answers ``seen``, and says ``pause``
+before it is stopped."""
+REPEATS = 3
+"""Number of datagrams with each word that is said once, because datagrams may be lost."""
+
+
+def addresses_of(text: str) -> list[tuple[str, int]]:
+    """Return (address, port) of each place in ``text``, such as ``"10.0.0.1:4000,head:4000"``, without unknown
+    names."""
+    found = []
+    for place in text.split(","):
+        name, _, port = place.rpartition(":")
+        try:
+            found.append((socket.gethostbyname(name), int(port)))
+        except OSError:
+            continue
+    return found
+
+
+class Heart:
+    """Sender of the datagrams of rank ``rank`` to the places in ``text``, each of which begins with ``key``.
+
+    With ``fence_seconds`` above 0 the rank ``parent`` is killed if no answer has arrived for this time, because the job
+    has then begun again without its host.
+    """
+
+    def __init__(self, key: str, text: str, rank: str, fence_seconds: float = 0.0, parent: int = 0):
+        self.key, self.rank, self.places = key, rank, addresses_of(text)
+        self.fence_seconds, self.parent, self.seen = fence_seconds, parent, None
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.setblocking(False)
+        self.is_told = False
+
+    def say(self, word: str, times: int = 1):
+        """Send ``word`` to all places, ``times`` times."""
+        line = f"{self.key} {self.rank} {word} {socket.gethostname()}".encode()
+        for _ in range(times):
+            for place in self.places:
+                try:
+                    self.socket.sendto(line, place)
+                except OSError:  # the link is down or its queue is full
+                    continue
+
+    def hear(self):
+        """Receive the answers that have arrived."""
+        while True:
+            try:
+                words = self.socket.recv(200).decode(errors="replace").split()
+            except OSError:
+                return
+            if words == [self.key, SEEN]:
+                self.seen = time.monotonic()
+            elif words == [self.key, PAUSE]:
+                self.seen = None
+
+    def beat(self):
+        """Say that this host is alive until the rank has ended."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP):
+            signal.signal(number, self._tell if number == signal.SIGTERM else signal.SIG_IGN)
+        while os.getppid() == self.parent:
+            self.say(BEATS)
+            time.sleep(BEAT_SECONDS)
+            self.hear()
+            if self.fence_seconds and self.seen is not None and time.monotonic() - self.seen > self.fence_seconds:
+                os.kill(self.parent, signal.SIGKILL)
+        self.say(BYE, REPEATS)
+
+    def _tell(self, number, frame):
+        if not self.is_told:
+            self.is_told = True
+            self.say(TOLD, REPEATS)
+
+
+if __name__ == "__main__":
+    key, places, rank, fence, parent = sys.argv[1:]
+    heart = Heart(key, places, rank, float(fence), int(parent))
+    if int(parent):
+        heart.beat()
+    else:
+        heart.say(HERE, REPEATS)

@@ -1,0 +1,174 @@
+"""Shares of a host's cores, one per rank, and the binding of a rank to its share.
+
+A rank shares cores with the ranks of its host that may run on exactly the same cores. If a launcher has given each rank
+its own cores, nothing is shared.
+"""
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from grsgd.errors import ConfigError
+from grsgd.machine.cores import allowed_cores, cores_in_words, numa_nodes, with_siblings
+
+BIND = "GRSGD_BIND"
+"""Environment variable that says whether ranks bind themselves to cores: one of `WAYS`."""
+AUTO, ON, OFF = WAYS = ("auto", "on", "off")
+"""``auto``: only in an allocation of Slurm that has all cores on which its ranks may run, because other programs may
+need the cores of other machines. ``on``: always, if there is a core for each rank. ``off``: never."""
+PROGRESS_CORES = 4
+"""Least number of cores of a rank from which on one core is left to the thread that moves messages. With fewer cores
+the share of the computing power that is lost would be larger than the time that this thread takes."""
+
+
+class Sharing(NamedTuple):
+    """Cores of one rank, and the reason for them."""
+
+    cores: frozenset[int]
+    """Cores on which the rank is to run."""
+    reason: str
+    """Way in which the rank got these cores, for the run file."""
+
+    @property
+    def is_new(self) -> bool:
+        """Return whether the rank must be bound to ``cores``."""
+        return self.reason == SHARED
+
+
+SHARED, GIVEN = "bound by the rank itself", "given by the launcher or the batch system"
+ALL_MINE, CROWDED = "not bound, the only rank on these cores", "not bound, more ranks than cores"
+SWITCHED_OFF, NO_ALLOCATION = f"not bound, {BIND}={OFF}", "not bound, outside of an allocation of Slurm"
+SPARE = "not bound, a spare process"
+TOO_MANY = "not bound, the allocation has fewer cores than its ranks may use"
+
+
+def way(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the value of GRSGD_BIND, or ``auto``. Raises ConfigError for a value that is not one of `WAYS`."""
+    value = environment.get(BIND) or AUTO
+    if value not in WAYS:
+        raise ConfigError(f"{BIND} = {value}: must be one of {', '.join(WAYS)}")
+    return value
+
+
+def sharing(
+    number: int,
+    allowed: Sequence[frozenset[int]],
+    nodes: Sequence[int],
+    environment: Mapping[str, str] = os.environ,
+    system: Mapping[int, frozenset[int]] | None = None,
+) -> Sharing:
+    """Return the cores of one rank of a host.
+
+    Parameters
+    ----------
+    number
+        Number of the rank among the ranks of its host.
+    allowed
+        Cores on which each rank of the host may run.
+    nodes
+        NUMA node that each rank of the host prefers, which is the node of its GPU; -1 without such a node.
+    environment
+        Environment variables of this rank.
+    system
+        Cores of each NUMA node; by default, the nodes of this machine.
+    """
+    mine, how = allowed[number], way(environment)
+    partners = [rank for rank, cores in enumerate(allowed) if cores == mine]
+    overlaps = any(cores & mine for rank, cores in enumerate(allowed) if rank not in partners)
+    if overlaps or (len(partners) == 1 and len(mine) < (os.cpu_count() or 1)):
+        return Sharing(mine, GIVEN)
+    if how == OFF:
+        return Sharing(mine, SWITCHED_OFF)
+    if how == AUTO and (reason := why_not_here(allowed, environment)):
+        return Sharing(mine, reason)
+    found = shares(mine, [nodes[rank] for rank in partners], numa_nodes() if system is None else system)
+    if found is None:
+        return Sharing(mine, CROWDED)
+    share = found[partners.index(number)]
+    return Sharing(share, ALL_MINE if share == mine else SHARED)
+
+
+def why_not_here(allowed: Sequence[frozenset[int]], environment: Mapping[str, str]) -> str:
+    """Return the reason why ranks do not bind themselves on this host without being told to; "" if they do."""
+    if "SLURM_JOB_ID" not in environment:
+        return NO_ALLOCATION
+    count = environment.get("SLURM_CPUS_ON_NODE", "")
+    owned = int(count) if count.isdecimal() else 0
+    return TOO_MANY if len(frozenset().union(*allowed)) > owned else ""
+
+
+def shares(
+    cores: frozenset[int], nodes: Sequence[int], system: Mapping[int, frozenset[int]]
+) -> list[frozenset[int]] | None:
+    """Return equally many of ``cores`` for each rank; None if there are more ranks than cores.
+
+    ``nodes`` has the preferred NUMA node of each rank, or -1. A rank gets cores of its preferred node, if that node has
+    a core for each rank that prefers it. Otherwise all ranks share all cores, and no rank has cores of two nodes, if
+    the numbers allow it. Hardware threads of one physical core stay together, if there is a physical core per rank.
+    """
+    units = physical(cores)
+    if len(units) < len(nodes):
+        units = [frozenset({core}) for core in sorted(cores)]
+    if len(units) < len(nodes):
+        return None
+    of_node = by_node(units, system)
+    have_room = all(nodes.count(node) <= len(of_node.get(node, ())) for node in nodes)
+    places = list(nodes) if have_room else fitting(of_node, len(nodes))
+    if not places:  # a rank must have cores of two nodes
+        of_node, places = {0: [unit for there in of_node.values() for unit in there]}, [0] * len(nodes)
+    size = min(len(of_node[node]) // places.count(node) for node in set(places))
+    taken = dict.fromkeys(of_node, 0)
+    found = []
+    for node in places:
+        first, taken[node] = taken[node], taken[node] + size
+        found.append(frozenset().union(*of_node[node][first : first + size]))
+    return found
+
+
+def physical(cores: Collection[int]) -> list[frozenset[int]]:
+    """Return the hardware threads of each physical core that are among ``cores``, in order."""
+    found = {min(group): group for group in (with_siblings(core) & frozenset(cores) for core in cores)}
+    return [found[first] for first in sorted(found)]
+
+
+def by_node(units: Sequence[frozenset[int]], system: Mapping[int, frozenset[int]]) -> dict[int, list[frozenset[int]]]:
+    """Return the units on each NUMA node that has one; units of no node are on node -1."""
+    found: dict[int, list[frozenset[int]]] = {}
+    for unit in units:
+        node = next((node for node, cores in system.items() if unit & cores), -1)
+        found.setdefault(node, []).append(unit)
+    return dict(sorted(found.items()))
+
+
+def fitting(of_node: Mapping[int, Sequence[frozenset[int]]], ranks: int) -> list[int]:
+    """Return a node for each of the ``ranks`` ranks, so that all ranks get an equal share of all cores and none gets
+    cores of two nodes; an empty list if that is impossible."""
+    size = sum(map(len, of_node.values())) // ranks
+    slots = [node for node, units in of_node.items() for _ in range(len(units) // size)]
+    return slots[:ranks] if len(slots) >= ranks else []
+
+
+def bind(share: Sharing) -> Sharing:
+    """Bind this thread, and the threads that it starts from now on, to the rank's share. Return the cores on which this
+    thread may run afterwards, which are the cores before this call if the system refuses."""
+    if not share.is_new:
+        return share
+    try:
+        os.sched_setaffinity(0, share.cores)
+    except OSError as error:
+        return Sharing(allowed_cores(), f"not bound, the system refuses: {error.strerror}")
+    return share
+
+
+def describe(share: Sharing, system: Mapping[int, frozenset[int]] | None = None) -> str:
+    """Return the rank's cores, their NUMA nodes and the reason, in one line for the run file."""
+    system = numa_nodes() if system is None else system
+    nodes = [str(node) for node, cores in system.items() if cores & share.cores]
+    on_nodes = f" of NUMA node{'s' * (len(nodes) > 1)} {', '.join(nodes)}" if nodes else ""
+    return f"core{'s' * (len(share.cores) > 1)} {cores_in_words(share.cores)}{on_nodes}, {share.reason}"
+
+
+def computing_threads(cores: int) -> int:
+    """Return the number of threads that compute in a rank with ``cores`` cores, so that the thread that moves messages
+    has a place."""
+    return cores - 1 if cores >= PROGRESS_CORES else max(cores, 1)

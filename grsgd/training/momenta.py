@@ -1,0 +1,105 @@
+"""State that a torch optimizer keeps for each parameter, such as momenta and step counters, and its average over ranks.
+
+Ranks may keep different state: an optimizer has none for a frozen parameter, for a parameter that has had no gradient
+yet, and in a process that has just joined. A schedule is a generator that yields each object it waits for.
+"""
+
+from functools import reduce
+from zlib import crc32
+
+import numpy as np
+import torch
+
+from grsgd.comm.allreduce import halving_doubling_allreduce
+from grsgd.models.flat import Flat
+from grsgd.training import unwrapped
+
+Optimizer = torch.optim.Optimizer
+
+
+def agree(comm, optimizer: Optimizer, weight: float):
+    """Let the optimizers of all ranks of ``comm`` keep the same kinds of state; a schedule, run on all ranks at once.
+
+    A parameter has state afterwards if it has state on any rank with a ``weight`` above 0. Missing state is created,
+    filled with zeros. If ranks keep different kinds of state for a parameter, its state begins anew on all ranks.
+    """
+    parameters = parameters_of(optimizer)
+    have = np.array([weight * bool(optimizer.state.get(parameter)) for parameter in parameters])
+    yield from halving_doubling_allreduce(comm, have)
+    remember(optimizer, {parameter for parameter, weights in zip(parameters, have, strict=True) if weights > 0})
+    kinds = np.array([kind_of(optimizer.state.get(parameter, {})) for parameter in parameters], float)
+    total = kinds.copy()
+    yield from halving_doubling_allreduce(comm, total)
+    for parameter, kind, of_all in zip(parameters, kinds, total, strict=True):
+        if of_all != comm.size * kind:
+            optimizer.state.pop(parameter, None)
+
+
+def momenta(optimizer: Optimizer, device: torch.device) -> Flat:
+    """Return a copy of all tensors and numbers of the optimizer's state, one after the other in one flat array."""
+    values = [torch.as_tensor(state[key]) for state, key in places(optimizer)]
+    dtype = reduce(torch.promote_types, (value.dtype for value in values if value.is_floating_point()), torch.float32)
+    flat = Flat.zeros(sum(value.numel() for value in values), dtype, device)
+    if values:
+        flat.tensor.copy_(torch.cat([value.reshape(-1).to(device, dtype) for value in values]))
+    return flat
+
+
+def set_momenta(optimizer: Optimizer, content: torch.Tensor):
+    """Set the optimizer's state to ``content``, in the order of `momenta`."""
+    found = places(optimizer)
+    for (state, key), part in zip(found, content.split([size_of(state[key]) for state, key in found]), strict=True):
+        value = state[key]
+        if torch.is_tensor(value):
+            value.copy_(part.reshape(value.shape))
+        else:
+            state[key] = round(part.item()) if isinstance(value, int) else part.item()
+
+
+def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def places(optimizer: Optimizer) -> list[tuple[dict, str]]:
+    """Return the state of a parameter and a key, for each tensor and each number that the optimizer keeps."""
+    states = (optimizer.state.get(parameter, {}) for parameter in parameters_of(optimizer))
+    return [(state, key) for state in states for key in sorted(state, key=str) if is_averaged(state[key])]
+
+
+def is_averaged(value) -> bool:
+    return torch.is_tensor(value) or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def size_of(value) -> int:
+    return value.numel() if torch.is_tensor(value) else 1
+
+
+def kind_of(state: dict) -> int:
+    """Return a number that is the same for states with equal keys and shapes."""
+    kept = [(str(key), tuple(getattr(state[key], "shape", ()))) for key in state if is_averaged(state[key])]
+    return crc32(repr(sorted(kept)).encode())
+
+
+@torch.no_grad()
+def remember(optimizer: Optimizer, wanted: set[torch.Tensor]):
+    """Let ``optimizer`` have state for the parameters in ``wanted`` only. Missing state is created, filled with
+    zeros."""
+    parameters = parameters_of(optimizer)
+    for parameter in parameters:
+        if parameter not in wanted:
+            optimizer.state.pop(parameter, None)
+    missing = {parameter for parameter in wanted if not optimizer.state.get(parameter)}
+    if not missing:
+        return
+    before = [(parameter.clone(), parameter.grad) for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter) if parameter in missing else None
+    unwrapped.step(optimizer)
+    for parameter, (content, gradient) in zip(parameters, before, strict=True):
+        parameter.copy_(content)
+        parameter.grad = gradient
+    for parameter in missing:
+        state = optimizer.state.get(parameter, {})
+        for key, value in state.items():
+            if is_averaged(value):
+                state[key] = value.zero_() if torch.is_tensor(value) else type(value)(0)

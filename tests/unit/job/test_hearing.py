@@ -1,0 +1,151 @@
+"""Hearts of ranks, and the process that hears which host was lost."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from grsgd.job import hearing as hearings
+from grsgd.job.hearing import HEART, SILENT_SECONDS, Hearing, heard_by, own_addresses
+from grsgd.job.heart import BEATS, BYE, HERE, TOLD, Heart, addresses_of
+from grsgd.mpi_environment import HEARTS
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time of the hearing, which passes while the hearing sleeps."""
+    clock = Clock()
+
+    def sleep(seconds):
+        clock.now += seconds
+
+    monkeypatch.setattr(hearings.time, "sleep", sleep)
+    return clock
+
+
+@pytest.fixture
+def hearing(clock):
+    return Hearing(["127.0.0.1"], clock=clock)
+
+
+@pytest.fixture
+def say(hearing, monkeypatch):
+    """Let the heart of a rank on a host say a word, and the hearing look for it."""
+
+    def say(rank, host, word):
+        monkeypatch.setattr("socket.gethostname", lambda: host)
+        heart = Heart(*hearing.arguments, str(rank))
+        heart.say(word)
+        lost = hearing.look()
+        heart.hear()
+        assert heart.seen is not None, "an answer comes back"
+        return lost
+
+    return say
+
+
+def pass_time(clock, hearing, seconds):
+    lost = []
+    for _ in range(round(seconds / 0.5)):
+        clock.now += 0.5
+        lost += hearing.look()
+    return lost
+
+
+def test_a_silent_host_is_lost(hearing, say, clock):
+    for rank, host in enumerate("abab"):
+        say(rank, host, BEATS)
+    assert pass_time(clock, hearing, SILENT_SECONDS - 0.5) == []
+    assert say(0, "a", BEATS) == []
+    assert pass_time(clock, hearing, 1.0) == ["b"]
+    assert pass_time(clock, hearing, 1.0) == [], "a loss is noticed once"
+    assert hearing.conclude() == ["b"] and hearing.in_words(["b"]) == "host b (ranks 1, 3)"
+
+
+def test_a_host_whose_ranks_have_ended_is_not_lost(hearing, say, clock):
+    say(0, "a", BYE)
+    assert pass_time(clock, hearing, 2 * SILENT_SECONDS) == [] == hearing.conclude()
+
+
+def test_nothing_is_lost_while_this_process_is_stopped(hearing, say, clock):
+    say(0, "a", BEATS)
+    clock.now += 100
+    assert hearing.look() == []
+    assert pass_time(clock, hearing, SILENT_SECONDS + 1) == ["a"]
+
+
+def test_a_killed_host_has_said_no_last_word(hearing, say, clock):
+    """The launcher ends before the host counts as silent."""
+    for rank, host in enumerate("abab"):
+        say(rank, host, BEATS)
+    say(0, "a", TOLD)
+    began = clock.now
+    assert hearing.conclude() == ["b"] and clock.now - began > hearings.LAST_WORDS_SECONDS
+
+
+def test_no_host_is_named_if_all_ranks_are_killed(hearing, say):
+    for rank, host in enumerate("ab"):
+        say(rank, host, BEATS)
+    assert hearing.conclude() == []
+
+
+def test_datagrams_of_others_are_no_signs_of_life(hearing):
+    places = hearing.arguments[1]
+    for key, rank in (("0123", "0"), (hearing.key, "x"), (hearing.key, "")):
+        Heart(key, places, rank).say(HERE)
+    assert hearing.look() == [] and not hearing.hosts
+
+
+def test_a_heart_lives_as_long_as_its_rank(monkeypatch):
+    """The heart of a real process, which is killed: the heart has the time for a last word."""
+    hearing = Hearing(["127.0.0.1"])
+    program = "from grsgd.job import words; import time; words.begin(); time.sleep(60)"
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "3")
+    with heard_by(hearing):
+        rank = subprocess.Popen([sys.executable, "-c", program], env=os.environ)
+    assert HEARTS not in os.environ
+    deadline = time.monotonic() + 30
+    while not hearing.hosts and time.monotonic() < deadline:
+        time.sleep(0.02)
+        hearing.look()
+    ((host, ranks),) = hearing.hosts.items()
+    assert ranks == {3: False}
+    rank.kill()
+    rank.wait()
+    while not hearing.hosts[host][3] and time.monotonic() < deadline:
+        time.sleep(0.02)
+        hearing.look()
+    assert hearing.hosts[host][3]
+
+
+def test_a_heart_without_answers_kills_its_rank():
+    """So that no rank goes on after the job has begun again without its host."""
+    rank = subprocess.Popen([sys.executable, "-c", UNANSWERED, HEART])
+    assert rank.wait(30) == -signal.SIGKILL
+
+
+UNANSWERED = """
+import os, runpy, sys, time
+rank = os.getpid()
+if not os.fork():
+    heart = runpy.run_path(sys.argv[1])["Heart"]("key", "127.0.0.1:9", "0", 0.1, rank)
+    heart.seen = time.monotonic()
+    heart.beat()
+    os._exit(0)
+time.sleep(60)
+"""
+
+
+def test_places_that_nobody_knows_are_left_out():
+    assert addresses_of("no.such.host.invalid:1,127.0.0.1:2") == [("127.0.0.1", 2)]
+    assert own_addresses(["127.0.0.1", "no.such.host.invalid"]) == ["127.0.0.1"] and own_addresses([])
