@@ -32,7 +32,7 @@ LEGEND = (
     "A case is a comparison with one other algorithm under one condition.\n"
     "Brackets hold the 95 % interval and the runs per side; runs are pairs if both sides share random numbers.\n"
     f"How sure: {'; '.join(f'{grade}: {meaning}' for grade, meaning in GRADES.items())}.\n"
-    "An interval without zero is not enough for a verdict: a test at 1 % (for up to ten seeds) must be significant, "
+    "An interval without zero is not enough for a verdict: a test at 0.9 % (for up to ten seeds) must be significant, "
     "and the effect be more than 5 % of time (10 % if measured) or 1 point of accuracy."
 )
 """The meaning of the signs and the grades."""

@@ -70,7 +70,7 @@ def test_an_interval_that_excludes_no_effect_is_not_enough_with_few_seeds():
     """Few seeds do not tell whether one side is skewed."""
     found = less((8.0, 9.5, 8.6), (9.9, 11.6, 10.2), source=decide.MEASURED)
     assert found.low > 0 and found.verdict == INCONCLUSIVE
-    assert found.note == "not significant at 1 %, the level for 3 seeds"
+    assert found.note == "not significant at 0.9 %, the level for 3 seeds"
 
 
 def test_times_by_the_clock_must_differ_by_more_than_simulated_ones():

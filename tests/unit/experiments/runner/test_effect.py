@@ -26,8 +26,9 @@ def test_intervals_and_p_values_are_those_of_students_t(compare, test):
     assert found.p() == pytest.approx(min(1, expected.pvalue * effect.SIGNIFICANCE / level(5)))
 
 
-def test_few_seeds_are_tested_at_one_per_cent():
-    assert [level(seeds) for seeds in (2, 5, 10, 15, 20, 50, 100)] == [0.01, 0.01, 0.01, 0.015, 0.02, 0.05, 0.05]
+def test_few_seeds_are_tested_at_less_than_one_per_cent():
+    levels = [level(seeds) for seeds in (2, 5, 10, 15, 20, 50, 100)]
+    assert levels == pytest.approx([0.009, 0.009, 0.009, 0.0135, 0.018, 0.045, 0.05])
 
 
 def test_the_test_is_stricter_than_the_interval():
