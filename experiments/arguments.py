@@ -1,8 +1,24 @@
 """Command-line arguments that several experiments have."""
 
 import argparse
+import sys
 
 from grsgd.comm.driver import available_cores
+from grsgd.errors import SetupError
+from grsgd.job.foreign_launchers import check_alone
+
+
+def parse_once(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Return the arguments of a program that starts ranks itself; end the process if a launcher has started several
+    processes of the program."""
+    options = parser.parse_args()
+    try:
+        check_alone(parser.prog)
+    except SetupError as error:
+        if error.is_printed:
+            print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    return options
 
 
 def add_workers(parser: argparse.ArgumentParser):

@@ -19,6 +19,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from coding.time_model import mean_step_seconds
+from experiments.arguments import parse_once
 from grsgd import load_run
 from grsgd.config import parse
 from grsgd.mpi_environment import find_mpiexec, job_environment, module
@@ -126,7 +127,7 @@ def main():
     parser.add_argument("--ranks", type=int, default=8, help="(default: %(default)s)")
     parser.add_argument("--steps", type=int, default=200, help="number of steps per run (default: %(default)s)")
     parser.add_argument("--clock", action="store_true", help="measure in real time, not in simulated time")
-    options = parser.parse_args()
+    options = parse_once(parser)
     rows = []
     for kind, (sigma, stragglers_of) in KINDS.items():
         sigma, stragglers = 0.0 if options.clock else sigma, stragglers_of(options.ranks)

@@ -38,13 +38,19 @@ LAUNCHER_VARIABLES = (
     WORDS,
     HEARTS,
     SPARES,
+    "FLUX_JOB_SIZE",
+    "FLUX_TASK_",
     "HYDI_",
     "HYDRA_",
+    "JSM_",
     "MPIR_",
+    "MPI_LOCAL",
+    "MV2_COMM_WORLD_",
     "OMPI_APP",
     "OMPI_COMM_WORLD_",
     "OMPI_FILE",
     "OMPI_UNIVERSE",
+    "PALS_",
     "PMI",
     "PRTE_LAUNCHED",
     "PRRTE",
@@ -52,7 +58,16 @@ LAUNCHER_VARIABLES = (
 )
 """Beginnings of the names of environment variables by which a launcher makes a process a rank of a job."""
 
-RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+RANK_VARIABLES = (
+    "OMPI_COMM_WORLD_RANK",
+    "PMIX_RANK",
+    "PMI_RANK",
+    "MV2_COMM_WORLD_RANK",
+    "JSM_NAMESPACE_RANK",
+    "PALS_RANKID",
+    "FLUX_TASK_RANK",
+    "SLURM_PROCID",
+)
 """Environment variables in which launchers tell a process its rank."""
 
 

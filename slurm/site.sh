@@ -11,6 +11,14 @@
 RESULTS=${RESULTS:-results}
 SCRATCH=${SCRATCH:-${TMPDIR:-/tmp}}
 
+# PROFILE: settings for one MPI library and network, the name of a file of slurm/profiles; empty for none.
+PROFILE=${PROFILE:-}
+if [[ -n $PROFILE && ! -e slurm/profiles/$PROFILE.sh ]]; then
+    echo "PROFILE=$PROFILE: there is no slurm/profiles/$PROFILE.sh; there are: $(cd slurm/profiles && echo *.sh)" >&2
+    exit 2
+fi
+[[ -z $PROFILE ]] || . "slurm/profiles/$PROFILE.sh"
+
 # LAUNCHER starts the ranks: srun, mpiexec (of Open MPI or MPICH), or auto. auto is srun if `srun --mpi=$SRUN_MPI` works
 # here, and mpiexec otherwise. SRUN_MPI=default: srun without --mpi, with the site's default. LAUNCH_OPTIONS: further
 # options for the launcher.

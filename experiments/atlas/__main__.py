@@ -14,7 +14,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from experiments.arguments import add_record, add_workers
+from experiments.arguments import add_record, add_workers, parse_once
 from experiments.atlas import analytic, draw, points
 from experiments.atlas.points import TASKS, AtlasRun, measured_points, simulated_points
 from experiments.atlas.seconds import expect_seconds
@@ -70,7 +70,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("results/figure-atlas.pdf"), help="(default: %(default)s)")
     add_workers(parser)
     add_record(parser)
-    options = parser.parse_args()
+    options = parse_once(parser)
 
     def wanted(point: AtlasRun) -> bool:
         return (

@@ -11,7 +11,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from experiments.arguments import add_record
+from experiments.arguments import add_record, parse_once
 from experiments.bench import picture
 from experiments.bench.side_by_side import RESULTS, machine, numbers_file
 from experiments.figures import record
@@ -52,7 +52,7 @@ def main() -> int:
     parser.add_argument("--gpu", action="store_true", help=f"run on a GPU; sections {', '.join(GPU_SECTIONS)}")
     parser.add_argument("--quick", action="store_true", help="only check that it works; the times mean nothing")
     add_record(parser)
-    arguments = parser.parse_args()
+    arguments = parse_once(parser)
     sections = GPU_SECTIONS if arguments.gpu else SECTIONS
     if unknown := set(arguments.sections) - set(sections):
         parser.error(f"unknown section {min(unknown)}; allowed: {', '.join(sections)}")

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from experiments.bench.side_by_side import announce, complete, device, median_and_range, report, start, take_turns
-from grsgd.comm.compression.compressors import COMPRESSORS, CompressionOptions, ErrorFeedback, make_compressor
+from grsgd.comm.compression.compressors import COMPRESSORS, CompressionOptions, make_compressor
+from grsgd.comm.compression.error_feedback import ErrorFeedback
 from grsgd.models.flat import Flat
 
 VALUES = {"cpu": 4 << 20, "cuda": 64 << 20}

@@ -16,7 +16,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from experiments.arguments import add_record
+from experiments.arguments import add_record, parse_once
 from experiments.figures import record, write_csv
 from experiments.multicast.measure import TIMEOUT, SharedMedium, numbers_of, plan_runs
 from experiments.multicast.verdict import table, verdicts
@@ -66,7 +66,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, help="number of runs of each method (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=OUT, help="(default: %(default)s)")
     add_record(parser)
-    options = parser.parse_args()
+    options = parse_once(parser)
     options.ranks = list(dict.fromkeys(options.ranks or (4, 6)))
     if wrong := [ranks for ranks in options.ranks if ranks < LEAST_RANKS or ranks % 2]:
         parser.error(f"--ranks {wrong[0]}: must be even, {LEAST_RANKS} or more")

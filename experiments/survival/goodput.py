@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from experiments.arguments import parse_once
 from grsgd import load_run
 from grsgd.mpi_environment import find_mpiexec, job_environment
 
@@ -161,7 +162,7 @@ def main():
     parser.add_argument("--run-kills", type=int, default=RUN_KILLS, help="kills per job (default: %(default)s)")
     parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="seed of the first job")
     parser.add_argument("--out", type=Path, default=Path("results/goodput"), metavar="FOLDER")
-    options = parser.parse_args()
+    options = parse_once(parser)
     options.out.mkdir(parents=True, exist_ok=True)
     rows = []
     for algorithm in options.algorithms:

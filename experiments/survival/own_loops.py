@@ -15,6 +15,7 @@ import time
 
 import numpy as np
 
+from experiments.arguments import parse_once
 from grsgd.job.words import asked_for
 from grsgd.mpi_environment import SPARES, find_mpiexec, job_environment
 
@@ -51,7 +52,7 @@ def main():
     parser.add_argument("--first", type=int, default=0, help="number of the first job")
     program = f"{sys.executable} -u -m experiments.survival.loop"
     parser.add_argument("--program", default=program, help="command of each process")
-    options = parser.parse_args()
+    options = parse_once(parser)
     program, undisturbed, failed = shlex.split(options.program), {}, 0
     for job in range(options.first, options.first + options.jobs):
         algorithm = ALGORITHMS[job // 2 % len(ALGORITHMS)]

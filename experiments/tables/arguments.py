@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from experiments.arguments import add_workers
+from experiments.arguments import add_workers, parse_once
 from experiments.runner.scale import IMAGENET, SCALES
 from experiments.tables.targets import chosen
 
@@ -44,7 +44,7 @@ def parse_arguments(description: str) -> argparse.Namespace:
     parser.add_argument(
         "--results", type=Path, default=Path("results"), help="folder for runs and reports (default: %(default)s)"
     )
-    options = parser.parse_args()
+    options = parse_once(parser)
     if options.imagenet:
         options.scale = IMAGENET.name
     try:

@@ -21,6 +21,7 @@ from pathlib import Path
 from tabulate import tabulate
 from tqdm import tqdm
 
+from experiments.arguments import parse_once
 from experiments.runner.parallel import Unfinished
 from experiments.validation import errors, rates, rounds
 from experiments.validation.settings import SETTINGS, EmulatedCluster
@@ -78,7 +79,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=5, help="number of rounds (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("results/validation"), help="folder (default: %(default)s)")
-    options = parser.parse_args()
+    options = parse_once(parser)
     if options.rounds < 1:
         parser.error("--rounds must be 1 or more")
     chosen = [setting for setting in SETTINGS if setting.name in (options.setting or names)]

@@ -169,7 +169,7 @@ class AdaptiveTrigger:
         self.slices = Slices(layers if options.metric == "layerwise" else [x.numel()])
         self.eta_0 = eta_0
         self.r = x.clone()
-        self.r_norms = [float(torch.linalg.vector_norm(self.r[part])) for part in self.slices.slices]
+        self.r_norms = [norm_of(self.r[part]) for part in self.slices.slices]
         self.threshold: float | None = None if options.threshold == "auto" else options.threshold
         """Change of the model from which an exchange is due; None until an automatic threshold has been measured."""
         self.k_last = np.zeros(len(self.slices), np.int64)
@@ -229,7 +229,7 @@ class AdaptiveTrigger:
         for index in np.flatnonzero(mask):
             part = self.slices.slices[index]
             self.r[part].copy_(x[part])
-            self.r_norms[index] = float(torch.linalg.vector_norm(self.r[part]))
+            self.r_norms[index] = norm_of(self.r[part])
 
     def change(self, x: torch.Tensor) -> list[float]:
         """Return the change of each slice: the distance of x from r, in the chosen metric."""
@@ -241,11 +241,22 @@ class AdaptiveTrigger:
         """Return the distance of ``x`` from ``r``, whose norm is ``r_norm``."""
         metric = self.options.metric
         if metric == "norm":
-            return abs(float(torch.linalg.vector_norm(x)) - r_norm) / max(r_norm, MIN_NORM)
+            return abs(norm_of(x) - r_norm) / max(r_norm, MIN_NORM)
+        x, r = not_rounded(x), not_rounded(r)
         if metric == "cosine":
-            cosine = float(x @ r) / max(float(torch.linalg.vector_norm(x)) * r_norm, MIN_NORM)
+            cosine = float(x @ r) / max(norm_of(x) * r_norm, MIN_NORM)
             return max(1 - cosine, 0.0)  # rounding may make the difference negative
         return float(torch.dist(x, r)) / max(r_norm, MIN_NORM)
+
+
+def norm_of(x: torch.Tensor) -> float:
+    """Return the Euclidean norm of a vector."""
+    return float(torch.linalg.vector_norm(not_rounded(x)))
+
+
+def not_rounded(x: torch.Tensor) -> torch.Tensor:
+    """Return ``x`` in a dtype in which norms and products are not rounded to 16 bits: float32 for bfloat16."""
+    return x.float() if x.dtype is torch.bfloat16 else x
 
 
 def make_trigger(options: AdaptiveOptions, replica: Replica, eta_0: float) -> PeriodicTrigger | AdaptiveTrigger:

@@ -51,7 +51,9 @@ class ADPSGD(OnTopology, name="adpsgd"):
     """
 
     paper = "Lian, Zhang, Zhang, Liu 2018, Asynchronous decentralized parallel stochastic gradient descent"
-    traits = Traits(synchronous=False, family="gossip", in_background=True, survives_deaths=True)
+    traits = Traits(
+        synchronous=False, family="gossip", in_background=True, survives_deaths=True, trains_bfloat16=True
+    )
     Options = ADPSGDOptions
     remembers = ("k", "k_last", "exchanges")
 

@@ -9,6 +9,9 @@ from grsgd.algorithms.dpsgd import neighbour_exchange
 from grsgd.algorithms.on_topology import OnTopology
 from grsgd.comm.compression.compressors import CompressionOptions, Kind, make_compressor, payload_share
 from grsgd.comm.topologies import topology
+from grsgd.lazy import LazyModule
+
+torch = LazyModule("torch")
 
 
 class ChocoSGDOptions(CompressionOptions, Options):
@@ -74,15 +77,13 @@ class ChocoSGD(OnTopology, name="choco_sgd"):
         self.update()
         x, xhat, z, q = self.x.tensor, self.xhat, self.z, self.q
         i, W, neighbours = self.comm.rank, self.topology.matrix(0), self.topology.in_neighbours(self.comm.rank)
-        self.compressor.encode(q.copy_(x).sub_(xhat), self.payload.tensor, (*self.key, self.k))
+        torch.sub(x, xhat, out=q)
+        self.compressor.encode(q, self.payload.tensor, (*self.key, self.k))
         self.k += 1
         incoming = {j: self.received[j].array for j in neighbours}
         yield from neighbour_exchange(self.comm, self.payload.array, neighbours, incoming)
-        self.compressor.decode(self.payload.tensor, q)
-        xhat.add_(q)
-        z.add_(q, alpha=float(W[i, i]) - 1)
+        self.compressor.add(self.payload.tensor, [(1.0, xhat), (float(W[i, i]) - 1, z)], scratch=q)
         for j in neighbours:
-            self.compressor.decode(self.received[j].tensor, q)
-            z.add_(q, alpha=float(W[i, j]))
+            self.compressor.add(self.received[j].tensor, [(float(W[i, j]), z)], scratch=q)
         x.add_(z, alpha=self.options.gamma)
         self.staleness[0] += len(neighbours)

@@ -6,7 +6,10 @@ from grsgd.algorithms.base import Options, Traits
 from grsgd.algorithms.dpsgd import neighbour_exchange
 from grsgd.algorithms.on_topology import OnTopology
 from grsgd.comm.topologies import topology
-from grsgd.models.mixing import mix
+from grsgd.lazy import LazyModule
+from grsgd.models.mixing import blocks, mix
+
+torch = LazyModule("torch")
 
 
 class ExactDiffusionOptions(Options):
@@ -54,14 +57,14 @@ class ExactDiffusion(OnTopology, name="exact_diffusion"):
 
     def step(self):
         x, phi, psi = self.x.tensor, self.phi.tensor, self.psi
-        phi.copy_(x).sub_(psi)
+        torch.sub(x, psi, out=phi)
         self.update()
-        psi.copy_(x)
-        phi.add_(psi)
+        for x_block, phi_block, psi_block in blocks(x, phi, psi):
+            psi_block.copy_(x_block)
+            phi_block.add_(psi_block)
         i, W = self.comm.rank, self.topology.matrix(0)
         neighbours = self.topology.in_neighbours(i)
         incoming = {j: self.received[j].array for j in neighbours}
         yield from neighbour_exchange(self.comm, self.phi.array, neighbours, incoming)
-        mix(phi, (1 + float(W[i, i])) / 2, [(float(W[i, j]) / 2, self.received[j].tensor) for j in neighbours])
-        x.copy_(phi)
+        mix(phi, (1 + float(W[i, i])) / 2, [(float(W[i, j]) / 2, self.received[j].tensor) for j in neighbours], out=x)
         self.staleness[0] += len(neighbours)

@@ -72,7 +72,9 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
         "Jin, Yuan, Iandola, Keutzer 2016, How to scale distributed deep learning?; adaptive: Ho, Wu, Liu 2018, "
         "Adaptive communication for distributed deep learning on commodity GPU cluster"
     )
-    traits = Traits(synchronous=False, family="gossip", in_background=True, survives_deaths=True)
+    traits = Traits(
+        synchronous=False, family="gossip", in_background=True, survives_deaths=True, trains_bfloat16=True
+    )
     Options = GossipOptions
     remembers = ("k", "begun", "served", "times_due", "messages")
 

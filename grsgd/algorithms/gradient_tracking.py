@@ -10,8 +10,11 @@ from pydantic import Field
 from grsgd.algorithms.base import Options
 from grsgd.algorithms.dpsgd import DPSGD
 from grsgd.comm.topologies import topology
-from grsgd.models.mixing import mix
+from grsgd.lazy import LazyModule
+from grsgd.models.mixing import blocks, mix
 from grsgd.models.replica import views
+
+torch = LazyModule("torch")
 
 
 class GradientTrackingOptions(Options):
@@ -72,23 +75,23 @@ class GradientTracking(DPSGD, name="gradient_tracking"):
     def step(self):
         yield self.exchange
         if self.comm.size > 1:
-            i, W = self.comm.rank, self.topology.matrix(self.k)
-            weighted = [(float(W[i, j]), self.received_y[j].tensor) for j in self.topology.in_neighbours(i, self.k)]
-            mix(self.y.tensor, float(W[i, i]), weighted)
-            self.follow_gradient()
+            self.update_tracker()
         yield from super().step()
 
-    def follow_gradient(self):
-        """Add the change of this rank's gradient to the tracker, and replace the gradient by the tracker."""
-        trained = self.replica.trained
-        for p, y, g in zip(trained, views(self.y.tensor, trained), views(self.g.tensor, trained), strict=True):
-            y.sub_(g)
+    def update_tracker(self):
+        """Mix the tracker, add the change of this rank's gradient to it, and replace the gradient by the tracker."""
+        i, W, trained = self.comm.rank, self.topology.matrix(self.k), self.replica.trained
+        neighbours = self.topology.in_neighbours(i, self.k)
+        weights = [float(W[i, j]) for j in neighbours]
+        flats = (self.y, self.g, *(self.received_y[j] for j in neighbours))
+        for p, *of_parameter in zip(trained, *(views(flat.tensor, trained) for flat in flats), strict=True):
             if p.grad is not None and p.grad.is_sparse:
                 raise RuntimeError(f"gradient_tracking: the gradient of {self.replica.name_of(p)} is sparse")
             if p.grad is None:  # the rank's samples did not use this parameter
-                g.zero_()
-                p.grad = y.to(p.dtype, copy=True)
-                continue
-            g.copy_(p.grad)
-            y.add_(g)
-            p.grad.copy_(y)
+                p.grad = torch.zeros_like(p)
+            for grad, y, g, *received in blocks(p.grad, *of_parameter):
+                mix(y, float(W[i, i]), list(zip(weights, received, strict=True)))
+                y.sub_(g)
+                g.copy_(grad)
+                y.add_(g)
+                grad.copy_(y)

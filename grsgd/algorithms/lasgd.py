@@ -14,7 +14,7 @@ from grsgd.algorithms.by_allreduce import ByAllreduce
 from grsgd.comm import tags
 from grsgd.comm.allreduce import VARIANT_MEANING, Variant, halving_doubling_allreduce
 from grsgd.comm.pollables import Until
-from grsgd.models.mixing import add_difference, add_difference_of_buffers
+from grsgd.models.mixing import add_difference, add_difference_of_buffers, blocks
 
 IDLE_SECONDS = 1.0
 """Number of seconds without a step after which a rank joins a round (an all-reduce of all models) without waiting for
@@ -205,12 +205,12 @@ class LASGD(ByAllreduce, name="lasgd"):
         with self.lock:
             if self.options.merge == "anchor" and not self.is_blocking():
                 self.x.tensor.lerp_(self.z.to(self.x.tensor.dtype), self.options.alpha)
-            for flat, s in zip(self.flats, self.s, strict=True):
-                s.tensor.copy_(flat.tensor)
+            for flats in zip(self.flats, self.s, self.a, strict=True):
+                for x, s, a in blocks(*(flat.tensor for flat in flats)):
+                    s.copy_(x)
+                    a.copy_(x)
             self.h_last = self.h
             self.in_flight = True
-        for s, a in zip(self.s, self.a, strict=True):
-            a.tensor.copy_(s.tensor)
 
     def merge(self):
         with self.lock:

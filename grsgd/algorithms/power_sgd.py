@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from grsgd.comm.compression.compressors import is_finite
+from grsgd.comm.compression.error_feedback import is_finite
 from grsgd.lazy import LazyModule
 from grsgd.models.flat import Flat
 from grsgd.models.replica import Replica, shaped

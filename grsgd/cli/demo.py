@@ -9,6 +9,7 @@ from grsgd.cli.arguments import check_at_least
 from grsgd.cli.child import OVERDUE, in_a_process
 from grsgd.cli.outcome import print_error
 from grsgd.errors import UsageError
+from grsgd.job.foreign_launchers import check_alone
 
 EXAMPLES = Path(__file__).parents[1] / "demo"
 """The folder of example configurations and scripts; in a clone it is a link to experiments/demo."""
@@ -21,6 +22,7 @@ def demo(options: Namespace) -> int:
     Returns 0 if all trainings are complete and the table and the plot have been made, else the exit code of the first
     command that failed. Raises UsageError.
     """
+    check_alone("demo")
     if options.copy:
         copy(Path(options.copy))
         return 0

@@ -129,6 +129,14 @@ sum floor(t / h_i) >= B, if a step of worker i takes h_i seconds. Reports of run
   grsgd bound experiments/demo/parameter_server.toml --ranks 5 --compute constant:0.1 --set algorithm.strategy=rennala
   grsgd bound experiments/demo/parameter_server.toml --step-seconds 0.1,0.1,0.1,1.0 --gradients 6
 """,
+    "doctor": """\
+Prints text for an issue, or with --json an object for programs, within 30 seconds. The exit code is 1 if a finding
+hurts; its line begins with "!", and its remedy is at the end.
+
+  grsgd doctor
+  grsgd run -n 4 -m grsgd doctor
+  srun --mpi=pmix grsgd doctor --output $SCRATCH
+""",
     "completion": """\
 With the script, the Tab key completes commands, options, file names, and names of algorithms.
 

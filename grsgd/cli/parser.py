@@ -3,7 +3,7 @@
 import argparse
 
 from grsgd import __version__
-from grsgd.cli import commands, completion, demo, examples, reference, sweep_options, training
+from grsgd.cli import commands, completion, demo, doctor, examples, reference, sweep_options, training
 from grsgd.job.start import LAUNCHERS
 from grsgd.machine.binding import WAYS
 
@@ -32,7 +32,7 @@ def make_parser() -> argparse.ArgumentParser:
         add_command(add)
     for add_command in (add_config, add_algorithms, add_models, add_data, add_topology, add_bound, add_coding_cost):
         add_command(add)
-    for add_command in (add_testbed, add_completion):
+    for add_command in (add_testbed, add_doctor, add_completion):
         add_command(add)
     return top
 
@@ -380,6 +380,14 @@ def add_models(add):
 def add_testbed(add):
     """Add the name and help of ``grsgd testbed``, whose options `grsgd.testbed` parses."""
     add.add_parser("testbed", help="run an MPI job over hosts emulated on this machine", add_help=False)
+
+
+def add_doctor(add):
+    sub = command(add, doctor.doctor)
+    sub.add_argument(
+        "--output", default="results", metavar="DIR", help="folder of run files that is tried (default: %(default)s)"
+    )
+    sub.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
 def add_completion(add):

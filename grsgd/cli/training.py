@@ -14,7 +14,14 @@ from grsgd.job.progress_line import ProgressLine
 from grsgd.job.startup import StartUp, importing
 from grsgd.mpi_environment import rank, say
 
-SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+SIZE_VARIABLES = (
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_SIZE",
+    "MV2_COMM_WORLD_SIZE",
+    "JSM_NAMESPACE_SIZE",
+    "FLUX_JOB_SIZE",
+    "SLURM_NTASKS",
+)
 """Environment variables in which launchers tell a process the number of ranks of its job."""
 
 
@@ -131,7 +138,9 @@ def run(options) -> int:
 def sweep(options) -> int:
     """make the runs of all combinations of some values, unless they exist"""
     from grsgd.cli import sweep as runs
+    from grsgd.job.foreign_launchers import check_alone
 
+    check_alone("sweep")
     check_at_least("-n", options.ranks, 1)
 
     def load(arguments: list[str]):

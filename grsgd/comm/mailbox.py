@@ -15,7 +15,7 @@ from grsgd.comm.communicator import ANY_RANK, LostRank, until_over
 from grsgd.comm.compression.compressors import Compressor, payload_share
 from grsgd.comm.pollables import Until
 from grsgd.lazy import LazyModule
-from grsgd.models.flat import Flat
+from grsgd.models.flat import LINE_BYTES, Flat
 
 torch = LazyModule("torch")
 
@@ -39,16 +39,16 @@ class ModelMessage:
     """
 
     def __init__(self, like: Flat, compressor: Compressor | None = None):
-        # Header and weight, eight bytes each, keep x aligned for any dtype.
         nbytes = like.array.nbytes if compressor is None else compressor.nbytes
-        whole = Flat.zeros(16 + nbytes, torch.uint8, like.tensor.device)
-        self.buffer = whole.array
-        self._compressor, self._payload = compressor, whole.tensor[16:]
+        whole = Flat.zeros(LINE_BYTES + nbytes, torch.uint8, like.tensor.device)
+        content = whole.tensor[LINE_BYTES:]  # begins at a cache line, and header and weight end there
+        self.buffer = whole.array[LINE_BYTES - UNWEIGHTED_HEADER :]
+        self._compressor, self._payload = compressor, content
         self._step = self.buffer[:4].view(np.int32)
         self._sender = self.buffer[4:8].view(np.int32)
         self._weight = self.buffer[8:16].view(np.float64)
         if compressor is None:
-            self.x = Flat(whole.array[16:].view(like.array.dtype), whole.tensor[16:].view(like.tensor.dtype))
+            self.x = Flat(whole.array[LINE_BYTES:].view(like.array.dtype), content.view(like.tensor.dtype))
         else:
             self.x = like.like()
 

@@ -69,6 +69,10 @@ SIGN_OF_LIFE = 1
 
 CALIBRATION, CALIBRATION_SIGNAL = 1, 2
 
+# ---- the communicator of an examination, on which pairs of ranks are also measured as in a calibration
+
+EXAMINATION = 3
+
 # ---- the communicator on which ranks agree on checkpoints
 
 MEETING, MEETING_STEPS, MEETING_END, CHECKPOINT = 1, 2, 3, 4

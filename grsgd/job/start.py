@@ -16,6 +16,7 @@ from typing import NamedTuple
 from grsgd.errors import ConfigError, UsageError
 from grsgd.job.binding import srun_options
 from grsgd.job.ending import with_parent
+from grsgd.job.foreign_launchers import check_alone
 from grsgd.job.hearing import LOOK_SECONDS, SILENT_SECONDS, Hearing
 from grsgd.machine.binding import BIND, computing_threads
 from grsgd.mpi_environment import DEFAULTS, SPARES, find_mpiexec, module
@@ -47,15 +48,6 @@ KILLED_BY_IT = (-GENTLE, GENTLE, 128 + GENTLE)
 ALONE = {"PMI_SIZE": "1"}
 """Environment variable, not read by Open MPI, that makes Hugging Face Accelerate treat each rank as a single process,
 so that it starts no process group in addition to MPI."""
-
-BELOW_LAUNCHER = {
-    "OMPI_COMM_WORLD_SIZE": "Open MPI's mpiexec",
-    "PMI_SIZE": "mpiexec",
-    "SLURM_STEP_NUM_TASKS": "srun",
-}
-"""Environment variables with the number of processes that a launcher has started, each with the name of the launcher
-that sets it."""
-
 
 class JobCommand(NamedTuple):
     """Command of a job, and the environment variables that must be set for it in addition to the present ones."""
@@ -92,9 +84,9 @@ def job(
     script or ``python``. With ``ranks=None`` the job has as many ranks as the allocation has tasks. ``bind`` is the
     value of GRSGD_BIND for the ranks; None leaves the present value.
 
-    Raises UsageError, ConfigError.
+    Raises UsageError, ConfigError, and SetupError if a launcher has started several processes of this command.
     """
-    check_alone()
+    check_alone("run")
     if ranks is None and not {"-n", "-np"}.isdisjoint(arguments):
         raise UsageError(f"run: -n stands before {target}: grsgd run -n 4 {target}")
     ranks = ranks if ranks is not None else tasks_of_allocation()
@@ -160,15 +152,6 @@ def check_file(target: str):
         raise UsageError(f"run: {target}: no such file: must be a configuration (.toml), a script, or -m MODULE")
 
 
-def check_alone():
-    """Raise UsageError if a launcher has started this process together with other processes."""
-    for name, launcher in BELOW_LAUNCHER.items():
-        if int(os.environ.get(name) or 1) > 1:
-            raise UsageError(
-                f"run: {launcher} has started {os.environ[name]} processes of this command: start it without a launcher"
-            )
-
-
 def tasks_of_allocation() -> int:
     """Return the number of tasks of Slurm's allocation; raises UsageError outside of an allocation."""
     if not os.environ.get("SLURM_NTASKS"):
@@ -221,10 +204,10 @@ def library_of(mpiexec: str) -> str | None:
     return next((name for word, name in MARKS.items() if word in text), None)
 
 
-def version_of(program: str) -> str:
-    """Return the text that a launcher prints with ``--version``; "" if the launcher prints no text."""
+def version_of(program: str, seconds: float = 60.0) -> str:
+    """Return the text that a launcher prints with ``--version``; "" if it prints no text within ``seconds``."""
     try:
-        return subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60).stdout
+        return subprocess.run([program, "--version"], capture_output=True, text=True, timeout=seconds).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 
 from grsgd.lazy import LazyModule
@@ -9,23 +10,25 @@ from grsgd.lazy import LazyModule
 torch = LazyModule("torch")
 
 
-BLOCK = 1 << 16
-"""Number of elements that are mixed at a time on the CPU; blocks of this length of three models fit into the cache."""
+BLOCK = 1 << 18
+"""Number of elements that are computed at a time on the CPU. Such blocks of several models fit into a processor's last
+cache, and a block takes ten times as long as the Python code of its operations."""
 
 
-def mix(x: torch.Tensor, weight: float, others: list[tuple[float, torch.Tensor]]):
-    """Set x = weight * x + sum of weight_j * x_j."""
-    if not others and weight == 1:
+def mix(x: torch.Tensor, weight: float, others: list[tuple[float, torch.Tensor]], out: torch.Tensor | None = None):
+    """Set out = weight * x + sum of weight_j * x_j. By default ``out`` is ``x``."""
+    out = x if out is None else out
+    if not x.numel() or (not others and weight == 1 and out is x):
         return
     weights, tensors = [other_weight for other_weight, _ in others], [other for _, other in others]
     if x.dtype is torch.bfloat16:
-        _mix_rounded_once(x, weight, weights, tensors)
+        _mix_rounded_once(x, weight, weights, tensors, out)
         return
     if x.is_cuda:
-        _on_gpu(_weighted_sum(len(others)), x, weight, *weights, *tensors)
+        _on_gpu(_weighted_sum(len(others)), out, weight, x, *weights, *tensors)
         return
-    for block, *parts in _blocks(x, *tensors):
-        _mix(block, weight, list(zip(weights, parts, strict=True)))
+    for result, block, *parts in blocks(out, x, *tensors):
+        _mix(block, weight, list(zip(weights, parts, strict=True)), result)
 
 
 def add_difference(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor, weight: float = 1.0):
@@ -36,8 +39,9 @@ def add_difference(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor, weight: fl
     if x.is_cuda:
         _on_gpu(_difference(), x, weight, y, s)
         return
-    for block, newer, older in _blocks(x, y, s):
-        block.add_(newer - older, alpha=weight)
+    difference = torch.empty_like(x[:BLOCK])
+    for block, newer, older in blocks(x, y, s):
+        block.add_(torch.sub(newer, older, out=difference[: block.numel()]), alpha=weight)
 
 
 def add_difference_of_buffers(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor):
@@ -46,38 +50,44 @@ def add_difference_of_buffers(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor)
     x.copy_(torch.where(y == s, x, x + (y - s)))
 
 
-def _blocks(*tensors):
-    if not tensors[0].is_cpu:  # in simulated time tensors have no content
+def blocks(*tensors: torch.Tensor) -> Iterable[tuple[torch.Tensor, ...]]:
+    """Return the tensors, of one shape, in blocks of about `BLOCK` elements. Operations on one block after the other
+    read and write it in the cache. Tensors on another device than the CPU are one block."""
+    first = tensors[0]
+    if first.numel() <= BLOCK or not first.is_cpu:  # in simulated time tensors have no content
         return [tensors]
-    return zip(*(tensor.split(BLOCK) for tensor in tensors), strict=True)
+    rows = max(1, BLOCK * len(first) // first.numel())
+    return zip(*(tensor.split(rows) for tensor in tensors), strict=True)
 
 
-def _mix_rounded_once(x, weight, weights, tensors):
+def _mix_rounded_once(x, weight, weights, tensors, out):
     """Mix models of bfloat16 in float32, and round the result once."""
     if x.is_meta:
         return
-    for block, *parts in _blocks(x, *tensors):
+    for result, block, *parts in blocks(out, x, *tensors):
         mixed = block.float()
-        _mix(mixed, weight, [(other, part.float()) for other, part in zip(weights, parts, strict=True)])
-        block.copy_(mixed)
+        _mix(mixed, weight, [(other, part.float()) for other, part in zip(weights, parts, strict=True)], mixed)
+        result.copy_(mixed)
 
 
 def _add_difference_rounded_once(x, y, s, weight):
     """Compute `add_difference` of models of bfloat16 in float32, and round the result once."""
     if x.is_meta:
         return
-    for block, newer, older in _blocks(x, y, s):
+    for block, newer, older in blocks(x, y, s):
         block.copy_(block.float().add_(newer.float() - older.float(), alpha=weight))
 
 
-def _mix(x, weight, others):
+def _mix(x, weight, others, out):
     if len(others) == 1 and weight + others[0][0] == 1:
-        x.lerp_(others[0][1], others[0][0])
+        torch.lerp(x, others[0][1], others[0][0], out=out)
         return
     if weight != 1:
-        x.mul_(weight)
+        torch.mul(x, weight, out=out)
+    elif out is not x:
+        out.copy_(x)
     for other_weight, other in others:
-        x.add_(other, alpha=other_weight)
+        out.add_(other, alpha=other_weight)
 
 
 # ---- fused kernels for a GPU
@@ -98,8 +108,8 @@ def _weighted_sum(count: int):
     weights = "".join(f", float64 weight{j}" for j in range(count))
     others = "".join(f", T y{j}" for j in range(count))
     terms = "".join(f" + (T)weight{j} * y{j}" for j in range(count))
-    operation = f"x = (T)weight * x{terms}"
-    return cupy.ElementwiseKernel(f"float64 weight{weights}{others}", "T x", operation, f"mix_{count}")
+    operation = f"out = (T)weight * x{terms}"
+    return cupy.ElementwiseKernel(f"float64 weight, T x{weights}{others}", "T out", operation, f"mix_{count}")
 
 
 @cache

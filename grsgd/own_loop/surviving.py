@@ -69,8 +69,8 @@ def check(optimizer: DistributedOptimizer, state: dict):
         raise ConfigError(f"surviving(): with {algorithm.traits.label} the job ends when a process dies")
     if optimizer.replica.narrow:
         raise ConfigError(
-            "surviving(): with trained parameters of several dtypes, or of bfloat16 with messages of float32, the job ends "
-            "when a process dies; allowed: one dtype for model and messages"
+            "surviving(): with trained parameters of several dtypes, or of bfloat16 with messages of float32, the job "
+            "ends when a process dies; allowed: one dtype for model and messages"
         )
     if optimizer.finished or optimizer.loop.survives or optimizer.loop.lifecycle.has_started:
         raise ConfigError(

@@ -11,11 +11,13 @@ import json
 import os
 import stat
 import threading
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-from numpy.lib.format import read_array, write_array
+from numpy.lib.format import header_data_from_array_1_0, read_array, write_array_header_1_0
 
 from grsgd.errors import RunFileError
 
@@ -25,7 +27,7 @@ KIND = "checkpoint of grsgd"
 BLOCK = 512
 """Length in bytes of the line at the beginning of a file, including the spaces that fill it up."""
 CHUNK = 2**20
-"""Number of bytes that are read at once to compute the digest."""
+"""Number of bytes that are read or written at once while the digest is computed."""
 ONE_READER = threading.Lock()
 """Lock that lets one thread at a time read arrays: numpy parses headers with `ast`, which fails in threads of Python
 3.11."""
@@ -52,15 +54,17 @@ def write(path: Path, header: Header, state: dict, config: str):
 
     Raises OSError, and TypeError or ValueError for a value that no file can hold.
     """
-    with open(path, "w+b") as file:
+    with open(path, "wb") as file:
         file.write(bytes(BLOCK))
         arrays: list[np.ndarray] = []
         text = json.dumps({"state": _without_arrays(state, arrays), "config": config}).encode()
+        digest = hashlib.sha256(_line(header, ""))
         for array in (np.frombuffer(text, np.uint8), *arrays):
-            write_array(file, array, allow_pickle=False)
-        digest = _digest(header, file)
+            for part in _parts(array):
+                digest.update(part)
+                file.write(part)
         file.seek(0)
-        file.write(_line(header, digest))
+        file.write(_line(header, digest.hexdigest()))
 
 
 def read(path: Path) -> tuple[Header, dict, str]:
@@ -137,6 +141,18 @@ def _with_arrays(tree: dict, file) -> dict:
         else value
         for name, value in tree.items()
     }
+
+
+def _parts(array: np.ndarray) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of an array as `numpy.save` writes them, in pieces that stay in a processor's cache while the
+    digest is computed and the piece is written."""
+    array = array if array.flags.c_contiguous else array.copy()
+    about = BytesIO()
+    write_array_header_1_0(about, header_data_from_array_1_0(array))
+    yield about.getvalue()
+    content = array.reshape(-1).view(np.uint8)
+    for begin in range(0, content.size, CHUNK):
+        yield content[begin : begin + CHUNK].data
 
 
 def _line(header: Header, digest: str) -> bytes:

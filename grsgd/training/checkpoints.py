@@ -25,6 +25,7 @@ from grsgd.config import Config
 from grsgd.config.sources import digests_of
 from grsgd.errors import ConfigError
 from grsgd.files import atomic_write
+from grsgd.models.values import Copies
 from grsgd.training import checkpoint_file
 from grsgd.training.checkpoint_file import Header
 from grsgd.training.checkpoint_folder import (
@@ -104,6 +105,7 @@ class Checkpoints(Recovery):
         self.rests_between_steps = config.traits.rests_between_steps
         self.problem = ""
         """The reason why the last checkpoint could not be written; empty if the last checkpoint was written."""
+        self._copies = Copies()
         self._thread: threading.Thread | None = None
         self._at = 0
         """Number of samples that all ranks together had processed at the last checkpoint."""
@@ -208,7 +210,8 @@ class Checkpoints(Recovery):
             self._at, self._step, self._time = int(told[0]), trainer.recovery.position, time.monotonic()
             header = Header(f"{int(told[1]):013x}", self._at, self.comm.size, self.comm.rank)
             try:
-                state = state_of(trainer, self._frozen)
+                self._copies.begin()
+                state = state_of(trainer, self._frozen, self._copies.of)
             except Exception as error:  # training goes on after any error of a user's optimizer or model
                 self._has_failed(error)
                 state = None

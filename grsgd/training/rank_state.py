@@ -5,6 +5,7 @@ rank.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict
 
 import numpy as np
@@ -18,23 +19,24 @@ from grsgd.training.snapshots import Moment
 from grsgd.training.trainer import Trainer
 
 
-def state_of(trainer: Trainer, frozen: np.ndarray | None = None) -> dict:
+def state_of(trainer: Trainer, frozen: np.ndarray | None = None, copied: Callable = np.ndarray.copy) -> dict:
     """Return the state of a rank between two of its steps, while no message of its algorithm is under way.
 
     ``frozen`` are the digests of all frozen parameters before training (`digests_of_frozen`). Frozen parameters that
     still have these digests are neither copied nor kept. If ``frozen`` is None, all frozen parameters are kept.
+    ``copied(array)`` returns a copy of an array.
     """
     replica, progress, traffic, curve = trainer.replica, trainer.progress, trainer.comm.traffic, trainer.snapshots
     members = trainer.algorithm.comm.members  # without the ranks that have no process any more
     return {
         "model": {
-            "parameters": array_of(replica.params),
-            "buffers": array_of(replica.buffers),
-            "buffers_at_start": array_of(replica.buffers_at_start),
-            **state_outside(replica, frozen),
+            "parameters": array_of(replica.params, copied),
+            "buffers": array_of(replica.buffers, copied),
+            "buffers_at_start": array_of(replica.buffers_at_start, copied),
+            **state_outside(replica, frozen, copied),
         },
-        "optimizer": state_of_optimizer(trainer.optimizer.optimizer),
-        "algorithm": {name: value_of(value) for name, value in trainer.algorithm.state().items()},
+        "optimizer": state_of_optimizer(trainer.optimizer.optimizer, copied),
+        "algorithm": {name: value_of(value, copied) for name, value in trainer.algorithm.state().items()},
         "streams": state_of_streams(trainer),
         "progress": progress.state(members)
         | {"elapsed": progress.elapsed(), "passed": progress.marks.passed, "batches": trainer.recovery.position},
@@ -50,7 +52,7 @@ def state_of(trainer: Trainer, frozen: np.ndarray | None = None) -> dict:
             "marks": progress.marks.state(),
         },
         "weight": trainer.algorithm.weight,
-        "result": result_of(trainer),
+        "result": result_of(trainer, copied),
     }
 
 
@@ -98,13 +100,14 @@ def digests_of_frozen(replica: Replica) -> np.ndarray:
     return digests(outside[: len(outside) - len(replica.outside(with_frozen=False))])
 
 
-def state_outside(replica: Replica, frozen: np.ndarray | None) -> dict:
+def state_outside(replica: Replica, frozen: np.ndarray | None, copied: Callable = np.ndarray.copy) -> dict:
     """Return the tensors outside the flat arrays, by number. Of frozen parameters that are the same as before training,
     return only the digests."""
     now = () if frozen is None else digests_of_frozen(replica)
     same = {str(number): int(digest) for number, digest in enumerate(now) if digest == frozen[number]}
     numbered = ((str(number), tensor) for number, tensor in enumerate(replica.outside()))
-    return {"others": {number: array_of(tensor) for number, tensor in numbered if number not in same}, "digests": same}
+    others = {number: array_of(tensor, copied) for number, tensor in numbered if number not in same}
+    return {"others": others, "digests": same}
 
 
 def restore_outside(replica: Replica, model: dict):
@@ -119,20 +122,20 @@ def restore_outside(replica: Replica, model: dict):
             raise ValueError(f"frozen parameter {number} has changed since the checkpoint was taken")
 
 
-def result_of(trainer: Trainer) -> dict:
+def result_of(trainer: Trainer, copied: Callable) -> dict:
     """Return the parameters with which this rank enters the average of all ranks, if they differ from the replica's
     parameters."""
     parameters, _ = trainer.algorithm.snapshot()
     is_own = torch.equal(parameters, trainer.replica.params.tensor)
-    return {} if is_own else {"parameters": array_of(parameters)}
+    return {} if is_own else {"parameters": array_of(parameters, copied)}
 
 
-def state_of_optimizer(optimizer: torch.optim.Optimizer) -> dict:
+def state_of_optimizer(optimizer: torch.optim.Optimizer, copied: Callable = np.ndarray.copy) -> dict:
     """Return the state that the optimizer keeps for each parameter, by the parameter's number, and the optimizer's
     parameter groups."""
     whole = optimizer.state_dict()
     remembered = {
-        str(number): {name: value_of(value) for name, value in of_one.items()}
+        str(number): {name: value_of(value, copied) for name, value in of_one.items()}
         for number, of_one in whole["state"].items()
     }
     groups = {

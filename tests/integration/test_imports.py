@@ -8,8 +8,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ORDER = """errors text units files control_groups memory machine lazy mpi_environment seeding options outside runs
-    tasks data models comm algorithms config training job simulator,own_loop,testbed testing,integrations cli __init__
-    __main__"""
+    tasks data models comm algorithms config training job simulator,own_loop,testbed testing,integrations,doctor cli
+    __init__ __main__"""
 LEVELS = {name: level for level, names in enumerate(ORDER.split()) for name in names.split(",")}
 FILES = sorted(path for package in ("grsgd", "coding") for path in (ROOT / package).rglob("*.py"))
 

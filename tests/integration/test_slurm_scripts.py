@@ -97,6 +97,40 @@ def test_srun_binds_ranks_if_slurm_can(tmp_path, variables, command, first):
     assert done.stdout.split()[:2] == ["3", first], done.stderr
 
 
+PROFILES = {
+    "openmpi-ucx": ("auto", "--mpi=pmix", "OMPI_MCA_pml=ucx"),
+    "cray-mpich": ("srun", "--mpi=cray_shasta", "MPICH_GPU_SUPPORT_ENABLED=0"),
+    "mvapich": ("auto", "--mpi=pmi2", "MV2_ENABLE_AFFINITY=0"),
+    "intel-mpi": ("srun", "--mpi=pmi2", "I_MPI_PIN=0"),
+    "ethernet": ("auto", "--mpi=pmix", "OMPI_MCA_btl=tcp,sm,self"),
+}
+
+
+def of_profile(tmp_path, name, **variables):
+    """What srun and env say in a script that reads site.sh; a double stands for srun."""
+    (tmp_path / "srun").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\nenv\n')
+    (tmp_path / "srun").chmod(0o755)
+    script = "set -euo pipefail; . slurm/site.sh; . slurm/job.sh; echo $LAUNCHER; LAUNCHER=srun; launch 4 true"
+    environment = {"PROFILE": name, "PATH": f"{tmp_path}:/usr/bin:/bin"} | variables
+    return subprocess.run(["bash", "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("name", sorted({*PROFILES, *(path.stem for path in ROOT.glob("slurm/profiles/*"))}))
+def test_a_profile_sets_the_launcher_and_the_variables_of_a_library(name, tmp_path):
+    done = of_profile(tmp_path, name)
+    words = done.stdout.splitlines()
+    launcher, option, variable = PROFILES[name]
+    assert words[:2] == [launcher, option] and variable in words, done.stderr
+    own = of_profile(tmp_path, name, SRUN_MPI="default", LAUNCHER="mpiexec").stdout.splitlines()
+    assert own[:2] == ["mpiexec", "--ntasks=4"]
+    assert f"`{name}`" in (ROOT / "docs" / "how-to" / "slurm.md").read_text()
+
+
+def test_an_unknown_profile_is_refused_with_those_that_exist(tmp_path):
+    done = of_profile(tmp_path, "infiniband")
+    assert done.returncode == 2 and "there are: cray-mpich.sh ethernet.sh" in done.stderr
+
+
 def test_gpus_per_task_over_several_nodes_need_srun():
     script = "set -euo pipefail; . slurm/job.sh; launch 4 python train.py"
     environment = {"LAUNCHER": "mpiexec", "PATH": "/usr/bin:/bin", "SLURM_GPUS_PER_TASK": "1"}

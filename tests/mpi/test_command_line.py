@@ -309,9 +309,11 @@ def test_accuracies_are_kept_under_grsgd_run(library, number, config, tmp_path):
 
 def test_tasks_without_mpi_are_refused(config, tmp_path):
     """What ``srun`` without PMI support does: several tasks, each of which believes to be alone."""
-    environment = {"SLURM_NTASKS": "4"}
-    code, output = train("openmpi", 1, config, out=tmp_path / "run.h5", environment=environment)
-    assert code == 2 and "--mpi=pmix" in output, output
+    environment = {"SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4"}
+    command = [bin_of("openmpi") / "python", "-m", "grsgd", "train", config, "--out", tmp_path / "run.h5"]
+    task = ["env", *(f"{name}={value}" for name, value in environment.items()), *command]
+    code, output = finish(start_command(task, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True), 60)
+    assert code == 2 and "--mpi=pmix" in output and "Traceback" not in output, output
     code, output = train("openmpi", 2, config, "train.epochs=1", out=tmp_path / "run.h5", environment=environment)
     assert code == 0, output
 

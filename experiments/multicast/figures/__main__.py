@@ -19,7 +19,7 @@ import sys
 from itertools import groupby
 from pathlib import Path
 
-from experiments.arguments import add_record
+from experiments.arguments import add_record, parse_once
 from experiments.figures import record, write_csv
 from experiments.multicast.figures import asgd, page
 from experiments.multicast.figures.figures import FIGURES, Shown, wanted
@@ -100,7 +100,7 @@ def parse_arguments() -> argparse.Namespace:
         "--out", type=Path, default=Path("results/figures-multicast"), help="a folder (default: %(default)s)"
     )
     add_record(parser)
-    options = parser.parse_args()
+    options = parse_once(parser)
     options.figure = sorted(set(options.figure or FIGURES))
     options.ranks = sorted(set(options.ranks or NODES))
     if wrong := [ranks for ranks in options.ranks if ranks not in ALLOWED_NODES]:

@@ -22,7 +22,8 @@ from grsgd.algorithms.parameter_server.strategy import STATES, Strategy
 from grsgd.algorithms.parameter_server.time_optimal import MSyncOptions, RennalaOptions, RingmasterOptions
 from grsgd.comm import records, tags
 from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
-from grsgd.comm.compression.compressors import CompressionOptions, ErrorFeedback, make_compressor, payload_share
+from grsgd.comm.compression.compressors import CompressionOptions, make_compressor, payload_share
+from grsgd.comm.compression.error_feedback import ErrorFeedback
 from grsgd.comm.pollables import Until
 from grsgd.models.flat import Flat
 

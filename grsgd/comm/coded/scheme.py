@@ -65,7 +65,7 @@ class Scheme:
         self.assign_blocks()
         self.block_buffers = empty(len(self.blocks) * length, "int32")
         self.total = empty(length, "int64")
-        """After `add_up`, the sum of all blocks: int64 of shape [length]."""
+        """After `add_up`, the sum of all blocks: int64 of shape [length]. It may be int32 if only one block exists."""
         packets = [*self.sent(), *self.received()]
         self.packets: list[Packet] = sorted(packets, key=lambda packet: packet.order)
         largest = max(map(self.size, self.packets), default=0)

@@ -49,9 +49,13 @@ class LocalSum(PerBlock):
         return (self.packet(rank, 0) for rank in range(self.n) if rank != self.rank)
 
     def add_up(self):
-        self.add_own()
         self.local = self.block_buffer(0) if self.blocks else self.empty(self.length, "int32")
-        self.wrap(self.total, self.local)
+        if len(self.blocks) != 1:  # a single block is its own sum
+            self.add_own()
+            self.wrap(self.total, self.local)
+        if self.n == 1:
+            self.total = self.local
+            return
         self.total[:] = self.local  # all other ranks receive the values in `self.local`
         yield from self.exchange(self.packets)
 

@@ -15,7 +15,6 @@ Other vectors are compressed by torch on their own device, with the same results
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import numpy as np
@@ -102,6 +101,37 @@ class Compressor:
         """Set ``out`` to the vector that the receiver decodes from ``payload``."""
         raise NotImplementedError
 
+    def add(self, payload: torch.Tensor, sums: list[tuple[float, torch.Tensor]], scratch: torch.Tensor):
+        """Add ``weight`` times the vector in ``payload`` to each tensor in ``sums``, pairs of a weight and a tensor.
+
+        ``scratch`` has the length of the vector; its content is then undefined.
+        """
+        self.decode(payload, scratch)
+        for weight, tensor in sums:
+            tensor.add_(scratch, alpha=weight)
+
+
+class SomeValues(Compressor):
+    """Compressor that sends some values, unchanged. The vector that the receiver decodes is 0 at all other places."""
+
+    def parts(self, payload: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the values in a payload, and their places in the vector."""
+        raise NotImplementedError
+
+    def decode(self, payload, out):
+        values, places = self.parts(payload)
+        out.zero_()
+        out.index_copy_(0, places.long(), values)
+
+    def add(self, payload, sums, scratch):
+        values, places = self.parts(payload)
+        if cpu := loops(scratch):
+            for weight, tensor in sums:
+                number = scratch.numpy().dtype.type(weight)
+                cpu.add_at(places.numpy(), values.numpy(), number, tensor.numpy())
+            return
+        super().add(payload, sums, scratch)
+
 
 class Whole(Compressor):
     """Compressor that sends all values, unchanged."""
@@ -117,7 +147,7 @@ class Whole(Compressor):
         out.copy_(payload.view(self.dtype))
 
 
-class TopK(Compressor):
+class TopK(SomeValues):
     """Compressor that sends the k values of the largest magnitude. If k = d it loses no value."""
 
     def __init__(self, size, dtype, device, ratio: float):
@@ -143,13 +173,8 @@ class TopK(Compressor):
             indices.copy_(x.abs().topk(self.k, sorted=False).indices)
             values.copy_(x[indices.long()])
 
-    def decode(self, payload, out):
-        values, indices = self.parts(payload)
-        out.zero_()
-        out.index_copy_(0, indices.long(), values)
 
-
-class RandomK(Compressor):
+class RandomK(SomeValues):
     """Compressor that sends the values at k random places. Sender and receiver draw the same places.
 
     One place lies in each of k equal parts of the vector. The edges of the parts are shifted at random, so all places
@@ -166,9 +191,8 @@ class RandomK(Compressor):
         payload[:8].view(torch.int64).fill_(seed)
         payload[8:].view(self.dtype).copy_(x[self.places(payload)])
 
-    def decode(self, payload, out):
-        out.zero_()
-        out.index_copy_(0, self.places(payload), payload[8:].view(self.dtype))
+    def parts(self, payload):
+        return payload[8:].view(self.dtype), self.places(payload)
 
     def places(self, payload) -> torch.Tensor:
         """Return the places of a payload's values in the vector: int64 of shape [k]."""
@@ -315,7 +339,7 @@ def warm_up(compressor: Compressor):
     payload = compressor.payload().tensor
     x = torch.ones(compressor.size, dtype=compressor.dtype)
     compressor.encode(x, payload, (0,))
-    compressor.decode(payload, x)
+    compressor.add(payload, [(1.0, x)], x.clone())
 
 
 def loops(x: torch.Tensor):
@@ -345,43 +369,3 @@ def signed(bits: int) -> int:
 def shifted(h: torch.Tensor, by: int) -> torch.Tensor:
     """Return the int32 numbers with their bits shifted to the right by ``by``, and zeros shifted in."""
     return h.bitwise_right_shift(by).bitwise_and_(2 ** (32 - by) - 1)
-
-
-def is_finite(x: torch.Tensor) -> bool:
-    """Return whether all values of ``x`` are finite; also True for an empty tensor and on the meta device."""
-    # if x contains a NaN, its minimum and maximum are NaN
-    return x.is_meta or not x.numel() or all(math.isfinite(end) for end in torch.aminmax(x))
-
-
-class ErrorFeedback:
-    """Compression of successive vectors. The compression error of each vector is added to the next vector::
-
-        p = x + e
-        payload = encode(p)
-        e = p - decode(payload)
-
-    So values that a payload leaves out are sent later, and algorithms with biased compressors converge. Source: Seide,
-    Fu, Droppo, Li, Yu 2014, 1-bit SGD. In Karimireddy, Rebjock, Stich, Jaggi 2019, x includes the learning rate.
-
-    If a vector is not finite, all its values are sent as NaN, and e stays unchanged.
-
-    ``key``: (seed, rank), which random numbers depend on; ``e``: memory for the error, initially zeros.
-    """
-
-    def __init__(self, compressor: Compressor, key: tuple[int, ...], e: torch.Tensor | None = None):
-        self.compressor, self.key = compressor, key
-        of = compressor.size, compressor.dtype, compressor.device
-        self.e = Flat.zeros(*of).tensor if e is None else e
-        self.decoded = Flat.zeros(*of).tensor
-        """The vector that receivers decode from the last payload."""
-
-    def encode(self, x: torch.Tensor, payload: torch.Tensor, number: int):
-        """Write the compressed sum of ``x`` and the earlier errors into ``payload``; ``number`` is the number of the
-        vector ``x``."""
-        if not is_finite(x):
-            self.compressor.encode(torch.full_like(x, math.nan), payload, (*self.key, number))
-            return
-        self.e.add_(x)
-        self.compressor.encode(self.e, payload, (*self.key, number))
-        self.compressor.decode(payload, self.decoded)
-        self.e.sub_(self.decoded)

@@ -5,10 +5,14 @@ Each loop passes over memory once or twice, and releases Python's global lock.
 
 import numpy as np
 from numba import njit
+from numba.extending import intrinsic
 
 compiled = njit(nogil=True, cache=True)
 
 BINS = 1 << 11
+"""Number of bins of magnitudes."""
+RUN, RUN_EVERY = 16, 1024
+"""Number of consecutive values in a run of the sample, and number of values from the begin of one run to the next."""
 
 
 # Integers have 32 bits everywhere, although numba would choose 64 bits: so a vector register holds twice as many
@@ -158,46 +162,88 @@ def expand_signs(codes, block, scales, out):
 def largest(x, k: int, values, indices):
     """Write the ``k`` values of the largest magnitude, and their indices, int32.
 
-    Magnitudes are sorted into bins by their upper bits. All values of the higher bins are among the k values. Only the
-    lowest bin with such values has to be searched.
+    A sample of ``x`` estimates the k-th largest magnitude. Only values of about this magnitude or more are sorted into
+    bins by the upper bits of their magnitudes. All values of the higher bins are among the k values. Only the lowest
+    bin with such values has to be searched.
     """
+    if k == 0:
+        return
     words = x.view(np.int32 if x.itemsize == 4 else np.int64)
-    magnitude, shift = np.iinfo(words.dtype).max, 8 * x.itemsize - 12
+    magnitude, shift = words.dtype.type(np.iinfo(words.dtype).max), 8 * x.itemsize - 12
     counts = np.zeros(BINS, np.int64)
-    _count(words, magnitude, shift, counts)
-    above = np.cumsum(counts[::-1])[::-1]  # number of values in this bin or a higher one
-    last = int(np.flatnonzero(above >= k)[-1])
-    certain = k - (above[last] - counts[last])  # number of values of the last bin that are among the k
-    candidates = np.empty(counts[last], np.int32)
-    _select(words, magnitude, shift, last, indices, candidates)
+    _count_sample(words, magnitude, shift, counts)
+    lowest = max(last_bin(counts, counts.sum() * k / x.size) - 1, 0)
+    large = np.empty(x.size + 1, np.int32)
+    found = _find(words, magnitude, words.dtype.type(lowest << shift), large)
+    if found < k:  # the sample was misleading
+        found = _find(words, magnitude, words.dtype.type(0), large)
+    large = large[:found]
+    counts[:] = 0
+    _count(words, magnitude, shift, large, counts)
+    last = last_bin(counts, k)
+    certain = k - counts[last + 1 :].sum()  # number of values of the last bin that are among the k
+    candidates = np.empty(counts[last] + 1, np.int32)
+    _select(x, words, magnitude, shift, last, large, values, indices, candidates)
+    candidates = candidates[:-1]
     if certain < candidates.size:
         order = np.argpartition(words[candidates] & magnitude, candidates.size - certain)
         candidates = candidates[order[candidates.size - certain :]]
     indices[k - certain :] = candidates
-    _take(x, indices, values)
+    values[k - certain :] = x[candidates]
+
+
+def last_bin(counts, k: float) -> int:
+    """Return the highest bin such that this bin and all higher bins together have at least ``k`` values."""
+    return int(np.flatnonzero(np.cumsum(counts[::-1])[::-1] >= k)[-1])
 
 
 @compiled
-def _count(words, magnitude, shift, counts):
+def _count_sample(words, magnitude, shift, counts):
+    """Count the magnitudes of `RUN` values in every `RUN_EVERY` values, by bin."""
+    for begin in range(0, words.size, RUN_EVERY):
+        for i in range(begin, min(begin + RUN, words.size)):
+            counts[(words[i] & magnitude) >> shift] += 1
+
+
+# The next loops write every index, and move on only past an index to keep: so no branch is mispredicted. The arrays of
+# indices have room for the index that is written last and not kept.
+
+
+@compiled
+def _find(words, magnitude, lowest, indices):
+    """Write the indices of all magnitudes of at least ``lowest``, in ascending order; return their number."""
+    found = 0
     for i in range(words.size):
+        indices[found] = i
+        found += (words[i] & magnitude) >= lowest
+    return found
+
+
+@compiled
+def _count(words, magnitude, shift, indices, counts):
+    for i in indices:
         counts[(words[i] & magnitude) >> shift] += 1
 
 
 @compiled
-def _select(words, magnitude, shift, last, indices, candidates):
+def _select(x, words, magnitude, shift, last, large, values, indices, candidates):
+    """Write the values and indices of the bins above ``last``, and the indices of the bin ``last``."""
     found = waiting = 0
-    for i in range(words.size):
+    for i in large:
         number = (words[i] & magnitude) >> shift
-        if number >= last:
-            if number > last:
-                indices[found] = i
-                found += 1
-            else:
-                candidates[waiting] = i
-                waiting += 1
+        values[found], indices[found], candidates[waiting] = x[i], i, i
+        found += number > last
+        waiting += number == last
+
+
+@intrinsic
+def multiply_add(context, a, b, c):
+    """Return a b + c, rounded once: so does torch in ``c.add_(a, alpha=b)``."""
+    return a(a, a, a), lambda context, builder, signature, arguments: builder.fma(*arguments)
 
 
 @compiled
-def _take(x, indices, values):
-    for i in range(indices.size):
-        values[i] = x[indices[i]]
+def add_at(places, values, weight, out):
+    """Set out = out + weight * value at the place of each value; all places differ."""
+    for i in range(places.size):
+        out[places[i]] = multiply_add(values[i], weight, out[places[i]])

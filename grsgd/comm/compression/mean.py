@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from grsgd.comm.allreduce.allgather import ring_allgather
 from grsgd.comm.communicator import Communicator
-from grsgd.comm.compression.compressors import Compressor, ErrorFeedback
+from grsgd.comm.compression.compressors import Compressor
+from grsgd.comm.compression.error_feedback import ErrorFeedback
 from grsgd.lazy import LazyModule
 
 torch = LazyModule("torch")

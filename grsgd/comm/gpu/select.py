@@ -9,11 +9,14 @@ A schedule is a generator that yields each object it waits for.
 
 import importlib
 import os
+import re
+import signal
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -28,14 +31,21 @@ from grsgd.comm.gpu.ipc import SHORT_BYTES, Ipc
 from grsgd.comm.gpu.memory import Memory
 from grsgd.comm.gpu.staged import CHUNK_BYTES, Staged
 from grsgd.errors import ConfigError
+from grsgd.machine import cray
 from grsgd.models.flat import Flat
-from grsgd.mpi_environment import module, without_launcher
+from grsgd.mpi_environment import DEFAULTS, find_mpiexec, module, without_launcher
 
 SIZES = (1, SHORT_BYTES // 4 + 1, 2 * CHUNK_BYTES // 4 + 3)
 """Numbers of float32 elements of the three test messages: one element, more than `SHORT_BYTES` bytes, and several
 chunks."""
 MAX_TIMED_BYTES = 64 * 2**20
 REPEATS = 20
+TRIAL_SECONDS = 60.0
+"""Seconds that a trial of the MPI library with GPU memory may take."""
+ERROR = re.compile(r"\w*(Error|Exception|not found|Abort)\b")
+"""Beginning of a line that names an error; launchers print further lines after it."""
+REMEDIES = {"MVAPICH": "try MV2_USE_CUDA=1", "Intel": "try I_MPI_OFFLOAD=1"}
+"""Part of the name of an MPI library, and the variable that lets the library read GPU memory, by its documentation."""
 
 
 class Choice(NamedTuple):
@@ -212,39 +222,60 @@ def message_seconds(backend: GpuBackend, device: torch.device, nbytes: int, time
     return statistics.median(times[1:])
 
 
-# ---- test of the MPI library with GPU memory: a library that cannot read GPU memory ends the process
+# ---- test of the MPI library with GPU memory: a library that cannot read GPU memory ends the job
 
 
-def cuda_aware_mpi_error(kind: str, timeout: float = 60.0) -> str | None:
+def cuda_aware_mpi_error(kind: str, timeout: float = TRIAL_SECONDS) -> str | None:
     """Return the reason why the MPI library cannot send arrays of the module ``kind``; None if it can.
 
-    A separate process tries to send such arrays, because a library without this ability may end the process.
+    A job of two ranks on this host tries to send such arrays, because a library without this ability may end the job.
+    Without an ``mpiexec``, one process sends to itself. Cray MPICH is not tried: its environment variable tells.
     """
-    command = [*module("grsgd.comm.gpu.select"), kind]
-    environment = without_launcher(os.environ)
+    from mpi4py import MPI
+
+    library = MPI.Get_library_version().split("\n")[0].strip(" \0")
+    if cray.is_cray(library):
+        return cray.without_gpu_memory(library)
+    command, environment = [*module("grsgd.comm.gpu.select"), kind], DEFAULTS | without_launcher(os.environ)
+    with suppress(ConfigError):
+        command = [find_mpiexec(), "-n", "2", *command]
     try:
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
     except subprocess.TimeoutExpired:
         return f"the MPI library has not sent GPU memory within {timeout:g} s"
     if ended.returncode:
-        output = ended.stderr.strip().splitlines()[-1:] or [f"exit code {ended.returncode}"]
-        return f"the MPI library cannot send GPU memory ({output[0]})"
+        return f"the MPI library cannot send GPU memory ({cause(ended)}){remedy(library)}"
     return None
 
 
-def send_to_oneself(kind: str):
-    """Raise RuntimeError, or end this process at once, if arrays of the module ``kind`` do not arrive."""
+def cause(ended: subprocess.CompletedProcess) -> str:
+    """Return the last line of a trial that names an error of Python, or else its last line, or its exit code."""
+    lines = [line.strip() for line in ended.stderr.splitlines() if line.strip()]
+    errors = [line for line in lines if ERROR.match(line)]
+    return (errors or lines or [f"exit code {ended.returncode}"])[-1]
+
+
+def remedy(library: str) -> str:
+    """Return the advice for an MPI library that sends GPU memory only if a variable asks for it."""
+    return next((f"; {advice}" for name, advice in REMEDIES.items() if name in library), "")
+
+
+def send_in_a_ring(kind: str):
+    """Raise RuntimeError, or end this process at once, if arrays of the module ``kind`` do not arrive from the previous
+    rank. The only rank of a job sends to itself."""
     from mpi4py import MPI
 
-    xp = importlib.import_module(kind)
+    signal.alarm(int(TRIAL_SECONDS))  # a rank must end, even if its launcher was killed
+    xp, world = importlib.import_module(kind), MPI.COMM_WORLD
+    source, dest = (world.rank - 1) % world.size, (world.rank + 1) % world.size
     for size in (100, 2**21):
         mine, got = xp.arange(size, dtype="float32"), xp.zeros(size, "float32")
         float(mine[-1])  # float() waits until the array has been computed
-        requests = [MPI.COMM_SELF.Irecv(got, 0), MPI.COMM_SELF.Isend(mine, 0)]
+        requests = [world.Irecv(got, source), world.Isend(mine, dest)]
         MPI.Request.Waitall(requests)
         if not bool((mine == got).all()):
             raise RuntimeError(f"{mine.nbytes} bytes did not arrive as they were sent")
 
 
 if __name__ == "__main__":
-    send_to_oneself(sys.argv[1])
+    send_in_a_ring(sys.argv[1])

@@ -35,16 +35,13 @@ from grsgd.simulator.calibration.computing import (
     prepare,
     step_times,
 )
+from grsgd.simulator.calibration.eager import ended
 from grsgd.simulator.calibration.exchanges import exchanges_beside
 from grsgd.simulator.calibration.given_work import work_of
-from grsgd.simulator.calibration.messages import MessageMeter, ProcessorTimes, ended
+from grsgd.simulator.calibration.messages import MessageMeter, ProcessorTimes
+from grsgd.simulator.calibration.pairs import Pair, measure_pairs
 from grsgd.simulator.calibration.spread import Spread
 
-LARGE_BYTES = 4 * 1024 * 1024
-"""Size in bytes of the messages that measure the bandwidth."""
-MAX_ROUNDS, MIN_ROUNDS = {8: 1000, LARGE_BYTES: 30}, 5
-"""Largest number of round trips, by bytes of the message; and smallest number, even if the trips exceed `SECONDS`."""
-SECONDS = 0.5
 LEAST_QUEUE_BYTES, MOST_QUEUE_BYTES, QUEUE_ROUNDS = 256 * 1024, 1024 * 1024, 9
 """Bounds for the bytes of a message that measures a sender's queue, and number of rounds, each of three messages.
 
@@ -55,14 +52,6 @@ MEASURING_SECONDS = 1800.0
 """Seconds that the other ranks wait while two ranks measure the processor time of messages."""
 ANSWER_PREFIX = "grsgd-calibrate "
 """Beginning of the line of output by which two additional ranks report their measurements."""
-
-
-class Pair(NamedTuple):
-    """Latency [s] and bandwidth [bytes/s] between two ranks."""
-
-    ranks: tuple[int, int]
-    latency: float
-    bandwidth: float
 
 
 class Calibration(NamedTuple):
@@ -219,75 +208,6 @@ def measure_processor(
 def waiting_for(pollable, end: float):
     """Wait until ``pollable`` is complete, but at most until the time ``end`` of `time.perf_counter`; a schedule."""
     yield Until(lambda: pollable.Test() or time.perf_counter() > end, "ranks that measure")
-
-
-def measure_pairs(comm, hosts: list[str]):
-    """Measure the pairs (i, i+1) in turn; return a list with this rank's pair (rank, rank + 1). A schedule.
-
-    hosts: the host of each rank. Within a host the bandwidth is measured with messages in both directions at once.
-    Within a host the limit is not a wire, but processors and memory. They copy the messages of both directions.
-
-    A rank begins with its pair when the pair before has ended, so no other message is under way. The first byte of each
-    message says whether another round trip follows. In the pair (i, i+1), rank i decides this by the clock.
-    """
-    n, rank = comm.size, comm.rank
-    before, after = (rank - 1) % n, (rank + 1) % n
-    pairs = []
-    first = rank == 0
-    if first:
-        pairs.append((yield from measure_pair(comm, after, hosts[rank] == hosts[after])))
-    if not first or n > 2:  # with two ranks, the pair (1, 0) is the pair (0, 1)
-        for nbytes in MAX_ROUNDS:
-            yield from answer(comm, before, nbytes, at_once(nbytes, hosts[rank] == hosts[before]))
-    if not first and n > 2:
-        pairs.append((yield from measure_pair(comm, after, hosts[rank] == hosts[after])))
-    return pairs
-
-
-def at_once(nbytes: int, one_host: bool) -> bool:
-    """Return whether messages of ``nbytes`` bytes are measured in both directions at once."""
-    return one_host and nbytes == LARGE_BYTES
-
-
-def measure_pair(comm, other: int, one_host: bool):
-    """Return the `Pair` of this rank and rank ``other``, which runs `answer`; both add up messages. A schedule."""
-    one_way = {}
-    for nbytes, most in MAX_ROUNDS.items():
-        outgoing, incoming = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
-        total = np.zeros(nbytes // 4, np.float32)
-        seconds: list[float] = []
-        began = time.perf_counter()
-        go_on = True
-        while go_on:
-            begin = time.perf_counter()
-            late = begin - began > SECONDS and len(seconds) >= MIN_ROUNDS
-            go_on = outgoing[0] = not (late or len(seconds) == most)
-            receiving = comm.Irecv(incoming, other, tags.CALIBRATION)
-            yield [receiving, comm.Isend(outgoing, other, tags.CALIBRATION)]
-            total += incoming.view(np.float32)
-            seconds.append(time.perf_counter() - begin)
-        one_way[nbytes] = statistics.median(seconds[1:])  # the first round trip has cold caches and a sleeping partner
-        if not at_once(nbytes, one_host):
-            one_way[nbytes] /= 2
-    latency, large = one_way.values()
-    return Pair((comm.rank, other), latency, LARGE_BYTES / max(large - latency, 0.01 * large))
-
-
-def answer(comm, other: int, nbytes: int, at_once: bool):
-    """Answer each message of ``nbytes`` bytes from ``other`` by a message of this size, up to the last; a schedule.
-    at_once: whether the answer leaves at once, and not after the message from ``other`` has been received."""
-    incoming, outgoing = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
-    total = np.zeros(nbytes // 4, np.float32)
-    incoming[0] = 1
-    while incoming[0]:
-        receiving = comm.Irecv(incoming, other, tags.CALIBRATION)
-        if at_once:
-            yield [receiving, comm.Isend(outgoing, other, tags.CALIBRATION)]
-            total += incoming.view(np.float32)
-        else:
-            yield receiving
-            total += incoming.view(np.float32)
-            yield comm.Isend(outgoing, other, tags.CALIBRATION)
 
 
 def measure_queue(comm, sender: int, early: int, late: int, nbytes: int):

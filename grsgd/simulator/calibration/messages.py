@@ -19,6 +19,7 @@ from grsgd.comm import tags
 from grsgd.comm.engine import SLEEP_SECONDS
 from grsgd.comm.pollables import Delay, Until
 from grsgd.simulator.calibration.computing import computing_of
+from grsgd.simulator.calibration.eager import eager_bytes, ended
 from grsgd.simulator.calibration.shares import LEAST_ROUNDS, is_known, prolonged, seconds_now, trusted
 from grsgd.simulator.calibration.spread import Spread, mean_and_quartiles
 from grsgd.simulator.network import AFTER_WAIT_SECONDS
@@ -52,12 +53,6 @@ EXCHANGES, WAITS, WAIT_SECONDS = 25, 9, 0.1
 
 Two ranks that do nothing else exchange messages, and then wait, to measure the use of a quota by exchanges and waits.
 """
-EAGER_BYTES = [2**power for power in range(10, 23)]
-"""Sizes in bytes of the messages with which eager sending is tested. An eager message leaves before its receive is
-posted."""
-PATIENCE = 0.05
-"""Seconds after which a message that has not left counts as not eager. Three times the message's seconds on the wire
-are added."""
 
 
 class ProcessorTimes(NamedTuple):
@@ -126,7 +121,7 @@ class MessageMeter:
         quota = self.driver.quota()
         if self.given(quota is not None):
             exchange, look = self.exchange_seconds(), self.look_seconds()
-        eager = self.eager_bytes(seconds_per_byte)
+        eager = eager_bytes(self.driver, self.comm, self.other, self.is_here, seconds_per_byte)
         if not self.is_here:
             return None
         driver = self.driver
@@ -368,33 +363,3 @@ class MessageMeter:
             seconds.append(used * SLEEP_SECONDS / max(waited - used, SLEEP_SECONDS))
             self.driver.run(self.tell() if self.is_here else self.told())
         return seconds
-
-    def eager_bytes(self, seconds_per_byte: float) -> int:
-        """Return the bytes of the longest tested message that leaves rank ``here`` before its receive is posted.
-
-        Returns 0 if no tested message leaves before its receive is posted. On the other rank, always returns 0.
-        """
-        longest = 0
-        for nbytes in EAGER_BYTES:
-            message = np.zeros(nbytes, np.uint8)
-            if self.is_here:
-                sending = self.comm.Isend(message, self.other, tags.CALIBRATION)
-                deadline = time.perf_counter() + PATIENCE + 3 * nbytes * seconds_per_byte
-                self.driver.run(passed(sending, deadline))
-                longest = nbytes if sending.Test() else longest
-                self.driver.run(self.tell())
-                self.driver.run(ended(sending))
-            else:
-                self.driver.run(self.told())
-                self.share(message, is_mine=False)
-        return longest
-
-
-def ended(pollable):
-    """Wait until ``pollable`` is complete; a schedule."""
-    yield pollable
-
-
-def passed(message, deadline: float):
-    """Wait until ``message`` is complete, but at most until ``deadline`` by `time.perf_counter`; a schedule."""
-    yield Until(lambda: message.Test() or time.perf_counter() > deadline, "a message that may leave at once")

@@ -10,7 +10,8 @@ from grsgd import __version__
 from grsgd.config import Config
 from grsgd.files import atomic_write
 from grsgd.job import launch
-from grsgd.simulator.calibration.calibrate import LARGE_BYTES, Calibration, Pair, StepTimes
+from grsgd.simulator.calibration.calibrate import Calibration, StepTimes
+from grsgd.simulator.calibration.pairs import LARGE_BYTES, Pair
 from grsgd.simulator.network import AFTER_WAIT_SECONDS, ComputeSpec, ProcessorSpec
 from grsgd.units import as_duration, as_rate
 

@@ -245,7 +245,7 @@ def test_dtypes_that_numpy_lacks(algorithm):
 
 
 def test_algorithms_that_train_no_model_of_bfloat16():
-    with pytest.raises(ValueError, match="bfloat16 with ssgd: only diloco, dpsgd, gosgd, grsgd, las") as caught:
+    with pytest.raises(ValueError, match="bfloat16 with ssgd: only adpsgd, diloco, dpsgd, gosgd, gossip, gr") as caught:
         distribute(network().bfloat16(), "ssgd")
     one_line(caught)
 

@@ -26,6 +26,10 @@ TRAINED = [
     {"name": "grsgd", "H": 2},
     {"name": "grsgd", "H": 2, "outer_lr": 0.7},
     {"name": "gosgd", "p": 0.5},
+    {"name": "adpsgd"},
+    {"name": "gossip", "period": 2},
+    {"name": "gossip", "adaptive": True, "metric": "cosine", "mode": "push"},
+    {"name": "gossip", "adaptive": True, "metric": "layerwise", "mode": "pull"},
     {"name": "lasgd"},
     {"name": "lasgd", "merge": "cocod"},
     {"name": "lasgd", "merge": "anchor"},
@@ -99,7 +103,7 @@ def test_a_training_is_that_of_float32_within_16_bits(algorithm):
     right = reference.trainers[0].replica.params.tensor
     assert (right - initial).norm() > 0.1 * initial.norm(), "the training changes the model by more than rounding"
     assert (models[0].float() - right).norm() < 12 * ROUNDING * right.norm()
-    if algorithm["name"] not in ("grsgd", "gosgd", "lasgd"):  # whose messages depend on their times
+    if algorithm["name"] not in ("grsgd", "gosgd", "lasgd", "adpsgd", "gossip"):  # whose messages depend on their times
         sent, of_float32 = (sum(t.comm.traffic.sent.sum() for t in job.trainers) for job in (found, reference))
         assert sent == of_float32 / 2
 
@@ -121,7 +125,7 @@ def test_times_alone(algorithm):
 
 @pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {each["name"] for each in TRAINED}))
 def test_other_algorithms_are_refused(name):
-    with pytest.raises(ConfigError, match=f"bfloat16 with {name}: only diloco, dpsgd, .* of 16 bits") as got:
+    with pytest.raises(ConfigError, match=f"bfloat16 with {name}: only adpsgd, diloco, dpsgd, .* of 16 bits") as got:
         config(name, dtype="bfloat16")
     assert "\n" not in str(got.value)
 

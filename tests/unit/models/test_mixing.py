@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from grsgd.models import mixing
-from grsgd.models.mixing import BLOCK, mix
+from grsgd.models.mixing import BLOCK, blocks, mix
 
 ROUNDING = 1e-15
 
@@ -33,6 +33,29 @@ def test_the_result_does_not_depend_on_the_block(monkeypatch, block):
     monkeypatch.setattr(mixing, "BLOCK", block)
     mix(blocks, 0.2, [(0.3, y), (0.5, z)])
     assert torch.equal(whole, blocks)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("others", [[], [(0.75, 1)], [(0.5, 1), (0.5, 2)]])
+def test_a_result_in_other_memory_is_the_same(others, dtype):
+    models = torch.from_numpy(np.random.default_rng(0).standard_normal((3, BLOCK + 5))).to(dtype)
+    for weight in (0.25, 1.0):
+        mixed, out = models[0].clone(), torch.zeros(BLOCK + 5, dtype=dtype)
+        before, others_of = models.clone(), [(other, models[number]) for other, number in others]
+        mix(mixed, weight, others_of)
+        mix(models[0], weight, others_of, out=out)
+        assert torch.equal(out, mixed) and torch.equal(models, before)
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (3, 4), (31, 2), (2, 31)])
+def test_blocks_are_the_whole_tensors_once(monkeypatch, shape):
+    monkeypatch.setattr(mixing, "BLOCK", 10)
+    x, y = torch.zeros(shape), torch.zeros(shape)
+    for a, b in blocks(x, y):
+        assert a.shape == b.shape
+        a.add_(1)
+        b.add_(2)
+    assert (x == 1).all() and (y == 2).all()
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.25, 0.5, 1.0])

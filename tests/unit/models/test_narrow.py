@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from grsgd.algorithms.base import ALGORITHMS
-from grsgd.models.narrow import take_over
+from grsgd.models.narrow import NarrowParameters, take_over
 from grsgd.models.replica import Replica
 from grsgd.own_loop.distribute import distribute
 from tests.support.own_loop import SEEDING, leaves_nothing, sgd, vector
@@ -167,6 +167,29 @@ def test_an_element_takes_over_exactly_what_has_changed():
     assert part[1] == now[1].float()
     take_over(part, part.bfloat16(), before)  # a model that was loaded after the array
     assert part[3] == torch.tensor(1.001) + 0.5
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (5, 7), (300, 300)])
+def test_every_change_is_found(shape):
+    p = nn.Parameter(torch.zeros(shape, dtype=torch.bfloat16))
+    part = torch.ones(shape)
+    narrow = NarrowParameters([p], [part])
+    assert not part.any()
+    p.data.view(-1)[-1] = 0.5
+    narrow.settle()
+    assert part.view(-1)[-1] == 0.5 and part.count_nonzero() == 1
+    part.fill_(1.001)
+    narrow.settle()
+    assert torch.equal(p.data, torch.ones_like(p)) and (part == torch.tensor(1.001)).all()
+
+
+def test_parameters_in_another_order_of_memory():
+    p = nn.Parameter(torch.zeros(2, 3, 4, 4, dtype=torch.bfloat16).to(memory_format=torch.channels_last))
+    part = torch.zeros(2, 3, 4, 4)
+    narrow = NarrowParameters([p], [part])
+    p.data.copy_(torch.arange(96).view(2, 3, 4, 4))
+    narrow.settle()
+    assert torch.equal(part, torch.arange(96.0).view(2, 3, 4, 4)) and torch.equal(p.data, part.bfloat16())
 
 
 def test_the_array_has_the_widest_dtype():

@@ -1,15 +1,37 @@
-"""Files of checkpoints that several threads of one process read."""
+"""Files of checkpoints: their arrays, and several threads of one process that read them."""
 
 import gc
 import time
 from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 
 import numpy as np
 import pytest
 
-from grsgd.training.checkpoint_file import Header, read, write
+from grsgd.training.checkpoint_file import CHUNK, Header, read, write
 
 RANKS = 4
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros(0, np.float32),
+        np.array(7),
+        np.arange(12.0).reshape(3, 4).T,
+        np.arange(12, dtype=np.uint16)[::2],
+        np.arange(CHUNK // 4 + 3, dtype=np.float64),
+        np.array([True, False]),
+    ],
+    ids=lambda array: f"{array.dtype}{array.shape}",
+)
+def test_arrays_are_written_as_numpy_writes_them(array, tmp_path):
+    path, saved = tmp_path / "rank-0000.ckpt", BytesIO()
+    write(path, Header("id", 1, 1, 0), {"one": array}, "")
+    np.save(saved, np.array(array, order="C"))
+    assert path.read_bytes().endswith(saved.getvalue())
+    found = read(path)[1]["one"]
+    assert found.dtype == array.dtype and found.shape == array.shape and np.array_equal(found, array)
 
 
 class GivesWay:

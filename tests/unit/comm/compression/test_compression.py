@@ -13,7 +13,8 @@ from grsgd.algorithms.power_sgd import PowerSGD, orthogonalise
 from grsgd.comm.allreduce import ring_allreduce
 from grsgd.comm.compression import compressors
 from grsgd.comm.compression import loops as compression_cpu
-from grsgd.comm.compression.compressors import BLOCK, COMPRESSORS, CompressionOptions, ErrorFeedback, make_compressor
+from grsgd.comm.compression.compressors import BLOCK, COMPRESSORS, CompressionOptions, make_compressor
+from grsgd.comm.compression.error_feedback import ErrorFeedback
 from grsgd.models.flat import Flat
 from grsgd.models.replica import Replica
 from grsgd.testing.quadratic import PROBLEM, STEPS, Job, Problem, Reference, random_speeds
@@ -150,6 +151,32 @@ def test_the_largest_are_found_among_equal_ones_too(size, k, same, seed):
     assert (np.sort(np.abs(values)) == np.sort(np.abs(x))[size - k :]).all()
 
 
+@pytest.mark.parametrize("sampled, rest", [(100.0, 1.0), (0.0, 1.0)])
+def test_the_largest_are_found_if_the_sample_misleads(sampled, rest):
+    x = np.arange(1.0, 5001) * rest
+    x[np.arange(x.size) % compression_cpu.RUN_EVERY < compression_cpu.RUN] *= sampled
+    values, indices = np.empty(500), np.empty(500, np.int32)
+    compression_cpu.largest(x, 500, values, indices)
+    assert (np.sort(values) == np.sort(x)[-500:]).all() and (values == x[indices]).all()
+
+
+@every_compressor
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_payload_is_added_as_its_vector_is(name, dtype, monkeypatch):
+    x, sums = vector(3000, dtype=dtype), torch.randn(2, 3000, dtype=dtype, generator=torch.Generator().manual_seed(1))
+    one = compressor(name, x, 0.3)
+    payload, decoded, expected = one.payload().tensor, torch.empty_like(x.tensor), sums.clone()
+    one.encode(x.tensor, payload, (7, 0, 0))
+    one.decode(payload, decoded)
+    expected[0].add_(decoded, alpha=1 / 3)
+    expected[1].sub_(decoded)
+    for loops in (compressors.loops, lambda x: None):
+        monkeypatch.setattr(compressors, "loops", loops)
+        found = sums.clone()
+        one.add(payload, [(1 / 3, found[0]), (-1.0, found[1])], torch.empty_like(x.tensor))
+        assert torch.equal(found, expected)
+
+
 @every_compressor
 def test_zeros_stay_zeros(name):
     x = vector(70)
@@ -163,6 +190,7 @@ def test_without_content_it_has_the_same_bytes(name):
     payload = one.payload()
     one.encode(vector(3000, device="meta").tensor, payload.tensor, (7, 0, 0))
     one.decode(payload.tensor, vector(3000, device="meta").tensor)
+    one.add(payload.tensor, [(0.5, vector(3000, device="meta").tensor)], vector(3000, device="meta").tensor)
     assert payload.array.nbytes == one.nbytes == real.nbytes
 
 

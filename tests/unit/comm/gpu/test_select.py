@@ -15,6 +15,7 @@ from tests.support.threads import on_threads
 
 CPU, GPU = torch.device("cpu"), SimpleNamespace(type="cuda")
 NBYTES = 4000
+CRAY = "MPI VERSION    : CRAY MPICH version 8.1.30.8 (ANL base 3.4a2)\nMPI BUILD INFO : x"
 
 
 @pytest.fixture
@@ -101,8 +102,43 @@ def test_a_process_tells_whether_a_library_sends_gpu_memory(code, stderr, why, m
         return SimpleNamespace(returncode=code, stderr=stderr)
 
     monkeypatch.setattr(select.subprocess, "run", run)
+    monkeypatch.setattr(select, "find_mpiexec", lambda: "mpiexec")
     expected = why and f"the MPI library cannot send GPU memory ({why})"
-    assert select.cuda_aware_mpi_error("cupy") == expected and commands[0][-2:] == ["grsgd.comm.gpu.select", "cupy"]
+    assert select.cuda_aware_mpi_error("cupy") == expected
+    assert commands[0][:3] == ["mpiexec", "-n", "2"] and commands[0][-2:] == ["grsgd.comm.gpu.select", "cupy"]
+
+
+def no_mpiexec():
+    raise ConfigError("no mpiexec")
+
+
+def test_without_mpiexec_one_process_tries(monkeypatch):
+    commands = []
+    run = lambda command, **_: commands.append(command) or SimpleNamespace(returncode=0, stderr="")  # noqa: E731
+    monkeypatch.setattr(select.subprocess, "run", run)
+    monkeypatch.setattr(select, "find_mpiexec", no_mpiexec)
+    assert select.cuda_aware_mpi_error("cupy") is None and commands[0][0] == sys.executable
+
+
+@pytest.mark.parametrize(
+    "library, wanted, reason",
+    [
+        (CRAY, "1", None),
+        (CRAY, "0", "MPICH_GPU_SUPPORT_ENABLED=1 is not set"),
+        ("MVAPICH2 Version      :\t2.3.7", "0", "(Error: 7); try MV2_USE_CUDA=1"),
+        ("Intel(R) MPI Library 2021.13 for Linux* OS\n", "0", "(Error: 7); try I_MPI_OFFLOAD=1"),
+        ("Open MPI v5.0.8, package: x", "0", "the MPI library cannot send GPU memory (Error: 7)"),
+    ],
+)
+def test_libraries_need_what_their_makers_say(library, wanted, reason, monkeypatch):
+    """The texts are those that the libraries print by their documentation; none but Open MPI is installed here."""
+    mpi = SimpleNamespace(Get_library_version=lambda: library)
+    monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=mpi))
+    monkeypatch.setenv("MPICH_GPU_SUPPORT_ENABLED", wanted)
+    failed = SimpleNamespace(returncode=1, stderr="Error: 7\n-----\nmpiexec has ended the job\n")
+    monkeypatch.setattr(select.subprocess, "run", lambda *_, **__: failed)
+    found = select.cuda_aware_mpi_error("cupy")
+    assert found is None if reason is None else reason in found and "\n" not in found
 
 
 def test_a_library_that_hangs_does_not_send_gpu_memory(monkeypatch):
@@ -126,11 +162,13 @@ def test_what_arrives_is_compared_with_what_was_sent(wrong, monkeypatch):
         waiting.append((array, rank))
         return array
 
-    mpi = SimpleNamespace(COMM_SELF=SimpleNamespace(Irecv=post, Isend=post), Request=SimpleNamespace(Waitall=waitall))
+    world = SimpleNamespace(rank=0, size=1, Irecv=post, Isend=post)
+    mpi = SimpleNamespace(COMM_WORLD=world, Request=SimpleNamespace(Waitall=waitall))
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=mpi))
+    monkeypatch.setattr(select.signal, "alarm", lambda seconds: None)
     if wrong:
         with pytest.raises(RuntimeError, match="400 bytes did not arrive as they were sent"):
-            select.send_to_oneself("numpy")
+            select.send_in_a_ring("numpy")
     else:
-        select.send_to_oneself("numpy")
+        select.send_in_a_ring("numpy")
         assert len(waiting) == 4 and waiting[2][0].size == 2**21

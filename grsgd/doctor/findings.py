@@ -1,0 +1,64 @@
+"""Findings of an examination, and their text for a terminal, an issue or a program."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from grsgd.text import ranks_in_words
+
+MOST_NAMED = 8
+"""Largest number of ranks that are named for one value."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A fact about the job, in the ``group`` of facts to which it belongs."""
+
+    group: str
+    name: str
+    value: str
+    remedy: str = ""
+    """Advice to the user; "" if the fact does not hurt a training."""
+
+    @property
+    def verdict(self) -> str:
+        """Return "hurts" if the fact makes trainings fail, wrong or slow, else "ok"."""
+        return "hurts" if self.remedy else "ok"
+
+
+def hurting(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings that hurt."""
+    return [finding for finding in findings if finding.remedy]
+
+
+def by_ranks(values: Sequence[str]) -> str:
+    """Return the values of all ranks in one line: each different value once, with its ranks if there are several."""
+    ranks: dict[str, list[int]] = {}
+    for rank, value in enumerate(values):
+        ranks.setdefault(value, []).append(rank)
+    if len(ranks) == 1:
+        return values[0]
+    return ", ".join(f"{value} ({ranks_in_words(found, MOST_NAMED)})" for value, found in ranks.items())
+
+
+def in_text(title: str, findings: Sequence[Finding]) -> str:
+    """Return the findings as text: one line each, below the name of their group, and at the end what hurts."""
+    width = max((len(finding.name) for finding in findings), default=0)
+    lines, group = [title], None
+    for finding in findings:
+        if finding.group != group:
+            group = finding.group
+            lines += ["", group]
+        lines.append(f"{'!' if finding.remedy else ' '} {finding.name:<{width}}  {finding.value}")
+    hurts = hurting(findings)
+    lines += ["", f"{len(hurts)} of {len(findings)} findings hurt" if hurts else "nothing found that hurts"]
+    for finding in hurts:
+        lines += [f"! {finding.group}, {finding.name}: {finding.value}", f"  remedy: {finding.remedy}"]
+    return "\n".join(lines)
+
+
+def in_json(title: str, findings: Sequence[Finding]) -> str:
+    """Return the findings as a JSON object with ``title``, ``hurts`` (the number of findings that hurt) and
+    ``findings``."""
+    listed = [{**asdict(finding), "verdict": finding.verdict} for finding in findings]
+    return json.dumps({"title": title, "hurts": len(hurting(findings)), "findings": listed}, indent=2)

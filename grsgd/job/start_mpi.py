@@ -1,0 +1,27 @@
+"""Start of MPI in this process."""
+
+import sys
+
+from grsgd.errors import SetupError
+from grsgd.machine.cray import abort_reason, wants_gpu
+from grsgd.mpi_environment import rank
+
+
+def import_mpi():
+    """Return `mpi4py.MPI`, whose first import starts MPI.
+
+    Raises SetupError on all ranks if Cray MPICH would abort the job, because GPU memory is asked for and GTL is
+    missing.
+    """
+    if "mpi4py.MPI" not in sys.modules and wants_gpu():
+        import mpi4py
+
+        mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
+        from mpi4py import MPI
+
+        if reason := abort_reason(MPI.Get_library_version()):
+            raise SetupError(reason, is_printed=rank() in (None, "0"))
+        MPI.Init_thread()
+    from mpi4py import MPI
+
+    return MPI

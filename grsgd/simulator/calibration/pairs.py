@@ -1,0 +1,118 @@
+"""Measurement of latency and bandwidth between two ranks, by messages to and fro.
+
+A schedule is a generator that yields each object it waits for.
+"""
+
+import statistics
+import time
+from typing import NamedTuple
+
+import numpy as np
+
+from grsgd.comm import tags
+
+LARGE_BYTES = 4 * 1024 * 1024
+"""Size in bytes of the messages that measure the bandwidth."""
+MAX_ROUNDS, MIN_ROUNDS = {8: 1000, LARGE_BYTES: 30}, 5
+"""Largest number of round trips, by bytes of the message; and smallest number, even if the trips exceed `SECONDS`."""
+SECONDS = 0.5
+
+
+class Pair(NamedTuple):
+    """Latency [s] and bandwidth [bytes/s] between two ranks."""
+
+    ranks: tuple[int, int]
+    latency: float
+    bandwidth: float
+
+
+class Effort(NamedTuple):
+    """Effort of measuring a pair of ranks with messages of two lengths, for the latency and for the bandwidth."""
+
+    most_rounds: dict[int, int]
+    """Largest number of round trips, by bytes of the message: the short message first."""
+    least_rounds: int
+    """Smallest number of round trips, 2 or more, even if the trips exceed ``seconds``."""
+    seconds: float
+    """Seconds after which the round trips with messages of one length end."""
+    least_share: float = 0.01
+    """Smallest share of the seconds of a long message that counts as its transfer, if the rest seems to be latency."""
+
+
+def usual_effort() -> Effort:
+    """Return the effort of a calibration."""
+    return Effort(MAX_ROUNDS, MIN_ROUNDS, SECONDS)
+
+
+def measure_pairs(comm, hosts: list[str]):
+    """Measure the pairs (i, i+1) in turn; return a list with this rank's pair (rank, rank + 1). A schedule.
+
+    hosts: the host of each rank. Within a host the bandwidth is measured with messages in both directions at once.
+    Within a host the limit is not a wire, but processors and memory. They copy the messages of both directions.
+
+    A rank begins with its pair when the pair before has ended, so no other message is under way. The first byte of each
+    message says whether another round trip follows. In the pair (i, i+1), rank i decides this by the clock.
+    """
+    n, rank, effort = comm.size, comm.rank, usual_effort()
+    before, after = (rank - 1) % n, (rank + 1) % n
+    pairs = []
+    first = rank == 0
+    if first:
+        pairs.append((yield from measure_pair(comm, after, hosts[rank] == hosts[after], effort)))
+    if not first or n > 2:  # with two ranks, the pair (1, 0) is the pair (0, 1)
+        yield from answer_pair(comm, before, hosts[rank] == hosts[before], effort)
+    if not first and n > 2:
+        pairs.append((yield from measure_pair(comm, after, hosts[rank] == hosts[after], effort)))
+    return pairs
+
+
+def measure_pair(comm, other: int, one_host: bool, effort: Effort):
+    """Return the `Pair` of this rank and rank ``other``, which runs `answer_pair`; both add up messages. A schedule.
+
+    one_host: whether both ranks are on one host; the long messages are then sent in both directions at once.
+    """
+    short, large = effort.most_rounds
+    one_way = {}
+    for nbytes, most in effort.most_rounds.items():
+        outgoing, incoming = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
+        total = np.zeros(nbytes // 4, np.float32)
+        seconds: list[float] = []
+        began = time.perf_counter()
+        go_on = True
+        while go_on:
+            begin = time.perf_counter()
+            late = begin - began > effort.seconds and len(seconds) >= effort.least_rounds
+            go_on = outgoing[0] = not (late or len(seconds) == most)
+            receiving = comm.Irecv(incoming, other, tags.CALIBRATION)
+            yield [receiving, comm.Isend(outgoing, other, tags.CALIBRATION)]
+            total += incoming.view(np.float32)
+            seconds.append(time.perf_counter() - begin)
+        one_way[nbytes] = statistics.median(seconds[1:])  # the first round trip has cold caches and a sleeping partner
+        if not (one_host and nbytes == large):
+            one_way[nbytes] /= 2
+    latency, transfer = one_way[short], one_way[large]
+    return Pair((comm.rank, other), latency, large / max(transfer - latency, effort.least_share * transfer))
+
+
+def answer_pair(comm, other: int, one_host: bool, effort: Effort):
+    """Answer all messages of rank ``other``, which runs `measure_pair` with the same arguments; a schedule."""
+    large = max(effort.most_rounds)
+    for nbytes in effort.most_rounds:
+        yield from answer(comm, other, nbytes, one_host and nbytes == large)
+
+
+def answer(comm, other: int, nbytes: int, at_once: bool):
+    """Answer each message of ``nbytes`` bytes from ``other`` by a message of this size, up to the last; a schedule.
+    at_once: whether the answer leaves at once, and not after the message from ``other`` has been received."""
+    incoming, outgoing = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
+    total = np.zeros(nbytes // 4, np.float32)
+    incoming[0] = 1
+    while incoming[0]:
+        receiving = comm.Irecv(incoming, other, tags.CALIBRATION)
+        if at_once:
+            yield [receiving, comm.Isend(outgoing, other, tags.CALIBRATION)]
+            total += incoming.view(np.float32)
+        else:
+            yield receiving
+            total += incoming.view(np.float32)
+            yield comm.Isend(outgoing, other, tags.CALIBRATION)

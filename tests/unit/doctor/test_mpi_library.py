@@ -1,0 +1,70 @@
+"""The MPI library, as it is loaded and as mpi4py was built."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from grsgd.doctor import mpi_library
+from grsgd.doctor.mpi_library import GTL, LIBRARY, MpiFacts, build_of, loaded
+
+HEALTHY = MpiFacts(
+    "Open MPI v5.0.11", "3.1", "mpi4py 4.1", ("/x/libmpi.so.40",), "MULTIPLE", "/x/mpiexec", "mpiexec (Open MPI) 5.0.11"
+)
+HYDRA = "HYDRA build details:\n    Version:      5.0.2\n"
+
+
+def hurting(*ranks, **options) -> dict[str, str]:
+    return {each.name: each.remedy for each in mpi_library.findings(ranks, **options) if each.remedy}
+
+
+def test_a_healthy_library():
+    assert hurting(HEALTHY, HEALTHY._replace(mpiexec="", mpiexec_version="")) == {}
+
+
+@pytest.mark.parametrize(
+    "file, words",
+    [
+        ("MPI.openmpi.cpython-311-x86_64-linux-gnu.so", "a wheel for the ABI of Open MPI"),
+        ("MPI.mpiabi.abi3.so", "a wheel for the ABI of the MPI 5 standard"),
+        ("MPI.cpython-311-x86_64-linux-gnu.so", "built for the MPI library of this system"),
+    ],
+)
+def test_how_mpi4py_was_built(file, words):
+    assert build_of(file) == words
+
+
+def test_loaded_libraries(tmp_path):
+    maps = tmp_path / "maps"
+    lines = ["/a/libmpi.so.40.40.7", "/a/libmpi.so.40.40.7", "/b/libmpich.so.12", "/c/libmpi_mpifh.so", "/d/libm.so.6"]
+    lines += ["/e/libmpi_gnu_91.so.12", "/e/libmpi_gtl_cuda.so"]
+    mapped = [f"7f00-7f01 r-xp 00000000 08:01 12 {path}\n" for path in lines]
+    maps.write_text("".join([*mapped, "7f02-7f03 rw-p 0 0:0 0\n"]))
+    assert loaded(LIBRARY, maps) == ("/a/libmpi.so.40.40.7", "/b/libmpich.so.12", "/e/libmpi_gnu_91.so.12")
+    assert loaded(GTL, maps) == ("/e/libmpi_gtl_cuda.so",)
+    assert loaded(re.compile("x"), tmp_path / "none") == ()
+
+
+def test_a_second_library_by_ld_library_path_hurts():
+    two = HEALTHY._replace(files=("/x/libmpi.so.40", "/opt/libmpich.so.12"))
+    assert "LD_LIBRARY_PATH" in hurting(two)["loaded from"]
+
+
+def test_an_mpiexec_of_another_library_hurts():
+    wrong = HEALTHY._replace(mpiexec_version=HYDRA)
+    assert "belongs to MPICH: put the mpiexec of Open MPI first" in hurting(wrong)["mpiexec"]
+    assert hurting(wrong, is_started_by_mpiexec=False) == {}
+    found = next(each for each in mpi_library.findings([wrong]) if each.name == "mpiexec")
+    assert found.value == "/x/mpiexec (HYDRA 5.0.2)"
+
+
+def test_no_mpiexec_and_different_libraries_and_a_low_thread_level_hurt():
+    bad = HEALTHY._replace(mpiexec="", mpiexec_version="", thread_level="FUNNELED")
+    found = hurting(bad, HEALTHY._replace(library="MPICH 5"))
+    assert {*found} == {"library", "thread level", "mpiexec"} and "MPI_THREAD_MULTIPLE" in found["thread level"]
+
+
+def test_the_thread_level_by_its_number():
+    module = SimpleNamespace(THREAD_SINGLE=0, THREAD_FUNNELED=1, THREAD_SERIALIZED=2, THREAD_MULTIPLE=3)
+    module.Query_thread = lambda: 2
+    assert mpi_library.thread_level(module) == "SERIALIZED"

@@ -1,0 +1,41 @@
+"""Memory, shared memory and limits."""
+
+import pytest
+
+from grsgd.doctor import room
+from grsgd.doctor.room import RoomFacts
+
+HEALTHY = RoomFacts(2**34, 2**33, 2**33, -1, 4096, -1, True)
+
+
+def hurting(*ranks) -> dict[str, str]:
+    return {each.name: each.remedy for each in room.findings(ranks) if each.remedy}
+
+
+def test_a_healthy_room():
+    assert hurting(HEALTHY, HEALTHY._replace(locked=8 * 2**20, has_rdma=False)) == {}
+    values = {each.name: each.value for each in room.findings([HEALTHY, HEALTHY._replace(free=2**30)])}
+    assert values["free memory"] == "1.00 GiB at least (rank 1)" and values["locked memory"] == "unlimited"
+
+
+@pytest.mark.parametrize(
+    "change, name, words",
+    [
+        ({"shared_free": 64 * 2**20, "shared": 64 * 2**20}, "/dev/shm", "--shm-size"),
+        ({"shared_free": None, "shared": None}, "/dev/shm", "mount a tmpfs"),
+        ({"locked": 65536}, "locked memory", "ulimit -l unlimited"),
+        ({"files": 256}, "open files", "ulimit -n 264"),
+        ({"address_space": 2**32}, "address space", "ulimit -v unlimited"),
+    ],
+)
+def test_a_room_that_hurts(change, name, words):
+    found = hurting(HEALTHY, HEALTHY._replace(**change))
+    assert {*found} == {name} and words in found[name]
+
+
+def test_the_facts_of_this_system(tmp_path):
+    (tmp_path / "mlx5_0").mkdir()
+    found = room.facts(tmp_path, tmp_path)
+    assert found.has_rdma and 0 < found.shared_free <= found.shared and found.files > 0
+    found = room.facts(tmp_path / "none", tmp_path / "none")
+    assert found.shared is None and not found.has_rdma
