@@ -298,26 +298,16 @@ def plain() -> Iterator[Null]:
 def bounded() -> Iterator[Null]:
     """Yield the rows of trainings that miss their target, or have reached it at their first snapshot."""
     for share in SHARES:
-        each, all_reach = missing(share), TIMES[1]
-        yield Null("less", f"times, of ours {each.name}", less, one_case(each, all_reach))
-        yield Null("less", f"times, of both {each.name}", less, one_case(each))
-        yield Null(
-            "less", f"times, of both {each.name}, in pairs", partial(less, pairs=True), one_case(missing(share, 0.7))
-        )
-        yield Null("mean over nodes", f"times, of both {each.name}", less, over_nodes(each))
-        yield Null(
-            "mean over nodes",
-            f"times, of ours {each.name}, in pairs",
-            partial(less, pairs=True),
-            over_nodes(missing(share, 0.7)),
-        )
+        each, in_pairs, all_reach = missing(share), missing(share, 0.7), TIMES[1]
         early = Algorithm("", partial(times, early=share))
-        yield Null(
-            "less",
-            f"times, of ours {100 * share:.0f} % are there at the first snapshot",
-            less,
-            one_case(early, all_reach),
-        )
+        ours, both, pairs = f"times, of ours {each.name}", f"times, of both {each.name}", partial(less, pairs=True)
+        at_first = f"times, of ours {100 * share:.0f} % are there at the first snapshot"
+        yield Null("less", ours, less, one_case(each, all_reach))
+        yield Null("less", both, less, one_case(each))
+        yield Null("less", f"{both}, in pairs", pairs, one_case(in_pairs))
+        yield Null("mean over nodes", both, less, over_nodes(each))
+        yield Null("mean over nodes", f"{ours}, in pairs", pairs, over_nodes(in_pairs))
+        yield Null("less", at_first, less, one_case(early, all_reach))
 
 
 def uneven() -> Iterator[Null]:
