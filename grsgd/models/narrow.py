@@ -1,4 +1,4 @@
-"""Trained parameters that are narrower than the flat array of all parameters, such as bfloat16 beside float32."""
+"""Trained parameters of narrower dtypes than the flat array of all parameters: bfloat16, if the array is float32."""
 
 from __future__ import annotations
 
