@@ -60,6 +60,9 @@ death."""
 STATE_REQUEST, STATE = 4, 5
 """Request for the initial state, from a process that has just taken a rank to another process, and the answer; these
 messages have a communicator for themselves."""
+MODEL_REQUEST, MODEL = 7, 8
+"""Request for the present model, from a process that averages models to another process, and the answer, on the
+communicator of `STATE`."""
 
 # ---- the communicator of signs of life, between all processes of a host
 

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from grsgd.errors import RunFileError
+from grsgd.job import exit_code
 from grsgd.job.hearing import start_heart
 from grsgd.mpi_environment import WORDS, rank
 from grsgd.text import ranks_in_words
@@ -46,7 +47,13 @@ def of_script():
     """Begin the script of this rank (`begin`), and write at its end the word that the rank has ended."""
     begin()
     process = os.getpid()
-    atexit.register(lambda: leave(ENDED) if os.getpid() == process else None)
+    exit_code.note()
+    atexit.register(lambda: script_has_ended() if os.getpid() == process else None)
+
+
+def script_has_ended():
+    """Write the word that this rank has ended, with the exit code of its script."""
+    leave(ENDED, str(exit_code.noted()))
 
 
 class Words:
@@ -65,6 +72,11 @@ class Words:
         ``leaves_file`` says whether the job must write a run file; otherwise the job may be a program that writes no
         words.
         """
+        codes = {rank: self._code(rank) for rank in self.ranks(ENDED)}
+        if failed := {rank: code for rank, code in codes.items() if code}:
+            found = ", ".join(map(str, sorted(set(failed.values()))))
+            verb = "has" if len(failed) == 1 else "have"
+            return f"{ranks_in_words(list(failed))} {verb} ended with exit code {found}"
         if self.ranks(WHOLE):
             return None
         left = sorted(set(self.ranks(BEGUN)) - set(self.ranks(ENDED)))
@@ -73,6 +85,11 @@ class Words:
         if not leaves_file or self._has_new_file():
             return None
         return "no rank has said that the run file is whole" + (f": {self.out}" if self.out else "")
+
+    def _code(self, rank: int) -> int:
+        """Return the exit code with which a rank has ended, as far as its word says."""
+        text = (self.folder / f"{ENDED}-{rank}").read_text()
+        return int(text) if text.isdecimal() else 0
 
     def _has_new_file(self) -> bool:
         """Return whether this job has written a complete run file. Ranks on hosts that do not see the folder cannot

@@ -10,6 +10,7 @@ from grsgd.algorithms.averaging import average_buffers, exact_average
 from grsgd.algorithms.base import Algorithm
 from grsgd.algorithms.equal_models import EqualModels
 from grsgd.algorithms.equal_tensors import make_equal
+from grsgd.models.flat import Flat
 from grsgd.models.replica import Replica, views
 from grsgd.own_loop.checks import InPlace
 from grsgd.own_loop.copying import copy_of, own_memory
@@ -65,21 +66,30 @@ class AveragingOptimizer(WrappingOptimizer):
     def _average(self, call: str, compares_frozen: bool = True) -> torch.nn.Module:
         """Return a copy of the model with the average of all ranks' values. ``call`` is the name of the user's call,
         for error messages."""
+        if not self.finished:
+            self._in_place.check()
+            if self.loop.survives:
+                return self.driver.run(self.loop.average())
         result = copy_of(self.replica.model, call)
         if not self.finished:
-            self.loop.refuse(call)
-            self._in_place.check()
             self.replica.settle()
             self.meet(f"in {call}")
-            self.driver.run(self._average_into(result, compares_frozen))
+            self.driver.run(self.average_into(result, compares_frozen))
         return result
 
-    def _average_into(self, model: torch.nn.Module, compares_frozen: bool):
+    def average_into(self, model: torch.nn.Module, compares_frozen: bool = True):
         """Write the average of all ranks' parameters and buffers into ``model``, a copy of the replica's model. Each
         rank's values have the weight that the algorithm gives to the rank. This function is a schedule (a generator
         that yields the objects it waits for), to be run on all ranks at once."""
         yield from self.loop.lifecycle.start()
-        params, buffers = yield from self._averages()
+        self.put_into(model, *(yield from self._averages()))
+        yield from self.equal_models.look(self.steps)
+        self.replica.follow(model)
+        others = self.replica.outside(model, with_frozen=compares_frozen)
+        yield from make_equal(self.algorithm.uncounted_comm, others, partial(own_memory, model))
+
+    def put_into(self, model: torch.nn.Module, params: Flat, buffers: Flat):
+        """Write flat parameters and buffers into ``model``, a copy of the replica's model."""
         trained = [p for p in model.parameters() if p.requires_grad]
         for p, view in zip(trained, views(params.tensor, trained), strict=True):
             p.copy_(view)
@@ -87,10 +97,6 @@ class AveragingOptimizer(WrappingOptimizer):
             buffer = model.get_buffer(name)
             if buffer.shape == view.shape:
                 buffer.copy_(view)
-        yield from self.equal_models.look(self.steps)
-        self.replica.follow(model)
-        others = self.replica.outside(model, with_frozen=compares_frozen)
-        yield from make_equal(self.algorithm.uncounted_comm, others, partial(own_memory, model))
 
     def _averages(self):
         """Return the averages of all ranks' parameters and buffers, two `Flat` in memory of their own. This function is

@@ -92,8 +92,8 @@ class CommonBatchOptimizer(DistributedOptimizer):
         self._has_gradient = False
         self.times.run_update(self.algorithm.update)
 
-    def state_dict(self):
-        saved = super().state_dict()
+    def state_dict(self, *, algorithm: bool = True):
+        saved = super().state_dict(algorithm=algorithm)
         if KEY in saved:
             saved[KEY][BATCHES] = self._batches
         return saved

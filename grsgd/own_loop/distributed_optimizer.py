@@ -150,7 +150,8 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
             self._run(self.loop.hook("step"))
         else:
             self._reduce()
-            self.times.run_update(self.algorithm.update)
+            if not self.loop.is_overtaken:
+                self.times.run_update(self.algorithm.update)
             self._gradients.forget()
 
     def step_without_batch(self):

@@ -14,6 +14,8 @@ class Loop:
 
     survives = False
     """Whether the loop goes on without processes that die."""
+    is_overtaken = False
+    """Whether the other ranks have taken this rank's last step without it, and this rank has their model."""
 
     def __init__(self, lifecycle: Lifecycle):
         self.lifecycle = lifecycle

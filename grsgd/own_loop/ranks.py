@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from grsgd import seeding
+from grsgd.comm.elastic.membership import Membership
 from grsgd.data.digest import digest_in_memory
 from grsgd.errors import SetupError
 from grsgd.job import launch, words
@@ -78,9 +79,24 @@ def size() -> int:
 
 
 def is_main() -> bool:
-    """Return whether this process is rank 0. Rank 0 should print, save and log everything that is the same on all
-    ranks."""
-    return rank() == 0
+    """Return whether this process is the main rank, which should print, save and log everything that is the same on all
+    ranks.
+
+    Rank 0 is the main rank. In a loop over `surviving` the lowest rank that has a process is the main rank, as soon as
+    no spare is left that can take a lower rank.
+    """
+    number = rank()
+    vacant = _memberships[-1].vacant if _memberships and not _memberships[-1].spares else ()
+    return set(range(number)) <= set(vacant)
+
+
+_memberships: list[Membership] = []
+"""Processes of the ranks in the script's loops over `surviving`, oldest first."""
+
+
+def survive(membership: Membership):
+    """Let `is_main` follow the deaths that ``membership`` learns of."""
+    _memberships.append(membership)
 
 
 @functools.cache

@@ -26,16 +26,20 @@ class SavingOptimizer(WrappingOptimizer):
             self.driver.run(halving_doubling_allreduce(self._uncounted_comm, np.zeros(1)))
 
     @untraced
-    def state_dict(self):
+    def state_dict(self, *, algorithm: bool = True):
         """Return the wrapped optimizer's state_dict, with this rank's state of the algorithm under the key "grsgd".
+
+        With ``algorithm=False`` the key is missing: a new training with any number of ranks, or with another algorithm,
+        can begin from the dictionary and from `averaged_model`.
 
         There is no such state while messages are under way, or if the class of the algorithm has no `remembers`. Then
         one warning names the remedy, and `load_state_dict` will refuse the dictionary. The key is missing before the
-        first step, and after `finish` with algorithms that need `rest`. Raises RuntimeError in a loop over `surviving`.
+        first step, and after `finish` with algorithms that need `rest`. Raises RuntimeError in a loop over `surviving`,
+        unless ``algorithm`` is False.
         """
-        if not self.finished:
-            self.loop.refuse("state_dict()")
-        saved = self._saved.state(self._is_at_rest, self.finished)
+        if algorithm and not self.finished:
+            self.loop.refuse("state_dict() without algorithm=False")
+        saved = self._saved.state(self._is_at_rest, self.finished) if algorithm else {}
         return self.optimizer.state_dict() | self.recorded.state() | saved
 
     @untraced

@@ -4,11 +4,10 @@ import gc
 import io
 import math
 import os
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-from grsgd.job import words
+from grsgd.job import exit_code, words
 from grsgd.mpi_environment import flush
 from grsgd.own_loop.survival import END, meet
 
@@ -22,20 +21,12 @@ class ScriptEnd:
         self.before_meeting: Callable[[], None] | None = None
         """Function that is called before the processes meet, to end the wait of processes that the script needs no
         more."""
-        self.code = 0
-        """Exit code that the script has given to ``sys.exit``."""
 
     def leave_out_finalize(self, world, before_meeting: Callable[[], None] | None = None):
         """Let all living processes of ``world`` meet at the end of the script, and end without MPI_Finalize."""
         if self.world is None:
-            self.before_meeting = before_meeting
-            self.world, exit_of_python = world, sys.exit
-
-            def noted(code=None):
-                self.code = code if isinstance(code, int) else int(code is not None)
-                exit_of_python(code)
-
-            sys.exit = noted
+            self.world, self.before_meeting = world, before_meeting
+            exit_code.note()
 
     def come(self, otherwise: Callable, mpi, process: int):
         """End the script of process ``process``: call ``otherwise(mpi, process)``, or leave MPI_Finalize out. Forks do
@@ -48,10 +39,10 @@ class ScriptEnd:
         if self.before_meeting is not None:
             self.before_meeting()
         meet(self.world, math.inf, END)
-        words.leave(words.ENDED)
+        words.script_has_ended()
         flush_files()
         flush()
-        os._exit(self.code & 0xFF)
+        os._exit(exit_code.noted())
 
 
 def flush_files():

@@ -58,8 +58,8 @@ class ServedOptimizer(DistributedOptimizer):
         self._end_batches()
         super().finish()
 
-    def state_dict(self):
-        return super().state_dict() | {"state": self._updating.state_dict()["state"]}
+    def state_dict(self, *, algorithm: bool = True):
+        return super().state_dict(algorithm=algorithm) | {"state": self._updating.state_dict()["state"]}
 
     def load_state_dict(self, state_dict):
         super().load_state_dict(state_dict)

@@ -24,6 +24,7 @@ from grsgd.comm.stop_signal import StopSignal
 from grsgd.job.agreement import on_the_living
 from grsgd.job.communicators import Communicators
 from grsgd.own_loop.loop import Loop
+from grsgd.own_loop.survived_average import JoinedAverages, RequestedAverages, call_number
 from grsgd.training.progress import Counted, Lockstep
 from grsgd.training.survival import recovery_from_deaths
 
@@ -87,7 +88,7 @@ class SurvivingLoop(Loop):
 
     def __init__(self, optimizer, lives: Lives, objects: dict[str, object], is_late: bool = False):
         self.lives, self.objects, self.times, self.is_late = lives, objects, optimizer.times, is_late
-        self._distributed = optimizer
+        self.distributed = optimizer
         self.replica, self.driver, self.stop_signal = optimizer.replica, optimizer.driver, optimizer.stops
         self.optimizer, before = optimizer.times.optimizer, optimizer.algorithm
         self.context = RankContext(
@@ -101,8 +102,13 @@ class SurvivingLoop(Loop):
         self.progress = kind(where.uncounted_comm, self.driver, None, math.inf, 1)
         super().__init__(self.make_lifecycle(context))
         self.recovery.attach(self)
+        self.averages = (JoinedAverages if before.traits.survives_deaths == "together" else RequestedAverages)(self)
         self.is_over = False
         """Whether the other ranks have ended their training."""
+        self._iteration, self._averages = -1, 0
+        """Number of the present iteration, and the number of averages that the script has asked for in it."""
+        self._state_of_another: dict = {}
+        """State that this rank takes over at the end of the iteration in which the other ranks have overtaken it."""
         self._prepared = None
         """The algorithm whose `before_backward` was called for the present step."""
         self._has_stepped = True
@@ -132,6 +138,7 @@ class SurvivingLoop(Loop):
         if not self.progress.began:
             self.progress.start()
         self.recovery.begun()
+        self.averages.start()
         self.progress.begin()
 
     def iterate(self, items: Iterable) -> Iterator:
@@ -149,10 +156,14 @@ class SurvivingLoop(Loop):
             except StopIteration:
                 return
             drawn += missed + 1
-            self._has_stepped = False
+            self._has_stepped = self.is_overtaken = False
+            self._iteration, self._averages = drawn - 1, 0
             yield item
-            if not self._has_stepped:
+            if not self._has_stepped and not self.is_overtaken:
                 self.progress.advance(1)
+            if self.position > drawn:  # after one missed step the user's objects are where those of other ranks are
+                self._take(self._state_of_another)
+            self._state_of_another = {}
 
     @property
     def position(self) -> int:
@@ -165,7 +176,7 @@ class SurvivingLoop(Loop):
             yield from self._begin()
 
     def _begin(self):
-        yield from self._whole(lambda: self.lifecycle.begin())
+        yield from self.whole(lambda: self.lifecycle.begin())
 
     def hook(self, name):
         def part():
@@ -177,10 +188,26 @@ class SurvivingLoop(Loop):
                 self.recovery.put_back()
             yield from schedule_of(getattr(self.algorithm, name))
 
-        return partial(self._whole, self.recovery.guarded(part))
+        return partial(self.whole, self.recovery.guarded(part))
 
-    def _whole(self, part):
-        self.is_over |= not (yield from self.recovery.whole(part))
+    def whole(self, part: Callable):
+        """Schedule that runs ``part()``, a hook or schedule, to its end, also if ranks regroup meanwhile."""
+        self.is_over |= not (yield from self.recovery.whole(partial(self._settled, part)))
+
+    def _settled(self, part: Callable):
+        """Schedule that runs ``part()`` after the ranks have settled what a regrouping has left open.
+
+        If other ranks had taken the step in which this rank is, this rank has their model, and leaves the step out.
+        """
+        yield from self.averages.settle()
+        self.is_overtaken |= not self._has_stepped and self.position > self._iteration
+        if not self.is_overtaken:
+            yield from schedule_of(part)
+
+    def average(self):
+        """Schedule that returns a copy of the model with the average of the living ranks' models."""
+        self._averages += 1
+        return (yield from self.averages.average(call_number(self._iteration, self._averages)))
 
     def check(self):
         if self._has_stepped:
@@ -191,7 +218,8 @@ class SurvivingLoop(Loop):
 
     def stepped(self):
         self._prepared, self._has_stepped = None, True
-        self.progress.advance(1)
+        if not self.is_overtaken:
+            self.progress.advance(1)
         self.times.totals.steps = self.position
 
     def watch(self):
@@ -229,7 +257,7 @@ class SurvivingLoop(Loop):
     def state(self) -> dict:
         """Return the state that a rank hands over: the optimizer's groups, the states of the user's objects, the parts
         of the model that are not trained, and the recording."""
-        recording = self._distributed.recording
+        recording = self.distributed.recording
         return {
             "groups": [{key: each for key, each in group.items() if key != "params"} for group in self._groups],
             "objects": {name: each.state_dict() for name, each in self._stateful.items()},
@@ -240,16 +268,23 @@ class SurvivingLoop(Loop):
     def load(self, content: np.ndarray):
         """Take over the state of another rank, from its bytes."""
         state = unpacked(content)
-        for group, theirs in zip(self._groups, state["groups"], strict=True):
-            group.update(theirs)
-        for name, each in self._stateful.items():
-            each.load_state_dict(state["objects"][name])
+        if self._iteration >= 0:
+            self._state_of_another = state
+            return
+        self._take(state)
         if self.is_late:
             for tensor, theirs in zip(self.replica.outside(), state["outside"], strict=True):
                 tensor.detach().copy_(theirs)
-            if self._distributed.recording and state["recording"]:
-                self._distributed.recording.take(**state["recording"])
+            if self.distributed.recording and state["recording"]:
+                self.distributed.recording.take(**state["recording"])
             self._seed_generators()
+
+    def _take(self, state: dict):
+        """Take over the optimizer's groups and the states of the user's objects from the state of another rank."""
+        for group, theirs in zip(self._groups, state.get("groups", ()), strict=False):
+            group.update(theirs)
+        for name, theirs in state.get("objects", {}).items():
+            self._stateful[name].load_state_dict(theirs)
 
     def _seed_generators(self):
         """Give the user's generators seeds of their own: the dead process has drawn from the seeds of the script."""
@@ -268,6 +303,7 @@ class SurvivingLoop(Loop):
 
     def to_the_end(self):
         """Schedule that takes in all messages under way, after this rank's last iteration."""
+        yield from self.averages.settle()
         yield from self.lifecycle.begin()
         yield from self.lifecycle.drain()
         yield from self.progress.finish()
@@ -283,6 +319,7 @@ class SurvivingLoop(Loop):
         self.recovery.ended()
         params, buffers = meet(self.lives.world, self.driver.timeout, GO_ON, self._average)
         self.stop_signal.watch()
+        self.lives.membership.look()
         self.replica.params.tensor.copy_(params.tensor)
         self.replica.buffers.tensor.copy_(buffers.tensor)
         self.times.totals.steps = self.position

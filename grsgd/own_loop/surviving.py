@@ -55,6 +55,7 @@ def surviving(optimizer: DistributedOptimizer, items: Iterable, /, **state) -> I
         SCRIPT_END.leave_out_finalize(lives.world)
     else:
         lives = job.lives
+    ranks.survive(lives.membership)
     is_late = job is not None and job.is_late
     if is_late:
         lives.membership.take_over(mpi.rank)

@@ -46,6 +46,18 @@ def test_what_is_missing(begun, ended, whole, trains, missing, monkeypatch):
     assert not folder.exists() and WORDS not in os.environ
 
 
+def test_exit_codes_of_scripts_that_a_launcher_does_not_pass_on(monkeypatch):
+    with words.asked_for() as asked:
+        for rank in range(4):
+            of(monkeypatch, rank, words.BEGUN)
+            monkeypatch.setattr("grsgd.job.exit_code._noted", [3 * (rank % 2)])
+            monkeypatch.setenv("OMPI_COMM_WORLD_RANK", str(rank))
+            words.script_has_ended()
+            monkeypatch.delenv("OMPI_COMM_WORLD_RANK")
+        of(monkeypatch, 0, words.WHOLE)
+        assert asked.judged(0, True) == (1, "the launcher's exit code is 0, but ranks 1, 3 have ended with exit code 3")
+
+
 def test_a_new_run_file_counts_where_ranks_do_not_see_the_folder(tmp_path):
     path = tmp_path / "run.h5"
     run = fake_run()

@@ -1,10 +1,10 @@
 """How a script ends: with MPI_Finalize, or without, if its loop has outlived processes."""
 
 import os
-import sys
 
 import pytest
 
+from grsgd.job import words
 from grsgd.own_loop import script_end
 from grsgd.own_loop.script_end import ScriptEnd
 
@@ -13,9 +13,8 @@ from grsgd.own_loop.script_end import ScriptEnd
 def done(monkeypatch):
     """A list of what is done at the end, in place of doing it."""
     done = []
-    monkeypatch.setattr(sys, "exit", sys.exit)  # which is put back after the test
     monkeypatch.setattr(script_end, "meet", lambda world, seconds, word: done.append((world, word)))
-    monkeypatch.setattr(script_end.words, "leave", done.append)
+    monkeypatch.setattr(words, "leave", lambda word, code: done.append((word, code)))
     monkeypatch.setattr(script_end.os, "_exit", done.append)
     return done
 
@@ -25,22 +24,20 @@ def test_a_script_without_survival_ends_as_any_other(done):
     assert done == [("all", os.getpid())]
 
 
-@pytest.mark.parametrize("code, expected", [(None, 0), (0, 0), (3, 3), ("a text", 1)])
-def test_the_exit_code_of_the_script_is_kept(code, expected, done):
+def test_the_exit_code_of_the_script_is_kept(done, monkeypatch):
+    monkeypatch.setattr("grsgd.job.exit_code._noted", [3])
     end = ScriptEnd()
     end.leave_out_finalize("all")
     end.leave_out_finalize("another")
-    with pytest.raises(SystemExit):
-        sys.exit(code)
     end.come(lambda *given: done.append(given), "all", os.getpid())
-    assert done == [("all", "end"), "ended", expected]
+    assert done == [("all", "end"), ("ended", "3"), 3]
 
 
 def test_processes_that_the_script_needs_no_more_hear_so_before_the_meeting(done):
     end = ScriptEnd()
     end.leave_out_finalize("all", lambda: done.append("released"))
     end.come(lambda *given: done.append(given), "all", os.getpid())
-    assert done == ["released", ("all", "end"), "ended", 0]
+    assert done == ["released", ("all", "end"), ("ended", "0"), 0]
 
 
 def test_a_forked_process_does_nothing(done):

@@ -1,10 +1,14 @@
 """A loop of a user's own that goes on without ranks that die; the ranks are threads."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from grsgd.algorithms.hooks import schedule_of
+from grsgd.comm.communicator import LostRank
+from grsgd.comm.pollables import Until
 from grsgd.errors import ConfigError, SetupError
 from grsgd.own_loop.distribute import distribute
 from grsgd.own_loop.even import even
@@ -58,6 +62,81 @@ def test_the_others_go_on_without_ranks_that_die(algorithm, options, deaths, mon
         assert taken == sorted(set(taken)) and taken[-1] == STEPS - 1
         assert len(taken) >= STEPS - len(deaths) * options.get("H", 2)
         assert last_epoch == steps == STEPS
+
+
+@pytest.mark.parametrize("algorithm, options", TOGETHER + ALONE, ids=str)
+def test_averages_of_the_living_ranks_in_every_second_iteration(algorithm, options, monkeypatch):
+    """Rank 1 dies when the others may be in the call, and rank 3 in it."""
+
+    def work(mpi):
+        model = network(seed=mpi.rank)
+        optimizer = distribute(model, sgd(model), algorithm, mpi, timeout=20.0, progress_mode="inline", **options)
+        averages = {}
+        for step in surviving(optimizer, range(STEPS)):
+            if mpi.rank == 1 and step >= 5:
+                die(mpi, optimizer.driver, optimizer.loop.beside)
+            if step % 4 == 1:
+                averages[step] = vector(optimizer.averaged_model())
+            plain(model, optimizer, lambda k: loss(model, mpi.rank, k), step)
+            if mpi.rank == 3 and step >= 7:
+                die(mpi, optimizer.driver, optimizer.loop.beside)
+            if step % 4 == 3:
+                averages[step] = vector(optimizer.averaged_model())
+                assert torch.isfinite(averages[step]).all()
+        mpi.job.meet(("all are through",), mpi.group.members, mpi.rank, None)
+        optimizer.finish()
+        return averages
+
+    found = survivors_of(on_mortal_threads(monkeypatch, 4, work))
+    assert [rank for rank, _ in found] == [0, 2]
+    for _, averages in found:
+        assert averages.keys() >= {9, 11}
+    if algorithm in ("ring_allreduce", "local_sgd", "dpsgd", "sgp"):
+        assert torch.equal(found[0][1][11], found[1][1][11])
+
+
+@pytest.mark.parametrize("in_call", [False, True])
+def test_a_rank_whose_last_step_a_death_has_broken_off_ends_with_the_others(in_call, monkeypatch):
+    """Rank 1 dies after its last step; rank 2 does not get the step's last message, and rank 0 has ended its loop, or
+    is in the call after it."""
+
+    def work(mpi):
+        model = network(seed=mpi.rank)
+        optimizer = sgd(model)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.9)
+        optimizer = distribute(model, optimizer, "ring_allreduce", mpi, timeout=20.0, progress_mode="inline")
+        average = None
+        for step in surviving(optimizer, range(4), scheduler=scheduler):
+            if mpi.rank == 2 and step == 3:
+                broken_off = partial(without_last_message, mpi, optimizer, optimizer.algorithm.reduce)
+                optimizer.algorithm.reduce = broken_off
+            plain(model, optimizer, lambda k: loss(model, mpi.rank, k), step)
+            scheduler.step()
+            if mpi.rank == 1 and step == 3:
+                die(mpi, optimizer.driver, optimizer.loop.beside)
+            if in_call and step == 3:
+                average = vector(optimizer.averaged_model())
+        optimizer.finish()
+        assert average is None or torch.equal(average, vector(model))
+        return vector(model), optimizer.steps, scheduler.last_epoch
+
+    found = survivors_of(on_mortal_threads(monkeypatch, 3, work))
+    assert [rank for rank, _ in found] == [0, 2]
+    assert torch.equal(found[0][1][0], found[1][1][0])
+    assert [each[1:] for _, each in found] == [(4, 4), (4, 4)]
+
+
+def without_last_message(mpi, optimizer, reduce):
+    """Schedule that sums gradients, so that the other ranks have their sums, and then loses the last message."""
+    yield from schedule_of(reduce)
+    yield Until(lambda: 1 in mpi.job.dead, "the death of rank 1")
+    optimizer.loop.recovery.membership.look()
+    raise LostRank("of the test")
+
+
+def survivors_of(found: list) -> list[tuple]:
+    """Return (rank, result) of each rank that has not died."""
+    return [(rank, each) for rank, each in enumerate(found) if each is not None]
 
 
 def test_a_step_is_taken_with_the_gradients_of_the_ranks_that_are_left(monkeypatch):
@@ -126,10 +205,13 @@ def test_calls_that_a_death_would_break(monkeypatch):
         optimizer = distribute(model, sgd(model), "ring_allreduce", mpi, timeout=20.0, progress_mode="inline")
         for step in surviving(optimizer, range(2)):
             plain(model, optimizer, lambda k: loss(model, mpi.rank, k), step)
-            with pytest.raises(RuntimeError, match=r"averaged_model\(\) with surviving\(\): a process may die in it"):
-                optimizer.averaged_model()
-            with pytest.raises(RuntimeError, match=r"state_dict\(\) with surviving\(\)"):
+            with pytest.raises(RuntimeError, match=r"rest\(\) with surviving\(\): a process may die in it"):
+                optimizer.rest()
+            with pytest.raises(RuntimeError, match=r"load_state_dict\(\) with surviving\(\)"):
+                optimizer.load_state_dict({})
+            with pytest.raises(RuntimeError, match=r"state_dict\(\) without algorithm=False with surviving\(\)"):
                 optimizer.state_dict()
+            assert optimizer.state_dict(algorithm=False).keys() == {"state", "param_groups"}
             with pytest.raises(RuntimeError, match=r"even\(\) with surviving\(\)"):
                 next(even([1, 2], mpi))
             with pytest.raises(RuntimeError, match=r"step\(\) twice in one iteration of surviving\(\)"):
@@ -161,10 +243,10 @@ def test_a_recording_is_around_the_whole_loop(monkeypatch, tmp_path):
 def loop_with(objects: dict, frozen: torch.Tensor, lr: float, is_late: bool, recording=None) -> SurvivingLoop:
     """Return the part of a loop that hands over its state, or takes it over as rank 2 before iteration 7."""
     loop = object.__new__(SurvivingLoop)
-    loop.objects, loop.is_late = objects, is_late
+    loop.objects, loop.is_late, loop._iteration = objects, is_late, -1
     loop.optimizer = SimpleNamespace(param_groups=[{"params": [frozen], "lr": lr}])
     loop.replica = SimpleNamespace(outside=lambda: [frozen])
-    loop._distributed = SimpleNamespace(recording=recording)
+    loop.distributed = SimpleNamespace(recording=recording)
     loop.context, loop.lives = SimpleNamespace(seed=0), SimpleNamespace(membership=SimpleNamespace(rank=2))
     loop.progress = SimpleNamespace(counts=[0, 0, 7], comm=SimpleNamespace(rank=2))
     return loop

@@ -1,0 +1,45 @@
+"""Run a script with a loop over `grsgd.surviving`, in which processes get SIGKILL at drawn moments.
+
+    python -m experiments.survival.mortal --die 0:0.31,4:0.62 experiments/demo/gpt.py --algorithm grsgd
+
+The script itself knows nothing of the deaths.
+"""
+
+import argparse
+import runpy
+import sys
+import threading
+from pathlib import Path
+
+import grsgd
+from experiments.survival.loop import deaths, die_after
+from grsgd.mpi_environment import rank as process
+
+LONGEST_DELAY = 0.05
+"""Longest time in seconds from the beginning of an iteration to the death in it."""
+
+
+def mortal(items, share: float):
+    """Yield ``items``; kill this process in, or shortly after, the iteration at ``share`` of the loop."""
+    last = share * len(items)
+    for number, item in enumerate(items):
+        if number == int(last):
+            threading.Thread(target=die_after, args=(last % 1 * LONGEST_DELAY,), daemon=True).start()
+        yield item
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--die", type=deaths, default="", help="PROCESS:SHARE,...: deaths, as shares of the loop")
+    parser.add_argument("script")
+    options, sys.argv[1:] = parser.parse_known_args()
+    if process() in options.die:
+        surviving, share = grsgd.surviving, options.die[process()]
+        grsgd.surviving = lambda optimizer, items, **state: surviving(optimizer, mortal(items, share), **state)
+    sys.argv[0] = options.script
+    sys.path.insert(0, str(Path(options.script).parent))
+    runpy.run_path(options.script, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
