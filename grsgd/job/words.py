@@ -72,11 +72,8 @@ class Words:
         ``leaves_file`` says whether the job must write a run file; otherwise the job may be a program that writes no
         words.
         """
-        codes = {rank: self._code(rank) for rank in self.ranks(ENDED)}
-        if failed := {rank: code for rank, code in codes.items() if code}:
-            found = ", ".join(map(str, sorted(set(failed.values()))))
-            verb = "has" if len(failed) == 1 else "have"
-            return f"{ranks_in_words(list(failed))} {verb} ended with exit code {found}"
+        if failed := self._failed():
+            return failed
         if self.ranks(WHOLE):
             return None
         left = sorted(set(self.ranks(BEGUN)) - set(self.ranks(ENDED)))
@@ -85,6 +82,16 @@ class Words:
         if not leaves_file or self._has_new_file():
             return None
         return "no rank has said that the run file is whole" + (f": {self.out}" if self.out else "")
+
+    def _failed(self) -> str | None:
+        """Return a text on the ranks whose scripts have ended with an exit code other than 0; None without such
+        ranks."""
+        codes = {rank: self._code(rank) for rank in self.ranks(ENDED)}
+        failed = {rank: code for rank, code in codes.items() if code}
+        if not failed:
+            return None
+        found = ", ".join(map(str, sorted(set(failed.values()))))
+        return f"{ranks_in_words(list(failed))} {'has' if len(failed) == 1 else 'have'} ended with exit code {found}"
 
     def _code(self, rank: int) -> int:
         """Return the exit code with which a rank has ended, as far as its word says."""
@@ -104,9 +111,11 @@ class Words:
             return False
 
     def judged(self, code: int, leaves_file: bool) -> tuple[int, str | None]:
-        """Return the exit code of the job and, if it differs from ``code``, the launcher's exit code, a line that says
-        why."""
-        missing = self.missing(leaves_file) if code == 0 else None
+        """Return the exit code of the job and a line that says why. There is no line if ranks say nothing against
+        ``code``, the launcher's exit code, and nothing about its cause."""
+        if code:
+            return code, self._failed()
+        missing = self.missing(leaves_file)
         if missing is None:
             return code, None
         return 1, f"the launcher's exit code is 0, but {missing}"

@@ -55,7 +55,9 @@ def test_exit_codes_of_scripts_that_a_launcher_does_not_pass_on(monkeypatch):
             words.script_has_ended()
             monkeypatch.delenv("OMPI_COMM_WORLD_RANK")
         of(monkeypatch, 0, words.WHOLE)
-        assert asked.judged(0, True) == (1, "the launcher's exit code is 0, but ranks 1, 3 have ended with exit code 3")
+        failed = "ranks 1, 3 have ended with exit code 3"
+        assert asked.judged(0, True) == (1, f"the launcher's exit code is 0, but {failed}")
+        assert asked.judged(3, True) == (3, failed)
 
 
 def test_a_new_run_file_counts_where_ranks_do_not_see_the_folder(tmp_path):
