@@ -52,6 +52,8 @@ def train(o):
         schedule.load_state_dict(kept["schedule"])
         begin = kept["step"]
     rank, ranks = grsgd.rank(), grsgd.size()  # <--
+    if o.algorithm == "parameter_server":  # all ranks train, and rank 0 has the state of the optimizer
+        o.options = {"server": "shared"} | o.options
     optimizer = grsgd.distribute(model, optimizer, o.algorithm, timeout=o.timeout, **o.options)  # <--
     forward = torch.compile(model) if o.compile else model
     precision = torch.autocast("cpu", torch.bfloat16, enabled=o.bfloat16)
@@ -61,9 +63,7 @@ def train(o):
             return loss_of(model, draw(test, 100, o.block, torch.Generator().manual_seed(0))).item()
 
     steps = range(begin, o.steps)
-    if o.algorithm == "parameter_server":  # whose ranks do not go on after a death
-        steps = optimizer.batches(steps)
-    else:
+    if o.algorithm != "parameter_server":  # whose ranks do not go on after a death
         steps = grsgd.surviving(optimizer, steps, schedule=schedule)  # <--
     for step in steps:
         batch = draw(train, o.batch, o.block, torch.Generator().manual_seed(step))[rank::ranks]

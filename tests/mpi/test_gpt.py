@@ -16,6 +16,7 @@ rank, ranks = (int(os.environ[f"OMPI_COMM_WORLD_{name}"]) for name in ("RANK", "
 torch.distributed.init_process_group("gloo", init_method="file://" + os.environ["MEETING"], rank=rank, world_size=ranks)
 """,
     "    rank, ranks = grsgd.rank(), grsgd.size()  # <--": "",
+    'o.algorithm == "parameter_server":': "False:",
     "    optimizer = grsgd.distribute(model, optimizer, o.algorithm, timeout=o.timeout, **o.options)  # <--": "",
     "else model": "else DistributedDataParallel(model)",
     "            with precision:": """            forward.require_backward_grad_sync = micro_batch is micro_batches[-1]
@@ -50,10 +51,11 @@ def test_the_script_equals_ddp_and_goes_on_with_other_ranks(tmp_path, monkeypatc
     for name, parameter in ddp["model"].items():
         torch.testing.assert_close(ours["model"][name], parameter, rtol=0, atol=1e-6)
     assert gone["step"] == ours["step"] == 6 and gone["schedule"]["last_epoch"] == 6
-    assert {float(each["step"]) for each in gone["optimizer"]["state"].values()} == {9.0}, "2 ranks take 3 steps each"
+    assert all(each["step"] > 3 for each in gone["optimizer"]["state"].values()), "the server goes on from 3 steps"
 
 
-@pytest.mark.parametrize("algorithm", ["ring_allreduce", pytest.param("diloco", marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("algorithm", ["ring_allreduce", "diloco"])
 def test_the_script_in_bfloat16(algorithm, tmp_path):
     arguments = [SCRIPT, *SIZES, "--bfloat16", "--algorithm", algorithm]
     code, output = launcher.mpiexec("openmpi", 2, arguments, timeout=120, cwd=tmp_path)
