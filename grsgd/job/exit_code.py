@@ -1,45 +1,43 @@
-"""Exit code of this process's script, known while Python still calls the functions that were registered with
-``atexit``."""
+"""Exit code that a script has given to ``sys.exit``, known while Python still calls the functions that were registered
+with ``atexit``."""
 
-import ctypes
-import gc
 import sys
-from functools import cache
+import threading
 
 _noted = [0]
 
 
-@cache
-def note():
-    """Note from now on the exit code that the script ends with: by ``sys.exit(3)``, ``exit(3)`` or ``raise
-    SystemExit(3)``.
+class ScriptExit(SystemExit):
+    """SystemExit of ``sys.exit``, which notes its code when Python itself reads the code, at the end of the script.
 
-    Python tells no function this code. But Python reads the attribute ``code`` of an uncaught SystemExit, so `note`
-    puts a property in place of this attribute. Reads by Python code get the same value as before. Python 3.11 makes no
-    SystemExit object for its own ``sys.exit``, so `note` replaces that function, too; a script that has imported the
-    function before (``from sys import exit``) then ends with an unknown code.
+    An exit that the script catches is not noted.
     """
-    attributes = gc.get_referents(SystemExit.__dict__)[0]
-    own = attributes["code"]
 
-    def read(error: SystemExit):
-        value = own.__get__(error)
-        if sys._getframe().f_back is None:  # Python itself reads the code, at the end of the script
+    @property
+    def code(self):
+        value = self.args[0] if self.args else None
+        if sys._getframe().f_back is None:  # no Python code reads the attribute
             _noted[0] = code_of(value)
         return value
 
-    attributes["code"] = property(read, lambda error, value: own.__set__(error, value))
-    ctypes.pythonapi.PyType_Modified(ctypes.py_object(SystemExit))
+
+def note():
+    """Note from now on the code that the script gives to ``sys.exit``; Python itself tells no function this code.
+
+    A script that raises SystemExit itself, calls ``exit``, or has imported ``sys.exit`` by name, ends with the code 0
+    as far as `noted` knows.
+    """
     sys.exit = exit_with
 
 
 def exit_with(code=None, /):
-    """Raise SystemExit, as ``sys.exit`` does."""
-    raise SystemExit(code)
+    """Raise SystemExit, as ``sys.exit`` does; threads end silently by SystemExit alone, not by a subclass."""
+    is_main = threading.current_thread() is threading.main_thread()
+    raise (ScriptExit if is_main else SystemExit)(*() if code is None else (code,))
 
 
 def noted() -> int:
-    """Return the exit code, from 0 to 255; 0 if the script has not ended by SystemExit."""
+    """Return the exit code, from 0 to 255; 0 if the script has not ended by ``sys.exit``."""
     return _noted[0]
 
 
