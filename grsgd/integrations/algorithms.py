@@ -15,6 +15,6 @@ def check(name: str):
     """Raise ConfigError if the loop of another library cannot run the algorithm called ``name``."""
     if algorithm_of(name).traits.decides_who_computes:
         raise ConfigError(
-            f"algorithm {name!r} decides which rank computes which gradient, and Lightning's loop does not ask for it: "
-            f"write a loop of your own, or take one of {', '.join(names())}"
+            f"algorithm {name!r} decides which rank computes which gradient, and the loop of another library does not "
+            f"ask for it: write a loop of your own, or take one of {', '.join(names())}"
         )

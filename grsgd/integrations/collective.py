@@ -7,10 +7,13 @@ import torch
 
 from grsgd.comm.watchdog import within
 from grsgd.errors import ConfigError
+from grsgd.integrations.buffers import empty, on_host, outline, pieces
 from grsgd.own_loop.ranks import world
 
 SECONDS = 600.0
 """Longest wait for the other ranks, in seconds."""
+SMALL_BYTES = 4096
+"""Largest size of a tensor, in bytes, that is sent together with its shape."""
 REDUCTIONS = {"sum": np.sum, "mean": np.mean, "avg": np.mean, "max": np.max, "min": np.min, "product": np.prod}
 """Functions that reduce the tensors of all ranks, by the name that a user gives."""
 
@@ -38,18 +41,50 @@ def broadcast(thing, root: int = 0):
 
 
 def gather(thing) -> list | None:
-    """Return the objects of all ranks, in the order of ranks, on rank 0; None on others."""
+    """Return the objects of all ranks, in the order of ranks, on rank 0; None on others. Tensors arrive on the CPU."""
     comm = communicator()
+    sent, tensors = outline(thing)
     with within(SECONDS, "gathering objects on rank 0"):
-        return comm.gather(thing)
+        outlines = comm.gather(sent)
+    if comm.rank:
+        for tensor in tensors:
+            with within(SECONDS, "sending a tensor to rank 0"):
+                for piece in pieces(on_host(tensor)):
+                    comm.Send(piece, 0)
+        return None
+    gathered = [thing]
+    for rank, sent in enumerate(outlines[1:], 1):
+        found, tensors = empty(sent)
+        for tensor in tensors:
+            with within(SECONDS, f"receiving a tensor of rank {rank}"):
+                for piece in pieces(tensor):
+                    comm.Recv(piece, rank)
+        gathered.append(found)
+    return gathered
+
+
+def all_gather_objects(thing) -> list:
+    """Return the objects of all ranks, in the order of ranks, on all ranks; pickle must be able to hold them."""
+    comm = communicator()
+    with within(SECONDS, "gathering objects on all ranks"):
+        return comm.allgather(thing)
 
 
 def all_gather(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Return the tensors of all ranks, in the order of ranks, on the device of ``tensor``; shapes may differ."""
     comm = communicator()
+    own = on_host(tensor).clone()  # pickle would write all of a view's array
     with within(SECONDS, "gathering tensors of all ranks"):
-        tensors = comm.allgather(tensor.detach().cpu().clone())  # pickle would write all of a view's array
-    return [each.to(tensor.device) for each in tensors]
+        headers = comm.allgather((tuple(own.shape), own.dtype, own if own.nbytes <= SMALL_BYTES else None))
+    gathered = []
+    for rank, (shape, dtype, found) in enumerate(headers):
+        if found is None:
+            found = own if rank == comm.rank else torch.empty(shape, dtype=dtype)
+            with within(SECONDS, f"receiving a tensor of rank {rank}"):
+                for piece in pieces(found):
+                    comm.Bcast(piece, rank)
+        gathered.append(found.to(tensor.device))
+    return gathered
 
 
 def stack(tensor: torch.Tensor, with_gradients: bool = False) -> torch.Tensor:

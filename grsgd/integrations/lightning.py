@@ -8,7 +8,6 @@
 After the import, ``strategy="grsgd_dpsgd"`` names the same strategy with default options.
 """
 
-from collections.abc import Iterable
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -22,14 +21,12 @@ from torchmetrics import Metric
 
 from grsgd.errors import ConfigError
 from grsgd.integrations import algorithms, collective
-from grsgd.integrations.on_mpi_ranks import KEY, OnMpiRanks, state_at_rest
+from grsgd.integrations.averages import AverageInPlace, copy_into
+from grsgd.integrations.on_mpi_ranks import KEY, PLAIN, OnMpiRanks, state_at_rest
 from grsgd.integrations.parts import parts_of
 from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
 from grsgd.own_loop.forward_hook import length
 from grsgd.own_loop.ranks import size, world
-
-PLAIN = "state", "param_groups"
-"""Keys that the ``state_dict()`` of any optimizer of torch has."""
 
 
 class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
@@ -76,10 +73,8 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
         world()  # starts MPI as grsgd needs it, before Lightning does
         super().__init__(accelerator, parallel_devices, MPIEnvironment(), checkpoint_io, precision_plugin)
         self.algorithm, self.validate, self.options = algorithm, validate, options
-        self.distributed: list[DistributedOptimizer] = []
-        """Optimizers of the training that is under way, or of the last training."""
-        self._own: list[torch.Tensor] | None = None
-        """Copies of this rank's tensors while the average of all ranks' models is in their place."""
+        self.average = AverageInPlace()
+        """Average of all ranks' models, in place of this rank's model where asked for."""
         self._accumulates = False
         """Whether the backward pass under way is followed by others in the same step."""
 
@@ -114,7 +109,7 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
             metric.distributed_available_fn, metric.dist_sync_fn = is_on_several_ranks, gather_metric
         if trainer.state.fn == TrainerFn.FITTING:
             parts = parts_of(self.lightning_module, self.optimizers)
-            self.optimizers = self.distributed = self.distribute(parts, self.optimizers)
+            self.optimizers = self.average.distributed = self.distribute(parts, self.optimizers)
 
     def training_step(self, *arguments, **named):
         for optimizer in self.distributed:
@@ -147,33 +142,21 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
     # ---- the average of all ranks' models, in place of this rank's model
 
     @property
+    def distributed(self) -> list[DistributedOptimizer]:
+        """Optimizers of the training that is under way, or of the last training."""
+        return self.average.distributed
+
+    @property
     def _is_training(self) -> bool:
         """Whether ranks train together, so that their models or their buffers may differ."""
         return self.world_size > 1 and any(not optimizer.finished for optimizer in self.distributed)
 
-    def _tensors(self) -> list[torch.Tensor]:
-        """Return the parameters and buffers of all parts."""
-        return tensors_of(optimizer.model for optimizer in self.distributed)
-
-    @torch.no_grad()
-    def _put_average(self):
-        """Put the average of all ranks' models into the module; called on all ranks."""
-        if self._is_training and self.validate == "average":
-            averaged = tensors_of([optimizer.averaged_model() for optimizer in self.distributed])
-            self._own = [tensor.clone() for tensor in self._tensors()]
-            copy_into(self._tensors(), averaged)
-
-    def _put_own(self):
-        """Put this rank's tensors back into the module."""
-        own, self._own = self._own, None
-        if own is not None:
-            copy_into(self._tensors(), own)
-
     def on_validation_start(self):
-        self._put_average()
+        if self._is_training and self.validate == "average":
+            self.average.put()
 
     def on_validation_end(self):
-        self._put_own()
+        self.average.put_own()
 
     # ---- checkpoints: one file for all ranks
 
@@ -182,15 +165,13 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """Return the module's state with the averaged model; called on all ranks, between two steps."""
-        if self._own is not None or not self._is_training:  # saved after a validation, or after the training
+        if self.average.own is not None or not self._is_training or self.validate == "own":
             return super().lightning_module_state_dict()
-        self._put_average()
-        state = {
-            name: value.clone() if isinstance(value, torch.Tensor) else value
-            for name, value in super().lightning_module_state_dict().items()
-        }
-        self._put_own()
-        return state
+        with self.average.in_place():
+            return {
+                name: value.clone() if isinstance(value, torch.Tensor) else value
+                for name, value in super().lightning_module_state_dict().items()
+            }
 
     def optimizer_state(self, optimizer) -> dict[str, Any]:
         return state_at_rest(getattr(optimizer, "_optimizer", optimizer))
@@ -202,7 +183,7 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
             states = checkpoint["optimizer_states"]
             if not models_differ and not self.is_global_zero:  # equal on all ranks: rank 0 writes these entries
                 states = [{key: value for key, value in state.items() if key not in PLAIN} for state in states]
-            own = self._own if self._own is not None else self._tensors()
+            own = self.average.own if self.average.own is not None else self.average.tensors()
             first = 0 if models_differ else sum(len(list(each.model.parameters())) for each in self.distributed)
             kept = [tensor.detach().cpu().clone() for tensor in own[first:]]  # pickle would write all of a view's array
             ranks = collective.gather({"tensors": kept, "optimizers": states})
@@ -213,7 +194,7 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
         super().load_model_state_dict(checkpoint, strict)
         own = self._state_in(checkpoint)
         if own is not None and own["tensors"]:  # all tensors, or the last ones, the buffers
-            copy_into(self._tensors()[-len(own["tensors"]) :], own["tensors"])
+            copy_into(self.average.tensors()[-len(own["tensors"]) :], own["tensors"])
 
     def load_optimizer_state_dict(self, checkpoint):
         own = self._state_in(checkpoint)
@@ -237,20 +218,6 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
             f"{self.algorithm} on {self.world_size}: all ranks begin with the averaged model of the checkpoint"
         )
         return None
-
-
-def tensors_of(models: Iterable[torch.nn.Module]) -> list[torch.Tensor]:
-    """Return the parameters of all models, then the buffers of all models."""
-    models = list(models)
-    parameters = [parameter for model in models for parameter in model.parameters()]
-    return parameters + [buffer for model in models for buffer in model.buffers()]
-
-
-@torch.no_grad()
-def copy_into(tensors: list[torch.Tensor], contents: list[torch.Tensor]):
-    """Copy each of ``contents`` into the tensor of the same number."""
-    for tensor, content in zip(tensors, contents, strict=True):
-        tensor.copy_(content)
 
 
 def is_on_several_ranks() -> bool:

@@ -11,6 +11,8 @@ from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
 
 KEY = "grsgd"
 """Key of a checkpoint under which the state of every rank is kept."""
+PLAIN = "state", "param_groups"
+"""Keys that the ``state_dict()`` of any optimizer of torch has."""
 
 
 class OnMpiRanks:

@@ -1,0 +1,138 @@
+"""Accelerator of Hugging Face Accelerate that trains a model by an algorithm of grsgd, on the ranks of an MPI job.
+
+    from grsgd.integrations.accelerate import GrsgdAccelerator
+
+    accelerator = GrsgdAccelerator("dpsgd", topology="ring")
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    ...                         # the training loop as it was
+    accelerator.end_training()  # all ranks now hold the same model
+
+Import this module before the first call of Accelerate: the import starts MPI, and makes its ranks the processes that
+Accelerate finds. Otherwise Accelerate starts a process group of its own, or sees one process.
+"""
+
+from contextlib import ExitStack, contextmanager
+
+import torch
+from accelerate import Accelerator
+from accelerate.optimizer import AcceleratedOptimizer
+
+from grsgd.errors import ConfigError
+from grsgd.integrations import algorithms, process_group
+from grsgd.integrations.averages import AverageInPlace
+from grsgd.integrations.parts import parts_of
+from grsgd.own_loop.distribute import distribute
+from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
+from grsgd.own_loop.ranks import world
+
+process_group.start()
+
+
+class GrsgdAccelerator(Accelerator):
+    """Accelerator that trains models on all ranks by ``algorithm``, each optimizer by `grsgd.distribute`.
+
+    Start the script by ``grsgd run -n 4 script.py``, ``mpiexec`` or ``srun``: each rank is one process and uses one
+    device. `prepare` must be given the models together with their optimizers, and raises the errors of
+    `grsgd.distribute`.
+
+    Parameters
+    ----------
+    algorithm
+        Name of an algorithm that ``grsgd algorithms`` lists, or ``FILE.py:CLASS``.
+    options
+        Options of the algorithm, and of `grsgd.distribute`: ``seed``, ``timeout``, ``progress_mode``, ``transfer``.
+    accelerator
+        Arguments of ``Accelerator`` by name.
+
+    Raises ConfigError for algorithms that decide which rank computes which gradient; for ``mixed_precision="fp16"``,
+    DeepSpeed, FSDP and other ways to divide a model; and if Accelerate already sees other processes than MPI's ranks.
+    """
+
+    def __init__(self, algorithm: str = "ring_allreduce", *, accelerator: dict | None = None, **options):
+        algorithms.check(algorithm)
+        super().__init__(**(accelerator or {}))
+        self.train_by(algorithm, options)
+
+    def train_by(self, algorithm: str, options: dict):
+        """Train by ``algorithm`` with these options; raises the errors of the class."""
+        mpi = world()
+        if (self.num_processes, self.process_index) != (mpi.size, mpi.rank):
+            raise ConfigError(
+                f"Accelerate sees process {self.process_index} of {self.num_processes}, but this is rank {mpi.rank} of "
+                f"{mpi.size}: import grsgd.integrations before the first call of Accelerate or Transformers"
+            )
+        kind = str(self.distributed_type).rpartition(".")[2]
+        if not (kind == "NO" or kind.startswith("MULTI_")) or self.parallelism_config is not None:
+            raise ConfigError(f"Accelerate with {kind}: grsgd keeps a whole model per rank: leave {kind} out")
+        if self.mixed_precision not in ("no", "bf16"):
+            raise ConfigError(f"mixed_precision={self.mixed_precision!r} with grsgd: allowed: 'no', 'bf16'")
+        self.algorithm, self.options = algorithm, options
+        self.average = AverageInPlace()
+        """Average of all ranks' models, in place of this rank's model where asked for."""
+
+    @property
+    def distributed(self) -> list[DistributedOptimizer]:
+        """Optimizers of all models that are in training."""
+        return [optimizer for optimizer in self.average.distributed if not optimizer.finished]
+
+    def prepare(self, *objects, device_placement=None):
+        """Prepare the objects as Accelerate does, but distribute models with their optimizers by grsgd."""
+        models = [each for each in objects if isinstance(each, torch.nn.Module)]
+        numbers = [number for number, each in enumerate(objects) if isinstance(each, torch.optim.Optimizer)]
+        if not numbers:
+            return super().prepare(*objects, device_placement=device_placement)
+        if not models:
+            raise ConfigError("prepare() of an optimizer without its model: give prepare() both in one call")
+        for model in models if self.device_placement else ():
+            model.to(self.device)
+        optimizers = [plain(objects[number]) for number in numbers]
+        parts = models if len(models) == len(numbers) == 1 else parts_of(torch.nn.ModuleList(models), optimizers)
+        objects = list(objects)
+        for number, part, optimizer in zip(numbers, parts, optimizers, strict=True):
+            objects[number] = distribute(part, optimizer, self.algorithm, **self.options)
+        self.average.distributed = self.distributed + [objects[number] for number in numbers]
+        return super().prepare(*objects, device_placement=device_placement)
+
+    def prepare_model(self, model, device_placement=None, evaluation_mode=False):
+        """Prepare the model as for an evaluation: Accelerate then wraps it in no DDP, whose mean would be a second
+        one."""
+        taken = {id(p) for optimizer in self.distributed for p in optimizer.model.parameters()}
+        if any(id(p) in taken for p in model.parameters()):
+            device_placement = False  # Accelerate moves tensors from "cpu" to "cpu:0", into new memory
+        return super().prepare_model(model, device_placement, evaluation_mode=True)
+
+    def backward(self, loss, **named):
+        """Run the backward pass, and in its last pass of a step replace gradients by their means, as DDP does."""
+        super().backward(loss, **named)
+        if self.sync_gradients:
+            for optimizer in self.distributed:
+                optimizer.synchronize()
+
+    @contextmanager
+    def no_sync(self, model):
+        """Accumulate gradients without sending them, for all optimizers."""
+        with ExitStack() as stack:
+            for optimizer in self.distributed:
+                stack.enter_context(optimizer.no_sync())
+            yield
+
+    def finish(self):
+        """Make the models of all ranks equal, after the last step and on all ranks: the final model."""
+        for optimizer in self.distributed:
+            optimizer.finish()
+
+    def end_training(self):
+        """Make the models of all ranks equal, and end the trackers; called on all ranks.
+
+        The process group stays, for a later training.
+        """
+        self.finish()
+        for tracker in self.trackers:
+            tracker.finish()
+
+
+def plain(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Return the optimizer without the wrappers of an earlier call of `GrsgdAccelerator.prepare`."""
+    while isinstance(optimizer, AcceleratedOptimizer | DistributedOptimizer):
+        optimizer = optimizer.optimizer
+    return optimizer

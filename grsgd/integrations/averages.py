@@ -1,0 +1,66 @@
+"""Average of all ranks' models, put in place of this rank's model while a loop validates or saves the model."""
+
+from collections.abc import Iterable
+from contextlib import contextmanager
+
+import torch
+
+from grsgd.integrations import collective
+from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
+
+
+class AverageInPlace:
+    """Average of all ranks' models, which takes the place of this rank's model for a while."""
+
+    def __init__(self):
+        self.distributed: list[DistributedOptimizer] = []
+        """Optimizers of the training that is under way, or of the last training."""
+        self.own: list[torch.Tensor] | None = None
+        """Copies of this rank's tensors while the average is in their place."""
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Return the parameters, then the buffers, of all models in training."""
+        return tensors_of(optimizer.model for optimizer in self.distributed)
+
+    @torch.no_grad()
+    def put(self):
+        """Put the average of all ranks' models into the models; called on all ranks, between two steps.
+
+        First all messages under way are received, so that no message changes the average.
+        """
+        for optimizer in self.distributed:
+            optimizer.rest()
+        averaged = tensors_of([optimizer.averaged_model() for optimizer in self.distributed])
+        self.own = [tensor.clone() for tensor in self.tensors()]
+        copy_into(self.tensors(), averaged)
+
+    def put_own(self):
+        """Put this rank's tensors back into the models, if the average is in their place; called on all ranks.
+
+        All ranks leave this call together, so that no message of a faster rank is lost with the average.
+        """
+        own, self.own = self.own, None
+        if own is not None:
+            copy_into(self.tensors(), own)
+            collective.barrier("after the average model was in use")
+
+    @contextmanager
+    def in_place(self):
+        """Put the average of all ranks' models into the models for the time of the block; called on all ranks."""
+        self.put()
+        yield
+        self.put_own()
+
+
+def tensors_of(models: Iterable[torch.nn.Module]) -> list[torch.Tensor]:
+    """Return the parameters of all models, then the buffers of all models."""
+    models = list(models)
+    parameters = [parameter for model in models for parameter in model.parameters()]
+    return parameters + [buffer for model in models for buffer in model.buffers()]
+
+
+@torch.no_grad()
+def copy_into(tensors: list[torch.Tensor], contents: list[torch.Tensor]):
+    """Copy each of ``contents`` into the tensor of the same number."""
+    for tensor, content in zip(tensors, contents, strict=True):
+        tensor.copy_(content)

@@ -1,0 +1,77 @@
+"""Process group of torch.distributed whose collective calls are MPI's, for libraries that call torch.distributed."""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+
+from grsgd.integrations import collective
+from grsgd.job import launch
+from grsgd.own_loop.ranks import world
+
+BACKEND = "grsgd_mpi"
+"""Name of the process group's backend."""
+
+
+class MpiProcessGroup(dist.ProcessGroup):
+    """Process group of all ranks of the MPI job, for metrics, barriers and small objects; it carries no gradients."""
+
+    def getBackendName(self):
+        return BACKEND
+
+    def allgather(self, outputs, inputs, opts=None):
+        for places, tensor in zip(outputs, inputs, strict=True):
+            for place, found in zip(places, collective.all_gather(tensor), strict=True):
+                place.copy_(found)
+        return done(outputs)
+
+    def _allgather_base(self, output, tensor, opts=None):
+        output.copy_(torch.cat([found.flatten() for found in collective.all_gather(tensor)]).view(output.shape))
+        return done(output)
+
+    all_gather_single = _allgather_base
+
+    def allreduce(self, tensors, opts):
+        for tensor in tensors:
+            tensor.copy_(collective.reduce(tensor, opts.reduceOp.op))
+        return done(tensors)
+
+    def broadcast(self, tensors, opts):
+        for tensor in tensors:
+            tensor.copy_(collective.broadcast(tensor.cpu().clone(), opts.rootRank))
+        return done(tensors)
+
+    def barrier(self, opts=None):
+        collective.barrier()
+        return done(None)
+
+
+def done(result):
+    """Return a finished piece of work of torch.distributed, with this result."""
+    future = torch.futures.Future()
+    future.set_result(result)
+    return torch._C._distributed_c10d._create_work_from_future(future)
+
+
+def start():
+    """Start MPI, and make its ranks the processes that torch.distributed knows; called on all ranks.
+
+    Libraries that look for a launcher's variables, such as Accelerate, then find these ranks, and start no process
+    group of their own. Has no effect if torch.distributed has a process group already.
+    """
+    mpi = world()
+    if dist.is_initialized():
+        return
+    local_rank, local_ranks = launch.local_ranks(mpi)
+    found = {"RANK": mpi.rank, "WORLD_SIZE": mpi.size, "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": local_ranks}
+    os.environ.update({name: str(value) for name, value in found.items()})
+    os.environ.setdefault("MASTER_ADDR", "localhost")  # Accelerate asks for this address, to which nothing connects
+    if not torch.cuda.is_available():
+        os.environ.setdefault("ACCELERATE_USE_CPU", "true")  # else Accelerate finds ranks on GPUs alone
+    dist.Backend.register_backend(
+        BACKEND, lambda store, rank, size, limit: MpiProcessGroup(rank, size), devices=["cpu", "cuda"]
+    )
+    hook = sys.excepthook
+    dist.init_process_group(BACKEND, rank=mpi.rank, world_size=mpi.size, store=dist.HashStore())
+    sys.excepthook = hook  # torch's hook holds text back until the hook before it returns, and grsgd's ends the process
