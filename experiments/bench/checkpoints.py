@@ -1,7 +1,7 @@
 """The cost of a checkpoint every hundred steps, in a training with a model of 100 MB.
 
 A checkpoint is taken before every second block of steps, and written during the block. The cost of a checkpoint is the
-time of its block minus the mean time of the two blocks beside it, so that slow changes of the machine cancel. For
+time of its block minus the mean time of the two blocks beside it, which cancels slow changes of the machine. For
 comparison, the same difference is taken between blocks without a checkpoint: it should be near zero.
 """
 

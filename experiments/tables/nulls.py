@@ -376,8 +376,8 @@ def table(draws: int, seed: int) -> list[tuple[str, str, float, float]]:
 def greatest(draws: int, seed: int) -> Rates:
     """Return the greatest rates over all nulls.
 
-    The greatest of many estimates is too great by chance. So the worst nulls are found by ``draws`` findings per null,
-    and their rates are those of ``AGAIN`` times as many new findings.
+    The greatest of many estimates is too great by chance. So ``draws`` findings per null only tell which nulls are the
+    worst, and ``AGAIN`` times as many new findings give their rates.
     """
     rows = list(zip(nulls(), table(draws, seed), strict=True))
     worst = [max(rows, key=lambda row: row[1][column])[0] for column in (-2, -1)]
