@@ -40,15 +40,18 @@ class ModelMessage:
 
     def __init__(self, like: Flat, compressor: Compressor | None = None):
         nbytes = like.array.nbytes if compressor is None else compressor.nbytes
-        whole = Flat.zeros(LINE_BYTES + nbytes, torch.uint8, like.tensor.device)
-        content = whole.tensor[LINE_BYTES:]  # begins at a cache line, and header and weight end there
-        self.buffer = whole.array[LINE_BYTES - UNWEIGHTED_HEADER :]
+        # The content begins at a cache line, and header and weight end there. Arrays without content have no lines,
+        # and keep the bytes of a header at their beginning only.
+        begin = UNWEIGHTED_HEADER if like.tensor.is_meta else LINE_BYTES
+        whole = Flat.zeros(begin + nbytes, torch.uint8, like.tensor.device)
+        content = whole.tensor[begin:]
+        self.buffer = whole.array[begin - UNWEIGHTED_HEADER :]
         self._compressor, self._payload = compressor, content
         self._step = self.buffer[:4].view(np.int32)
         self._sender = self.buffer[4:8].view(np.int32)
         self._weight = self.buffer[8:16].view(np.float64)
         if compressor is None:
-            self.x = Flat(whole.array[LINE_BYTES:].view(like.array.dtype), content.view(like.tensor.dtype))
+            self.x = Flat(whole.array[begin:].view(like.array.dtype), content.view(like.tensor.dtype))
         else:
             self.x = like.like()
 

@@ -66,7 +66,7 @@ def sharing(
     allowed
         Cores on which each rank of the host may run.
     nodes
-        NUMA node of the GPU of each rank of the host; -1 without a GPU or without NUMA nodes.
+        NUMA node of the GPU of each rank of the host; -1 if unknown.
     environment
         Environment variables of this rank.
     system

@@ -37,8 +37,9 @@ class Replica:
     Trained parameters may have several dtypes. The arrays then have the widest dtype, or ``exchanged``, if given.
     Parameters of narrower dtypes are rounded copies of their part of ``params`` (`settle`), and have no flat gradients.
 
-    Raises ConfigError if a trained parameter has no dtype of `DTYPES`, or cannot be moved (`following_trained`). The
-    same error is raised if the trained parameters do not share one device, or the arrays would be bfloat16 on a GPU.
+    Raises ConfigError if a trained parameter has no dtype of `DTYPES`, and if the trained parameters do not share one
+    device. Raises ConfigError, too, if the arrays would be of bfloat16 on a GPU, and if a trained parameter cannot be
+    moved (`following_trained`).
     """
 
     def __init__(

@@ -16,7 +16,8 @@ WITHOUT_CONTENT = (
 class ShapeOnlyArray:
     """One-dimensional array that has a length and a dtype and takes no memory.
 
-    Slices are shape-only arrays too, except slices inside the first ``PREFIX_BYTES``, which are NumPy arrays.
+    Slices inside the first ``PREFIX_BYTES`` are NumPy arrays. All other slices are shape-only arrays; the slice of all
+    elements is the array itself.
     Arithmetic in place does nothing.
     """
 
@@ -41,6 +42,8 @@ class ShapeOnlyArray:
         begin, end, _ = part.indices(self.size)
         if self.prefix is not None and end * self.itemsize <= PREFIX_BYTES:
             return self.prefix[begin * self.itemsize : end * self.itemsize].view(self.dtype)
+        if (begin, end) == (0, self.size):
+            return self
         return ShapeOnlyArray(max(end - begin, 0), self.dtype, real_prefix=False)
 
     def __setitem__(self, part, value):
