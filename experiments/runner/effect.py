@@ -4,7 +4,7 @@ The interval is Student's t interval, with Welch's approximation for unpaired sa
 interval misses the truth more often than stated, and few seeds do not reveal the skewness: with five seeds and a
 skewness of 2, in 12 % of cases on one side. So the test is stricter than the interval (`level`): its level is
 0.9 % for up to ten seeds, and 0.09 % more for each further seed. With these levels, the test errs on either side in at
-most 5 % of cases, for normal deviations and for deviations with a skewness of 2, in one look or in two.
+most 5 % of cases, in one look or in two, also for deviations with a skewness of 2.
 
 Simulated times rest on a few calibrations, and seeds that share a calibration are not independent. Differences between
 calibrations, in excess of differences between seeds, add to the error. Their degrees of freedom are as few as the

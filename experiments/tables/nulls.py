@@ -344,10 +344,9 @@ def looked_twice() -> Iterator[Null]:
     """Yield the rows of seeds that may be doubled after a first look."""
     for seeds in TWO_LOOKS:
         for each in (TIMES[1], *TIMES[5:8]):
-            doubled = one_case(replace(each, seeds=seeds))
-            yield Null("less, two looks", f"{each.name}, {seeds} seeds", in_two_looks(less), doubled)
-            numbered = in_two_looks(less_by_number)
-            yield Null("less, two looks, the number", f"{each.name}, {seeds} seeds", numbered, doubled)
+            words, doubled = f"{each.name}, {seeds} seeds", one_case(replace(each, seeds=seeds))
+            yield Null("less, two looks", words, in_two_looks(less), doubled)
+            yield Null("less, two looks, the number", words, in_two_looks(less_by_number), doubled)
         for spread in (0.0, 0.3):
             words, ours, theirs = beside(spread, seeds)
             yield Null("less, two looks", f"times, {words}", in_two_looks(less), one_case(ours, theirs))
@@ -377,8 +376,8 @@ def table(draws: int, seed: int) -> list[tuple[str, str, float, float]]:
 def greatest(draws: int, seed: int) -> Rates:
     """Return the greatest rates over all nulls.
 
-    The greatest of many estimates is too great by chance. So the worst nulls are found by ``draws`` findings per null,
-    and their rates are those of ``AGAIN`` times as many new findings.
+    The greatest of many estimates is too great by chance. So ``draws`` findings per null only tell which nulls are the
+    worst, and ``AGAIN`` times as many new findings give their rates.
     """
     rows = list(zip(nulls(), table(draws, seed), strict=True))
     worst = [max(rows, key=lambda row: row[1][column])[0] for column in (-2, -1)]

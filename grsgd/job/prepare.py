@@ -114,8 +114,11 @@ def prepare(mpi, request: RunRequest, comms: Communicators) -> Prepared:
 
 
 class ComputePlace(NamedTuple):
-    """Place at which a process computes: its device, the call that selects this device in a thread, the number of ranks
-    on its host, the driver of its schedules, and a text for each rank with its cores."""
+    """Place at which a process computes.
+
+    use_device: call that selects the device in a thread. local_ranks: number of ranks on the host. driver: driver of
+    schedules. bindings: text for each rank with its cores.
+    """
 
     device: torch.device
     use_device: Callable[[], None]

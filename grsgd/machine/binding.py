@@ -66,7 +66,7 @@ def sharing(
     allowed
         Cores on which each rank of the host may run.
     nodes
-        NUMA node that each rank of the host prefers, which is the node of its GPU; -1 without such a node.
+        NUMA node of the GPU of each rank of the host; -1 if unknown.
     environment
         Environment variables of this rank.
     system

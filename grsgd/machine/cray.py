@@ -17,7 +17,7 @@ REMEDY = (
 
 
 def is_cray(library: str) -> bool:
-    """Return whether the name of an MPI library is that of Cray MPICH."""
+    """Return whether an MPI library calls itself Cray MPICH."""
     return "CRAY MPICH" in library
 
 
@@ -38,7 +38,7 @@ def loaded(pattern: re.Pattern = GTL, maps: Path = Path("/proc/self/maps")) -> t
 def abort_reason(library: str, environment: Mapping[str, str] = os.environ, files: tuple[str, ...] | None = None):
     """Return the reason why MPI_Init would abort the job, with the remedy; None if it would not.
 
-    ``files`` are the loaded files of GTL, by default those of this process.
+    ``files`` are the loaded files of GTL, by default the files of this process.
     """
     if not is_cray(library) or not wants_gpu(environment) or (loaded() if files is None else files):
         return None
