@@ -1,8 +1,8 @@
 """The cost of a checkpoint every hundred steps, in a training with a model of 100 MB.
 
-A checkpoint is taken before every second block of steps, and written during the block. From the time of this block the
-mean time of the two blocks beside it is subtracted, so slow changes of the machine cancel. For comparison, the same
-difference is taken between blocks without a checkpoint: it should be near zero.
+A checkpoint is taken before every second block of steps, and written during the block. Its cost is the time of this
+block minus the mean time of the block before and the block after. The mean cancels slow changes of the machine. For
+comparison, the same difference is taken between blocks without a checkpoint: it should be near zero.
 """
 
 import tempfile

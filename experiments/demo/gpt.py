@@ -1,8 +1,7 @@
 """The training of a small GPT as in nanoGPT, and the lines (<--) that make it train on all ranks and survive deaths.
 
-    grsgd run -n 6 experiments/demo/gpt.py
     grsgd run -n 6 --spares 2 experiments/demo/gpt.py --algorithm diloco --save gpt.pt
-    grsgd run -n 3 experiments/demo/gpt.py --algorithm grsgd --steps 400 --resume gpt.pt
+    grsgd run -n 3 experiments/demo/gpt.py --algorithm grsgd --resume gpt.pt
 
 AdamW with groups, warm-up and cosine, clipping, accumulation of micro-batches, bfloat16, ``torch.compile``,
 checkpoints, and evaluations. A training goes on from its checkpoint on any number of ranks, by any algorithm.

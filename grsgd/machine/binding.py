@@ -62,11 +62,11 @@ def sharing(
     Parameters
     ----------
     number
-        Number of the rank among the ranks of its host.
+        Number of the rank on its host.
     allowed
         Cores on which each rank of the host may run.
     nodes
-        NUMA node of the GPU of each rank of the host; -1 if unknown.
+        NUMA node of each rank's GPU; -1 if unknown.
     environment
         Environment variables of this rank.
     system

@@ -161,7 +161,7 @@ class SurvivingLoop(Loop):
             yield item
             if not self._has_stepped and not self.is_overtaken:
                 self.progress.advance(1)
-            if self.position > drawn:  # after one missed step the user's objects are where those of other ranks are
+            if self.position > drawn:  # one missed step: other ranks' objects are one step ahead
                 self._take(self._state_of_another)
             self._state_of_another = {}
 
@@ -195,7 +195,7 @@ class SurvivingLoop(Loop):
         self.is_over |= not (yield from self.recovery.whole(partial(self._settled, part)))
 
     def _settled(self, part: Callable):
-        """Schedule that runs ``part()`` after the ranks have settled what a regrouping has left open.
+        """Schedule that runs ``part()`` after the ranks have settled open requests from before a regrouping.
 
         If other ranks had taken the step in which this rank is, this rank has their model, and leaves the step out.
         """
