@@ -113,6 +113,8 @@ class Checkpoints(Recovery):
         """This rank's step at the last checkpoint, and the time of that checkpoint in seconds."""
         self._meets = False
         """Whether this rank is to rest, because some rank has asked all ranks to meet for a checkpoint."""
+        self._ends_for = GO_ON
+        """The reason to end the run after the checkpoint that is being taken; GO_ON if the run goes on."""
         self._all_ranks = meeting.comm
         self._curve = CurveFile(folder, self.comm.rank)
         self._whole: list[tuple[str, str]] = []
@@ -201,6 +203,7 @@ class Checkpoints(Recovery):
     def _take(self, reason: str):
         """Copy the state of the trainer, and begin to write the copy in a thread. This method is a schedule, run on all
         ranks at once. If ``reason`` is not empty, it raises Stopped after writing."""
+        self._ends_for = reason
         yield from self.written()
         trainer = self.trainer
         id = 0 if self.comm.rank else secrets.randbits(ID_BITS)
@@ -219,6 +222,7 @@ class Checkpoints(Recovery):
             self._thread.start()
         if reason:
             yield from self.written()
+            self._ends_for = GO_ON
             raise Stopped(reason)
 
     def written(self):
@@ -244,7 +248,7 @@ class Checkpoints(Recovery):
     def gathered(self, narrow):
         before, self.comm = self.meeting, narrow(self._all_ranks)
         self.meeting = Meeting(self.comm, before.driver, self.in_lockstep)
-        for reason in before.unmet():
+        for reason in [*filter(None, [self._ends_for]), *before.unmet()]:
             self.meeting.ask(reason)
         self._meets = False
         self._curve = CurveFile(self.folder, self.comm.rank)
@@ -254,17 +258,18 @@ class Checkpoints(Recovery):
 
         No rank waits for the files of the checkpoint that the earlier group was writing. If a file is missing, this
         checkpoint is not whole, and the older one stays. All ranks take over what rank ``giver`` knows of the whole
-        checkpoints.
+        checkpoints. If the earlier group was asked to end, the new group takes a checkpoint, and ends.
         """
         if self._thread is not None:
             thread = self._thread
             yield Until(lambda: not thread.is_alive(), "writing a checkpoint")
             self._thread = None
         self.gathered(narrow)
-        known = np.array([self._at, self._step, *as_numbers(self._whole)], np.int64)
+        known = np.array([self._step, *as_numbers(self._whole)], np.int64)
         yield from broadcast(self.comm, known, tags.CHECKPOINT, giver)
-        self._at, self._step, *numbers = known.tolist()
+        self._step, *numbers = known.tolist()
         self._whole = from_numbers(numbers)
+        self._at = max(0, *numbers[::2])  # an interrupted checkpoint does not count: it may be taken anew
 
     def asks_for_checkpoint(self, reason: str) -> bool:
         self.meeting.ask(reason)

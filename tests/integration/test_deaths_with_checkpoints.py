@@ -8,6 +8,7 @@ import torch
 from grsgd import load_run
 from grsgd.algorithms.central import keeps_step
 from grsgd.comm.elastic.meeting import Meeting
+from grsgd.comm.pollables import Delay
 from grsgd.simulator.network import network
 from grsgd.simulator.run import simulate
 from grsgd.simulator.simulation import Simulation
@@ -101,6 +102,29 @@ def test_a_run_that_is_asked_to_end_ends_after_a_checkpoint_also_when_a_process_
     simulate(config, 4, network("switch"), tmp_path / "run.h5", "lognormal:0.1,0.3")
     run = load_run(tmp_path / "run.h5")
     assert run.attributes["reason"] == "terminated (SIGTERM)" and run.attributes["virtual_seconds"] < 2
+    assert found.whole[-1].ranks == 3 and run.attributes["lost"] == [1]
+
+
+def test_a_run_that_was_asked_to_end_ends_also_if_a_process_dies_while_the_checkpoint_is_written(
+    found, tmp_path, monkeypatch
+):
+    config = training.config({"name": "dpsgd"}, train={"seconds": 9.0, "snapshots": 4}, faults={"die": {"1": 0.75}})
+
+    def before_step(kept, step, was=Checkpoints.before_step):
+        if step == 2 and kept.comm.rank == 0:
+            kept.asks_for_checkpoint("terminated (SIGTERM)")
+        return (yield from was(kept, step))
+
+    def written(kept, was=Checkpoints.written):
+        if kept._thread is not None:
+            yield Delay(1.0)
+        yield from was(kept)
+
+    monkeypatch.setattr(Checkpoints, "before_step", before_step)
+    monkeypatch.setattr(Checkpoints, "written", written)
+    simulate(config, 4, network("switch"), tmp_path / "run.h5", "lognormal:0.1,0.3")
+    run = load_run(tmp_path / "run.h5")
+    assert run.attributes["reason"] == "terminated (SIGTERM)" and run.attributes["virtual_seconds"] < 3
     assert found.whole[-1].ranks == 3 and run.attributes["lost"] == [1]
 
 
