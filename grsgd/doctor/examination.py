@@ -131,7 +131,7 @@ class Examination:
                 return self.conclude([Finding(mpi_library.GROUP, "library", f"not loaded: {why}", remedy)])
             library = mpi_library.facts(module)
             library = mpi_library.with_mpiexec(library) if self.speaks else library
-            missing = gpus.gtl(library.library, mpi_library.loaded(mpi_library.GTL))
+            missing = gpus.gtl(library.library)
             if missing is not None:
                 return self.conclude([missing])
             self.doing = "asking torch for GPUs"

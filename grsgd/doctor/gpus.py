@@ -1,7 +1,7 @@
 """GPUs of the ranks: devices, libraries that use them, and the way in which messages in GPU memory would be sent."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from grsgd.doctor.findings import MOST_NAMED, Finding, by_ranks
 from grsgd.doctor.places import PlaceFacts
+from grsgd.machine import cray
 from grsgd.machine.gpus import address, numa_node
 from grsgd.text import ranks_in_words
 
@@ -17,10 +18,6 @@ TIMED_BYTES = 4 * 2**20
 """Bytes of the message in GPU memory by which the ways of sending are compared."""
 TRIAL_SECONDS = 4.0
 """Seconds that each test message in GPU memory may take."""
-GTL_REMEDY = (
-    "Cray MPICH would abort the job: set LD_PRELOAD to the GTL library (`ls $CRAY_MPICH_DIR/../../../gtl/lib/`: "
-    "libmpi_gtl_cuda.so), or set MPICH_GPU_SUPPORT_ENABLED=0; mpi4py's wheels are not linked with GTL"
-)
 
 
 class GpuFacts(NamedTuple):
@@ -65,16 +62,10 @@ def of_torch(found: GpuFacts, sys: Path) -> GpuFacts:
     )
 
 
-def gtl(library: str, loaded: Sequence[str], environment: Mapping[str, str] = os.environ) -> Finding | None:
-    """Return the finding that Cray MPICH's library for GPU memory is missing, although it is asked for; else None.
-
-    ``library`` is the name of the MPI library. ``loaded`` has the paths of the loaded files of GTL, before MPI has
-    started.
-    """
-    is_wanted = "CRAY" in library and environment.get("MPICH_GPU_SUPPORT_ENABLED", "0") not in ("", "0")
-    if loaded or not is_wanted:
-        return None
-    return Finding(GROUP, "GTL", "MPICH_GPU_SUPPORT_ENABLED is set, but the GTL library is not loaded", GTL_REMEDY)
+def gtl(library: str) -> Finding | None:
+    """Return the finding that the MPI library ``library`` would abort the job, because GTL is missing; None if the
+    library would not abort it."""
+    return Finding(GROUP, "GTL", cray.FAULT, cray.REMEDY) if cray.abort_reason(library) else None
 
 
 def chosen(ranks: Sequence[GpuFacts], places: Sequence[PlaceFacts]) -> list[int | None]:

@@ -11,6 +11,7 @@ from grsgd.doctor.findings import Finding, by_ranks
 from grsgd.errors import ConfigError
 from grsgd.job import launch
 from grsgd.job.start import MARKS, version_of
+from grsgd.machine.cray import loaded
 from grsgd.mpi_environment import find_mpiexec
 
 GROUP = "MPI"
@@ -18,8 +19,6 @@ MPIEXEC_SECONDS = 5.0
 """Seconds that ``mpiexec --version`` may take."""
 LIBRARY = re.compile(r"lib(mpi|mpich|mpi_(cray|gnu|intel|nvidia|amd|aocc)\w*)\.so")
 """Names of the files of MPI libraries; files with bindings for other languages have other names."""
-GTL = re.compile(r"libmpi_gtl_\w+\.so")
-"""Names of the files of Cray MPICH's GTL, the library by which it reads and writes GPU memory."""
 
 
 class MpiFacts(NamedTuple):
@@ -68,15 +67,6 @@ def build_of(file: str) -> str:
         return "built for the MPI library of this system"
     names = {"mpich": "the ABI of MPICH", "openmpi": "the ABI of Open MPI", "mpiabi": "the ABI of the MPI 5 standard"}
     return f"a wheel for {names.get(abi[1], abi[1])}"
-
-
-def loaded(pattern: re.Pattern, maps: Path = Path("/proc/self/maps")) -> tuple[str, ...]:
-    """Return the paths of the loaded files whose names begin with ``pattern``, without repetition."""
-    try:
-        paths = [line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if line.count("/")]
-    except (OSError, IndexError):
-        return ()
-    return tuple(dict.fromkeys(path for path in paths if pattern.match(os.path.basename(path))))
 
 
 def with_mpiexec(found: MpiFacts) -> MpiFacts:

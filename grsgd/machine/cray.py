@@ -10,6 +10,7 @@ GTL = re.compile(r"libmpi_gtl_\w+\.so")
 """Beginnings of the names of GTL's files."""
 WANTED = "MPICH_GPU_SUPPORT_ENABLED"
 """Environment variable that asks Cray MPICH for messages in GPU memory."""
+FAULT = f"{WANTED}=1, but GTL is not linked, so Cray MPICH would abort the job"
 REMEDY = (
     "set LD_PRELOAD to the GTL library (`ls $CRAY_MPICH_DIR/../../../gtl/lib/`: libmpi_gtl_cuda.so), or set "
     f"{WANTED}=0; mpi4py's wheels are not linked with GTL"
@@ -42,7 +43,7 @@ def abort_reason(library: str, environment: Mapping[str, str] = os.environ, file
     """
     if not is_cray(library) or not wants_gpu(environment) or (loaded() if files is None else files):
         return None
-    return f"{WANTED}=1, but GTL is not linked, so Cray MPICH would abort the job: {REMEDY}"
+    return f"{FAULT}: {REMEDY}"
 
 
 def without_gpu_memory(library: str, environment: Mapping[str, str] = os.environ) -> str | None:
