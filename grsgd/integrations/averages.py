@@ -39,17 +39,27 @@ class AverageInPlace:
 
         All ranks leave this call together, so that no message of a faster rank is lost with the average.
         """
-        own, self.own = self.own, None
-        if own is not None:
-            copy_into(self.tensors(), own)
+        if self.own is not None:
+            self._copy_own()
             collective.barrier("after the average model was in use")
 
     @contextmanager
     def in_place(self):
-        """Put the average of all ranks' models into the models for the time of the block; called on all ranks."""
+        """Put the average of all ranks' models into the models for the time of the block; called on all ranks.
+
+        If the block raises an error, this rank's tensors are put back without a wait for the other ranks.
+        """
         self.put()
-        yield
+        try:
+            yield
+        except BaseException:
+            self._copy_own()
+            raise
         self.put_own()
+
+    def _copy_own(self):
+        own, self.own = self.own, None
+        copy_into(self.tensors(), own)
 
 
 def tensors_of(models: Iterable[torch.nn.Module]) -> list[torch.Tensor]:
