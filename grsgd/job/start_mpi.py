@@ -2,7 +2,7 @@
 
 import sys
 
-from grsgd.errors import SetupError
+from grsgd.job.foreign_launchers import refuse
 from grsgd.machine.cray import abort_reason, wants_gpu
 from grsgd.mpi_environment import rank
 
@@ -20,7 +20,7 @@ def import_mpi():
         from mpi4py import MPI
 
         if reason := abort_reason(MPI.Get_library_version()):
-            raise SetupError(reason, is_printed=rank() in (None, "0"))
+            refuse(reason, rank() in (None, "0"))
         MPI.Init_thread()
     from mpi4py import MPI
 

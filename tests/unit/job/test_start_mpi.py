@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from grsgd.errors import SetupError
-from grsgd.job import start_mpi
+from grsgd.job import foreign_launchers, start_mpi
 
 
 @pytest.fixture
@@ -23,6 +23,7 @@ def cray(monkeypatch):
 
 def test_without_gtl_mpi_is_not_started(cray, monkeypatch):
     monkeypatch.setattr(start_mpi, "rank", lambda: "1")
+    monkeypatch.setattr(foreign_launchers, "FIRST_SPEAKS_SECONDS", 0.0)
     with pytest.raises(SetupError, match="GTL is not linked, so Cray MPICH would abort the job: set LD_") as error:
         start_mpi.import_mpi()
     assert cray == [] and not error.value.is_printed
