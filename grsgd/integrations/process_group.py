@@ -6,6 +6,7 @@ import sys
 import torch
 import torch.distributed as dist
 
+from grsgd.errors import ConfigError
 from grsgd.integrations import collective
 from grsgd.job import launch
 from grsgd.own_loop.ranks import world
@@ -15,7 +16,18 @@ BACKEND = "grsgd_mpi"
 
 
 class MpiProcessGroup(dist.ProcessGroup):
-    """Process group of all ranks of the MPI job, for metrics, barriers and small objects; it carries no gradients."""
+    """Process group of all ranks of the MPI job, for metrics, barriers and small objects; it carries no gradients.
+
+    Raises ConfigError for a group of only some ranks, because all collective calls are calls of all ranks.
+    """
+
+    def __init__(self, rank: int, size: int):
+        if size != world().size:
+            raise ConfigError(
+                f"torch.distributed.new_group() of {size} of {world().size} ranks: grsgd's process group is of all "
+                "ranks: leave the argument ranks out, or call mpi4py's MPI.COMM_WORLD.Split()"
+            )
+        super().__init__(rank, size)
 
     def getBackendName(self):
         return BACKEND
