@@ -25,6 +25,11 @@ from grsgd.own_loop.distribute import distribute
 from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
 from grsgd.own_loop.ranks import world
 
+BY_RANKS = (
+    "each rank has a state of its own: save and load model.state_dict() and optimizer.optimizer.state_dict() on each "
+    "rank: see docs/how-to/from/accelerate.md"
+)
+"""Reason for the refusal of Accelerate's checkpoints, and the remedy."""
 process_group.start()
 
 
@@ -115,6 +120,29 @@ class GrsgdAccelerator(Accelerator):
             for optimizer in self.distributed:
                 stack.enter_context(optimizer.no_sync())
             yield
+
+    def get_state_dict(self, model, unwrap=True) -> dict:
+        """Return the model's state as Accelerate does, with a copy of each tensor.
+
+        Trained parameters share one array, and safetensors leaves out all but one of the tensors that share memory.
+        """
+        copies = {}
+        state = super().get_state_dict(model, unwrap)
+        for name, tensor in state.items():
+            if isinstance(tensor, torch.Tensor):
+                place = tensor.data_ptr(), tensor.shape, tensor.dtype
+                if place not in copies:
+                    copies[place] = tensor.clone()
+                state[name] = copies[place]  # tied parameters stay tied
+        return state
+
+    def save_state(self, *arguments, **named):
+        """Raise ConfigError, because Accelerate saves the state of rank 0 only."""
+        raise ConfigError(f"save_state() with grsgd: {BY_RANKS}")
+
+    def load_state(self, *arguments, **named):
+        """Raise ConfigError, because Accelerate loads one state on all ranks."""
+        raise ConfigError(f"load_state() with grsgd: {BY_RANKS}")
 
     def finish(self):
         """Make the models of all ranks equal, after the last step and on all ranks: the final model."""

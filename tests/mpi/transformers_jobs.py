@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from mpi4py import MPI
+from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import (
@@ -217,6 +218,11 @@ def trains_by_accelerate():
         assert accelerator.gather(torch.tensor(COMM.rank)).tolist() == list(range(RANKS))
         assert accelerator.reduce(torch.tensor(float(COMM.rank)), "mean") == (RANKS - 1) / 2
         assert is_on_all(module) == (algorithm == "ring_allreduce")
+        accelerator.save_model(module, algorithm)
+        if COMM.rank == 0:
+            saved = load_file(Path(algorithm, "model.safetensors"))
+            names = dict(module.named_parameters()).keys()  # each tied parameter has one name
+            assert all(torch.equal(saved[name], module.get_parameter(name)) for name in names)
         accelerator.finish()
         assert is_on_all(module), algorithm
 
@@ -238,7 +244,10 @@ def refuses_what_cannot_work():
     assert "decides which rank computes which gradient" in refusal(lambda: fit("cssgd"))
     assert "topologi" in refusal(lambda: fit("dpsgd", distribute={"topologi": "ring"}))
     alone = torch.optim.SGD([nn.Parameter(torch.ones(1))])
-    assert "without its model" in refusal(lambda: GrsgdAccelerator(accelerator={"cpu": True}).prepare(alone))
+    accelerator = GrsgdAccelerator(accelerator={"cpu": True})
+    assert "without its model" in refusal(lambda: accelerator.prepare(alone))
+    assert "each rank has a state of its own" in refusal(lambda: accelerator.save_state("kept"))
+    assert "each rank has a state of its own" in refusal(lambda: accelerator.load_state("kept"))
 
 
 def fails_on_one_rank():
