@@ -8,6 +8,4 @@ def doctor(options) -> int:
     from grsgd.doctor.examination import Examination
     from grsgd.doctor.findings import in_json, in_text
 
-    form = in_json if options.json else in_text
-    examination = Examination(Path(options.output), lambda title, findings: print(form(title, findings), flush=True))
-    return examination.run()
+    return Examination(Path(options.output), in_json if options.json else in_text).run()

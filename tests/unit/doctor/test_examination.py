@@ -8,26 +8,30 @@ import pytest
 
 from grsgd.doctor import examination, mpi_library
 from grsgd.doctor.examination import Examination
+from grsgd.doctor.findings import in_text
 from tests.support.launcher import without_launcher
 
 
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_a_rank_that_cannot_load_mpi_says_so(rank, tmp_path, monkeypatch, capsys):
-    waits, shown = [], []
+    waits, handled = [], []
 
     def load():
-        raise ImportError("libmpi.so.40: cannot open shared object file")
+        raise RuntimeError("cannot load MPI library\nlibmpi.so.40: cannot open")
 
     monkeypatch.setattr(mpi_library, "load", load)
     monkeypatch.setattr(examination, "rank", lambda: rank)
     monkeypatch.setattr(examination.time, "sleep", waits.append)
-    assert Examination(tmp_path, lambda title, findings: shown.extend(findings)).run() == 1
-    line = capsys.readouterr().err
+    monkeypatch.setattr(examination.signal, "signal", lambda number, handler: handled.append(number))
+    assert Examination(tmp_path, in_text).run() == 1
+    shown, line = capsys.readouterr()
     if rank == "0":
-        assert waits == [] and "cannot open" in shown[-1].value and not line
+        assert waits == handled == [] and "! MPI, library: not loaded: cannot load" in shown and not line
     else:
-        assert waits == [examination.OTHERS_WAIT_SECONDS] and shown == []
-        assert line.startswith("grsgd: rank 1: library: not loaded: libmpi.so.40: cannot open") and "LD_LIBRARY" in line
+        assert waits == [examination.OTHERS_WAIT_SECONDS] and shown == ""
+        assert handled == [examination.signal.SIGTERM]
+        assert line.startswith("grsgd: rank 1: library: not loaded: cannot load MPI library; libmpi.so.40: cannot open")
+        assert "LD_LIBRARY_PATH" in line
 
 
 def test_of_unconnected_processes_only_the_first_fails_and_it_ends_last(tmp_path):
