@@ -21,6 +21,9 @@ class ScriptExit(SystemExit):
         return value
 
 
+ScriptExit.__name__ = SystemExit.__name__  # which tracebacks and messages show
+
+
 def note():
     """Note from now on the code that the script gives to ``sys.exit``; Python itself tells no function this code.
 

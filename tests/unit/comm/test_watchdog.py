@@ -57,7 +57,9 @@ import ctypes, sys, types
 from grsgd.errors import SetupError
 from grsgd.job import launch
 launch.ALIKE_SECONDS = 0.1
-sys.modules["mpi4py.MPI"] = types.SimpleNamespace(Finalize=lambda: ctypes.PyDLL(None).sleep(60))
+sys.modules["mpi4py.MPI"] = types.SimpleNamespace(
+    Is_initialized=lambda: True, Finalize=lambda: ctypes.PyDLL(None).sleep(60)
+)
 launch.end_alike(SetupError("shard(): no samples", is_printed=False))
 """
 

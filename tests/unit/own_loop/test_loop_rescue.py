@@ -8,7 +8,7 @@ import pytest
 
 from grsgd.comm import tags
 from grsgd.comm.stop_signal import Stopped
-from grsgd.job import launch, rescue
+from grsgd.job import launch, places, rescue
 from grsgd.own_loop import loop_rescue
 from grsgd.own_loop.loop_record import LoopMeasurements, LoopProgress
 from grsgd.own_loop.loop_rescue import LoopRescue
@@ -42,7 +42,7 @@ def rescue_of(monkeypatch, tmp_path):
         saved = []
         signal = SimpleNamespace(comm=SimpleNamespace(lost=known), reason="rank 2 has failed", request=None)
         signal.fail = lambda reason: saved.append(("fail", reason))
-        monkeypatch.setattr(launch, "ended_ranks", lambda processes, rank: set(lost))
+        monkeypatch.setattr(places, "ended_ranks", lambda processes, rank: set(lost))
         monkeypatch.setattr(launch, "stagger", lambda mpi: 0.0)
         monkeypatch.setattr(launch, "note_as_told", lambda error: saved.append(("told", str(error))))
         monkeypatch.setattr(loop_rescue, "FAILURE_SECONDS", 0.0 if mpi.come is None else 10.0)
@@ -70,7 +70,7 @@ def test_a_signal_saves_at_once_what_can_be_saved_in_a_hurry(rescue_of):
 def test_a_signal_after_a_death_names_the_dead_ranks(lost, words, rescue_of, monkeypatch):
     made, saved = rescue_of(Mpi(), lost)
     assert made.cause("SIGTERM").startswith(words)
-    monkeypatch.setattr(launch, "ended_ranks", lambda processes, rank: {0})
+    monkeypatch.setattr(places, "ended_ranks", lambda processes, rank: {0})
     assert made.cause("SIGTERM").startswith(words), "only deaths before the signal count"
     made.interrupted("SIGTERM")
     assert saved[0][0].startswith(words) and saved[0][3] == {0}
@@ -79,7 +79,7 @@ def test_a_signal_after_a_death_names_the_dead_ranks(lost, words, rescue_of, mon
 def test_a_death_after_a_signal_is_not_its_cause(rescue_of, monkeypatch):
     made, _ = rescue_of(Mpi())
     assert made.cause("SIGTERM") == "SIGTERM"
-    monkeypatch.setattr(launch, "ended_ranks", lambda processes, rank: {1})
+    monkeypatch.setattr(places, "ended_ranks", lambda processes, rank: {1})
     assert made.cause("SIGINT") == "SIGTERM"
 
 

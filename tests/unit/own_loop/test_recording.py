@@ -392,7 +392,7 @@ def test_staleness_and_what_was_kept_after_the_end_go_on_too(monkeypatch, tmp_pa
 def test_a_rank_that_was_killed_is_the_reason_and_not_sigterm(monkeypatch):
     """Also where the main program comes to its end before the thread of the signal."""
     saved, gone = [], {1}
-    monkeypatch.setattr(loop_rescue.launch, "ended_ranks", lambda *_: gone)
+    monkeypatch.setattr(loop_rescue.places, "ended_ranks", lambda *_: gone)
     monkeypatch.setattr(loop_rescue.LoopRescue, "_save", lambda self, reason, *_: saved.append(reason))
     for first in ("interrupted", "end"):
         signal = SimpleNamespace(request=None, comm=SimpleNamespace(lost=frozenset()))

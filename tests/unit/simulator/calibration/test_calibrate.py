@@ -11,7 +11,7 @@ from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import MpiDriver
 from grsgd.errors import SetupError
-from grsgd.job import launch
+from grsgd.job import places
 from grsgd.simulator.calibration import calibrate, eager, messages, pairs
 from tests.support.threads import on_threads
 from tests.support.training import config
@@ -25,7 +25,7 @@ def measured(monkeypatch):
     monkeypatch.setattr(pairs, "SECONDS", 0.05)
 
     def measure(n, mode, hosts):
-        monkeypatch.setattr(launch, "hosts", lambda mpi: hosts)
+        monkeypatch.setattr(places, "hosts", lambda mpi: hosts)
         chosen = config("ring_allreduce", comm={"progress_mode": mode})
         found = on_threads(monkeypatch, n, lambda mpi: calibrate.calibrate(mpi, chosen, 3))
         assert all(repr(each) == repr(found[0]) for each in found), "the same on all ranks"
