@@ -80,6 +80,7 @@ class Progress:
 
     steps = 0
     """Number of steps that each rank has taken, if all ranks take the same number; else 0."""
+
     @property
     def batches(self) -> int:
         """Number of batches that this rank has used, also by earlier processes that held the rank."""
@@ -192,6 +193,9 @@ class FreeRunning(Progress):
         self.ended = Signal("the end of this rank's own training")
         self.news = Signal("samples to report")
 
+    def restore(self, state):
+        super().restore({"reported": state["own"]} | state)  # a run with spares (`Counted`) has no such number
+
     def begin(self):
         self.ended.clear()
         self.news.clear()
@@ -293,7 +297,9 @@ class Counted(Progress):
 
     def restore(self, state):
         super().restore(state)
-        self.take([state[f"count_{rank}"] for rank in range(self.comm.size)])
+        # A run without spares (`FreeRunning`) has kept no counts: each rank reports its own count after its next step.
+        own = {f"count_{self.comm.rank}": self.own}
+        self.take([(own | state).get(f"count_{rank}", 0) for rank in range(self.comm.size)])
 
     def skip(self, steps, batch, ranks):
         super().skip(steps, batch, ranks)

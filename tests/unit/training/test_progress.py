@@ -267,3 +267,15 @@ def test_reports_that_have_been_received_are_let_go():
         ranks.at_once(1, lambda: progress[1].advance(8))
         ranks.settle()
     assert progress[0].samples >= 1900 and len(progress[1]._sending) <= 2
+
+
+@pytest.mark.parametrize(("before", "after"), [(FreeRunning, Counted), (Counted, FreeRunning), (Counted, Counted)])
+def test_a_run_goes_on_from_a_checkpoint_with_spares_and_without(before, after):
+    first, second = (
+        [kind(comm, driver, 3000, None, 4, 4) for comm, driver in zip(ranks.comms, ranks.drivers, strict=True)]
+        for kind, ranks in ((before, Ranks(2)), (after, Ranks(2)))
+    )
+    for rank, (one, other) in enumerate(zip(first, second, strict=True)):
+        one.advance(8 * (rank + 1))
+        other.restore(one.state([0, 1]))
+        assert other.own == 8 * (rank + 1) and other.batches == 2 * (rank + 1)
