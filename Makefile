@@ -37,7 +37,7 @@ SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadsc
 demo: $(READY)  ## three algorithms train MNIST-5k on four ranks; a table and a plot
 	@$(BIN)/python -m grsgd demo -n $(RANKS)
 
-test: $(READY) $(MPICH)/ready lint  ## tests of every kind, the MPI ones under Open MPI and MPICH; fifteen minutes on two cores
+test: $(READY) $(MPICH)/ready lint  ## tests of every kind, the MPI ones under Open MPI and MPICH; twenty minutes on two cores
 	$(BIN)/python -m pytest tests/unit tests/integration --numprocesses auto
 	$(BIN)/python -m pytest tests --ignore tests/unit --ignore tests/integration $(SIDE_BY_SIDE)
 
