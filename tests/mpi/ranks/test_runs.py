@@ -145,19 +145,18 @@ def test_a_complete_run_leaves_no_communicator(name, counted, tmp_path_factory):
 
 def test_an_own_loop_leaves_no_communicator(counted):
     """But for the communicator by which ranks compare their calls, which the first loop of a process makes."""
-    after = []
     for _ in range(2):
+        Counted.alive = 0
         model = torch.nn.Linear(2, 1)
         optimizer = grsgd.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1), "grsgd", counted)
         for _ in range(3):
             optimizer.zero_grad()
             model(torch.ones(1, 2)).sum().backward()
             optimizer.step()
-        assert Counted.alive > 1
+        assert Counted.alive > 0
         optimizer.finish()
         optimizer.finish()
-        after.append(Counted.alive)
-    assert after in ([0, 0], [1, 1])
+    assert Counted.alive == 0
 
 
 @pytest.mark.parametrize("algorithm", ["dpsgd", "easgd", "parameter_server"])
