@@ -18,6 +18,7 @@ from grsgd.job.binding import srun_options
 from grsgd.job.ending import with_parent
 from grsgd.job.foreign_launchers import check_alone
 from grsgd.job.hearing import LOOK_SECONDS, SILENT_SECONDS, Hearing
+from grsgd.job.signals import CHECKPOINTED, EXIT_CODE
 from grsgd.machine.binding import BIND, computing_threads
 from grsgd.mpi_environment import DEFAULTS, SPARES, find_mpiexec, module
 
@@ -36,11 +37,12 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals to this process that end the job."""
 GENTLE = signal.SIGUSR1
 """Signal that is sent to the launcher in place of the signals `ENDING`. After those signals a launcher would soon kill
-its ranks; all launchers pass this signal on to the ranks and go on."""
+its ranks; all launchers pass this signal on to the ranks and go on. The signal also ends a training if it is sent to
+this process."""
 
-PASSED_ON = signal.SIGUSR2
-"""Signal to this process that is passed on to the launcher, which passes it on to the ranks. A run with checkpoints
-takes a checkpoint after this signal, and goes on."""
+PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+"""Signals to this process that are passed on to the launcher, which passes them on to the ranks. A run with checkpoints
+takes a checkpoint after SIGUSR2, and goes on."""
 
 KILLED_BY_IT = (-GENTLE, GENTLE, 128 + GENTLE)
 """Exit codes of launchers whose ranks were killed by the signal `GENTLE`, because they could not handle it yet."""
@@ -229,7 +231,9 @@ def srun_starts() -> bool:
 
 
 def run(job: JobCommand, gently: bool, hearing: Hearing | None = None) -> int:
-    """Run a job; return its exit code, 128 plus the signal that killed it, or 130 if this process was told to end it.
+    """Run a job; return its exit code, or 128 plus the signal that killed it.
+
+    If this process was told to end the job, an exit code other than 0 and 75, the code of a checkpoint, becomes 130.
 
     ``hearing`` watches over the hosts of the job: the job is ended when one of them is lost.
 
@@ -239,7 +243,7 @@ def run(job: JobCommand, gently: bool, hearing: Hearing | None = None) -> int:
     """
     # signals that this process ignores are left out, such as SIGHUP under nohup
     ending = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
-    watched = {*ending, signal.SIGCHLD, PASSED_ON, *((signal.SIGTSTP, signal.SIGCONT) if gently else ())}
+    watched = {*ending, signal.SIGCHLD, *PASSED_ON, *((signal.SIGTSTP, signal.SIGCONT) if gently else ())}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     die_with_parent = with_parent()
 
@@ -263,7 +267,7 @@ def run(job: JobCommand, gently: bool, hearing: Hearing | None = None) -> int:
     code = process.returncode if process.returncode >= 0 else 128 - process.returncode
     if ended and gently and process.returncode in KILLED_BY_IT:
         tell("interrupted before training began: there is no run file")
-    return 130 if ended and code else code
+    return EXIT_CODE if ended and code not in (0, CHECKPOINTED) else code
 
 
 def tell(line: str):
@@ -285,17 +289,18 @@ def attend(
         info = signal.sigtimedwait(watched, left if hearing is None else min(left, LOOK_SECONDS))
         number = None if info is None else info.si_signo
         is_overdue = deadline is not None and time.monotonic() >= deadline
+        asks = number in ENDING or (number == GENTLE and gently and not ending)  # a script may go on after this signal
         if number == signal.SIGTSTP:
             if hearing is not None:
                 hearing.pause()
             process.send_signal(signal.SIGTSTP)
             os.kill(os.getpid(), signal.SIGSTOP)
-        elif number in (signal.SIGCONT, PASSED_ON):
+        elif number == signal.SIGCONT or (number in PASSED_ON and not asks):
             process.send_signal(number)
-        elif is_lost and (is_overdue or number in ENDING):
+        elif is_lost and (is_overdue or asks):
             process.kill()
             deadline = time.monotonic() + KILLING_SECONDS
-        elif number in ENDING or (number is None and is_overdue):
+        elif asks or (number is None and is_overdue):
             ending += 1
             is_from_terminal = info is not None and info.si_code > 0
             deadline = time.monotonic() + end(process, number or signal.SIGTERM, ending, gently, is_from_terminal)

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from grsgd.job.signals import CHECKPOINTED
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 set -euo pipefail
@@ -32,6 +34,12 @@ def train(tmp_path):
         )
 
     return run
+
+
+def test_the_exit_code_of_a_checkpoint_is_that_of_grsgd():
+    script = ["bash", "-c", ". slurm/job.sh; echo $CHECKPOINTED"]
+    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert int(done.stdout) == CHECKPOINTED == 75
 
 
 @pytest.mark.parametrize("code", [0, 130])

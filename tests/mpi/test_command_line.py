@@ -286,18 +286,23 @@ class Saying(DPSGD, name="saying"):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("library", "number"), [("openmpi", signal.SIGINT), ("mpich", signal.SIGTERM)])
-def test_accuracies_are_kept_under_grsgd_run(library, number, config, tmp_path):
+@pytest.mark.parametrize("keeps, code", [(False, 130), (True, 75)])
+@pytest.mark.parametrize(
+    ("library", "number"),
+    [("openmpi", signal.SIGINT), ("mpich", signal.SIGTERM), ("openmpi", signal.SIGUSR1), ("mpich", signal.SIGUSR1)],
+)
+def test_accuracies_are_kept_under_grsgd_run(library, number, keeps, code, config, tmp_path):
     """The launcher is asked gently, so that ranks have the time to evaluate."""
     out, algorithm = tmp_path / "run.h5", tmp_path / "saying.py"
     algorithm.write_text(SAYING)
     command = [bin_of(library) / "python", "-m", "grsgd", "run", "-n", 3, config, "--out", out]
     command += ["--set", "train.epochs=100000", "--set", f"algorithm.name={algorithm}:Saying"]
+    command += ["--checkpoint", tmp_path / "kept"] if keeps else []
     job = start_command(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     wait_until_it_trains(job, tmp_path)
     os.kill(job.pid, number)
-    code, output = finish(job, 60)
-    assert code == 130 and "Traceback" not in output, output
+    returned, output = finish(job, 60)
+    assert returned == code and "Traceback" not in output, output
     assert output.startswith("grsgd: imports ")
     assert "mpiexec -n 3" in output.splitlines()[1], output
     assert output.count("stopped early") == output.count(f"{out}: stopped early: interrupted: ") == 1, output

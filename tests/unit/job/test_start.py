@@ -266,6 +266,28 @@ def test_signals_are_gentle_first(tmp_path):
     assert b"stopping: the measurements are evaluated and saved" in process.stderr.read()
 
 
+@pytest.mark.parametrize("target, stops", [("run.toml", 1), ("own.py", 0)])
+def test_user_signals_are_passed_on(target, stops, tmp_path):
+    """SIGUSR1 ends a training, but repeated ones force nothing; a script may go on after it."""
+    process = run_of(target, tmp_path)
+    said = b""
+    for number in (signal.SIGUSR2, signal.SIGUSR1, signal.SIGUSR1, signal.SIGUSR2):
+        process.send_signal(number)
+        said += os.read(process.stdout.fileno(), 20)
+    assert said == b"SIGUSR2 SIGUSR1 SIGUSR1 SIGUSR2 " and process.poll() is None
+    process.kill()
+    process.wait(20)
+    assert process.stderr.read().count(b"stopping") == stops
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("text, code", [("75", 75), ("3", 130), ("0", 0)])
+def test_the_exit_code_of_a_checkpoint_is_kept_after_a_signal(text, code, number, monkeypatch):
+    launcher = f"import os, signal; signal.signal({start.GENTLE:d}, lambda *_: os._exit({text})); "
+    launcher += f"os.kill(os.getppid(), {number:d}); signal.pause()"
+    assert start.run(start.JobCommand({}, [sys.executable, "-c", launcher]), gently=True) == code
+
+
 def test_what_nohup_ignores_is_ignored(tmp_path):
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
