@@ -74,7 +74,7 @@ def less(
     """
     zone = ZONES_PERCENT.get(source, ZONE_PERCENT) if zone is None else zone
     blank = _blank(condition, baseline, unit, source, kind, DIFFERENCE, _more_than(zone, unit), zone, number, pairs)
-    blank = replace(blank, ours=ours.algorithm, theirs=theirs.algorithm)
+    blank = _named(blank, ours, theirs)
     return _compared(blank, _effect(theirs.map(_log), ours.map(_log), blank), _saving, -math.log1p(-zone / 100))
 
 
@@ -98,6 +98,7 @@ def more(
     """
     zone = (ZONE_POINTS if unit == "points" else 0.0) if zone is None else zone
     blank = _blank(condition, baseline, unit, source, kind, DIFFERENCE, _more_than(zone, unit), zone, number, pairs)
+    blank = _named(blank, ours, theirs)
     return _compared(blank, _effect(ours, theirs, blank), float, zone)
 
 
@@ -117,7 +118,7 @@ def no_worse(
     It is supported if the interval of the difference lies above -margin, and refuted if it lies below.
     """
     criterion = f"at most {_amount(margin, unit)} worse"
-    blank = _blank(condition, baseline, unit, source, kind, EQUIVALENCE, criterion, pairs=pairs)
+    blank = _named(_blank(condition, baseline, unit, source, kind, EQUIVALENCE, criterion, pairs=pairs), ours, theirs)
     return _against_threshold(blank, _effect(ours, theirs, blank), -margin)
 
 
@@ -135,7 +136,7 @@ def at_least(
 ) -> Case:
     """Return the case on whether the mean of the sample is at least the threshold, by its interval."""
     criterion = f"at least {_amount(threshold, unit)}"
-    blank = _blank(condition, baseline, unit, source, kind, THRESHOLD, criterion)
+    blank = _named(_blank(condition, baseline, unit, source, kind, THRESHOLD, criterion), sample)
     return _against_threshold(blank, of_one(sample, CALIBRATIONS_OF.get(source, 1)), threshold)
 
 
@@ -167,13 +168,14 @@ def fact(
     estimate: float | None = None,
     unit: str = "",
     source: str = "",
+    rests_on: Sample | None = None,
 ) -> Case:
     """Return the case on a fact without chance, such as counted bytes or the place of a minimum.
 
-    holds: whether the fact is true; None if it is unknown.
+    holds: whether the fact is true; None if it is unknown. rests_on: the times behind the fact, if any.
     """
     verdict = INCONCLUSIVE if holds is None else SUPPORTED if holds else REFUTED
-    return Case(condition, baseline, verdict, estimate, None, None, unit, 0, source, kind)
+    return _named(Case(condition, baseline, verdict, estimate, None, None, unit, 0, source, kind), rests_on)
 
 
 # ---- several cases
@@ -226,6 +228,12 @@ def _blank(
         number=number,
         pairs=pairs,
     )
+
+
+def _named(case: Case, ours: Sample | None = None, theirs: Sample | None = None) -> Case:
+    """Return the case with the labels of the algorithms behind its two sides."""
+    ours, theirs = (", ".join(sorted(side.algorithms)) if side else "" for side in (ours, theirs))
+    return replace(case, ours=ours, theirs=theirs)
 
 
 def _more_than(zone: float, unit: str) -> str:

@@ -136,7 +136,7 @@ def to_target(runs: list[Run], column: str) -> Sample:
     missed = frozenset(seed for seed, at in crossings.items() if at is None)
     early = frozenset(run.attributes["seed"] for run in runs if crosses_before_first(run))
     values = {seed: ends[seed] if seed in missed else at for seed, at in crossings.items()}
-    return Sample(values, missed, early, sample.algorithm_of(runs))
+    return Sample(values, missed, early, sample.labels_of(runs))
 
 
 def product(counts: Sample, each: Sample) -> Sample:
@@ -146,4 +146,4 @@ def product(counts: Sample, each: Sample) -> Sample:
         for seed, count in counts.values.items()
     }
     known = {seed for seed, value in values.items() if value is not None}
-    return Sample(values, counts.bounds & known, counts.upper & known, each.algorithm)
+    return Sample(values, counts.bounds & known, counts.upper & known, each.algorithms)

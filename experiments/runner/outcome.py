@@ -76,8 +76,8 @@ class Case:
     seeds that decide the case with a probability of 80 %, for the effect and spread found here; None if seeds would not
     decide it. spread_low, spread_high: range of the effect over calibrations at different times and the simulator's
     error; None if unknown. rates_low, rates_high: range of the effect if either side has a learning rate next to its
-    tuned one; None if unknown, or without limit. ours, theirs: labels of the algorithms on the two sides; "" for
-    several.
+    tuned one; None if unknown, or without limit. ours, theirs: labels of the algorithms behind the
+    two sides, separated by commas.
     """
 
     condition: str

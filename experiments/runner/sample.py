@@ -16,13 +16,13 @@ class Sample:
 
     values: by seed; None if unknown. bounds: seeds whose value is a lower bound, such as the time at which a training
     ended before its target accuracy. upper: seeds whose value is an upper bound, such as the time of the first snapshot
-    if it had reached the target. algorithm: label of the algorithm of the runs; "" for several algorithms.
+    if it had reached the target. algorithms: labels of the algorithms whose runs the values come from.
     """
 
     values: Mapping[int, float | None]
     bounds: frozenset[int] = frozenset()
     upper: frozenset[int] = frozenset()
-    algorithm: str = ""
+    algorithms: frozenset[str] = frozenset()
 
     def __post_init__(self):
         if missing := [seed for seed in self.bounds | self.upper if self.values.get(seed) is None]:
@@ -92,20 +92,24 @@ def geometric_mean(samples: Sequence[Sample]) -> Sample:
     values = {seed: [each.values[seed] for each in samples] for seed in shared}
     unknown = {seed for seed in shared if None in values[seed]} | lower & upper
     means = {seed: None if seed in unknown else float(stats.gmean(values[seed])) for seed in shared}
-    return Sample(means, frozenset(lower - unknown), frozenset(upper - unknown))
+    return Sample(means, frozenset(lower - unknown), frozenset(upper - unknown), algorithms_of(samples))
+
+
+def algorithms_of(samples: Iterable[Sample]) -> frozenset[str]:
+    """Return the labels of the algorithms behind several samples."""
+    return frozenset().union(*(each.algorithms for each in samples))
 
 
 def of(runs: Iterable[Run], value: Callable[[Run], float | None]) -> Sample:
     """Return one number of each run, by the run's seed; an infinite number or NaN counts as unknown."""
     runs = list(runs)
     values = {int(run.attributes["seed"]): _finite(value(run)) for run in runs}
-    return Sample(values, algorithm=algorithm_of(runs))
+    return Sample(values, algorithms=labels_of(runs))
 
 
-def algorithm_of(runs: Iterable[Run]) -> str:
-    """Return the label of the algorithm that all runs have; "" if there are several."""
-    labels = {str(run.attributes["label"]) for run in runs}
-    return labels.pop() if len(labels) == 1 else ""
+def labels_of(runs: Iterable[Run]) -> frozenset[str]:
+    """Return the labels of the algorithms of runs."""
+    return frozenset(str(run.attributes["label"]) for run in runs)
 
 
 def _finite(value: float | None) -> float | None:

@@ -11,7 +11,7 @@ from experiments.runner.conditions import Conditions
 from experiments.runner.needs import Need, Steps
 from experiments.runner.outcome import BY_CONSTRUCTION, EVIDENCE
 from experiments.runner.run_spec import MEASURED, SIMULATED
-from experiments.runner.sample import Sample
+from experiments.runner.sample import Sample, algorithms_of
 from experiments.runner.scale import DESK
 from experiments.runner.setting import EQUAL, Scenario, Setting
 from experiments.tables.draw import Panel
@@ -169,4 +169,5 @@ def is_desk(conditions: Conditions) -> bool:
 def quotient(ours: Sample, theirs: Sample) -> Sample:
     """Return ours divided by theirs, for the seeds that both have."""
     pairs = {seed: (value, theirs.values.get(seed)) for seed, value in ours.values.items()}
-    return Sample({seed: a / b for seed, (a, b) in pairs.items() if a is not None and b})
+    ratios = {seed: a / b for seed, (a, b) in pairs.items() if a is not None and b}
+    return Sample(ratios, algorithms=algorithms_of([ours, theirs]))

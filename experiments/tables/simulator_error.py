@@ -11,7 +11,7 @@ from statistics import median
 from typing import NamedTuple
 
 from experiments.runner import sample
-from experiments.runner.needs import SamplesToTarget
+from experiments.runner.needs import Need, SamplesToTarget, Steps, TimeToTarget
 from experiments.runner.outcome import (
     EVIDENCE,
     INCONCLUSIVE,
@@ -112,14 +112,14 @@ def with_error(figure: Figure, note: str, runs: list[dict]) -> Figure:
 
 
 def case_with_error(case: Case, own: Sequence[Error], of_paper: Sequence[Error]) -> Case:
-    """Return a case with the simulator's error for its two algorithms, if it rests on simulated times.
+    """Return a case with the simulator's error for the algorithms of its two sides, if it rests on simulated times.
 
     A case with a large error does not count. own: errors of the target's trainings. of_paper: errors of all trainings
     of the paper's targets.
     """
-    if case.source not in (SIMULATED, TIMING_ONLY) or "time" not in case.unit:
+    if case.source not in (SIMULATED, TIMING_ONLY):
         return case
-    of_sides = [errors_of(algorithm, case.condition, own, of_paper) for algorithm in (case.ours, case.theirs)]
+    of_sides = [errors_of(side.split(", "), case.condition, own, of_paper) for side in (case.ours, case.theirs)]
     errors = list(dict.fromkeys(error for side in of_sides for error in side))
     if not errors:  # no run was measured for its algorithms
         return replace(case, simulator_error=error_note(own or of_paper, "the same" if own else "other"))
@@ -131,22 +131,23 @@ def case_with_error(case: Case, own: Sequence[Error], of_paper: Sequence[Error])
     return noted(replace(case, kind=OFF), f"simulated times of {worst.name} are off by {worst.share:+.0%}")
 
 
-def errors_of(algorithm: str, where: str, own: Sequence[Error], of_paper: Sequence[Error]) -> list[Error]:
-    """Return the most relevant errors of an algorithm for a case.
+def errors_of(side: Sequence[str], where: str, own: Sequence[Error], of_paper: Sequence[Error]) -> list[Error]:
+    """Return the most relevant errors of each algorithm of a side of a case.
 
     They are errors under its condition, or else of its target, or else of the paper; none if nothing was measured.
     """
     alike = [error for error in own if error.condition == where]
-    for errors in (alike, own, of_paper):
-        if found := [error for error in errors if error.algorithm == algorithm]:
-            return found
-    return []
+    found = []
+    for algorithm in side:
+        by_relevance = ([one for one in errors if one.algorithm == algorithm] for errors in (alike, own, of_paper))
+        found += next(filter(None, by_relevance), [])
+    return found
 
 
 def with_correction(case: Case, ours: Sequence[Error], theirs: Sequence[Error]) -> Case:
-    """Return a case whose spread includes the effect after subtraction of the simulator's errors."""
+    """Return a case of time saved whose spread includes the effect after subtraction of the simulator's errors."""
     ends = [end for end in (case.spread_low, case.spread_high, case.estimate) if end is not None]
-    if not ends or not ours or not theirs:
+    if not ends or not ours or not theirs or not case.unit.startswith("% less time"):
         return case
     factors = [1.0, (1 + median(e.share for e in theirs)) / (1 + median(e.share for e in ours))]
     corrected = [100 - (100 - end) * factor for end in ends for factor in factors]
@@ -192,8 +193,7 @@ def simulator_errors(plan: Plan, target: str, what: str = "times") -> list[Error
         if not isinstance(result, sample.Sample):
             result = sample.of(result, QUANTITIES[what])
         if (middle := result.median()) is not None:
-            alike = replace(need, setting=need.setting.but(source=SIMULATED))
-            specs = alike.specs(plan.conditions, plan.rates.rate)
+            specs = as_simulated(need).specs(plan.conditions, plan.rates.rate)
             # one run measures steps, and one run measures trajectories
             first = tuple(spec for spec in specs if "seed=0" in spec.overrides)
             if need.setting.source == MEASURED:
@@ -205,6 +205,12 @@ def simulator_errors(plan: Plan, target: str, what: str = "times") -> list[Error
         for run, (seconds, setting) in measured.items()
         if run in simulated and seconds
     ]
+
+
+def as_simulated(need: Need) -> Need:
+    """Return a need in simulated time, with the scale's number of timed steps, which differs between sources."""
+    timed = {"steps": None} if isinstance(need, Steps | TimeToTarget) else {}
+    return replace(need, setting=need.setting.but(source=SIMULATED), **timed)
 
 
 def error_of(plan: Plan, setting: Setting, share: float) -> Error:

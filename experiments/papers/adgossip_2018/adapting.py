@@ -26,7 +26,7 @@ from experiments.papers.adgossip_2018.runs import (
 )
 from experiments.runner import decide
 from experiments.runner.needs import TimeToTarget
-from experiments.runner.sample import Sample
+from experiments.runner.sample import Sample, algorithms_of
 from experiments.tables.draw import Panel
 from experiments.tables.link_rates import LinkRates
 from experiments.tables.targets import register
@@ -93,7 +93,7 @@ def at_equal_bytes(sent, seconds, periodic, megabytes):
         points = sorted((sent[name].values[seed], seconds[name].values[seed]) for name in reached)
         within = points and points[0][0] <= wanted <= points[-1][0]
         times[seed] = float(np.exp(np.interp(np.log(wanted), *np.log(points).T))) if within else None
-    return Sample(times)
+    return Sample(times, algorithms=algorithms_of(seconds.values()))
 
 
 TITLE = "Time with exchanges by change, compared with a fixed period that sends the same number of bytes"

@@ -177,12 +177,12 @@ def show_scaling(found: Found, section: Section):
                 kind, unit = CONTROL if name == OURS else EVIDENCE, "% fewer samples per second and node"
                 not_linear.append(decide.less(by_n[many], by_n[few], title, name, unit, kind=kind))
             kept = f"the best r for n = {few}"
-            is_other, r = chosen[few].r != chosen[many].r, float(chosen[many].r)
-            rechosen.append(decide.fact(is_other, title, kept, EVIDENCE, r, "is the best r", network.source))
             times = [
                 tasks.step_seconds(found, task, network, method, many)
                 for method in (chosen[many], coded(chosen[few].r))
             ]
+            is_other, r = chosen[few].r != chosen[many].r, float(chosen[many].r)
+            rechosen.append(decide.fact(is_other, title, kept, EVIDENCE, r, "is the best r", network.source, times[0]))
             rechosen.append(decide.less(*times, f"{title}, step time", kept, zone=0.0, kind=BY_CONSTRUCTION))
     section.figure("Samples per second and node: a level line is linear scaling.", panels)
     headers = ["model, network", "n", CSSGD, ASGD.name, OURS, "best r", "Tcomm / Tcalc"]

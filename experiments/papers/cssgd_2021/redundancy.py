@@ -122,7 +122,8 @@ def optimum(times: dict, name: str, kind: str, task: Task, network: Network) -> 
     found = best(times[name])
     holds = found == {task.best_r} if len(found) == 1 or task.best_r not in found else None
     estimate = float(min(found)) if len(found) == 1 else None
-    return decide.fact(holds, network.name, name, kind, estimate, "is the best r", network.source)
+    steps = next(iter(times[name].values()))
+    return decide.fact(holds, network.name, name, kind, estimate, "is the best r", network.source, steps)
 
 
 def model_optimum(times: dict, ratio: Sample, task: Task, network: Network) -> Case:

@@ -15,7 +15,10 @@ from experiments.tables.targets import Found
 from grsgd.runs.measures import seconds_per_step
 
 TIMED_STEPS = 3
-"""Number of steps per rank for the time or the bytes of a step; more would need too many coded packets."""
+"""Number of steps per rank for the simulated time or the bytes of a step; more would need too many coded packets.
+
+Measured times vary from step to step, so a measured run has the scale's number of steps.
+"""
 FEWER_NODES = 4
 """Number of nodes whose times of steps are found at every scale, besides the numbers with trainings."""
 CASE_NODES = 4, 8, 10
@@ -206,7 +209,9 @@ def steps(
     """
     batch = task.batch(conditions)
     return {
-        (task, network, method, n): Steps(setting(conditions, task, method, n, network), seeds, TIMED_STEPS)
+        (task, network, method, n): Steps(
+            setting(conditions, task, method, n, network), seeds, None if network.source == MEASURED else TIMED_STEPS
+        )
         for network in networks
         for n in network.nodes(conditions)
         for method in methods(n, network)
@@ -257,7 +262,7 @@ def combined(function: Callable[..., float], *samples: Sample) -> Sample:
     for seed in seeds:
         each = [one.exact.get(seed) for one in samples]
         values[seed] = None if None in each else function(*each)
-    return Sample(values)
+    return Sample(values, algorithms=sample.algorithms_of(samples))
 
 
 def notes(section: Section, conditions: Conditions, task: Task):

@@ -113,6 +113,7 @@ def show_wait(found, section):
             some[OURS].median(),
             "ms of waiting per step",
             place.source,
+            some[OURS],
         )
         for place, some in waits.items()
     ]

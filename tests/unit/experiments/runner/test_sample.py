@@ -36,7 +36,7 @@ def test_numbers_of_runs_go_by_their_seeds_and_one_that_is_not_finite_is_unknown
     runs = [fake_run(seed=3), fake_run(seed=5), fake_run(seed=4)]
     values = {3: 1.5, 4: math.nan, 5: None}
     assert sample.of(runs, lambda run: values[run.attributes["seed"]]) == Sample(
-        {3: 1.5, 5: None, 4: None}, algorithm="gossip"
+        {3: 1.5, 5: None, 4: None}, algorithms=frozenset(["gossip"])
     )
 
 

@@ -4,14 +4,16 @@ from dataclasses import replace
 
 import pytest
 
+from experiments.papers.cssgd_2021.tasks import combined
 from experiments.runner import decide
 from experiments.runner.needs import Steps
 from experiments.runner.occasions import CALIBRATIONS, occasion
 from experiments.runner.outcome import AGREES, CONTROL, EVIDENCE, INCONCLUSIVE, LESS, OFF, SUPPORTED, Finding, Outcome
 from experiments.runner.run_spec import MEASURED, SIMULATED
-from experiments.runner.sample import Sample, of
+from experiments.runner.sample import Sample, geometric_mean, of
 from experiments.runner.setting import Setting
 from experiments.runner.store import BEFORE
+from experiments.tables.compare import quotient
 from experiments.tables.simulator_error import Error, case_with_error, robust, with_simulator_errors
 from tests.support.runs import fake_run
 from tests.support.store import plan
@@ -20,18 +22,24 @@ HERE = "equal ranks, n = 8"
 OURS = Error("grsgd", 0.04, "grsgd", HERE)
 THEIRS = Error("ring allreduce", -0.02, "ring_allreduce", HERE)
 CASE = decide.less(
-    Sample(dict(enumerate([7.9, 8.0, 8.1, 7.9, 8.0, 8.1])), algorithm="grsgd"),
-    Sample(dict(enumerate([9.9, 10.0, 10.1, 9.9, 10.0, 10.1])), algorithm="ring_allreduce"),
+    Sample(dict(enumerate([7.9, 8.0, 8.1, 7.9, 8.0, 8.1])), algorithms=frozenset(["grsgd"])),
+    Sample(dict(enumerate([9.9, 10.0, 10.1, 9.9, 10.0, 10.1])), algorithms=frozenset(["ring_allreduce"])),
     HERE,
     "ring",
 )
 """20 % less time, with every calibration."""
 
 
-def test_a_sample_is_of_the_algorithm_of_its_runs():
+OF_BOTH = Sample({0: 1.0, 1: 2.0, 2: 1.5}, algorithms=frozenset(["sgp", "grsgd"]))
+
+
+def test_a_sample_is_of_the_algorithms_of_its_runs():
     runs = [fake_run(label="sgp", seed=seed) for seed in range(2)]
-    assert of(runs, lambda run: 1.0).scaled(2).algorithm == "sgp"
-    assert of([*runs, fake_run(label="grsgd", seed=3)], lambda run: 1.0).algorithm == ""
+    ones = of(runs, lambda run: 1.0).scaled(2)
+    others = of([*runs, fake_run(label="grsgd", seed=3)], lambda run: 1.0)
+    assert ones.algorithms == {"sgp"} and others.algorithms == {"sgp", "grsgd"}
+    for derived in (geometric_mean([ones, others]), quotient(ones, others), combined(max, ones, others)):
+        assert derived.algorithms == {"sgp", "grsgd"}
     assert (CASE.ours, CASE.theirs, CASE.verdict) == ("grsgd", "ring_allreduce", SUPPORTED)
 
 
@@ -44,8 +52,25 @@ def test_where_the_simulator_is_more_than_10_percent_off_the_clock_decides():
     assert off.kind == OFF and "ring allreduce are off by -19%" in off.note
     assert case_with_error(CASE, [OURS, THEIRS, Error("lasgd", -0.45, "lasgd", HERE)], []).kind == EVIDENCE
     assert case_with_error(replace(CASE, kind=CONTROL), [OURS, THEIRS._replace(share=-0.19)], []).kind == CONTROL
-    for other in (replace(CASE, source=MEASURED), replace(CASE, unit="% fewer bytes")):
+    for other in (replace(CASE, source=MEASURED), replace(CASE, source="")):
         assert case_with_error(other, [OURS, THEIRS._replace(share=-0.19)], []) == other
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        decide.less(OF_BOTH, OF_BOTH, HERE, "other", "% fewer samples per second and node"),
+        decide.more(OF_BOTH, OF_BOTH, HERE, "other", "points of the time saved"),
+        decide.at_most(OF_BOTH, 1.1, HERE, "times as long at most"),
+        decide.fact(True, HERE, unit="is the best r", source=SIMULATED, rests_on=OF_BOTH),
+    ],
+    ids=lambda case: case.unit,
+)
+def test_a_case_of_derived_times_is_judged_by_the_errors_of_all_algorithms_behind_it(case):
+    assert "grsgd, sgp" == case.ours
+    assert case_with_error(case, [OURS, Error("sgp", 0.05, "sgp", HERE)], []).kind == EVIDENCE
+    off = case_with_error(case, [OURS], [Error("sgp", -0.4, "sgp", HERE)])
+    assert off.kind == OFF and "sgp are off by -40%" in off.note
 
 
 def test_errors_under_the_condition_of_a_case_count_before_those_of_others():
