@@ -1,6 +1,7 @@
 """Numbers of a run that tables need."""
 
 import math
+import re
 import tomllib
 
 import numpy as np
@@ -9,12 +10,24 @@ from grsgd.runs.run_file import Run
 
 LAST_SNAPSHOTS = 3
 """Number of last snapshots whose accuracies are averaged."""
+OWN_WORK = re.compile(r"and (\S+) s of the algorithm")
+"""Pattern for the algorithm's own work in a simulated run's description of computing times."""
 
 
 def part_of_a_step(run: Run, part: str) -> np.ndarray:
     """Return the seconds per step that each training rank spends on ``part``: compute, communicate or wait."""
     trains = run.ranks["steps"] > 0
     return run.ranks[f"{part}_seconds"][trains] / run.ranks["steps"][trains]
+
+
+def gradient_seconds(run: Run) -> float:
+    """Return the seconds per step that a rank computes gradients, mean over the training ranks.
+
+    Simulated computing includes the algorithm's own work, such as to add up the gradients of other ranks. A measured
+    rank does this work while it communicates. So the own work is subtracted.
+    """
+    own = OWN_WORK.search(run.attributes.get("compute", ""))
+    return float(part_of_a_step(run, "compute").mean()) - (float(own[1]) if own else 0.0)
 
 
 def ages(run: Run) -> tuple[np.ndarray, np.ndarray]:

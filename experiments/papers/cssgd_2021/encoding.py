@@ -1,12 +1,12 @@
 """The effect of encoding on computing time: measured, and compared with the same blocks without coding."""
 
 from experiments.papers.cssgd_2021 import tasks
-from experiments.papers.cssgd_2021.redundancy import computed
 from experiments.papers.cssgd_2021.tasks import CNN, DNN, TESTBED, Method, Task, coded, combined
 from experiments.runner import decide, sample
 from experiments.runner.outcome import Case
 from experiments.runner.run_spec import MEASURED
 from experiments.runner.sample import Sample
+from experiments.tables.numbers import gradient_seconds
 from experiments.tables.section import Section
 from experiments.tables.targets import Found
 from grsgd.runs.run_file import Run
@@ -63,7 +63,7 @@ def decided(condition: str, r: int, apart: Sample, itself: Sample) -> list[Case]
 
 def slower(found: Found, task: Task, r: int, n: int) -> Sample:
     """Return by how many per cent CSSGD computes longer than r times SSGD with the same blocks, by seed."""
-    ours, once = (sample.of(found[task, TESTBED, method(r), n], computed) for method in (coded, same_blocks))
+    ours, once = (sample.of(found[task, TESTBED, method(r), n], gradient_seconds) for method in (coded, same_blocks))
     return combined(lambda own, other: 100 * (own / (r * other) - 1), ours, once)
 
 

@@ -9,7 +9,7 @@ from experiments.runner import decide, sample
 from experiments.runner.outcome import BY_CONSTRUCTION, CONTROL, EVIDENCE, SUPPORTED, Case
 from experiments.runner.sample import Sample
 from experiments.tables.draw import Panel
-from experiments.tables.numbers import part_of_a_step
+from experiments.tables.numbers import gradient_seconds
 from experiments.tables.section import Section
 from experiments.tables.targets import Found
 
@@ -60,8 +60,8 @@ def show(task: Task, found: Found, section: Section):
     caption = f"Seconds of a step on {n} nodes, and Tcomm / Tcalc of SSGD by multicast; * is the best r of some seed."
     section.table(caption, ["network", "", *(f"r = {r}" for r in range(1, n + 1)), "Tcomm / Tcalc"], rows)
     at = (
-        f"seconds of a step on {n} nodes; Tcalc is the computing time of a step of SSGD by multicast, and Tcomm the "
-        "rest of this step"
+        f"seconds of a step on {n} nodes; Tcalc is the time of the gradients in a step of SSGD by multicast, and Tcomm "
+        "the rest of this step"
     )
     fits = [fit(by_scheme, name, network) for network, by_scheme in times.items() for name in SCHEMES]
     accounting = f"{at}; the greatest ratio, over all r, of a step's time and the model's, which may be {FIT:g} at most"
@@ -97,14 +97,10 @@ def times_by_redundancy(found: Found, task: Task, network: Network, n: int) -> d
 
 
 def parts(found: Found, task: Task, network: Network, n: int) -> tuple[Sample, Sample]:
-    """Return Tcalc and Tcomm, by seed: computing time and rest of a step of SSGD by multicast (section 3.2.4)."""
+    """Return Tcalc and Tcomm, by seed: gradients and rest of a step of SSGD by multicast (section 3.2.4)."""
     key = task, network, MULTICAST, n
-    computing = sample.of(found[key], computed)
+    computing = sample.of(found[key], gradient_seconds)
     return computing, combined(lambda whole, calc: whole - calc, tasks.step_seconds(found, *key), computing)
-
-
-def computed(run) -> float:
-    return float(part_of_a_step(run, "compute").mean())
 
 
 def communication_ratio(found: Found, task: Task, network: Network, n: int) -> Sample:

@@ -253,6 +253,8 @@ def test_trials_of_the_cnn_have_half_of_the_desks_epochs_and_no_more_than_a_trai
 
 def test_redundancies():
     assert [method.r for method in tasks.all_coded(5)] == [1, 2, 3, 4]
+    assert [method.r for method in tasks.perhaps_fastest(5)] == [1, 2, 3, 4]
+    assert [method.r for method in tasks.perhaps_fastest(9)] == [1, 6, 7, 8], "the others compute and send more"
     assert [method.r for method in tasks.all_grouped(8)] == [1, 2, 3, 4], "8, 4, 3 and 2 groups"
     assert DNN.nodes(Conditions(DESK, emulated=True)) == [4, 6, 8, 10]
     assert CNN.nodes(Conditions(DESK, emulated=True)) == [8]
