@@ -40,10 +40,12 @@ class CurveFile:
         digests = list(self.digests)
         with open(curve_in(place, self.rank), "r+b" if digests else "wb", opener=_no_link) as file:
             for number in range(len(digests), count):
-                content = snapshots.content(number)
-                file.seek(number * len(content))
-                file.write(content)
-                digests.append(hashlib.sha256(content).hexdigest())
+                file.seek(number * snapshots.bytes)
+                digest = hashlib.sha256()
+                for piece in snapshots.pieces(number):
+                    digest.update(piece)
+                    file.write(piece)
+                digests.append(digest.hexdigest())
             file.flush()
             os.fsync(file.fileno())
         self.digests = digests

@@ -7,7 +7,7 @@ import math
 import os
 import tempfile
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,9 @@ from grsgd.training.snapshot_file import SnapshotFile
 
 MEMORY = 256 * 2**20
 """Number of bytes of snapshots that a process keeps in memory; further snapshots go to a temporary file."""
+
+PIECE = 2**20
+"""Largest number of bytes in a piece of a stored copy (`Snapshots.pieces`)."""
 
 NOT_KEPT, NOT_THERE = -1, -2
 """Numbers that stand for missing copies: NOT_KEPT if the disk was full, NOT_THERE if this process did not hold the rank
@@ -113,9 +116,16 @@ class Snapshots:
         self.weights += [0.0] * marks
         self.numbers += [NOT_THERE] * marks
 
-    def content(self, number: int) -> bytes:
-        """Return the bytes of stored copy number ``number``. After `share`, any thread may call this method."""
-        return os.pread(self._file.fileno(), self.bytes, number * self.bytes)
+    def pieces(self, number: int) -> Iterator[memoryview]:
+        """Yield the bytes of stored copy number ``number`` in pieces that stay in a processor's cache. A piece is valid
+        until the next piece is yielded. After `share`, any thread may call this method."""
+        begin, end, memory = number * self.bytes, (number + 1) * self.bytes, memoryview(bytearray(PIECE))
+        while begin < end:
+            size = os.preadv(self._file.fileno(), [memory[: end - begin]], begin)
+            if not size:
+                raise OSError(f"snapshot {number} ends after {begin - number * self.bytes} of {self.bytes} bytes")
+            yield memory[:size]
+            begin += size
 
     def append(self, content: bytes):
         """Store ``content``, the bytes of a copy that another process has kept. The copy's number must already be in
