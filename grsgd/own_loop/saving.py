@@ -6,6 +6,12 @@ from grsgd.comm.allreduce import halving_doubling_allreduce
 from grsgd.own_loop.tracing import untraced
 from grsgd.own_loop.wrapping import WrappingOptimizer
 
+INSTEAD = (
+    "save averaged_model() and state_dict(algorithm=False) on one rank: a later job begins from both, on any number of "
+    "ranks"
+)
+"""Remedy in a loop over `surviving`, in which ranks keep no state of the algorithm for a later job."""
+
 
 class SavingOptimizer(WrappingOptimizer):
     """Wrapping optimizer with the calls for saving and loading; `DistributedOptimizer` has the rest."""
@@ -18,7 +24,7 @@ class SavingOptimizer(WrappingOptimizer):
         algorithms it does nothing. Training goes on with the next step.
         """
         self._check()
-        self.loop.refuse("rest()")
+        self.loop.refuse("rest()", INSTEAD)
         if not self._is_at_rest:
             self.meet("in rest()")
             self.driver.run(self.loop.lifecycle.rest())
@@ -38,7 +44,7 @@ class SavingOptimizer(WrappingOptimizer):
         unless ``algorithm`` is False.
         """
         if algorithm and not self.finished:
-            self.loop.refuse("state_dict() without algorithm=False")
+            self.loop.refuse("state_dict() with the algorithm's state", INSTEAD)
         saved = self._saved.state(self._is_at_rest, self.finished) if algorithm else {}
         return self.optimizer.state_dict() | self.recorded.state() | saved
 
@@ -50,7 +56,7 @@ class SavingOptimizer(WrappingOptimizer):
         RuntimeError if messages are under way here: call `rest` first. The next step raises ConfigError if the model
         differs from the model at the time of saving.
         """
-        self.loop.refuse("load_state_dict()")
+        self.loop.refuse("load_state_dict()", "let it precede surviving(), with a state_dict(algorithm=False)")
         state_dict = dict(state_dict)
         self.recorded.load(state_dict)
         kept = self._saved.take(state_dict, self._is_at_rest)

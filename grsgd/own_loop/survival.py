@@ -225,8 +225,9 @@ class SurvivingLoop(Loop):
     def watch(self):
         self.recovery.watch()
 
-    def refuse(self, call):
-        raise RuntimeError(f"{call} with surviving(): a process may die in it; let it follow finish()")
+    def refuse(self, call, remedy=""):
+        remedy = remedy or "let it follow finish()"
+        raise RuntimeError(f"{call} with surviving(): a process may die in it; {remedy}")
 
     # ---- for the recovery
 

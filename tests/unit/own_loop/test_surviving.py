@@ -205,14 +205,14 @@ def test_calls_that_a_death_would_break(monkeypatch):
         optimizer = distribute(model, sgd(model), "ring_allreduce", mpi, timeout=20.0, progress_mode="inline")
         for step in surviving(optimizer, range(2)):
             plain(model, optimizer, lambda k: loss(model, mpi.rank, k), step)
-            with pytest.raises(RuntimeError, match=r"rest\(\) with surviving\(\): a process may die in it"):
+            with pytest.raises(RuntimeError, match=r"rest\(\) with surviving\(\): .*; save averaged_model"):
                 optimizer.rest()
-            with pytest.raises(RuntimeError, match=r"load_state_dict\(\) with surviving\(\)"):
+            with pytest.raises(RuntimeError, match=r"load_state_dict\(\) with surviving\(\): .* let it precede"):
                 optimizer.load_state_dict({})
-            with pytest.raises(RuntimeError, match=r"state_dict\(\) without algorithm=False with surviving\(\)"):
+            with pytest.raises(RuntimeError, match=r"algorithm's state with surviving\(\): .*\(algorithm=False\)"):
                 optimizer.state_dict()
             assert optimizer.state_dict(algorithm=False).keys() == {"state", "param_groups"}
-            with pytest.raises(RuntimeError, match=r"even\(\) with surviving\(\)"):
+            with pytest.raises(RuntimeError, match=r"even\(\) with surviving\(\): .* let it follow finish\(\)$"):
                 next(even([1, 2], mpi))
             with pytest.raises(RuntimeError, match=r"step\(\) twice in one iteration of surviving\(\)"):
                 optimizer.step()
