@@ -244,6 +244,11 @@ class Algorithm:
         """Weight of this rank's `snapshot` in the average over all ranks."""
         return 1.0
 
+    def scale_weight(self, factor: float):
+        """Multiply this rank's `weight` by ``factor``. This hook is called after `restore` if the weights of all ranks
+        in a checkpoint do not sum to the number of ranks, because weights in messages were lost. Does nothing by
+        default."""
+
     def state(self) -> dict[str, object]:
         """Return, by name, the state of this rank that a checkpoint keeps between two steps, besides model and
         optimizer."""

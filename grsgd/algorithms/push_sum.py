@@ -183,6 +183,9 @@ class PushSum(OnTopology, name=None):
     def weight(self):
         return self.a
 
+    def scale_weight(self, factor):
+        self.a *= factor if self.weighted else 1.0
+
     def average(self):
         yield from average_weighted_models(self.uncounted_comm, self.replica, self.a)
         self.a = 1.0

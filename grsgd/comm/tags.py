@@ -79,3 +79,5 @@ EXAMINATION = 3
 # ---- the communicator on which ranks agree on checkpoints
 
 MEETING, MEETING_STEPS, MEETING_END, CHECKPOINT = 1, 2, 3, 4
+CHECKPOINT_CALL, CHECKPOINT_WRITTEN = 5, 6
+"""Call of a checkpoint in which no rank rests, and news that a process writes no file any more for the checkpoint."""

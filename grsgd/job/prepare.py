@@ -39,9 +39,11 @@ from grsgd.runs.run_file import check_content, check_writable
 from grsgd.training import device as gpu
 from grsgd.training.automatic_options import choose_options
 from grsgd.training.batch_gradient import check_compiler
+from grsgd.training.checkpoint_writer import CheckpointWriter
 from grsgd.training.checkpoints import Checkpoints
 from grsgd.training.description import describe, expected_bytes
 from grsgd.training.inputs import build_model, load_data
+from grsgd.training.loose_checkpoints import LooseCheckpoints
 from grsgd.training.marks import EARLY_MARKS
 from grsgd.training.memory import check_fits
 from grsgd.training.recovery import Recovery, do_nothing
@@ -59,7 +61,7 @@ def prepare(mpi, request: RunRequest, comms: Communicators) -> Prepared:
     place = find_place(mpi, request)
     if request.timeline:
         comms.timeline = TimelineFile(request.timeline, mpi)
-    if survives(config, request.keeping):
+    if survives(config):
         comms.membership = Membership(comms.of_processes(), ranks, place.driver.clock)
     resumed, config = find_resumed(mpi, config, request.keeping, ranks)
     request = request._replace(config=config)
@@ -130,18 +132,16 @@ class ComputePlace(NamedTuple):
 def find_place(mpi, request: RunRequest) -> ComputePlace:
     """Return the place at which this process computes, after checks that the run is possible. Raises SetupError if the
     run is impossible."""
-    config, out, keeping, spares, timeline = (
-        request.config, request.out, request.keeping, request.spares, request.timeline
-    )
+    config, out, spares, timeline = request.config, request.out, request.spares, request.timeline
     timeout, ranks = config.comm.timeout, mpi.size - spares
     with within(timeout, "looking for ranks on the same host"):
         local_rank, local_ranks = launch.local_ranks(mpi)
     with launch.collective_setup(mpi, timeout):
         config.check_measured()
         binding.way()
-        check_spares(config, keeping, spares, mpi.size)
+        check_spares(config, spares, mpi.size)
         config.check_ranks(ranks)
-        if timeline and survives(config, keeping):
+        if timeline and survives(config):
             raise ConfigError("--timeline: not if the run goes on without processes that die (--with-ft ulfm)")
         if mpi.rank == 0:
             check_writable(out, expected_bytes(config, ranks))
@@ -228,7 +228,7 @@ def trainer_maker(
     meeting_comm = comms.communicator() if request.keeping.folder else None
 
     def recovery() -> Recovery:
-        of_job = recovery_of_job(request._replace(config=config), meeting_comm, driver, resumed)
+        of_job = recovery_of_job(request._replace(config=config), meeting_comm, driver, resumed, comms.membership)
         if survival is None:
             return of_job
         return recovery_from_deaths(config.traits, context, survival.states, survival.driver, of_job)
@@ -249,16 +249,23 @@ def trainer_maker(
 
 
 def recovery_of_job(
-    request: RunRequest, comm: Communicator | None, driver: MpiDriver, resumed: Resumed | None
+    request: RunRequest,
+    comm: Communicator | None,
+    driver: MpiDriver,
+    resumed: Resumed | None,
+    membership: Membership | None,
 ) -> Recovery:
     """Return the recovery by checkpoints, from which a later job can continue this run. ``comm`` is a communicator for
-    checkpoints alone."""
+    checkpoints alone. ``membership`` has the process of each rank, if the run goes on without processes that die."""
     config, keeping, go_on = request.config, request.keeping, partial(go_on_from, resumed) if resumed else do_nothing
     if not keeping.folder:
         return Recovery(go_on)
+    writer = CheckpointWriter(keeping.folder, config)
+    if membership is not None and config.traits.survives_deaths != "together":
+        return LooseCheckpoints(writer, keeping.every, comm, membership, go_on)
     in_lockstep = keeps_step(config.algorithm_class, config.algorithm_options, comm.size)
     meeting = Meeting(comm, driver, in_lockstep)
-    return Checkpoints(keeping.folder, keeping.every, meeting, config, go_on)
+    return Checkpoints(writer, keeping.every, meeting, config.traits.rests_between_steps, go_on)
 
 
 def give_first_model(mpi, trainer: Trainer | None, resumed: Resumed | None, driver: MpiDriver, timeout: float):

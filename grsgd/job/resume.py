@@ -29,6 +29,9 @@ from grsgd.training.trainer import Trainer
 
 MAY_CHANGE = ("train", "comm", "device", "stragglers", "faults")
 """Parts of a configuration that are allowed to change when a run goes on from a checkpoint."""
+LEAST_LOST = 1e-6
+"""Share of the weights of all ranks in a checkpoint. If a larger share is missing, messages with weights were under way
+at the checkpoint."""
 MOST = 10**15
 """Upper bound of any count or time (in seconds) in a checkpoint's state."""
 
@@ -42,6 +45,7 @@ class Resumed:
     state if the number of ranks has changed. ``model`` has parameters and buffers, averaged over all ranks; it is None
     on other ranks than rank 0, and if the number of ranks has not changed. ``config`` is the configuration, as TOML.
     ``reached`` has the samples and the seconds that the run had reached, the largest values that any rank knew.
+    ``weights`` is the sum of all ranks' weights in the average of the models, if the number of ranks has not changed.
     """
 
     folder: Path
@@ -51,6 +55,7 @@ class Resumed:
     model: tuple[np.ndarray, np.ndarray] | None
     config: str
     reached: tuple[float, float] = (0.0, 0.0)
+    weights: float = math.nan
 
     def __str__(self):
         return str(self.folder / name_of(self.samples))
@@ -121,6 +126,8 @@ class Resumed:
             return None
         try:
             restore(trainer, self.state, *self.reached)
+            if abs(self.weights - self.ranks) > LEAST_LOST * self.ranks:
+                trainer.algorithm.scale_weight(self.ranks / self.weights)
             kept = self.state["curve"]
             curve = CurveFile(self.folder, trainer.comm.rank, kept["name"], kept["digests"])
             return curve if curve.give(trainer.snapshots) else None
@@ -167,8 +174,9 @@ def find(mpi, folder: Path, timeout: float, ranks: int) -> Resumed | None:
             for line in problems if mpi.rank == 0 else ():
                 print(f"{line}: goes back to an older one", file=sys.stderr, flush=True)
             with within(timeout, "telling all ranks how far the run is"):
-                reached = mpi.allgather(resumed.reached)
-            return replace(resumed, reached=tuple(map(max, zip(*reached, strict=True))))
+                told = mpi.allgather((resumed.reached, resumed.state["weight"]))
+            reached = tuple(max(each) for each in zip(*(each for each, _ in told), strict=True))
+            return replace(resumed, reached=reached, weights=math.fsum(weight for _, weight in told[:ranks]))
         place = folder / name_of(checkpoint.samples)
         problems.append(f"{place}: {problem.removeprefix(f'{place}/')}")
     was_complete = told[0][1]
@@ -204,6 +212,8 @@ def load(folder: Path, checkpoint: Found, rank: int, ranks: int) -> Resumed:
     try:
         model = None if is_same or rank else average(place, checkpoint.ranks)
         check_counts(state)
+        if not 0 <= state["weight"] < math.inf:
+            raise ValueError(f"weight = {short(state['weight'])}")
         reached = state["progress"]["samples"], state["progress"]["elapsed"]
         str(state["curve"]["name"]), dict(state["code"])
     except RunFileError:

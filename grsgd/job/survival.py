@@ -3,34 +3,25 @@ conditions."""
 
 from grsgd.config import Config
 from grsgd.errors import ConfigError
-from grsgd.job.keeping import Keeping
 from grsgd.mpi_environment import fault_tolerant
 
-WHERE_SURVIVED = (
-    "under mpiexec --with-ft ulfm (Open MPI 5), with an algorithm that survives deaths; with checkpoints only with an "
-    "algorithm that regroups"
-)
+WHERE_SURVIVED = "under mpiexec --with-ft ulfm (Open MPI 5), with an algorithm that survives deaths"
 
 
-def survives(config: Config, keeping: Keeping) -> bool:
+def survives(config: Config) -> bool:
     """Return whether the run goes on without processes that die."""
-    return fault_tolerant() and bool(config.traits.survives_deaths) and keeps_on(config, keeping)
+    return fault_tolerant() and bool(config.traits.survives_deaths)
 
 
-def keeps_on(config: Config, keeping: Keeping) -> bool:
-    """Return whether checkpoints, if any are asked for, can be taken in a run that goes on after deaths."""
-    return config.traits.survives_deaths == "together" or not (keeping.folder or keeping.resume)
-
-
-def check_spares(config: Config, keeping: Keeping, spares: int, processes: int):
+def check_spares(config: Config, spares: int, processes: int):
     """Raise ConfigError for spares, planned deaths or other faults that are not possible in this job."""
     if config.faults.cut:
         raise ConfigError(
             "faults.cut works in simulated time only; to cut links in real time, use the hosts of grsgd testbed"
         )
-    if config.faults.are_deadly and not survives(config, keeping):
+    if config.faults.are_deadly and not survives(config):
         raise ConfigError(f"faults: in real time only {WHERE_SURVIVED}")
-    if config.comm.silent_seconds is not None and not survives(config, keeping):
+    if config.comm.silent_seconds is not None and not survives(config):
         raise ConfigError(
             f"comm.silent_seconds = {config.comm.silent_seconds:g}: only if the run goes on without a process: "
             f"{WHERE_SURVIVED}"
@@ -45,8 +36,3 @@ def check_spares(config: Config, keeping: Keeping, spares: int, processes: int):
         raise ConfigError(f"--spares {spares}: only if MPI survives deaths: Open MPI 5's mpiexec --with-ft ulfm")
     if not config.traits.survives_deaths:
         raise ConfigError(f"--spares {spares}: with {config.algorithm.name} the run ends when a rank dies")
-    if not keeps_on(config, keeping):
-        raise ConfigError(
-            f"--spares {spares}: with --checkpoint or --resume only if the algorithm regroups; {config.algorithm.name} "
-            "does not"
-        )

@@ -146,6 +146,38 @@ def remove(place: Path, rank: int, ranks: int):
         place.rmdir()  # rmdir() fails while other ranks still have files there
 
 
+def remove_older(folder: Path, curves: dict[int, str]):
+    """Remove the files of all ranks of the checkpoints before the last `KEPT` whole ones, and of the incomplete
+    checkpoints between these; to be called on one rank, if all ranks share the folder.
+
+    ``curves`` has the names of the curves of checkpoints, by the checkpoints' samples. Curves are removed only if the
+    curves of all kept checkpoints are known.
+    """
+    whole = whole_in(folder)[-KEPT:]
+    if not whole:
+        return
+    mark_complete(folder)
+    keep = {name_of(samples) for samples in whole}
+    remove_from = [name for name in _names(folder) if SAMPLES.fullmatch(name) and name < name_of(whole[-1])]
+    if curves.keys() >= set(whole):
+        used = {curves[samples] for samples in curves if samples >= whole[0]}
+        remove_from += [name for name in _names(folder) if name.startswith("curve-") and name not in used]
+    for name in remove_from:
+        if name not in keep and OURS.fullmatch(name):
+            remove(folder / name, 0, 1)
+
+
+def whole_in(folder: Path) -> list[int]:
+    """Return the samples of all whole checkpoints in a folder that all ranks share, in ascending order."""
+    return [each.samples for each in reversed(checkpoints(parts(folder, 0, 1))) if not each.problem]
+
+
+def mark_complete(folder: Path):
+    """Record in the folder that its first checkpoint was whole."""
+    with suppress(OSError):
+        os.close(os.open(folder / COMPLETE, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666))
+
+
 def curve_in(place: Path, rank: int) -> Path:
     """Return the path of a rank's snapshots in the folder of a curve."""
     return place / f"rank-{rank:04d}.bin"

@@ -4,10 +4,7 @@ Each rank writes its own files (`checkpoint_folder`), in the background of train
 ranks have written their files.
 """
 
-import os
 import secrets
-import sys
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,29 +16,21 @@ import numpy as np
 from grsgd.comm import tags
 from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
 from grsgd.comm.elastic.meeting import GO_ON, Meeting
-from grsgd.comm.pollables import Until
 from grsgd.comm.stop_signal import Stopped
-from grsgd.config import Config
-from grsgd.config.sources import digests_of
 from grsgd.errors import ConfigError
-from grsgd.files import atomic_write
-from grsgd.models.values import Copies
-from grsgd.training import checkpoint_file
 from grsgd.training.checkpoint_file import Header
 from grsgd.training.checkpoint_folder import (
-    COMPLETE,
     KEPT,
     as_numbers,
-    file_of,
     from_numbers,
     is_same_folder,
-    make_place,
+    mark_complete,
     name_of,
     remove,
     remove_others,
 )
+from grsgd.training.checkpoint_writer import CheckpointWriter
 from grsgd.training.curve_file import CurveFile
-from grsgd.training.rank_state import digests_of_frozen, state_of, state_of_optimizer
 from grsgd.training.recovery import Recovery, do_nothing
 from grsgd.training.trainer import Trainer
 
@@ -75,14 +64,14 @@ class Checkpoints(Recovery):
 
     Parameters
     ----------
-    folder
-        Folder of the run's checkpoints. All ranks share one folder, or each rank has its own.
+    writer
+        Writer of this rank's files. All ranks share one folder, or each rank has its own.
     every
         Interval of checkpoints.
     meeting
         Agreement of the ranks on the step of the next checkpoint; the clock, a signal or a rank asks for a checkpoint.
-    config
-        The configuration, as TOML.
+    rests_between_steps
+        Whether no message of the algorithm is under way between two steps.
     go_on
         Function ``go_on`` of `Recovery`.
     """
@@ -91,22 +80,16 @@ class Checkpoints(Recovery):
 
     def __init__(
         self,
-        folder: Path,
+        writer: CheckpointWriter,
         every: Every,
         meeting: Meeting,
-        config: Config,
+        rests_between_steps: bool,
         go_on: Callable[[Trainer], None] = do_nothing,
     ):
         super().__init__(go_on)
-        self.folder, self.every, self.meeting, self.config = folder, every, meeting, config.toml()
-        self.code = digests_of(config)
-        """Digests of the files outside this package that the configuration uses."""
+        self.writer, self.folder, self.every, self.meeting = writer, writer.folder, every, meeting
         self.comm, self.in_lockstep = meeting.comm, meeting.in_lockstep
-        self.rests_between_steps = config.traits.rests_between_steps
-        self.problem = ""
-        """The reason why the last checkpoint could not be written; empty if the last checkpoint was written."""
-        self._copies = Copies()
-        self._thread: threading.Thread | None = None
+        self.rests_between_steps = rests_between_steps
         self._at = 0
         """Number of samples that all ranks together had processed at the last checkpoint."""
         self._step, self._time = 0, time.monotonic()
@@ -116,7 +99,7 @@ class Checkpoints(Recovery):
         self._ends_for = GO_ON
         """The reason to end the run after the checkpoint that is being taken; GO_ON if the run goes on."""
         self._all_ranks = meeting.comm
-        self._curve = CurveFile(folder, self.comm.rank)
+        self._curve = CurveFile(self.folder, self.comm.rank)
         self._whole: list[tuple[str, str]] = []
         """Two names for each whole checkpoint that is kept: its own folder, and the folder of its curve."""
 
@@ -124,14 +107,7 @@ class Checkpoints(Recovery):
         """Take checkpoints of ``trainer`` from now on. Raises ConfigError if the state of the trainer's optimizer
         cannot be written to a file."""
         super().attach(trainer)
-        try:
-            checkpoint_file.check({"optimizer": state_of_optimizer(trainer.optimizer.optimizer)})
-        except (TypeError, ValueError) as error:
-            name = trainer.config.optimizer.name
-            raise ConfigError(
-                f"--checkpoint: optimizer {name}: {error}: keep numbers, text, lists or tensors"
-            ) from None
-        self._frozen = digests_of_frozen(trainer.replica)
+        self.writer.attach(trainer)
 
     def go_on_from_checkpoint(self, folder: Path, samples: int, names: tuple[str, str], curve: CurveFile | None):
         """Note the checkpoint from which this run goes on. Newer checkpoints in ``folder`` are not whole; they are
@@ -205,21 +181,13 @@ class Checkpoints(Recovery):
         ranks at once. If ``reason`` is not empty, it raises Stopped after writing."""
         self._ends_for = reason
         yield from self.written()
-        trainer = self.trainer
         id = 0 if self.comm.rank else secrets.randbits(ID_BITS)
-        told = np.array([trainer.recovery.samples, id], float)
+        told = np.array([self.trainer.recovery.samples, id], float)
         yield from halving_doubling_allreduce(self.comm, told, tags.CHECKPOINT)
         if int(told[0]) > self._at:
-            self._at, self._step, self._time = int(told[0]), trainer.recovery.position, time.monotonic()
+            self._at, self._step, self._time = int(told[0]), self.trainer.recovery.position, time.monotonic()
             header = Header(f"{int(told[1]):013x}", self._at, self.comm.size, self.comm.rank)
-            try:
-                self._copies.begin()
-                state = state_of(trainer, self._frozen, self._copies.of)
-            except Exception as error:  # training goes on after any error of a user's optimizer or model
-                self._has_failed(error)
-                state = None
-            self._thread = threading.Thread(target=self._write, args=(state, trainer.snapshots, header), daemon=True)
-            self._thread.start()
+            self.writer.begin(header, self._curve)
         if reason:
             yield from self.written()
             self._ends_for = GO_ON
@@ -228,11 +196,10 @@ class Checkpoints(Recovery):
     def written(self):
         """Wait until all ranks have written the last checkpoint, then remove older checkpoints; a schedule, run on all
         ranks at once."""
-        if self._thread is None:
+        if not self.writer.has_begun:
             return
-        thread, self._thread = self._thread, None
-        yield Until(lambda: not thread.is_alive(), "writing a checkpoint")
-        failed = np.array([float(bool(self.problem))])
+        yield from self.writer.written()
+        failed = np.array([float(bool(self.writer.problem))])
         yield from halving_doubling_allreduce(self.comm, failed, tags.CHECKPOINT)
         name = name_of(self._at)
         if failed[0]:  # this rank's file is useless, and the disk may be full
@@ -242,8 +209,7 @@ class Checkpoints(Recovery):
         self._whole = [*self._whole, (name, self._curve.name)][-KEPT:]
         remove_others(self.folder, {name for names in self._whole for name in names}, self.comm.rank, self.comm.size)
         if self.comm.rank == 0:
-            with suppress(OSError):
-                os.close(os.open(self.folder / COMPLETE, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666))
+            mark_complete(self.folder)
 
     def gathered(self, narrow):
         before, self.comm = self.meeting, narrow(self._all_ranks)
@@ -260,10 +226,7 @@ class Checkpoints(Recovery):
         checkpoint is not whole, and the older one stays. All ranks take over what rank ``giver`` knows of the whole
         checkpoints. If the earlier group was asked to end, the new group takes a checkpoint, and ends.
         """
-        if self._thread is not None:
-            thread = self._thread
-            yield Until(lambda: not thread.is_alive(), "writing a checkpoint")
-            self._thread = None
+        yield from self.writer.written()
         self.gathered(narrow)
         known = np.array([self._step, *as_numbers(self._whole)], np.int64)
         yield from broadcast(self.comm, known, tags.CHECKPOINT, giver)
@@ -276,29 +239,4 @@ class Checkpoints(Recovery):
         return True
 
     def warnings(self) -> list[str]:
-        return [f"the last checkpoint could not be written: {self.problem}"] if self.problem else []
-
-    def _write(self, state: dict | None, snapshots, header: Header):
-        if state is None:
-            return
-        try:
-            count = 1 + max(state["curve"]["numbers"], default=-1)
-            self._curve.write(snapshots, count, header.id)
-            state["code"] = self.code
-            state["curve"] |= {"name": self._curve.name, "digests": self._curve.digests[:count]}
-            path = self.folder / name_of(header.samples) / file_of(header.rank)
-            make_place(path.parent)
-            with atomic_write(path) as temporary:
-                checkpoint_file.write(temporary, header, state, self.config)
-            self.problem = ""
-        except Exception as error:  # the disk may fail, or an optimizer's state may fit into no file
-            self._has_failed(error)
-
-    def _has_failed(self, error: Exception):
-        """Record the reason why a checkpoint could not be written, and print a reason that differs from the last
-        reason."""
-        before = self.problem
-        self.problem = f"{self.folder}: {getattr(error, 'strerror', None) or error}"
-        if self.problem != before:
-            line = f"rank {self.comm.rank}: a checkpoint could not be written, training goes on: {self.problem}"
-            print(f"\ngrsgd: {line}", file=sys.stderr, flush=True)
+        return self.writer.warnings()

@@ -5,7 +5,7 @@ rank.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -19,19 +19,30 @@ from grsgd.training.snapshots import Moment
 from grsgd.training.trainer import Trainer
 
 
-def state_of(trainer: Trainer, frozen: np.ndarray | None = None, copied: Callable = np.ndarray.copy) -> dict:
-    """Return the state of a rank between two of its steps, while no message of its algorithm is under way.
+def state_of(
+    trainer: Trainer,
+    frozen: np.ndarray | None = None,
+    copied: Callable = np.ndarray.copy,
+    members: Sequence[int] | None = None,
+) -> dict:
+    """Return the state of a rank between two of its steps.
 
     ``frozen`` are the digests of all frozen parameters before training (`digests_of_frozen`). Frozen parameters that
     still have these digests are neither copied nor kept. If ``frozen`` is None, all frozen parameters are kept.
     ``copied(array)`` returns a copy of an array.
+
+    ``members`` are the ranks that take part in the checkpoint, if messages of the algorithm may be under way; the model
+    is then the algorithm's snapshot, which background activities do not change. If ``members`` is None, no message is
+    under way, and all members of the algorithm's communicator take part.
     """
     replica, progress, traffic, curve = trainer.replica, trainer.progress, trainer.comm.traffic, trainer.snapshots
-    members = trainer.algorithm.comm.members  # without the ranks that have no process any more
+    is_at_rest = members is None
+    members = trainer.algorithm.comm.members if is_at_rest else members  # without ranks that have no process
+    parameters, buffers = (replica.params, replica.buffers) if is_at_rest else trainer.algorithm.snapshot()
     return {
         "model": {
-            "parameters": array_of(replica.params, copied),
-            "buffers": array_of(replica.buffers, copied),
+            "parameters": array_of(parameters, copied),
+            "buffers": array_of(buffers, copied),
             "buffers_at_start": array_of(replica.buffers_at_start, copied),
             **state_outside(replica, frozen, copied),
         },
@@ -52,7 +63,7 @@ def state_of(trainer: Trainer, frozen: np.ndarray | None = None, copied: Callabl
             "marks": progress.marks.state(),
         },
         "weight": trainer.algorithm.weight,
-        "result": result_of(trainer, copied),
+        "result": result_of(trainer, copied) if is_at_rest else {},
     }
 
 

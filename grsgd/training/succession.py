@@ -8,6 +8,7 @@ from grsgd.comm.communicator import ANY_RANK, Communicator, LostRank, until_over
 from grsgd.comm.driver import Driver
 from grsgd.comm.elastic.membership import Membership
 from grsgd.comm.pollables import Until
+from grsgd.training.recovery import Recovery
 from grsgd.training.surviving import Surviving
 
 STATE_NUMBERS = 3
@@ -27,10 +28,14 @@ class Succession(Surviving):
         Communicator of all processes, which carries only messages of this class.
     driver
         Driver of the activities in the background of training.
+    checkpoints
+        Recovery that takes the checkpoints of the run; by default none are taken.
     """
 
-    def __init__(self, membership: Membership, comm: Communicator, driver: Driver):
-        super().__init__(membership)
+    def __init__(
+        self, membership: Membership, comm: Communicator, driver: Driver, checkpoints: Recovery | None = None
+    ):
+        super().__init__(membership, checkpoints)
         self.comm, self.driver = comm, driver
 
     def give(self):
@@ -114,9 +119,16 @@ class Succession(Surviving):
             numbers = [trainer.algorithm.k, progress.elapsed(), progress.marks.passed, *progress.counts]
         return np.array(numbers, np.float64), *(copy.array for copy in copies)
 
+    def started(self):
+        """Record that the algorithm has started. A process that has taken a rank keeps the state that it was given, and
+        does not go back to a checkpoint."""
+        if self.membership.process < self.membership.size:
+            super().started()
+
     def begun(self):
         """Send states from now on, because the time since the beginning of the run is now known. Tell the algorithm
         which ranks are already vacant."""
+        self.checkpoints.begun()
         self.driver.start(self.give())
         self.membership.on_change.append(self._changed)
         for rank in self.membership.vacant:

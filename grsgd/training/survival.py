@@ -16,8 +16,8 @@ def recovery_from_deaths(
     """Return the recovery of a rank for an algorithm with ``traits``.
 
     ``states`` is a communicator of all processes, over which new processes get models. ``beside`` is the driver that
-    runs schedules in the background. ``checkpoints`` takes the checkpoints of a run that regroups.
+    runs schedules in the background. ``checkpoints`` takes the checkpoints of the run.
     """
     if traits.survives_deaths == "together":
         return Regrouping(context, checkpoints)
-    return Succession(context.membership, states, beside)
+    return Succession(context.membership, states, beside, checkpoints)

@@ -89,6 +89,16 @@ def test_numbers_of_marks_that_no_run_has_are_refused_at_once(name, value):
         resumed(state).restore(trainer)
 
 
+def test_weights_that_were_in_messages_are_made_up_for_when_a_run_goes_on():
+    trainer = trained("grsgd")
+    state = kept(trainer)
+    for weights, expected in ((0.5, 2.0), (1.25, 0.8), (1 + 1e-9, 1.0)):
+        dataclasses.replace(resumed(copy.deepcopy(state)), weights=weights).restore(trainer)
+        assert trainer.algorithm.weight == pytest.approx(expected, rel=1e-6)
+    dataclasses.replace(resumed(state), weights=0.5).restore(other := trained({"name": "grsgd", "merge": "average"}))
+    assert other.algorithm.weight == 1
+
+
 def test_an_algorithm_that_remembers_more_than_is_there_is_not_gone_on_with():
     trainer = trained("dpsgd")
     state = kept(trainer)

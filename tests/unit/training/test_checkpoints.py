@@ -13,6 +13,7 @@ from grsgd.data.shards import index_stream
 from grsgd.errors import ConfigError, RunFileError
 from grsgd.models.replica import Replica
 from grsgd.training.checkpoint_file import PLACE, Header, read, read_header, write
+from grsgd.training.checkpoint_writer import CheckpointWriter
 from grsgd.training.checkpoints import Checkpoints, Every
 from grsgd.training.rank_state import (
     digests_of_frozen,
@@ -101,12 +102,13 @@ def test_an_optimizer_that_no_file_can_hold_is_refused_before_training():
         optimizer=SimpleNamespace(optimizer=optimizer),
         config=SimpleNamespace(optimizer=SimpleNamespace(name="mine.py:Opt")),
         replica=frozen_first(),
+        snapshots=SimpleNamespace(share=int),
     )
-    checkpoints = object.__new__(Checkpoints)
-    checkpoints.attach(trainer)
+    writer = object.__new__(CheckpointWriter)
+    writer.attach(trainer)
     optimizer.param_groups[0]["kinds"] = {"weights"}
     with pytest.raises(ConfigError, match="^--checkpoint: optimizer mine.py:Opt: /optimizer/groups/0/kinds: .* set "):
-        checkpoints.attach(trainer)
+        writer.attach(trainer)
 
 
 def test_numbers_of_an_optimizer_that_are_tensors_come_back(path):
