@@ -27,7 +27,7 @@ class RoomFacts(NamedTuple):
 
     free: int
     shared: int | None
-    """Size of /dev/shm; None if the system has none."""
+    """Size of /dev/shm; None if the system has none, or none that this process may write to."""
     shared_free: int | None
     locked: int
     """Limit of locked memory."""
@@ -42,7 +42,7 @@ def facts(shared: Path = SHARED, devices: Path = Path("/sys/class/infiniband")) 
     """Return the facts about this process."""
     try:
         usage = shutil.disk_usage(shared)
-        size, free = usage.total, usage.free
+        size, free = (usage.total, usage.free) if os.access(shared, os.W_OK) else (None, None)
     except OSError:
         size = free = None
     return RoomFacts(
@@ -107,7 +107,8 @@ def shared_memory(ranks: Sequence[RoomFacts]) -> Finding:
     lowest = min(ranks, key=lambda room: -1 if room.shared_free is None else room.shared_free)
     rank = ranks.index(lowest)
     if lowest.shared is None:
-        return Finding(GROUP, "/dev/shm", f"none (rank {rank})", "mount a tmpfs on /dev/shm")
+        value = f"none that can be written to (rank {rank})"
+        return Finding(GROUP, "/dev/shm", value, "mount a tmpfs on /dev/shm to which all users can write")
     value = f"{human_bytes(lowest.shared_free)} of {human_bytes(lowest.shared)} free"
     remedy = ""
     if lowest.shared_free < LEAST_SHARED_BYTES:

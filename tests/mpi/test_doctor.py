@@ -25,6 +25,8 @@ def test_a_job_is_examined(tmp_path):
     assert "Gbit/s" in found["links", "ranks 0 and 1"]["value"]
     assert found["MPI", "thread level"]["value"] == "MULTIPLE"
     assert found["output folder", "folder"]["value"].startswith(str(tmp_path))
+    groups = {"launcher", "MPI", "places", "room", "output folder", "versions", "clocks", "links", "GPUs"}
+    assert {group for group, _ in found} == groups, "a check is left out"
     hurts = {name for name, each in found.items() if each["verdict"] == "hurts"}
     assert report["hurts"] == len(hurts) and code == bool(hurts), output
     assert hurts <= {("places", "cores"), ("places", "processor quota"), ("room", "/dev/shm")}, "this machine's faults"

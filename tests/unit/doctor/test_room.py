@@ -1,5 +1,7 @@
 """Memory, shared memory and limits."""
 
+import os
+
 import pytest
 
 from grsgd.doctor import room
@@ -33,9 +35,12 @@ def test_a_room_that_hurts(change, name, words):
     assert {*found} == {name} and words in found[name]
 
 
-def test_the_facts_of_this_system(tmp_path):
+def test_the_facts_of_this_system(tmp_path, monkeypatch):
     (tmp_path / "mlx5_0").mkdir()
     found = room.facts(tmp_path, tmp_path)
     assert found.has_rdma and 0 < found.shared_free <= found.shared and found.files > 0
+    with monkeypatch.context() as patched:  # as on a file system that is mounted read-only
+        patched.setattr(room.os, "access", lambda path, mode: mode != os.W_OK)
+        assert room.facts(tmp_path).shared is None
     found = room.facts(tmp_path / "none", tmp_path / "none")
     assert found.shared is None and not found.has_rdma
