@@ -278,8 +278,10 @@ class Comm(Section):
     progress_mode: Literal["auto", "thread", "inline"] = Field(
         "auto", description="what moves messages in the background: a thread, or the training loop itself (inline)"
     )
-    transfer: Literal["auto", "direct", "ipc", "staged"] = Field(
-        "auto", description="way of sending arrays in GPU memory; auto: the fastest, measured at the start of the run"
+    transfer: Literal["auto", "direct", "ipc", "staged", "nccl"] = Field(
+        "auto",
+        description="way of sending arrays in GPU memory; auto: the fastest of direct, ipc and staged, measured at the "
+        "start of the run",
     )
     timeout: PositiveFloat = Field(600.0, description="seconds after which a wait for other ranks is an error")
     silent_seconds: float | None = Field(

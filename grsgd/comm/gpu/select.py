@@ -2,7 +2,7 @@
 
 ``direct``: the MPI library reads and writes GPU memory itself (`direct`). ``staged``: chunks travel through pinned host
 memory (`staged`). ``ipc``: ranks of one host copy from each other's memory, and messages to other ranks are staged
-(`ipc`).
+(`ipc`). ``nccl``: NCCL moves long messages, and sums arrays (`nccl`).
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -29,15 +29,19 @@ from grsgd.comm.gpu.backend import GpuBackend
 from grsgd.comm.gpu.direct import Direct
 from grsgd.comm.gpu.ipc import SHORT_BYTES, Ipc
 from grsgd.comm.gpu.memory import Memory
+from grsgd.comm.gpu.nccl import CupyNccl, Nccl
 from grsgd.comm.gpu.staged import CHUNK_BYTES, Staged
 from grsgd.errors import ConfigError
 from grsgd.machine import cray
+from grsgd.machine.cores import machine
 from grsgd.models.flat import Flat
 from grsgd.mpi_environment import DEFAULTS, find_mpiexec, module, without_launcher
 
 SIZES = (1, SHORT_BYTES // 4 + 1, 2 * CHUNK_BYTES // 4 + 3)
 """Numbers of float32 elements of the three test messages: one element, more than `SHORT_BYTES` bytes, and several
 chunks."""
+AUTOMATIC = ("direct", "ipc", "staged")
+"""The transports among which ``auto`` chooses. ``nccl`` is left out because it has never run on a GPU."""
 MAX_TIMED_BYTES = 64 * 2**20
 REPEATS = 20
 TRIAL_SECONDS = 60.0
@@ -84,7 +88,8 @@ def select_transport(
     Raises
     ------
     ConfigError
-        On all ranks, if the wanted transport cannot be used, or if only some ranks have a GPU.
+        On all ranks, if the wanted transport cannot be used, if only some ranks have a GPU, or if ``nccl`` is wanted
+        without a GPU.
     """
     mpi = backend.mpi
     kinds = mpi.allgather(device.type)
@@ -92,13 +97,15 @@ def select_transport(
         without = [rank for rank, kind in enumerate(kinds) if kind != "cuda"]
         raise ConfigError(f"device: ranks {without} have no GPU, unlike others; allowed: cpu, or a GPU for all ranks")
     if device.type != "cuda":
+        if wanted == "nccl":
+            raise ConfigError("comm.transfer = 'nccl': NCCL needs GPUs, and arrays lie in host memory; allowed: auto")
         return Choice("host", backend, {})
     backends = {name: GpuBackend(mpi, make, backend.timeout) for name, make in transports(mpi, Memory()).items()}
     if mpi.size == 1:
         return Choice("none", backends["staged"], {})
     nbytes = min(nbytes, MAX_TIMED_BYTES)
     results: dict[str, float | str] = {}
-    for name in backends if wanted == "auto" else [wanted]:
+    for name in AUTOMATIC if wanted == "auto" else [wanted]:
         error = transport_error(name, backends[name], device, timeout)
         results[name] = error or max(mpi.allgather(message_seconds(backends[name], device, nbytes, timeout)))
     usable = [name for name in results if isinstance(results[name], float)]
@@ -118,6 +125,7 @@ def transports(mpi, memory) -> dict[str, Callable]:
         "direct": partial(Direct, memory=memory),
         "ipc": partial(Ipc, memory=memory, host=host.Get_group()),
         "staged": partial(Staged, memory=memory),
+        "nccl": partial(Nccl, memory=memory, library=CupyNccl()),
     }
     host.Free()
     return found
@@ -131,12 +139,33 @@ def transport_error(name: str, backend: GpuBackend, device: torch.device, timeou
     elif name == "ipc":
         error = None if any(mpi.allgather(len(backend.transport.same_host_ranks) > 1)) else "no two ranks share a host"
         error = error or first_error(mpi, ipc_error(backend, device))
+    elif name == "nccl":
+        error = nccl_error(backend)
     if error is None:
         try:
             MpiDriver(mpi.rank, timeout, "inline").run(self_test(Communicator(backend.dup()), device))
         except Exception as raised:  # any error of a library means that this transport is not used
             error = f"{type(raised).__name__}: {raised}"
         error = first_error(mpi, error)
+        if error is not None:
+            backend.transport.abort()
+    return error
+
+
+def nccl_error(backend: GpuBackend) -> str | None:
+    """Return the reason why NCCL cannot connect the ranks, the same on all ranks; None if it can. Collective."""
+    gpu = error = None
+    try:
+        gpu = machine(), backend.transport.library.gpu()
+    except Exception as raised:  # CuPy may lack NCCL in several ways
+        error = f"CuPy finds no NCCL ({raised}): `pip install nvidia-nccl-cu12`, or -cu13"
+    if error is None and backend.fault_tolerant:
+        error = "with --with-ft ulfm, NCCL would go on waiting for a rank that has died"
+    error = first_error(backend.mpi, error)
+    gpus = backend.mpi.allgather(gpu)
+    for rank, gpu in enumerate(gpus):
+        if error is None and gpus.index(gpu) < rank:
+            error = f"ranks {gpus.index(gpu)} and {rank} share a GPU: NCCL needs a GPU per rank"
     return error
 
 

@@ -128,6 +128,10 @@ class GpuTransport:
                 chunk.request = chunk.post()
             self.under_way = [transfer for transfer in self.under_way if not transfer.advance()]
 
+    def abort(self):
+        """End all calls on the GPU that wait for other ranks, after a failed trial. Most transports make no such
+        calls."""
+
     def begin(self, array, chunks: Iterable[Chunk], on_complete: Callable = lambda: None) -> Transfer:
         """Begin a message of ``array`` that consists of ``chunks``."""
         with self.lock:

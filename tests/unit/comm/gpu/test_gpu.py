@@ -14,10 +14,12 @@ from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import MpiDriver
 from grsgd.comm.gpu.direct import Direct
 from grsgd.comm.gpu.ipc import SHORT_BYTES, Ipc
+from grsgd.comm.gpu.nccl import Nccl
 from grsgd.comm.gpu.select import self_test
 from grsgd.comm.gpu.staged import CHUNK_BYTES, HEADER_BYTES, Staged, chunk_bounds
 from grsgd.comm.gpu.transport import Chunk, GpuTransport
 from tests.support.device_double import DeviceDouble, Event, Memory
+from tests.support.nccl_double import NcclDouble
 from tests.support.threads import on_threads
 
 LENGTHS = (0, 1, 100, SHORT_BYTES, SHORT_BYTES + 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES + 5)
@@ -31,9 +33,11 @@ class Used(Memory):
         return np.full(nbytes, 0xDD, np.uint8)
 
 
-@pytest.fixture(params=["direct", "staged", "ipc", "ipc of two hosts"])
+@pytest.fixture(params=["direct", "staged", "ipc", "ipc of two hosts", "nccl"])
 def ranks(request, monkeypatch):
     """``ranks(n, work)``: ``work(comm, run)`` on each of ``n`` ranks, whose arrays are as if they lay on a GPU."""
+    rooms = {}
+
     def on_ranks(n, work):
         def rank(mpi):
             memory = Used()
@@ -41,6 +45,7 @@ def ranks(request, monkeypatch):
             if request.param == "ipc of two hosts":
                 host = host.Incl([rank for rank in range(n) if rank % 2 == mpi.rank % 2])
             transports = {"direct": partial(Direct, memory=memory), "staged": partial(Staged, memory=memory)}
+            transports["nccl"] = partial(Nccl, memory=memory, library=NcclDouble(rooms))
             make = transports.get(request.param, partial(Ipc, memory=memory, host=host))
             driver = MpiDriver(mpi.rank, timeout=20.0, progress_mode="inline")
             try:

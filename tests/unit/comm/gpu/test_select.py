@@ -11,6 +11,7 @@ from grsgd.comm.gpu import select
 from grsgd.errors import ConfigError
 from grsgd.models.flat import Flat
 from tests.support.device_double import DeviceDouble, Memory
+from tests.support.nccl_double import NcclDouble
 from tests.support.threads import on_threads
 
 CPU, GPU = torch.device("cpu"), SimpleNamespace(type="cuda")
@@ -69,6 +70,64 @@ def test_a_transport_that_brings_something_else_is_not_used(as_if_on_gpu, monkey
     monkeypatch.setattr(Memory, "copy_in", wrong)
     for error in choices(monkeypatch, [GPU] * 2, "staged"):
         assert "did not arrive as it was sent" in error
+
+
+@pytest.fixture
+def nccl(as_if_on_gpu, monkeypatch):
+    """``nccl(**options)``: two ranks whose NCCL is a double with these options; what each rank chooses."""
+
+    def chosen(gpus=("1", "2"), **options):
+        made, rooms = iter(gpus), {}
+        libraries.clear()
+
+        def library():
+            libraries.append(NcclDouble(rooms, next(made), **options))
+            return libraries[-1]
+
+        monkeypatch.setattr(select, "CupyNccl", library)
+        return choices(monkeypatch, [GPU] * 2, "nccl")
+
+    return chosen
+
+
+libraries = []
+
+
+def test_nccl_if_it_is_wanted(nccl):
+    for choice in nccl():
+        assert choice.name == "nccl" and [*choice.results] == ["nccl"] and choice.results["nccl"] > 0
+    assert not any(library.is_aborted for library in libraries) and all(library.links for library in libraries)
+
+
+@pytest.mark.parametrize(
+    "gpus, words",
+    [
+        (("1", "1"), "nccl: ranks 0 and 1 share a GPU: NCCL needs a GPU per rank"),
+        (("1", ImportError("libnccl")), "CuPy finds no NCCL (libnccl): `pip install nvidia-nccl-cu12`, or -cu13"),
+    ],
+)
+def test_nccl_cannot_be_used(gpus, words, nccl):
+    for error in nccl(gpus):
+        assert error.startswith("comm.transfer = 'nccl' cannot be used here: ") and words in error
+    assert not any(library.links for library in libraries)
+
+
+def test_nccl_cannot_be_used_by_ranks_that_survive_deaths(nccl, monkeypatch):
+    monkeypatch.setattr("grsgd.comm.backend.fault_tolerant", lambda: True)
+    assert all("with --with-ft ulfm, NCCL would go on waiting" in error for error in nccl())
+
+
+def test_nccl_that_hangs_is_aborted(nccl, monkeypatch):
+    trial = select.transport_error
+    monkeypatch.setattr(select, "transport_error", lambda *words: trial(*words[:3], 0.5))
+    for error in nccl(hangs=True):
+        assert "waited 0.5 s" in error
+    assert all(link.is_aborted for library in libraries for link in library.links)
+
+
+def test_nccl_needs_gpus(as_if_on_gpu, monkeypatch):
+    for error in choices(monkeypatch, [CPU] * 2, "nccl"):
+        assert error.startswith("comm.transfer = 'nccl': NCCL needs GPUs")
 
 
 def test_one_rank_needs_no_trial(as_if_on_gpu, monkeypatch):

@@ -1,0 +1,307 @@
+"""Messages of arrays in GPU memory by NCCL: long messages between two ranks, and all-reduces.
+
+NCCL knows no tags, and both ranks of a message must call NCCL. So MPI announces each message with its tag, and the
+receiver answers with the turn of the message on the connection of the two ranks. Then both ranks call NCCL.
+"""
+
+import atexit
+import queue
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache, partial
+
+import numpy as np
+
+from grsgd.comm.backend import MpiBackend
+from grsgd.comm.driver import WaitTimeout
+from grsgd.comm.gpu.ipc import SHORT_BYTES
+from grsgd.comm.gpu.memory import GpuEvent
+from grsgd.comm.gpu.staged import HEADER_BYTES, Staged, header_fields
+from grsgd.comm.gpu.transport import Chunk, Transfer
+
+IDENTIFIER_BYTES = 128
+"""Size of the identifier of an NCCL communicator in bytes; it follows the header of an announcement."""
+MOST_PEERS = 16
+"""Largest number of ranks to which a rank sends by NCCL: each connection needs GPU memory, and takes time to make."""
+TYPES = {
+    "f2": "NCCL_FLOAT16",
+    "f4": "NCCL_FLOAT32",
+    "f8": "NCCL_FLOAT64",
+    "i1": "NCCL_INT8",
+    "i4": "NCCL_INT32",
+    "i8": "NCCL_INT64",
+    "u1": "NCCL_UINT8",
+    "u4": "NCCL_UINT32",
+    "u8": "NCCL_UINT64",
+}
+"""CuPy's name of the NCCL type, by kind and size of an array's elements. Arrays of other types are staged."""
+
+
+class Nccl(Staged):
+    """The transport `Staged`, except that all-reduces, and messages of more than `SHORT_BYTES` bytes to the first
+    `MOST_PEERS` other ranks, are made by NCCL.
+
+    ``library``: a `CupyNccl`, or in tests an object with the same methods.
+    """
+
+    def __init__(self, backend: MpiBackend, memory, library):
+        super().__init__(backend, memory)
+        self.library = library
+        self._to: dict[int, tuple[NcclConnection, np.ndarray]] = {}
+        self._from: dict[int, NcclConnection] = {}
+        self._all: NcclConnection | None = None
+        self._identifier = np.zeros(IDENTIFIER_BYTES, np.uint8)
+        self._told = None
+        self._sums = 0
+
+    def abort(self):
+        self.library.abort()
+
+    def _connection(self, size: int, identifier: np.ndarray, rank: int) -> "NcclConnection":
+        return NcclConnection(partial(self.library.join, size, identifier, rank), self.backend.timeout)
+
+    def _connects(self, dest: int) -> bool:
+        """Return whether long messages to rank ``dest`` are sent by NCCL; make the connection if it is missing."""
+        if dest not in self._to:
+            if dest == self.backend.rank or len(self._to) == MOST_PEERS:
+                return False
+            identifier = self.library.identifier()
+            self._to[dest] = self._connection(2, identifier, 0), identifier
+        return True
+
+    def _send(self, send, array, dest, tag):
+        with self.lock:
+            if array.nbytes <= SHORT_BYTES or not self._connects(dest):
+                return super()._send(send, array, dest, tag)
+            connection, identifier = self._to[dest]
+            computed, number = self.memory.record_event(), self.next_number()
+            host, turn = self.memory.borrow(HEADER_BYTES + IDENTIFIER_BYTES), np.empty(1, np.int64)
+            header_fields(host)[:4] = array.nbytes, number, self.backend.rank, True
+            host[HEADER_BYTES:] = identifier
+
+            def after_answer():
+                self.memory.give_back(host)
+                transfer.add(Chunk(request=connection.call(int(turn[0]), "send", array, array.nbytes, computed)))
+
+            transfer = Transfer(self, array)
+            transfer.on_complete = after_answer
+            transfer.add(Chunk(post=partial(send, host, dest, tag)))
+            transfer.add(Chunk(request=self.backend.Irecv(turn, dest, self.tag_of(number))))
+            self.advance()
+        return transfer
+
+    def _first_received(self, transfer: Transfer, array, host, read):
+        nbytes, number, sender, by_nccl = header_fields(host)[:4].tolist()
+        if not by_nccl:
+            return super()._first_received(transfer, array, host, read)
+        self.check(nbytes, sender, array)
+        if sender not in self._from:
+            identifier = host[HEADER_BYTES : HEADER_BYTES + IDENTIFIER_BYTES].copy()
+            self._from[sender] = self._connection(2, identifier, 1)
+        connection = self._from[sender]
+        turn = connection.next_turn()
+        answer = self.backend.Isend(np.array([turn], np.int64), sender, self.tag_of(number))
+        transfer.add(Chunk(request=answer))
+        transfer.add(Chunk(request=connection.call(turn, "receive", array, nbytes, read)))
+        return None
+
+    def Iallreduce(self, array):
+        if not array.size or f"{array.dtype.kind}{array.dtype.itemsize}" not in TYPES:
+            return super().Iallreduce(array)
+        computed = self.memory.record_event()
+        with self.lock:
+            turn, self._sums = self._sums, self._sums + 1
+
+            def when_told():
+                if self._all is None:
+                    self._all = self._connection(self.backend.size, self._identifier, self.backend.rank)
+                transfer.add(Chunk(request=self._all.call(turn, "sum", array, array.nbytes, computed)))
+
+            transfer = Transfer(self, array)
+            transfer.on_complete = when_told
+            transfer.add(Chunk(post=self._tell))  # after all earlier collective calls, as on the other ranks
+            self.advance()
+        return transfer
+
+    def _tell(self):
+        """Return the request that brings the identifier of the communicator of all ranks, which rank 0 makes."""
+        if self._told is None:
+            if self.backend.rank == 0:
+                self._identifier[:] = self.library.identifier()
+            self._told = self.backend.Ibcast(self._identifier, 0)
+        return self._told
+
+
+class NcclConnection:
+    """An NCCL communicator with a thread of its own, in which NCCL is called: a call may block until the other ranks
+    make the same call.
+
+    Parameters
+    ----------
+    join
+        Function that makes the communicator together with the other ranks, and returns a `NcclLink`.
+    timeout
+        Seconds that a call may take. After this time the communicator is aborted.
+    """
+
+    def __init__(self, join: Callable, timeout: float):
+        self.timeout = timeout
+        self.link = None
+        self.error: Exception | None = None
+        self._turns = 0
+        self._begun = 0
+        self._early: dict[int, tuple[NcclCall, tuple]] = {}
+        self._queue: queue.SimpleQueue = queue.SimpleQueue()
+        threading.Thread(target=self._work, args=(join,), name="grsgd-nccl", daemon=True).start()
+
+    def next_turn(self) -> int:
+        """Return the turn of the next call, for a rank that decides the order of the calls."""
+        self._turns += 1
+        return self._turns - 1
+
+    def call(self, turn: int, *words) -> "NcclCall":
+        """Make the call ``link.call(*words)`` after all calls with lower turns, and return the call as a request."""
+        call = NcclCall(self)
+        self._early[turn] = call, words
+        while self._begun in self._early:
+            self._queue.put(self._early.pop(self._begun))
+            self._begun += 1
+        return call
+
+    def _work(self, join: Callable):
+        try:
+            self.link = join()
+            while self.error is None:
+                call, words = self._queue.get()
+                call.event = self.link.call(*words)
+            self._abort()  # the other ranks have joined too late
+        except Exception as error:
+            self.error = self.error or error
+
+    def check(self, begin: float):
+        """Raise RuntimeError if NCCL has failed, and WaitTimeout if a call that was asked for at the time ``begin`` is
+        overdue. In both cases the communicator is aborted."""
+        try:
+            if self.error is None and self.link is not None:
+                self.link.check()
+        except Exception as error:
+            self.error = error
+        if self.error is not None:
+            self._abort()
+            raise RuntimeError(f"NCCL has failed: {self.error}")
+        if time.monotonic() - begin > self.timeout:
+            self.error = WaitTimeout(f"NCCL has not ended a call in {self.timeout:g} s: its communicator is aborted")
+            self._abort()
+            raise self.error
+
+    def _abort(self):
+        if self.link is not None:
+            self.link.abort()
+
+
+class NcclCall:
+    """Call of NCCL that is under way, with the methods of an MPI request."""
+
+    def __init__(self, connection: NcclConnection):
+        self.connection = connection
+        self.begin = time.monotonic()
+        self.event = None
+
+    def Test(self) -> bool:
+        """Return whether the GPU has made the call. Raises the errors of `NcclConnection.check`."""
+        if self.event is not None and self.event.done:
+            return True
+        self.connection.check(self.begin)
+        return False
+
+    def Cancel(self):
+        """Do nothing: the sender has begun the message, so the message must be received."""
+
+
+class CupyNccl:
+    """Calls of NCCL by CuPy, on the GPU that is CuPy's present device at the first call."""
+
+    def __init__(self):
+        self.links: list[NcclLink] = []
+        self.is_aborted = False
+
+    def gpu(self) -> str:
+        """Return a text that is the same for all ranks on one GPU of a host; raises any error if CuPy has no NCCL."""
+        nccl, device = _cupy_nccl()
+        nccl.get_version()
+        return device.pci_bus_id
+
+    def identifier(self) -> np.ndarray:
+        """Return the identifier of a new communicator, for all of its ranks."""
+        nccl, _ = _cupy_nccl()
+        made = nccl.get_unique_id()  # bytes, or in older versions of CuPy signed numbers
+        return np.frombuffer(made, np.uint8) if isinstance(made, bytes) else np.array(made, np.int8).view(np.uint8)
+
+    def join(self, size: int, identifier: np.ndarray, rank: int) -> "NcclLink":
+        """Make a communicator together with the other ranks; this call blocks until all ranks have called."""
+        nccl, device = _cupy_nccl()
+        device.use()  # CUDA knows the present device by thread
+        try:
+            communicator = nccl.NcclCommunicator(size, identifier.tobytes(), rank)
+        except TypeError:  # older versions of CuPy
+            communicator = nccl.NcclCommunicator(size, tuple(identifier.view(np.int8).tolist()), rank)
+        link = NcclLink(nccl, communicator, rank)
+        self.links.append(link)
+        if self.is_aborted:
+            link.abort()
+        return link
+
+    def abort(self):
+        """Abort all communicators, so that the GPU waits for no other rank any more."""
+        self.is_aborted = True
+        for link in self.links:
+            link.abort()
+
+
+@cache
+def _cupy_nccl():
+    import cupy
+    from cupy.cuda import nccl
+
+    return nccl, cupy.cuda.Device()
+
+
+class NcclLink:
+    """A communicator of CuPy's NCCL, and the CUDA stream of its calls."""
+
+    def __init__(self, nccl, communicator, rank: int):
+        import cupy
+
+        self.nccl, self.communicator, self.rank = nccl, communicator, rank
+        self.runtime, self.stream = cupy.cuda.runtime, cupy.cuda.Stream(non_blocking=True)
+        self.is_aborted = False
+        atexit.register(self.abort)  # the end of a communicator may wait for other ranks, but its abortion does not
+
+    def call(self, what: str, array, nbytes: int, after: GpuEvent) -> GpuEvent:
+        """Let the GPU send, receive or sum ``array`` after the event ``after``; return the event of the end.
+
+        ``what`` is "send", "receive" or "sum", and ``nbytes`` the length of a message in bytes.
+        """
+        self.runtime.streamWaitEvent(self.stream.ptr, after.event.ptr)
+        place, stream, nccl = array.data.ptr, self.stream.ptr, self.nccl
+        if what == "sum":
+            kind = getattr(nccl, TYPES[f"{array.dtype.kind}{array.dtype.itemsize}"])
+            self.communicator.allReduce(place, place, array.size, kind, nccl.NCCL_SUM, stream)
+        else:
+            move = self.communicator.send if what == "send" else self.communicator.recv
+            move(place, nbytes, nccl.NCCL_UINT8, 1 - self.rank, stream)
+        return GpuEvent(stream)
+
+    def check(self):
+        """Raise the error of a call that has failed meanwhile."""
+        if not self.is_aborted:
+            self.communicator.check_async_error()
+
+    def abort(self):
+        """Abort the communicator, and the calls that are under way."""
+        if not self.is_aborted:
+            self.is_aborted = True
+            with suppress(Exception):
+                self.communicator.abort()
