@@ -146,24 +146,24 @@ def remove(place: Path, rank: int, ranks: int):
         place.rmdir()  # rmdir() fails while other ranks still have files there
 
 
-def remove_older(folder: Path, curves: dict[int, str]):
-    """Remove the files of all ranks of the checkpoints before the last `KEPT` whole ones, and of the incomplete
-    checkpoints between these; to be called on one rank, if all ranks share the folder.
+def remove_older(folder: Path, samples: int, curves: dict[int, str]):
+    """Remove the files of all ranks of the checkpoints before ``samples`` samples, except the last `KEPT` whole ones;
+    to be called on one rank, if all ranks share the folder and have written all files of these checkpoints.
 
     ``curves`` has the names of the curves of checkpoints, by the checkpoints' samples. Curves are removed only if the
     curves of all kept checkpoints are known.
     """
     whole = whole_in(folder)[-KEPT:]
-    if not whole:
-        return
-    mark_complete(folder)
-    keep = {name_of(samples) for samples in whole}
-    remove_from = [name for name in _names(folder) if SAMPLES.fullmatch(name) and name < name_of(whole[-1])]
+    if whole:
+        mark_complete(folder)
+    keep = {name_of(each) for each in whole}
     if curves.keys() >= set(whole):
-        used = {curves[samples] for samples in curves if samples >= whole[0]}
-        remove_from += [name for name in _names(folder) if name.startswith("curve-") and name not in used]
-    for name in remove_from:
-        if name not in keep and OURS.fullmatch(name):
+        keep |= {curve for at, curve in curves.items() if at in whole or at >= samples}
+    else:
+        keep |= {name for name in _names(folder) if name.startswith("curve-")}
+    for name in _names(folder):
+        is_newer = SAMPLES.fullmatch(name) is not None and int(SAMPLES.fullmatch(name)[1]) >= samples
+        if name not in keep and not is_newer and OURS.fullmatch(name):
             remove(folder / name, 0, 1)
 
 

@@ -118,6 +118,8 @@ class LooseCheckpoints(Recovery):
         self._last: Called | None = None
         self._end: Called | None = None
         """Call after which the run ends."""
+        self._writing = LEFT
+        """Id of the checkpoint whose file is written now; `LEFT` if none is."""
         self._has_left = False
         self._written: set[tuple[int, int]] = set()
         """Id of a checkpoint, or `LEFT`, and process: the processes that write no file any more for this checkpoint."""
@@ -153,6 +155,9 @@ class LooseCheckpoints(Recovery):
         while self._new:
             self._asked.append(self._new.popleft())
             self._told = None
+        if self._writing != LEFT and not self.writer.is_writing:
+            self._tell_written(self._writing)
+            self._writing = LEFT
         if self._end is not None or self._has_left:
             return
         leader = self._leader()
@@ -177,7 +182,7 @@ class LooseCheckpoints(Recovery):
         if self._end is not None:
             yield from self.writer.written()
             self._tell_written(self._end.call.id)
-            yield Until(self._all_have_written, "the checkpoints of all ranks")
+            yield Until(lambda: self._all_have_written(self._end), "the checkpoints of all ranks")
             self.trainer.stop_signal.stop(self._end.call.ends_for)
         return False
 
@@ -209,8 +214,8 @@ class LooseCheckpoints(Recovery):
         return next((holder for holder in self.membership.holders if holder in training), None)
 
     def _call_if_due(self):
-        """Call a checkpoint if it is time or if a rank has asked for one, but not while the last file is written, nor
-        after a rank has ended its training."""
+        """Call a checkpoint if it is time or if a rank has asked for one, but not after a rank has ended its training.
+        While a rank still writes its last file, call only a checkpoint after which the run ends."""
         position = self.trainer.recovery.position
         is_time = (
             time.monotonic() - self._time >= self.every.seconds
@@ -218,9 +223,10 @@ class LooseCheckpoints(Recovery):
             else position >= self._step + self.every.steps
         )
         has_left = any(id == LEFT for id, _ in self._written)
-        if not (is_time or self._asked) or self.writer.is_writing or has_left:
-            return
         reason, samples = max(self._asked, default=GO_ON), self.trainer.progress.samples
+        is_busy = not reason and self._last is not None and not self._all_have_written(self._last)
+        if not (is_time or self._asked) or has_left or is_busy:
+            return
         if samples <= self._at and not reason:
             return
         training, holders = self.membership.training, self.membership.holders
@@ -237,6 +243,10 @@ class LooseCheckpoints(Recovery):
             return
         self._ids.add(called.call.id)
         self._send(called.packed(), tags.CHECKPOINT_CALL, range(self.comm.size))
+        if self._end is not None:  # two ranks lead for a moment, and both end the run
+            self._tell_written(called.call.id)
+            return
+        self._written = {each for each in self._written if each[0] in (LEFT, called.call.id)}
         self._step, self._time = self.trainer.recovery.position, time.monotonic()
         self._told = None
         if called.call.reason:
@@ -257,15 +267,17 @@ class LooseCheckpoints(Recovery):
         if self._curve.name != name:
             self._curve = CurveFile(self.folder, ranks.index(rank), name)
         header = Header(f"{call.id:013x}", call.samples, len(ranks), ranks.index(rank))
-        removal = partial(remove_older, self.folder, dict(self._curves))
-        self.writer.begin(header, self._curve, ranks, removal if self._leader() == process else None)
+        removal = partial(remove_older, self.folder, call.samples, dict(self._curves))
+        removes = self._leader() == process and not call.reason  # else a rank may still write an earlier checkpoint
+        self.writer.begin(header, self._curve, ranks, removal if removes else None)
+        self._writing = call.id
 
     # ---- messages
 
-    def _all_have_written(self) -> bool:
-        """Return whether no living process still writes a file of the checkpoint after which the run ends."""
+    def _all_have_written(self, called: Called) -> bool:
+        """Return whether no living process still writes a file of a checkpoint."""
         self._hear()
-        id, waited = self._end.call.id, set(self._end.processes) - {NO_PROCESS} - self.membership.dead
+        id, waited = called.call.id, set(called.processes) - {NO_PROCESS} - self.membership.dead
         return all({(id, process), (LEFT, process)} & self._written for process in waited)
 
     def _tell_written(self, id: int):

@@ -115,13 +115,13 @@ def test_a_folder_whose_checkpoints_were_removed_begins_anew(tmp_path):
 
 def test_one_rank_removes_the_files_of_all_ranks_before_the_last_two_whole_checkpoints(tmp_path):
     """The curve of a kept checkpoint stays, and so does any curve while that of a kept checkpoint is not known."""
-    for samples, only in ((100, None), (200, [0]), (300, None), (400, [1]), (500, None), (600, [0])):
+    for samples, only in ((100, None), (200, [0]), (300, None), (400, [1]), (500, None), (550, [0]), (600, [0])):
         put(tmp_path, samples, 2, str(samples), only)
     for curve in ("curve-1", "curve-2", "curve-3"):
         (tmp_path / curve).mkdir()
         (tmp_path / curve / "rank-0001.bin").touch()
-    remove_older(tmp_path, {500: "curve-2", 600: "curve-3"})
+    remove_older(tmp_path, 600, {500: "curve-2", 600: "curve-3"})
     assert (tmp_path / COMPLETE).exists() and whole_in(tmp_path) == [300, 500]
     assert [samples for samples, *_ in found(tmp_path)] == [600, 500, 300] and (tmp_path / "curve-1").exists()
-    remove_older(tmp_path, {100: "curve-1", 300: "curve-2", 500: "curve-2", 600: "curve-3"})
+    remove_older(tmp_path, 600, {100: "curve-1", 300: "curve-2", 500: "curve-2", 600: "curve-3"})
     assert sorted(each.name for each in tmp_path.glob("curve-*")) == ["curve-2", "curve-3"]
