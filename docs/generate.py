@@ -21,6 +21,7 @@ from pydantic import BaseModel
 import grsgd
 from grsgd.algorithms import ALGORITHMS
 from grsgd.algorithms.find import find
+from grsgd.algorithms.outer_state import FeedbackOptions
 from grsgd.cli.fields import allowed, default, resolved
 from grsgd.cli.parser import make_parser
 from grsgd.cli.reference import FURTHER_KEYS, section_of
@@ -70,6 +71,22 @@ def memory() -> str:
         held = bytes_per_parameter(parse(FOR_MEMORY | {"algorithm": {"name": name}}), ranks=4)
         lines.append([f"`{name}`", cls.traits.family, f"{held.algorithm:.3g}", f"{held.on_device:.3g}"])
     return table(["algorithm", "family", "algorithm, bytes per parameter", "with AdamW, bytes per parameter"], lines)
+
+
+def outer_state() -> str:
+    """Return the table of the bytes per parameter with ``outer_state = "host"``, on 4 ranks with models in GPU
+    memory."""
+    lines = []
+    for name, cls in sorted(ALGORITHMS.items()):
+        if "outer_state" in cls.Options.model_fields:
+            compressed = {"compression": "int8"} if issubclass(cls.Options, FeedbackOptions) else {}
+            section = {"name": name, "outer_state": "host"} | compressed
+            held = bytes_per_parameter(parse(FOR_MEMORY | {"algorithm": section}), ranks=4, on_gpu=True)
+            options = "`compression = \"int8\"`" if compressed else ""
+            numbers = [f"{number:.3g}" for number in (held.algorithm, held.outer, held.on_device)]
+            lines.append([f"`{name}`", options, *numbers])
+    places = ["algorithm, GPU memory", "algorithm, host memory", "with AdamW, GPU memory"]
+    return table(["algorithm", "further options", *places], lines)
 
 
 def commands() -> str:
@@ -196,6 +213,7 @@ KINDS = {
     "modules": modules,
     "signature": signature,
     "memory": memory,
+    "outer_state": outer_state,
 }
 """Kind of generated text: the function that returns it, given what stands behind ``of``."""
 

@@ -209,6 +209,12 @@ class Algorithm:
         between two steps, besides the model and its gradient. Algorithms without this method are assumed to hold 6."""
         return 6
 
+    @classmethod
+    def arrays_apart(cls, options: Options, ranks: int) -> tuple[float, float]:
+        """Return the numbers of arrays in GPU memory and in host memory that replace the arrays of `arrays_held` if the
+        option ``outer_state`` is ``"host"``."""
+        return 0, cls.arrays_held(options, ranks)
+
     def start(self):
         """Create the state that depends on the first model. The replica holds the first model when `start` is called.
         This hook may be a generator that yields each object it waits for."""

@@ -7,6 +7,7 @@ from pydantic import Field
 from grsgd.algorithms.base import Options, Traits
 from grsgd.algorithms.dpsgd import neighbour_exchange
 from grsgd.algorithms.on_topology import OnTopology
+from grsgd.algorithms.outer_state import OUTER_STATE_MEANING, OuterState, outer_memory
 from grsgd.comm.compression.compressors import CompressionOptions, Kind, make_compressor, payload_share
 from grsgd.comm.topologies import topology
 from grsgd.lazy import LazyModule
@@ -21,6 +22,7 @@ class ChocoSGDOptions(CompressionOptions, Options):
         description="form of the sent differences: the k largest values, k random values, or all values rounded",
     )
     ratio: float | None = Field(0.1, gt=0, le=1, description="top-k, random-k: share of the values that is sent")
+    outer_state: OuterState | None = Field(None, description=OUTER_STATE_MEANING)
     gamma: float = Field(0.3, gt=0, le=1, description="share of the way to the mean of all estimates per step")
 
 
@@ -51,10 +53,11 @@ class ChocoSGD(OnTopology, name="choco_sgd"):
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
         self.key = context.seed, self.comm.rank
-        self.compressor = make_compressor(options, self.x.tensor)
+        self.memory = outer_memory(self.x, options.outer_state)
+        self.q, self.xhat, self.z = (self.memory.like(self.x) for _ in range(3))
+        self.compressor = make_compressor(options, self.q.tensor)
         self.payload = self.compressor.payload()
         self.received = {j: self.compressor.payload() for j in self.topology.in_neighbours(self.comm.rank)}
-        self.xhat, self.z, self.q = (self.x.like().tensor for _ in range(3))
 
     @classmethod
     def traits_of(cls, options):
@@ -71,13 +74,14 @@ class ChocoSGD(OnTopology, name="choco_sgd"):
     def start(self):
         """Set the estimate to the model. All ranks hold the same first model, so every rank knows the estimates of its
         neighbours."""
-        self.xhat.copy_(self.x.tensor)
+        self.xhat.tensor.copy_(self.x.tensor)
 
     def step(self):
         self.update()
-        x, xhat, z, q = self.x.tensor, self.xhat, self.z, self.q
+        xhat, z, q = self.xhat.tensor, self.z.tensor, self.q.tensor
         i, W, neighbours = self.comm.rank, self.topology.matrix(0), self.topology.in_neighbours(self.comm.rank)
-        torch.sub(x, xhat, out=q)
+        held = yield from self.memory.take(self.x, self.q)
+        torch.sub(held.tensor, xhat, out=q)
         self.compressor.encode(q, self.payload.tensor, (*self.key, self.k))
         self.k += 1
         incoming = {j: self.received[j].array for j in neighbours}
@@ -85,5 +89,7 @@ class ChocoSGD(OnTopology, name="choco_sgd"):
         self.compressor.add(self.payload.tensor, [(1.0, xhat), (float(W[i, i]) - 1, z)], scratch=q)
         for j in neighbours:
             self.compressor.add(self.received[j].tensor, [(float(W[i, j]), z)], scratch=q)
-        x.add_(z, alpha=self.options.gamma)
+        held = yield from self.memory.take(self.x, self.q)
+        held.tensor.add_(z, alpha=self.options.gamma)
+        self.memory.put(held, self.x)
         self.staleness[0] += len(neighbours)

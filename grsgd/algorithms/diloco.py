@@ -181,7 +181,9 @@ class DiLoCo(ByAllreduce, name="diloco"):
     def outer_step(self):
         x_prev, u, mean = (tensor[self.part] for tensor in (self.x_prev, self.u, self.mean.tensor))
         outer_update(x_prev, u, mean, self.options.outer_lr, self.options.outer_momentum)
-        yield from self.memory.mix(self.x, 1 - self.options.mix, x_prev, self.mean, self.part)
+        held = yield from self.memory.take(self.x, self.mean, self.part)
+        held.tensor[self.part].lerp_(x_prev.to(held.tensor.dtype), 1 - self.options.mix)
+        self.memory.put(held, self.x, self.part)
         if self.fragment == 0:
             self.take_over_buffers()
         self.due, self.exchange, self.copied = -1, None, None

@@ -5,6 +5,7 @@ from pydantic import Field
 from grsgd.algorithms.base import Options, Traits
 from grsgd.algorithms.dpsgd import neighbour_exchange
 from grsgd.algorithms.on_topology import OnTopology
+from grsgd.algorithms.outer_state import OUTER_STATE_MEANING, OuterState, outer_memory
 from grsgd.comm.topologies import topology
 from grsgd.lazy import LazyModule
 from grsgd.models.mixing import blocks, mix
@@ -14,6 +15,7 @@ torch = LazyModule("torch")
 
 class ExactDiffusionOptions(Options):
     topology: str = Field("ring", **topology.OPTION)
+    outer_state: OuterState | None = Field(None, description=OUTER_STATE_MEANING)
 
 
 class ExactDiffusion(OnTopology, name="exact_diffusion"):
@@ -41,8 +43,9 @@ class ExactDiffusion(OnTopology, name="exact_diffusion"):
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
-        self.received = {j: self.x.like() for j in self.topology.in_neighbours(self.comm.rank)}
-        self.phi, self.psi = self.x.like(), self.x.like().tensor
+        self.memory = outer_memory(self.x, options.outer_state)
+        self.received = {j: self.memory.like(self.x) for j in self.topology.in_neighbours(self.comm.rank)}
+        self.phi, self.psi = (self.memory.like(self.x) for _ in range(2))
 
     @classmethod
     def check_topology(cls, graph):
@@ -53,18 +56,26 @@ class ExactDiffusion(OnTopology, name="exact_diffusion"):
         return 2 + cls.most_neighbours(options, ranks)
 
     def start(self):
-        self.psi.copy_(self.x.tensor)
+        self.psi.tensor.copy_(self.x.tensor)
+
+    def before_backward(self):
+        self.taking = self.memory.take(self.x, self.phi)
 
     def step(self):
-        x, phi, psi = self.x.tensor, self.phi.tensor, self.psi
-        torch.sub(x, psi, out=phi)
+        phi, psi = self.phi.tensor, self.psi.tensor
+        held = yield from self.taking
+        torch.sub(held.tensor, psi, out=phi)
         self.update()
-        for x_block, phi_block, psi_block in blocks(x, phi, psi):
+        held = yield from self.memory.take(self.x, self.psi)
+        for x_block, phi_block, psi_block in blocks(held.tensor, phi, psi):
             psi_block.copy_(x_block)
             phi_block.add_(psi_block)
         i, W = self.comm.rank, self.topology.matrix(0)
         neighbours = self.topology.in_neighbours(i)
         incoming = {j: self.received[j].array for j in neighbours}
         yield from neighbour_exchange(self.comm, self.phi.array, neighbours, incoming)
-        mix(phi, (1 + float(W[i, i])) / 2, [(float(W[i, j]) / 2, self.received[j].tensor) for j in neighbours], out=x)
+        of_neighbours = [(float(W[i, j]) / 2, self.received[j].tensor) for j in neighbours]
+        mixed = self.memory.result(self.x, self.phi)
+        mix(phi, (1 + float(W[i, i])) / 2, of_neighbours, out=mixed.tensor)
+        self.memory.put(mixed, self.x)
         self.staleness[0] += len(neighbours)

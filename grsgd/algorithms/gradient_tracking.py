@@ -9,6 +9,7 @@ from pydantic import Field
 
 from grsgd.algorithms.base import Options
 from grsgd.algorithms.dpsgd import DPSGD
+from grsgd.algorithms.outer_state import OUTER_STATE_MEANING, OuterState, outer_memory
 from grsgd.comm.topologies import topology
 from grsgd.lazy import LazyModule
 from grsgd.models.mixing import blocks, mix
@@ -19,6 +20,7 @@ torch = LazyModule("torch")
 
 class GradientTrackingOptions(Options):
     topology: str = Field("ring", **topology.OPTION)
+    outer_state: OuterState | None = Field(None, description=OUTER_STATE_MEANING)
 
 
 class GradientTracking(DPSGD, name="gradient_tracking"):
@@ -45,12 +47,19 @@ class GradientTracking(DPSGD, name="gradient_tracking"):
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
-        self.y, self.g = self.x.like(), self.x.like()
-        self.received_y = {j: self.x.like() for j in self.received}
+        self.memory = outer_memory(self.x, options.outer_state)
+        self.room = self.memory.room(self.x)
+        self.y, self.g = (self.memory.like(self.x) for _ in range(2))
+        self.received_y = {j: self.memory.like(self.x) for j in self.received}
 
     @classmethod
     def arrays_held(cls, options, ranks):
         return 2 + 2 * cls.most_neighbours(options, ranks)
+
+    @classmethod
+    def arrays_apart(cls, options, ranks):
+        received = cls.most_neighbours(options, ranks)
+        return received, 3 + received
 
     @property
     def exchange_number(self):
@@ -75,23 +84,28 @@ class GradientTracking(DPSGD, name="gradient_tracking"):
     def step(self):
         yield self.exchange
         if self.comm.size > 1:
-            self.update_tracker()
+            yield from self.update_tracker()
         yield from super().step()
 
     def update_tracker(self):
-        """Mix the tracker, add the change of this rank's gradient to it, and replace the gradient by the tracker."""
+        """Schedule that mixes the tracker, adds the change of this rank's gradient to it, and replaces the gradient by
+        the tracker."""
         i, W, trained = self.comm.rank, self.topology.matrix(self.k), self.replica.trained
         neighbours = self.topology.in_neighbours(i, self.k)
         weights = [float(W[i, j]) for j in neighbours]
         flats = (self.y, self.g, *(self.received_y[j] for j in neighbours))
-        for p, *of_parameter in zip(trained, *(views(flat.tensor, trained) for flat in flats), strict=True):
+        for p in trained:
             if p.grad is not None and p.grad.is_sparse:
                 raise RuntimeError(f"gradient_tracking: the gradient of {self.replica.name_of(p)} is sparse")
             if p.grad is None:  # the rank's samples did not use this parameter
                 p.grad = torch.zeros_like(p)
-            for grad, y, g, *received in blocks(p.grad, *of_parameter):
+        grads = [p.grad for p in trained]
+        held = yield from self.memory.take_all(grads, self.room)
+        for of_parameter in zip(held, *(views(flat.tensor, trained) for flat in flats), strict=True):
+            for grad, y, g, *received in blocks(*of_parameter):
                 mix(y, float(W[i, i]), list(zip(weights, received, strict=True)))
                 y.sub_(g)
                 g.copy_(grad)
                 y.add_(g)
                 grad.copy_(y)
+        self.memory.put_all(held, grads)

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from grsgd.algorithms.base import Options, Traits
 from grsgd.algorithms.by_allreduce import ByAllreduce
+from grsgd.algorithms.outer_state import OUTER_STATE_MEANING, OuterState, outer_memory
 from grsgd.comm import tags
 from grsgd.comm.allreduce import VARIANT_MEANING, Variant, halving_doubling_allreduce
 from grsgd.comm.pollables import Until
@@ -45,6 +46,7 @@ class LASGDOptions(Options):
     alpha: float = Field(0.6, ge=0, le=1, description="with merge anchor: pull towards the anchor")
     beta: float = Field(0.7, ge=0, lt=1, description="with merge anchor: slow momentum of the anchor")
     variant: Variant = Field("ring", description=VARIANT_MEANING)
+    outer_state: OuterState | None = Field(None, description=OUTER_STATE_MEANING)
 
     @model_validator(mode="after")
     def fits(self):
@@ -94,15 +96,23 @@ class LASGD(ByAllreduce, name="lasgd"):
         self.since = 0.0
         """Time at which this rank last ended a step or a round, in seconds of the driver's clock."""
         self.lock = threading.Lock()
-        self.flats = [self.x] + ([self.replica.buffers] if self.replica.buffers.array.size else [])
-        self.s = [flat.like() for flat in self.flats]
-        self.a = [flat.like() for flat in self.flats]
+        self.is_claimed = False
+        """Whether the background schedule copies or changes the model, so that a step must wait before its update."""
+        self.memory = outer_memory(self.x, options.outer_state)
+        self.room = self.memory.room(self.x)
+        self.buffers = [self.replica.buffers] if self.replica.buffers.array.size else []
+        self.s, self.a = ([self.memory.like(self.x), *(flat.like() for flat in self.buffers)] for _ in range(2))
+        """The snapshots of parameters and buffers of a round, and their averages."""
         if self.options.merge == "anchor":
-            self.z, self.v = self.x.wide().tensor, self.x.wide().tensor
+            self.z, self.v = (self.memory.wide(self.x).tensor for _ in range(2))
 
     @classmethod
     def arrays_held(cls, options, ranks):
         return 4 if options.merge == "anchor" else 2
+
+    @classmethod
+    def arrays_apart(cls, options, ranks):
+        return 0, 1 + cls.arrays_held(options, ranks)
 
     # ---- the trainer
 
@@ -125,15 +135,23 @@ class LASGD(ByAllreduce, name="lasgd"):
             yield Until(lambda: not self.in_flight, "the average of all models", in_background=True)
 
     def step(self):
-        with self.lock:
-            self.update()
-            self.h += 1
+        while not self.updates():
+            yield Until(lambda: not self.is_claimed, "the end of a copy of the model", in_background=True)
         if self.comm.size > 1 and self.must_wait():
             self.at_rest = True
             yield Until(lambda: not self.must_wait(), "the average of all models", in_background=True)
             self.at_rest = False
         self.since = self.driver.clock()
         self.between_steps = True
+
+    def updates(self) -> bool:
+        """Take the optimizer's step unless the background schedule has claimed the model; return whether the step was
+        taken."""
+        with self.lock:
+            if not self.is_claimed:
+                self.update()
+                self.h += 1
+            return not self.is_claimed
 
     def must_wait(self) -> bool:
         """Return whether training must wait for the background schedule `communicate`."""
@@ -179,14 +197,14 @@ class LASGD(ByAllreduce, name="lasgd"):
                 return
             if self.is_blocking():
                 yield Until(lambda: self.at_rest or self.is_idle(), "the end of this rank's step")
-            self.begin_round()
+            yield from self.begin_round()
             a, *of_buffers = self.a
             yield from self.allreduce(a.array)
             for flat in of_buffers:
                 yield from self.replica.average_buffers(self.allreduce, flat)
             if self.options.merge == "cocod" and not self.is_blocking():
                 yield Until(self.is_due, "the step at which to merge")
-            self.merge()
+            yield from self.merge()
 
     def is_due(self) -> bool:
         return self.h - self.h_last >= self.due() or self.ended or self.is_idle()
@@ -201,32 +219,44 @@ class LASGD(ByAllreduce, name="lasgd"):
         return ended[0] == self.comm.size
 
     def begin_round(self):
-        """Copy the model that the ranks will average."""
+        """Schedule that copies the model that the ranks will average."""
+        with self.lock:
+            self.is_claimed = self.in_flight = True
+        held = yield from self.memory.take(self.x, self.room)
         with self.lock:
             if self.options.merge == "anchor" and not self.is_blocking():
-                self.x.tensor.lerp_(self.z.to(self.x.tensor.dtype), self.options.alpha)
-            for flats in zip(self.flats, self.s, self.a, strict=True):
+                held.tensor.lerp_(self.z.to(held.tensor.dtype), self.options.alpha)
+                self.memory.put(held, self.x)
+            for flats in zip([held, *self.buffers], self.s, self.a, strict=True):
                 for x, s, a in blocks(*(flat.tensor for flat in flats)):
                     s.copy_(x)
                     a.copy_(x)
             self.h_last = self.h
-            self.in_flight = True
+            self.is_claimed = False
 
     def merge(self):
+        """Schedule that lets the average of a round enter the model."""
         with self.lock:
-            flight, merge = self.h - self.h_last, self.options.merge
-            if merge == "anchor":
+            self.is_claimed = True
+        flight, merge = self.h - self.h_last, self.options.merge
+        anchored = merge == "anchor"
+        replaces = merge == "overwrite" or (flight == 0 and (not anchored or self.is_blocking()))
+        adds = not (replaces or anchored)
+        held = (yield from self.memory.take(self.x, self.room)) if adds else self.a[0]
+        with self.lock:
+            if anchored:
                 self.v.mul_(self.options.beta).add_(self.a[0].tensor - self.z)
                 self.z.add_(self.v)
-            for flat, s, a in zip(self.flats, self.s, self.a, strict=True):
-                anchored = merge == "anchor" and flat is self.x
-                if merge == "overwrite" or (flight == 0 and (self.is_blocking() or not anchored)):
+            if adds:
+                add_difference(held.tensor, self.a[0].tensor, self.s[0].tensor)
+            if adds or replaces:
+                self.memory.put(held, self.x)
+            for flat, s, a in zip(self.buffers, self.s[1:], self.a[1:], strict=True):
+                if merge == "overwrite" or flight == 0:
                     flat.tensor.copy_(a.tensor)
-                elif flat is not self.x:
+                else:
                     add_difference_of_buffers(flat.tensor, a.tensor, s.tensor)
-                elif not anchored:
-                    add_difference(flat.tensor, a.tensor, s.tensor)
             self.staleness[flight] += 1
             self.rounds += 1
             self.since = self.driver.clock()
-            self.in_flight = False
+            self.in_flight = self.is_claimed = False

@@ -95,4 +95,4 @@ class NoLoCo(Algorithm, name="noloco"):
         mean.add_(x_prev, alpha=1 - options.pull).add_(self.u, alpha=options.outer_momentum)
         self.u.copy_(mean).sub_(x_prev)
         x_prev.copy_(mean)
-        yield from self.memory.give(self.mine, self.x)
+        self.memory.put(self.mine, self.x)

@@ -1,4 +1,4 @@
-"""State of an outer step in the memory of the model's device, or in host memory, with copies to and from the model.
+"""Arrays that an algorithm keeps from step to step, in the memory of the model's device or in host memory.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -6,22 +6,38 @@ A schedule is a generator that yields each object it waits for.
 from __future__ import annotations
 
 import time
+from collections.abc import Generator
 from functools import cache
 from typing import Literal
 
 import numpy as np
+from pydantic import Field, model_validator
 
+from grsgd.comm.compression.compressors import CompressionOptions
 from grsgd.comm.pollables import Until
 from grsgd.lazy import LazyModule
-from grsgd.models.flat import Flat
+from grsgd.models.flat import Flat, octets_of
 
 torch = LazyModule("torch")
 
 OuterState = Literal["device", "host"]
 OUTER_STATE_MEANING = (
-    "memory of the state of the outer step; host: in host memory, so that a model on a GPU leaves room for larger "
-    "models or batches; by default the memory of the model's device"
+    "memory of the arrays that the algorithm keeps from step to step; host: in host memory, so that a model on a GPU "
+    "leaves room for larger models or batches; by default the memory of the model's device"
 )
+ALL = slice(None)
+
+
+class FeedbackOptions(CompressionOptions):
+    """Options of algorithms that keep no array of the model's size but the errors of compression."""
+
+    outer_state: OuterState | None = Field(None, description=OUTER_STATE_MEANING)
+
+    @model_validator(mode="after")
+    def state_of_compression(self):
+        if self.outer_state == "host" and not self.compresses:
+            raise ValueError('outer_state = "host": needs a compression, whose errors are then kept in host memory')
+        return self
 
 
 def outer_memory(x: Flat, place: OuterState | None) -> OuterMemory:
@@ -40,7 +56,11 @@ def copier():
 
 
 class OuterMemory:
-    """Memory of the model's own device, from which copies need no waiting."""
+    """Memory of the model's own device, from which copies need no waiting.
+
+    An algorithm changes its model, or its gradient, in three steps, the same for each memory: `take`, arithmetic with
+    the arrays of this memory, and `put`.
+    """
 
     def like(self, x: Flat) -> Flat:
         """Return zeros of the length and dtype of ``x``, in this memory."""
@@ -50,33 +70,56 @@ class OuterMemory:
         """Return zeros of the length of ``x`` in this memory, of float32 if ``x`` is of bfloat16 (`Flat.wide`)."""
         return x.wide()
 
+    def room(self, x: Flat) -> Flat:
+        """Return the array in which `take` returns ``x``: here ``x`` itself, in host memory a new array."""
+        return x
+
+    def result(self, x: Flat, room: Flat) -> Flat:
+        """Return the array in which the next content of ``x`` is computed, before it is `put` there: ``x``, or ``room``
+        if ``x`` does not lie in this memory."""
+        return x
+
     def begin_copy(self, x: Flat, into: Flat, part: slice):
         """Copy ``part`` of the model ``x`` into the same part of ``into``; return a pollable that is true at the end of
         the copy, or None. Until then the model must not change."""
         into.tensor[part].copy_(x.tensor[part])
 
-    def copy(self, x: Flat, into: Flat, part: slice = slice(None)):
+    def copy(self, x: Flat, into: Flat, part: slice = ALL):
         """Schedule that copies ``part`` of the model ``x`` into the same part of ``into``."""
         copied = self.begin_copy(x, into, part)
         if copied is not None:
             yield copied
 
-    def mix(self, x: Flat, share: float, y: torch.Tensor, scratch: Flat, part: slice):
-        """Schedule that sets ``part`` of the model ``x`` to (1 - share) x + share y; it may overwrite the same part of
-        ``scratch``."""
-        yield from ()
-        x.tensor[part].lerp_(y.to(x.tensor.dtype), share)
+    def take(self, x: Flat, room: Flat, part: slice = ALL) -> Generator:
+        """Begin to copy ``part`` of ``x`` into the same part of ``room``, unless ``x`` lies in this memory. Return a
+        schedule that returns the array that holds ``x`` in this memory: ``x`` or ``room``.
 
-    def give(self, y: Flat, x: Flat):
-        """Schedule that copies ``y`` of this memory into the model ``x``."""
+        ``x`` must not change before this schedule has ended.
+        """
         yield from ()
-        x.tensor.copy_(y.tensor)
+        return x
+
+    def put(self, held: Flat, x: Flat, part: slice = ALL):
+        """Copy ``part`` of ``held``, an array of this memory, into the same part of ``x``, unless both are one
+        array."""
+        if held is not x:
+            x.tensor[part].copy_(held.tensor[part])
+
+    def take_all(self, tensors: list[torch.Tensor], room: Flat):
+        """Schedule like `take` for tensors of any dtype and shape, which together have at most as many elements as
+        ``room``; it returns the tensors that hold them in this memory."""
+        yield from ()
+        return tensors
+
+    def put_all(self, held: list[torch.Tensor], tensors: list[torch.Tensor]):
+        """Copy ``held``, which `take_all` has returned for ``tensors``, into these ``tensors``."""
 
 
 class HostMemory(OuterMemory):
     """Pinned host memory, for a model in GPU memory. Copies to the host run while the GPU computes a gradient.
 
-    The arithmetic of the outer step runs on the host. The model's device holds no array for it, not even for a moment.
+    The arithmetic with arrays of this memory runs on the host. The model's device holds no array for it, not even for a
+    moment.
 
     ``memory`` copies arrays (`grsgd.comm.gpu.memory.Memory`).
     """
@@ -94,23 +137,52 @@ class HostMemory(OuterMemory):
     def wide(self, x):
         return self.like(x)  # models of bfloat16 train on a CPU only
 
+    def room(self, x):
+        return self.like(x)
+
+    def result(self, x, room):
+        return room
+
     def begin_copy(self, x, into, part):
         event = self.memory.copy_out(x.array, *self._bytes(into, part), self.memory.record_event())
         return Until(lambda: event.done, "a copy of the model to host memory")
 
-    def mix(self, x, share, y, scratch, part):
-        yield from self.copy(x, scratch, part)
-        scratch.tensor[part].lerp_(y, share)
-        self._copy_back(scratch, x, part)
+    def take(self, x, room, part=ALL):
+        return self._taken(self.begin_copy(x, room, part), room)
 
-    def give(self, y, x):
-        yield from ()
-        self._copy_back(y, x, slice(None))
+    def _taken(self, copied: Until, room: Flat):
+        yield copied
+        return room
 
-    def _copy_back(self, y: Flat, x: Flat, part: slice):
-        """Copy ``part`` of ``y`` into the same part of the model ``x``; return at the end of the copy, because a
-        schedule that is broken off at a wait must leave a whole model."""
-        event = self.memory.copy_in(x.array, *self._bytes(y, part), self.memory.record_event())
+    def put(self, held, x, part=ALL):
+        self._wait(self.memory.copy_in(x.array, *self._bytes(held, part), self.memory.record_event()))
+
+    def take_all(self, tensors, room):
+        whole = [tensor.contiguous() for tensor in tensors]  # this memory is needed until the end of the copies
+        octets, begin, after, event = room.array.view(np.uint8), 0, self.memory.record_event(), None
+        held = []
+        for tensor in whole:
+            host = octets[begin : begin + tensor.nbytes]
+            held.append(torch.from_numpy(host).view(tensor.dtype).view(tensor.shape))
+            begin += tensor.numel() * room.array.itemsize
+            if tensor.numel():
+                event = self.memory.copy_out(octets_of(tensor), 0, host, after)
+        if event is not None:  # copies to the host end in the order in which they begin
+            yield Until(lambda: event.done, "a copy of gradients to host memory")
+        return held
+
+    def put_all(self, held, tensors):
+        for y, tensor in zip(held, tensors, strict=True):
+            if tensor.numel():
+                whole = tensor.contiguous()
+                self._wait(self.memory.copy_in(octets_of(whole), 0, octets_of(y), self.memory.record_event()))
+                if whole is not tensor:
+                    tensor.copy_(whole)
+
+    @staticmethod
+    def _wait(event):
+        """Return at the end of a copy to the GPU. A schedule that is broken off at a wait must leave a whole model, so
+        this wait is none of the schedule's."""
         while not event.done:
             time.sleep(0)
 

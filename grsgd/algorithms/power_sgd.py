@@ -10,7 +10,7 @@ import math
 from grsgd.comm.compression.error_feedback import is_finite
 from grsgd.lazy import LazyModule
 from grsgd.models.flat import Flat
-from grsgd.models.replica import Replica, shaped
+from grsgd.models.replica import shaped
 from grsgd.seeding import Purpose, generator
 
 torch = LazyModule("torch")
@@ -36,17 +36,19 @@ class PowerSGD:
 
     Parameters
     ----------
-    replica
-        Replica whose flat gradient is averaged.
+    trained
+        Trained parameters, in the order of their gradients in the flat gradient.
     columns
-        Number of columns of P and Q, which is the rank of the compressed matrix.
+        Rank of the compressed matrices: number of columns of P and Q.
     seed
         Seed of the first Q.
+    e
+        Zeros of the flat gradient's length, as memory for errors.
     """
 
-    def __init__(self, replica: Replica, columns: int, seed: int):
+    def __init__(self, trained: list[torch.nn.Parameter], columns: int, seed: int, e: torch.Tensor):
         self.matrices, self.whole, at = [], [], 0
-        for p in replica.trained:
+        for p in trained:
             place, size = slice(at, at + p.numel()), p.numel()
             rows, others = len(p) if p.dim() else 1, size // (len(p) if p.dim() else 1)
             thin = min(columns, rows, others)
@@ -55,15 +57,14 @@ class PowerSGD:
             else:
                 self.whole.append(place)
             at = place.stop
-        like = replica.params
         of_P = [(rows, thin) for _, rows, _, thin in self.matrices]
         of_Q = [(others, thin) for _, _, others, thin in self.matrices]
         sent = [(place.stop - place.start,) for place in self.whole]
         first, second = (sum(map(math.prod, shapes)) for shapes in (of_P + sent, of_Q))
-        self.first, self.second = (Flat.zeros(n, like.tensor.dtype, like.tensor.device) for n in (first, second))
+        self.first, self.second = (Flat.zeros(n, e.dtype, e.device) for n in (first, second))
         """The two arrays that all-reduces sum. The first array has all P and the gradients that are sent whole; the
         second array has all Q."""
-        self.e, self.Q = like.like().tensor, self.second.tensor
+        self.e, self.Q = e, self.second.tensor
         if second and not self.Q.is_meta:
             self.Q.copy_(torch.from_numpy(generator(Purpose.COMPRESSION, seed).standard_normal(second)))
         parts = shaped(self.first.tensor, of_P + sent)

@@ -10,15 +10,16 @@ from grsgd.algorithms.averaging import average_buffers
 from grsgd.algorithms.base import GradientAlgorithm, Options, Traits
 from grsgd.algorithms.buckets import BucketedMean
 from grsgd.algorithms.by_allreduce import ByAllreduce
+from grsgd.algorithms.outer_state import FeedbackOptions, outer_memory
 from grsgd.algorithms.power_sgd import PowerSGD
 from grsgd.comm.allreduce import ALLREDUCE, THROUGH_MEMORY, VARIANT_MEANING, Variant
-from grsgd.comm.compression.compressors import CompressionOptions, Kind, make_compressor, payload_share
+from grsgd.comm.compression.compressors import Kind, make_compressor, payload_share
 from grsgd.comm.compression.mean import CompressedMean
 
 POWER_SGD, MATRIX_RANK = "power-sgd", 4
 
 
-class RingAllreduceOptions(CompressionOptions, Options):
+class RingAllreduceOptions(FeedbackOptions, Options):
     variant: Variant = Field("ring", description=VARIANT_MEANING)
     compression: Literal[Kind, "power-sgd"] | None = Field(
         None,
@@ -93,18 +94,19 @@ class RingAllreduce(GradientAlgorithm, ByAllreduce, name="ring_allreduce"):
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
         self.compressed = self.power_sgd = self.buckets = None
+        self.memory = outer_memory(self.x, options.outer_state)
         if self.comm.size == 1:
             return
         if options.buckets is not None:
             self.buckets = BucketedMean(replica, self.driver, options.buckets, self.allreduce)
         if not options.compresses:
             return
+        self.room, self.e = self.memory.room(self.x), self.memory.like(self.x).tensor
         if options.compression == POWER_SGD:
-            self.power_sgd = PowerSGD(replica, options.matrix_rank or MATRIX_RANK, context.seed)
-            self.e, self.Q = self.power_sgd.e, self.power_sgd.Q
+            self.power_sgd = PowerSGD(replica.trained, options.matrix_rank or MATRIX_RANK, context.seed, self.e)
+            self.Q = self.power_sgd.Q
         else:
-            self.compressed = CompressedMean(self.comm, make_compressor(options, self.x.tensor), context.seed)
-            self.e = self.compressed.e
+            self.compressed = CompressedMean(self.comm, make_compressor(options, self.e), context.seed, self.e)
 
     @classmethod
     def traits_of(cls, options):
@@ -129,6 +131,10 @@ class RingAllreduce(GradientAlgorithm, ByAllreduce, name="ring_allreduce"):
         return 1.25 if options.compression == POWER_SGD else 2 + ranks * payload_share(options)
 
     @classmethod
+    def arrays_apart(cls, options, ranks):
+        return 0, cls.arrays_held(options, ranks) + (1 if options.compresses else 0)
+
+    @classmethod
     def option_behind(cls, options, trait):
         return ("buckets", "none, or device = cpu") if trait == "sends_early" else super().option_behind(options, trait)
 
@@ -144,10 +150,14 @@ class RingAllreduce(GradientAlgorithm, ByAllreduce, name="ring_allreduce"):
         grads, size = self.replica.grads, self.x.tensor.numel()
         if self.buckets is not None:
             yield from self.buckets.finish()
-        elif self.power_sgd is not None:
-            yield from self.power_sgd.average(grads.tensor[:size], self.allreduce)
-        elif self.compressed is not None:
-            yield from self.compressed.average(grads.tensor[:size], self.k)
+        elif self.is_compressed:
+            part = slice(size)
+            held = yield from self.memory.take(grads, self.room, part)
+            if self.power_sgd is not None:
+                yield from self.power_sgd.average(held.tensor[part], self.allreduce)
+            else:
+                yield from self.compressed.average(held.tensor[part], self.k)
+            self.memory.put(held, grads, part)
         elif self.comm.size > 1:
             yield from self.allreduce(grads.array)
         if (self.buckets is not None or self.is_compressed) and grads.array.size > size:

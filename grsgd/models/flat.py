@@ -74,6 +74,17 @@ def host_tensor(array: np.ndarray) -> torch.Tensor:
     return tensor.view(torch.bfloat16) if array.dtype == np.uint16 else tensor
 
 
+def octets_of(tensor: torch.Tensor):
+    """Return the memory of a contiguous tensor with at least one element as an array of bytes: NumPy on the CPU, CuPy
+    on a GPU."""
+    octets = tensor.detach().view(-1).view(torch.uint8)
+    if tensor.is_cuda:
+        import cupy
+
+        return cupy.from_dlpack(octets)
+    return octets.numpy()
+
+
 def aligned_zeros(size: int, dtype: str) -> np.ndarray:
     """Return an array of zeros that begins at a cache line, as torch's tensors do. NumPy's arrays may begin within a
     line, so that each vector that the processor loads may lie in two lines."""

@@ -150,7 +150,7 @@ class Job:
             algorithm.x.array[:] = np.random.default_rng(rank).standard_normal(self.problem.size)
 
     def note(self, algorithm, method, *what):
-        """Log each call of ``method``, which must not be a schedule. ``what`` has functions of the call's arguments,
+        """Log each call of ``method``, of a schedule when it is made. ``what`` has functions of the call's arguments,
         whose results are logged, too."""
         original = getattr(algorithm, method)
 

@@ -40,10 +40,11 @@ class BytesPerParameter(NamedTuple):
 def bytes_per_parameter(config: Config, ranks: int, on_gpu: bool = False) -> BytesPerParameter:
     """Return the bytes per trained parameter of a run on ``ranks`` ranks, with models in GPU memory if ``on_gpu``."""
     dtype, options = getattr(torch, config.dtype), config.algorithm_options
-    algorithm = dtype.itemsize * config.algorithm_class.arrays_held(options, ranks)
-    outer = algorithm if on_gpu and getattr(options, "outer_state", None) == "host" else 0
-    kept = optimizer_bytes(config, dtype)
-    return BytesPerParameter(dtype.itemsize, dtype.itemsize, kept, algorithm - outer, outer)
+    held, outer = config.algorithm_class.arrays_held(options, ranks), 0
+    if on_gpu and getattr(options, "outer_state", None) == "host":
+        held, outer = config.algorithm_class.arrays_apart(options, ranks)
+    each, kept = dtype.itemsize, optimizer_bytes(config, dtype)
+    return BytesPerParameter(each, each, kept, each * held, each * outer)
 
 
 def optimizer_bytes(config: Config, dtype: torch.dtype) -> float:

@@ -5,11 +5,14 @@ too early. Returned host memory is overwritten.
 """
 
 import os
+import sys
 from collections import deque
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 
+from grsgd.algorithms import ALGORITHMS
 from grsgd.comm.backend import MpiBackend
 from grsgd.comm.gpu.backend import GpuBackend
 from grsgd.comm.gpu.direct import Direct
@@ -39,6 +42,29 @@ class Event:
                 first.act()
                 first.over = True
         return self.over
+
+
+class PromptMemory:
+    """Copies of a `HostMemory` that end at once, for simulated time. ``pinned`` counts the bytes that it lends."""
+
+    def __init__(self):
+        self.pinned = 0
+        self.done = SimpleNamespace(done=True)
+
+    def borrow(self, nbytes):
+        self.pinned += nbytes
+        return np.empty(nbytes, np.uint8)
+
+    def record_event(self):
+        return self.done
+
+    def copy_out(self, array, begin, host, after):
+        np.copyto(host, octets(array)[begin : begin + host.nbytes])
+        return self.done
+
+    def copy_in(self, array, begin, host, after):
+        np.copyto(octets(array)[begin : begin + host.nbytes], host)
+        return self.done
 
 
 class Memory:
@@ -81,6 +107,13 @@ class Memory:
 
 def octets(array) -> np.ndarray:
     return array.reshape(-1).view(np.uint8)
+
+
+def place_outer_state(monkeypatch, outer_memory):
+    """Replace `grsgd.algorithms.outer_state.outer_memory` in the module of every algorithm that calls it."""
+    for module in {sys.modules[cls.__module__] for cls in ALGORITHMS.values()}:
+        if hasattr(module, "outer_memory"):
+            monkeypatch.setattr(module, "outer_memory", outer_memory)
 
 
 class DeviceDouble(GpuBackend):

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from grsgd.algorithms.base import Options, Traits
 from grsgd.algorithms.central import CentralAlgorithm, Excluded
+from grsgd.algorithms.outer_state import FeedbackOptions, outer_memory
 from grsgd.algorithms.parameter_server.adsp import AdspOptions
 from grsgd.algorithms.parameter_server.bounded import Asp, DsspOptions
 from grsgd.algorithms.parameter_server.messages import Answer, Push, Word
@@ -22,7 +23,7 @@ from grsgd.algorithms.parameter_server.strategy import STATES, Strategy
 from grsgd.algorithms.parameter_server.time_optimal import MSyncOptions, RennalaOptions, RingmasterOptions
 from grsgd.comm import records, tags
 from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
-from grsgd.comm.compression.compressors import CompressionOptions, make_compressor, payload_share
+from grsgd.comm.compression.compressors import make_compressor, payload_share
 from grsgd.comm.compression.error_feedback import ErrorFeedback
 from grsgd.comm.pollables import Until
 from grsgd.models.flat import Flat
@@ -36,7 +37,7 @@ STATES_UNIT = (
 DROPPED_DESCRIPTION = "gradients of each worker that were dropped as too old; of several servers, by the first server"
 
 
-class GradientOptions(CompressionOptions, Options):
+class GradientOptions(FeedbackOptions, Options):
     """Options on which ranks are servers, on the form in which gradients are sent, and on the weights of gradients."""
 
     server: Literal["dedicated", "shared"] = Field(
@@ -138,7 +139,8 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         """Per server, the compressor of the part of this worker's gradients that goes to the server; empty without
         compression."""
         if options.compresses and self.is_worker:
-            self.e = self.x.like().tensor
+            self.memory = outer_memory(self.x, options.outer_state)
+            self.room, self.e = self.memory.room(self.x), self.memory.like(self.x).tensor
             for server, (begin, end) in self.shards.items():
                 part = self.e[begin:end]
                 self.feedback[server] = ErrorFeedback(
@@ -237,6 +239,14 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         of_server = count_workers(options, ranks) * (2 + payload) / options.servers
         return of_server if options.server == "dedicated" else of_server + of_worker
 
+    @classmethod
+    def arrays_apart(cls, options, ranks):
+        if not options.compresses:
+            return cls.arrays_held(options, ranks), 0
+        of_worker = 2 + payload_share(options)  # e, the decoded payload, and the payload
+        shares_rank = options.server == "shared"
+        return cls.arrays_held(options, ranks) - (of_worker if shares_rank else 0), of_worker + 1
+
     def push(self, g: Flat, steps: int = 1):
         """Schedule that sends the servers ``g``, the result of ``steps`` steps, and waits for their answers, which are
         the next model.
@@ -244,6 +254,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         Raises Excluded if a server has given up this rank.
         """
         message, pulling = records.pack(Push(Word.GOES_ON, steps)), []
+        held = (yield from self.memory.take(g, self.room)) if self.feedback else g
         for server, (begin, end) in self.shards.items():
             if server == self.comm.rank:
                 own = self.server.push_own(g.tensor[begin:end], self.answer.tensor[begin:end])
@@ -252,7 +263,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
                 sent = g.array[begin:end]
                 if self.feedback:
                     sent = self.payloads[server].array
-                    self.feedback[server].encode(g.tensor[begin:end], self.payloads[server].tensor, self.pushes)
+                    self.feedback[server].encode(held.tensor[begin:end], self.payloads[server].tensor, self.pushes)
                 pulling += [
                     self.comm.Isend(message, server, tags.SERVER_PUSH, header=message.nbytes),
                     self.comm.Isend(sent, server, tags.SERVER_GRADIENT),

@@ -128,7 +128,7 @@ def test_a_gradient_that_a_rank_does_not_have_is_zero():
     missing, there = (algorithm.replica.trained[0] for algorithm in job.algorithms)
     missing.grad = None
     for algorithm in job.algorithms:
-        algorithm.update_tracker()
+        list(algorithm.update_tracker())  # gradients of one memory need no waiting
     assert (missing.grad == 0).all() and (there.grad != 0).any()
 
 

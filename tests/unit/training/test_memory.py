@@ -1,14 +1,18 @@
 """Models that do not fit into the memory of a host are refused."""
 
+from collections import defaultdict
+
 import pytest
 import torch
 
 from grsgd import memory
 from grsgd.algorithms import ALGORITHMS
+from grsgd.algorithms.outer_state import HostMemory
 from grsgd.config import parse
 from grsgd.errors import ConfigError
 from grsgd.training.inputs import load_data
 from grsgd.training.memory import blueprint, bytes_per_parameter, check_fits, optimizer_bytes, rank_bytes
+from tests.support.device_double import PromptMemory, place_outer_state
 from tests.support.exhaustive import exhaustive_unless
 from tests.support.held_memory import held_per_parameter
 from tests.support.training import config as small
@@ -85,9 +89,55 @@ def test_the_optimizer_is_counted_apart(name, options, kept):
     assert optimizer_bytes(wanted, torch.float32) == kept and optimizer_bytes(wanted, torch.float64) == 2 * kept
 
 
-@pytest.mark.parametrize("algorithm, outer", [("diloco", 12), ("noloco", 16)])
+IN_HOST_MEMORY = [
+    ("diloco", {}, 0, 3),
+    ("noloco", {}, 0, 4),
+    ("lasgd", {}, 0, 3),
+    ("lasgd", {"merge": "anchor"}, 0, 5),
+    ("gradient_tracking", {}, 1, 4),
+    ("exact_diffusion", {}, 0, 3),
+    ("choco_sgd", {"ratio": 0.5}, 0, 3),
+    ("ring_allreduce", {"compression": "int8"}, 0, 2),
+    ("parameter_server", {"compression": "int8", "server": "shared"}, 5.5, 2),
+]
+"""Algorithm, options, and on 2 ranks the number of arrays in the memory of the device and in pinned host memory."""
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options", "on_device", "pinned"),
+    exhaustive_unless(lambda name, *_: name in ("gradient_tracking", "choco_sgd"), IN_HOST_MEMORY),
+)
+def test_outer_state_in_host_memory_is_counted_apart(algorithm, options, on_device, pinned, monkeypatch):
+    section, memories = {"name": algorithm, "outer_state": "host"} | options, defaultdict(list)
+
+    def outer_memory(x, place):
+        memories[x.array.size].append(HostMemory(PromptMemory()))
+        return memories[x.array.size][-1]
+
+    said = bytes_per_parameter(small(section, **PLAIN), 2, on_gpu=True)
+    with pytest.MonkeyPatch.context() as patch:
+        place_outer_state(patch, outer_memory)
+        found = held_per_parameter(section, 2, monkeypatch, **PLAIN)
+    gradient = said.gradient if ALGORITHMS[algorithm].traits.sends_gradients else 0
+    expected = said.model + said.algorithm + said.outer + gradient
+    if algorithm in AT_MOST:
+        assert 0.25 * expected < found <= expected + 0.2
+    else:
+        assert found == pytest.approx(expected, abs=0.2)
+    (less, lent), (more, lent_more) = (
+        (size, max(memory.memory.pinned for memory in found)) for size, found in sorted(memories.items())
+    )
+    assert (lent_more - lent) / (more - less) == 4 * pinned <= said.outer
+    assert said.algorithm == pytest.approx(4 * on_device, abs=0.02)  # payloads have a few more bytes per block
+
+
+@pytest.mark.parametrize(
+    "algorithm, outer",
+    [("diloco", 12), ("noloco", 16), ("lasgd", 12), ("exact_diffusion", 16)],
+)
 def test_outer_state_in_host_memory_leaves_16_bytes_on_a_gpu(algorithm, outer):
     wanted = small({"name": algorithm, "outer_state": "host"}, optimizer={"name": "adamw"})
     on_gpu, on_cpu = (bytes_per_parameter(wanted, 4, on_gpu) for on_gpu in (True, False))
     assert (on_gpu.on_device, on_gpu.outer) == (16, outer)
-    assert (on_cpu.on_device, on_cpu.outer) == (16 + outer, 0)
+    assert on_cpu.on_device == 16 + 4 * ALGORITHMS[algorithm].arrays_held(wanted.algorithm_options, 4)
+    assert on_cpu.outer == 0

@@ -537,7 +537,7 @@ class Matrices(torch.nn.Module):
 def power_sgd_ranks(n, columns):
     """The gradient averages of n simulated ranks: a function of a step's gradients, [n, size]; and their bytes."""
     ranks, replicas = Ranks(n), [Replica(Matrices(), flat_gradients=True) for _ in range(n)]
-    powers = [PowerSGD(replica, columns, 7) for replica in replicas]
+    powers = [PowerSGD(replica.trained, columns, 7, replica.params.like().tensor) for replica in replicas]
 
     def average(G):
         for replica, g in zip(replicas, G, strict=True):
