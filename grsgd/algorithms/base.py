@@ -103,8 +103,8 @@ class Traits:
     """Whether ranks send each other nothing but all-reduces (``grsgd.comm.allreduce``), one at a time. If so, a
     simulation without gradients computes its times by a faster method."""
     trains_bfloat16: bool = False
-    """Whether models may be of bfloat16: the algorithm computes with tensors, and sums arrays by all-reduces only. The
-    arrays of these models have the bits of the numbers, uint16."""
+    """Whether models may be of bfloat16: the algorithm computes sums and means in float32, with tensors or by
+    all-reduces. The arrays of these models have the bits of the numbers, uint16."""
     rests_between_steps: bool = False
     """Whether no message is under way between two steps. If False, `drain` is called before each checkpoint, and
     `begin` after it."""

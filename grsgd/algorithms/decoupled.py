@@ -108,7 +108,10 @@ class OuterServer(Server):
         super().__init__(options, trained, optimizer, context)
         if options.worker_timeout is None:
             self.timeout *= options.H  # workers push every H steps
-        self.u = self.w.new_zeros(self.w.shape)
+        is_narrow = self.w.dtype is torch.bfloat16
+        self.outer = self.w.float() if is_narrow else self.w
+        """The model w in the dtype of outer steps: float32 in place of bfloat16, so that small steps are not lost."""
+        self.u = torch.zeros_like(self.outer)
         self.late: dict[int, tuple] = {}
         """Per late worker, its change of the model and the number of its steps, until the change is merged."""
         self.rest: list[tuple] = []
@@ -120,11 +123,18 @@ class OuterServer(Server):
         """``round_of_window``: version of the model at which the last grace window began. ``closing``: background
         schedule that waits for the end of this window."""
 
+    def start(self):
+        super().start()
+        self.outer.copy_(self.w)
+
     def state(self):
-        return super().state() | {"u": self.u}
+        wide = {"outer": self.outer} if self.outer is not self.w else {}
+        return super().state() | {"u": self.u} | wide
 
     def restore(self, state):
-        fill(self.u, state.pop("u"))
+        for name in ("u", "outer"):
+            if name in state:
+                fill(getattr(self, name), state.pop(name))
         super().restore(state)
 
     def receive_rest(self, worker, steps):
@@ -164,7 +174,7 @@ class OuterServer(Server):
     def change_of(self, worker: int):
         """Return the difference between the last model that ``worker`` pushed and the model of the last answer to
         ``worker``."""
-        return self.g[worker].tensor - self.answers[worker].tensor
+        return self.g[worker].tensor.to(self.outer.dtype) - self.answers[worker].tensor
 
     def keep(self, worker: int):
         """Keep the change by a late worker. This is necessary because the worker's next model will overwrite the
@@ -180,14 +190,21 @@ class OuterServer(Server):
         training or rest."""
         workers = max(self.n - len(self.evicted.keys() - self.finished), 1)
         for change, steps in (*self.late.values(), *self.rest):
-            self.w.add_(change, alpha=1 / workers)
+            self.outer.add_(change, alpha=1 / workers)
             self.applied += steps
+        self.round_model()
         self.late.clear()
         self.rest.clear()
         self.progress.note_steps(self.applied)
 
+    def round_model(self):
+        """Round the model of outer steps to the dtype of w."""
+        if self.outer is not self.w:
+            self.w.copy_(self.outer)
+
     def gather(self, worker, weight, compensated):
-        x, steps = self.g[worker].tensor if self.steps[worker] else self.w.clone(), self.steps[worker]
+        steps = self.steps[worker]
+        x = self.g[worker].tensor.to(self.outer.dtype) if steps else self.outer.clone()
         if worker in self.late:
             change, more_steps = self.late.pop(worker)
             x, steps = x.add_(change), steps + more_steps
@@ -204,7 +221,8 @@ class OuterServer(Server):
         shares = [part * count / max(steps) for count in steps]
         models = [x if share == 1 else x.mul_(share) for (x, _), share in zip(self.merging, shares, strict=True)]
         mean = sum_in_pairs(models).mul_(1 / sum(shares))
-        outer_update(self.w, self.u, mean, self.options.outer_lr, self.options.outer_momentum)
+        outer_update(self.outer, self.u, mean, self.options.outer_lr, self.options.outer_momentum)
+        self.round_model()
         self.applied += sum(steps)
         self.merging.clear()
         self.progress.note_steps(self.applied)
@@ -260,7 +278,7 @@ class Decoupled(ParameterServer, name="decoupled"):
         "Douillard, Rush, Donchev, Charles, Fallen, Dubey, Gog, Dean, Woodworth, Garrett, Keating, Bishop, Prior, "
         "Yvinec, Szlam, Ranzato, Dean 2026, Decoupled DiLoCo for resilient distributed pre-training"
     )
-    traits = Traits(synchronous=False, family="server", in_background=True)
+    traits = Traits(synchronous=False, family="server", in_background=True, trains_bfloat16=True)
     Options = DecoupledOptions
     remembers = ("pushes", "k")
     server_class = OuterServer

@@ -17,8 +17,11 @@ from grsgd.comm.coded.ip_multicast import IpMulticast
 from grsgd.comm.coded.multicast import TRANSPORTS, Multicast, Unicast
 from grsgd.comm.coded.multicast_link import Settings
 from grsgd.comm.coded.scheme import Scheme
+from grsgd.lazy import LazyModule
 from grsgd.text import ranks_in_words
 from grsgd.units import rate as bytes_per_second
+
+torch = LazyModule("torch")
 
 INT64_SUM = 2
 """The sum of all blocks as int64, in arrays of the model's size in float32."""
@@ -87,6 +90,7 @@ class Summing(CommonBatchAlgorithm, name=None):
         exact_gradient=True,
         equal_models=True,
         rests_between_steps=True,
+        trains_bfloat16=True,
     )
     remembers = ("saturated", "overflow")
     scheme: Scheme
@@ -94,6 +98,8 @@ class Summing(CommonBatchAlgorithm, name=None):
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
         self.fixed_point = self.make_fixed_point()
+        self.wide = self.x.wide() if self.x.tensor.dtype is torch.bfloat16 else None
+        """Gradient in float32, which is converted to int32 and back; None if gradients are not of bfloat16."""
         self.saturated = OutOfRange(0, 0, 0.0, self.fixed_point.largest)
         self.transport = self.make_transport(context.seed)
         self.scheme = self.choose_scheme(
@@ -173,7 +179,11 @@ class Summing(CommonBatchAlgorithm, name=None):
 
     def block_gradient_ready(self, block):
         row = self.scheme.block_buffer(self.scheme.blocks.index(block))
-        self.saturated = self.saturated.merged_with(self.fixed_point.encode(self.replica.grads.array, row))
+        grads = self.replica.grads
+        if self.wide is not None:
+            self.wide.tensor.copy_(grads.tensor)
+            grads = self.wide
+        self.saturated = self.saturated.merged_with(self.fixed_point.encode(grads.array, row))
 
     def before_backward(self):
         yield from self.scheme.look()
@@ -183,7 +193,10 @@ class Summing(CommonBatchAlgorithm, name=None):
         yield from self.scheme.add_up()
         if self.scheme.is_left_behind:
             raise Excluded(f"rank {self.comm.rank} was silent for too long")
-        self.fixed_point.decode(self.scheme.total, self.replica.grads.array)
+        grads = self.replica.grads
+        self.fixed_point.decode(self.scheme.total, (self.wide or grads).array)
+        if self.wide is not None:
+            grads.tensor.copy_(self.wide.tensor)
 
     def drain(self):
         yield from self.scheme.close() or ()

@@ -114,7 +114,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         "Richtárik 2023 (rennala); Maranjyan, Tyurin, Richtárik 2025 (ringmaster)"
     )
     traits = Traits(
-        synchronous=False, family="server", sends_gradients=True, in_background=True
+        synchronous=False, family="server", sends_gradients=True, in_background=True, trains_bfloat16=True
     )
     Options = ParameterServerOptions
     remembers = ("pushes", "e")

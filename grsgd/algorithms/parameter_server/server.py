@@ -95,6 +95,9 @@ class Server:
         device = self.replica.device
         self.g = [Flat.zeros(end - begin, self.replica.dtype, device) for _ in range(self.n)]
         """The last gradient of each worker."""
+        has_narrow_sum = self.replica.grads is not None and self.w.dtype is torch.bfloat16
+        self.sum = torch.zeros_like(self.w, dtype=torch.float32) if has_narrow_sum else None
+        """Sum of weighted gradients of bfloat16, which is rounded once, before the update; None for other dtypes."""
         self.compressor = make_compressor(options, self.w) if options.compresses else None
         """Compressor of the gradients that workers send; None without compression."""
         self.payloads = [self.compressor.payload() for _ in range(self.n)] if self.compressor is not None else self.g
@@ -310,17 +313,17 @@ class Server:
     @property
     def gradient(self) -> torch.Tensor:
         """The sum of weighted gradients that the next update applies."""
-        return self.replica.grads.tensor[self.part]
+        return self.replica.grads.tensor[self.part] if self.sum is None else self.sum
 
     def gather(self, worker: int, weight: float, compensated: bool):
         """Add a worker's last gradient to the sum of the next update, which has the settings of the last worker."""
-        g = self.g[worker].tensor
+        g = self.g[worker].tensor.to(self.gradient.dtype)
         for group, settings in zip(self.optimizer.param_groups, self.settings.get(worker, ()), strict=False):
             group |= settings
         if worker in self.settings:
             self.decays = [settings.get("weight_decay", 0.0) for settings in self.settings[worker]]
         if compensated:
-            g = g + self.compensation * g * g * (self.w - self.answers[worker].tensor)
+            g = g + self.compensation * g * g * (self.w.to(g.dtype) - self.answers[worker].tensor)
         self.gradient.add_(g, alpha=weight / self.n)
         self.gathered.append(weight)
 
@@ -333,6 +336,8 @@ class Server:
         share = sum(self.gathered) / self.n
         for group, decay in zip(self.optimizer.param_groups, self.decays, strict=True):
             group["weight_decay"] = decay * share
+        if self.sum is not None:
+            self.replica.grads.tensor[self.part].copy_(self.sum)
         self.optimizer.step()
         self.applied += len(self.gathered)
         self.gradient.zero_()

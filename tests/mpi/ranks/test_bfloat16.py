@@ -14,15 +14,17 @@ STEPS = 8
 
 
 def train(algorithm: str, dtype: torch.dtype, **options) -> torch.Tensor:
-    """Train a model on each rank's own data, and return its parameters."""
+    """Train a model on each rank's own data, or with ``ssgd`` on one batch of all ranks, and return its parameters."""
     torch.manual_seed(0)
+    coded = algorithm == "ssgd"
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2)).to(dtype)
-    x = torch.randn(5, 6, generator=torch.Generator().manual_seed(WORLD.rank)).to(dtype)
+    x = torch.randn(5, 6, generator=torch.Generator().manual_seed(0 if coded else WORLD.rank)).to(dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
     optimizer = distribute(model, optimizer, algorithm, WORLD, timeout=20.0, **options)
     for _ in range(STEPS):
         optimizer.zero_grad()
-        (model(x).float() - 1).square().mean().backward()
+        for block in optimizer.blocks(len(x)) if coded else [slice(None)]:
+            (model(x[block]).float() - 1).square().mean().backward()
         optimizer.step()
     optimizer.finish()
     return nn.utils.parameters_to_vector(model.parameters()).detach()
@@ -38,6 +40,8 @@ def train(algorithm: str, dtype: torch.dtype, **options) -> torch.Tensor:
         ("dpsgd", {}),
         ("grsgd", {}),
         ("sgp", {}),
+        ("parameter_server", {"strategy": "bsp", "server": "shared"}),
+        ("ssgd", {}),
     ],
 )
 def test_own_loops(algorithm, options):

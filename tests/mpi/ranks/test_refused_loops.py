@@ -244,9 +244,9 @@ def test_dtypes_that_numpy_lacks(algorithm):
     one_line(caught)
 
 
-def test_algorithms_that_train_no_model_of_bfloat16():
-    with pytest.raises(ValueError, match="bfloat16 with ssgd: only adpsgd, diloco, dpsgd, gosgd, gossip, gr") as caught:
-        distribute(network().bfloat16(), "ssgd")
+def test_options_that_train_no_model_of_bfloat16():
+    with pytest.raises(ValueError, match="bfloat16 with the option compression = 'int8'; allowed with bf") as caught:
+        distribute(network().bfloat16(), "parameter_server", server="shared", compression="int8")
     one_line(caught)
 
 

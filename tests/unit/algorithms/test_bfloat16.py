@@ -33,9 +33,17 @@ TRAINED = [
     {"name": "lasgd"},
     {"name": "lasgd", "merge": "cocod"},
     {"name": "lasgd", "merge": "anchor"},
+    {"name": "parameter_server", "strategy": "bsp"},
+    {"name": "parameter_server", "strategy": "bsp", "server": "shared", "servers": 2, "compensation": 0.04},
+    {"name": "asgd"},
+    {"name": "decoupled", "H": 2},
+    {"name": "cssgd", "r": 2},
+    {"name": "ssgd"},
 ]
-EQUAL_AT_THE_END = ("ring_allreduce", "local_sgd", "diloco")
+EQUAL_AT_THE_END = ("ring_allreduce", "local_sgd", "diloco", "cssgd", "ssgd")
 """Algorithms whose replicas are equal after a multiple of H steps, before the last average."""
+TIMED = ("grsgd", "gosgd", "lasgd", "adpsgd", "gossip", "parameter_server", "asgd", "decoupled")
+"""Algorithms whose messages depend on their times, or have a constant part."""
 ROUNDING = 2.0**-8
 """Largest relative error of a number that is rounded to bfloat16 is half of it."""
 
@@ -103,8 +111,10 @@ def test_a_training_is_that_of_float32_within_16_bits(algorithm):
     right = reference.trainers[0].replica.params.tensor
     assert (right - initial).norm() > 0.1 * initial.norm(), "the training changes the model by more than rounding"
     assert (models[0].float() - right).norm() < 12 * ROUNDING * right.norm()
-    if algorithm["name"] not in ("grsgd", "gosgd", "lasgd", "adpsgd", "gossip"):  # whose messages depend on their times
-        sent, of_float32 = (sum(t.comm.traffic.sent.sum() for t in job.trainers) for job in (found, reference))
+    sent, of_float32 = (sum(t.comm.traffic.sent.sum() for t in job.trainers) for job in (found, reference))
+    if algorithm["name"] in ("cssgd", "ssgd"):
+        assert sent == of_float32  # messages are int32
+    elif algorithm["name"] not in TIMED:
         assert sent == of_float32 / 2
 
 
@@ -125,7 +135,7 @@ def test_times_alone(algorithm):
 
 @pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {each["name"] for each in TRAINED}))
 def test_other_algorithms_are_refused(name):
-    with pytest.raises(ConfigError, match=f"bfloat16 with {name}: only adpsgd, diloco, dpsgd, .* of 16 bits") as got:
+    with pytest.raises(ConfigError, match=f"bfloat16 with {name}: only adpsgd, asgd, cssgd, .* of 16 bits") as got:
         config(name, dtype="bfloat16")
     assert "\n" not in str(got.value)
 
