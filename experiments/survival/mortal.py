@@ -2,13 +2,15 @@
 
     python -m experiments.survival.mortal --die 0:0.31,4:0.62 experiments/demo/gpt.py --algorithm grsgd
 
-The script itself knows nothing of the deaths.
+The script itself knows nothing of the deaths. Each process that lives at the end of the loop prints the loop's seconds.
 """
 
 import argparse
 import runpy
 import sys
 import threading
+import time
+from functools import partial
 from pathlib import Path
 
 import grsgd
@@ -28,14 +30,21 @@ def mortal(items, share: float):
         yield item
 
 
+def timed(items):
+    """Yield ``items``, and then print the seconds since the first of them was asked for."""
+    began = time.perf_counter()
+    yield from items
+    print(f"loop: {time.perf_counter() - began:.3f} s", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--die", type=deaths, default="", help="PROCESS:SHARE,...: deaths, as shares of the loop")
     parser.add_argument("script")
     options, sys.argv[1:] = parser.parse_known_args()
-    if process() in options.die:
-        surviving, share = grsgd.surviving, options.die[process()]
-        grsgd.surviving = lambda optimizer, items, **state: surviving(optimizer, mortal(items, share), **state)
+    surviving, share = grsgd.surviving, options.die.get(process())
+    die = (lambda items: items) if share is None else partial(mortal, share=share)
+    grsgd.surviving = lambda optimizer, items, **state: surviving(optimizer, timed(die(items)), **state)
     sys.argv[0] = options.script
     sys.path.insert(0, str(Path(options.script).parent))
     runpy.run_path(options.script, run_name="__main__")

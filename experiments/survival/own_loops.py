@@ -2,34 +2,45 @@
 
     python -m experiments.survival.own_loops --jobs 50
     python -m experiments.survival.own_loops --jobs 50 --script gpt --out FILE.csv
+    python -m experiments.survival.own_loops --jobs 50 --script train --out OTHER.csv
 
 Every job must end by itself with exit code 0, on all ranks that are left, with a loss at most 1 % from the loss without
 deaths. Jobs without and with two spares take turns. The scripts are `experiments.survival.loop`, and
-``experiments/demo/gpt.py``, which knows nothing of the deaths.
+``experiments/demo/gpt.py``, which knows nothing of the deaths. The script ``train`` is `grsgd train` with a GPT of the
+same size, for comparison.
+
+A table of the jobs (``--out``) is written after each job. A later call with the same table leaves out its jobs.
+`experiments.survival.page` writes a part of the page on failures from the tables.
 """
 
 import argparse
 import csv
+import json
 import re
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from experiments.arguments import parse_once
+from grsgd import load_run
 from grsgd.job.words import asked_for
 from grsgd.mpi_environment import SPARES, find_mpiexec, job_environment
+from grsgd.training.description import commit
 
 ALGORITHMS = {
     "loop": ("ring_allreduce", "grsgd", "local_sgd", "gossip", "dpsgd"),
     "gpt": ("ring_allreduce", "diloco", "grsgd", "dpsgd"),
+    "train": ("ring_allreduce", "diloco", "grsgd", "dpsgd"),
 }
 """Algorithms of the jobs, by script."""
-SIZES = "--batch 96 --accumulate 1 --block 8 --layers 1 --heads 2 --width 8".split()
+BATCH = 96
+"""Number of samples of all ranks together in a step of a GPT."""
+SIZES = f"--batch {BATCH} --accumulate 1 --block 8 --layers 1 --heads 2 --width 8".split()
 GPT = [*SIZES, *"--steps 400 --every 100 --warm-up 20 --lr 1e-2".split()]
 TEXT = Path(tempfile.gettempdir(), "grsgd-own-loops.txt")
 LETTERS, CHARACTERS = 8, 20_000
@@ -38,31 +49,106 @@ PROGRAMS = {
     "loop": ["-m", "experiments.survival.loop"],
     "gpt": ["-m", "experiments.survival.mortal", "experiments/demo/gpt.py", "--timeout", "120", *GPT, "--text", TEXT],
 }
-"""Arguments of Python, by script."""
+"""Arguments of Python, by script with a loop of its own."""
 LOSSES = {"loop": r"rank \d+: \d+ steps, loss ([\d.]+)", "gpt": r"end: loss on unseen text ([\d.]+)"}
 """Lines with the final loss: of each rank that is left, or of the main rank."""
 PROCESSES, SPARES_OF_JOBS = 6, (0, 2)
 BOUND_SECONDS, LARGEST_DIFFERENCE = 300.0, 0.01
 """Time after which a job has hung, and the largest relative difference of the loss."""
+OUT = "run.h5"
+"""Name of the run file of `grsgd train`."""
+SETTINGS = {
+    "model": {"name": "gpt", "layers": 1, "heads": 2, "width": 8},
+    "task": {"name": "language_modelling"},
+    "optimizer": {"name": "adamw", "lr": 1e-2, "weight_decay": 0.1, "decay_norms": False, "clip": 1.0},
+    "schedule": {"name": "cosine", "warmup": 0.05},
+    "train": {"steps": 400, "snapshots": 1},
+    "comm": {"timeout": 120.0},
+}
+"""Sections of the configuration of `grsgd train` that are the same in all jobs."""
+DIGITS = 4
+"""Number of digits after the point of a moment of death, as a share of the loop."""
 
 
-def run(script: str, algorithm: str, spares: int, die: str) -> tuple[int, str, list[float]]:
-    """Run a job; return its exit code, its output, and the final losses that its ranks have printed."""
-    command = [find_mpiexec(), "--with-ft", "ulfm", "-x", f"{SPARES}={spares}", "-n", f"{PROCESSES}"]
-    command += [sys.executable, "-u", *PROGRAMS[script], "--algorithm", algorithm, "--die", die]
-    with asked_for() as words:
-        with tempfile.TemporaryFile("w+") as file:
-            job = subprocess.Popen(command, env=job_environment(), stdout=file, stderr=subprocess.STDOUT)
-            for _ in range(int(BOUND_SECONDS)):  # seconds in which this process itself did not stand still
-                with suppress(subprocess.TimeoutExpired):
-                    job.wait(1)
-                    break
-            else:
-                job.kill()
-            file.seek(0)
-            output = file.read()
-        code, line = words.judged(job.poll() if job.poll() is not None else 124, False)
-    return code, output + (line or ""), [float(loss) for loss in re.findall(LOSSES[script], output)]
+class Job(NamedTuple):
+    """Row of the table of jobs. ``deaths`` is PROCESS:SHARE,...: the moments of deaths as shares of the loop.
+
+    ``seconds`` is the longest duration of the loop on a rank, without the start of the processes; nan if unknown. The
+    two columns ``..._without_deaths`` describe a job of the same algorithm without deaths, with as many ranks.
+    """
+
+    job: int
+    algorithm: str
+    spares: int
+    deaths: str
+    exit_code: int
+    losses: int
+    loss: str
+    loss_without_deaths: str
+    seconds: str
+    seconds_without_deaths: str
+    commit: str
+
+
+class Outcome(NamedTuple):
+    """Exit code and output of a job, the final losses of its ranks, and the seconds of its loop, NaN if unknown."""
+
+    code: int
+    output: str
+    losses: list[float]
+    seconds: float
+
+
+def run(script: str, algorithm: str, spares: int, die: str, seconds: float = np.nan) -> Outcome:
+    """Run a job with deaths ``die``; ``seconds`` is the duration of its loop without deaths."""
+    with tempfile.TemporaryDirectory() as folder, asked_for() as words:
+        if script == "train":
+            more, arguments = [], training(algorithm, spares, die, seconds, Path(folder))
+        else:
+            more, arguments = ["-x", f"{SPARES}={spares}"], [*PROGRAMS[script], "--algorithm", algorithm, "--die", die]
+        start = [find_mpiexec(), "--with-ft", "ulfm", *more, "-n", f"{PROCESSES}", sys.executable, "-u"]
+        code, output = bounded(start + arguments)
+        code, line = words.judged(code, False)
+        output += line or ""
+        if script != "train":
+            losses = [float(loss) for loss in re.findall(LOSSES[script], output)]
+            durations = [float(duration) for duration in re.findall(r"loop: ([\d.]+) s", output)]
+            return Outcome(code, output, losses, max(durations, default=np.nan))
+        if code:
+            return Outcome(code, output, [], np.nan)
+        found = load_run(Path(folder, OUT))
+        return Outcome(code, output, [found.attributes["final_test_bits_per_byte"]], float(found.curve["time"][-1]))
+
+
+def bounded(command: list) -> tuple[int, str]:
+    """Run a command for at most `BOUND_SECONDS`; return its exit code, 124 if it was ended, and its output."""
+    with tempfile.TemporaryFile("w+") as file:
+        job = subprocess.Popen(command, env=job_environment(), stdout=file, stderr=subprocess.STDOUT)
+        for _ in range(int(BOUND_SECONDS)):  # seconds in which this process itself did not stand still
+            with suppress(subprocess.TimeoutExpired):
+                job.wait(1)
+                break
+        else:
+            job.kill()
+        file.seek(0)
+        return job.poll() if job.poll() is not None else 124, file.read()
+
+
+def training(algorithm: str, spares: int, die: str, seconds: float, folder: Path) -> list:
+    """Return the arguments of Python for `grsgd train` with a GPT, whose configuration is written to ``folder``."""
+    ranks = PROCESSES - spares
+    moments = [death.split(":") for death in die.split(",") if death]
+    data = {"name": "text", "dir": str(TEXT.parent), "file": TEXT.name, "block": 8, "batch_size": BATCH // ranks}
+    sections = SETTINGS | {"algorithm": {"name": algorithm}, "data": data}
+    lines = [
+        line
+        for section, keys in sections.items()
+        for line in (f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in keys.items()))
+    ]
+    lines += ["[faults.die]", *(f"{victim} = {float(share) * seconds:.4f}" for victim, share in moments)]
+    config = folder / "gpt.toml"
+    config.write_text("\n".join(lines) + "\n")
+    return ["-m", "grsgd", "train", config, "--spares", f"{spares}", "--out", folder / OUT]
 
 
 def text_of_chain() -> str:
@@ -75,55 +161,80 @@ def text_of_chain() -> str:
     return "".join("abcdefgh"[letter] for letter in letters)
 
 
-def write(path: Path | None, rows: list[list]):
-    """Write a table of the jobs, if it has a ``path``."""
+def read(path: Path | None) -> list[Job]:
+    """Return the jobs in the table ``path``; none if there is no such table."""
+    if path is None or not path.exists():
+        return []
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [Job(**{name: Job.__annotations__[name](row[name]) for name in Job._fields}) for row in rows]
+
+
+def write(path: Path | None, jobs: list[Job]):
+    """Write the table of the jobs, if it has a ``path``; a table that is there stays whole until then."""
     if path is not None:
-        with path.open("w", newline="") as file:
+        part = path.with_name(f"{path.name}.part")
+        with part.open("w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["job", "algorithm", "spares", "deaths", "exit_code", "loss", "loss_without_deaths"])
-            writer.writerows(rows)
+            writer.writerows([Job._fields, *jobs])
+        part.replace(path)
+
+
+def calm(script: str, algorithm: str, spares: int, jobs: list[Job], code: str) -> tuple[float, float]:
+    """Return the loss and the duration of a job without deaths: of ``jobs`` of the commit ``code``, or of a new
+    job."""
+    for job in jobs:
+        if (job.algorithm, job.spares, job.commit) == (algorithm, spares, code):
+            return float(job.loss_without_deaths), float(job.seconds_without_deaths)
+    found = run(script, algorithm, spares, "")
+    print(f"{algorithm}, {spares} spares, no deaths: exit code {found.code}, losses {found.losses}", flush=True)
+    print("" if found.losses else found.output[-3000:], end="")
+    return found.losses[0] if found.losses else np.nan, found.seconds
+
+
+def make(script: str, number: int, jobs: list[Job], code: str) -> Job:
+    """Run job ``number`` and print its row; print the job's output, too, if the job is wrong."""
+    algorithm = ALGORITHMS[script][number // 2 % len(ALGORITHMS[script])]
+    spares = SPARES_OF_JOBS[number % 2]
+    random, ranks = np.random.default_rng(number), PROCESSES - spares
+    loss, seconds = calm(script, algorithm, spares, jobs, code)
+    moments = np.sort(random.uniform(0.05, 0.95, 2))
+    victims = random.permutation([0, random.integers(1, ranks)])
+    die = ",".join(f"{victim}:{moment:.{DIGITS}f}" for victim, moment in zip(victims, moments, strict=True))
+    found = run(script, algorithm, spares, die, seconds)
+    worst = max(found.losses, key=lambda one: abs(one - loss), default=np.nan)
+    numbers = [f"{one:g}" for one in (worst, loss, found.seconds, seconds)]
+    job = Job(number, algorithm, spares, die, found.code, len(found.losses), *numbers, code)
+    verdict = "" if is_right(script, job) else ": WRONG"
+    print(f"{job}{verdict}", flush=True)
+    if verdict:
+        print(found.output[-3000:], flush=True)
+    return job
+
+
+def is_right(script: str, job: Job) -> bool:
+    """Return whether a job has ended by itself, on all ranks that are left, with about the loss without deaths."""
+    left = PROCESSES - 2 if script == "loop" else 1
+    loss, without_deaths = float(job.loss), float(job.loss_without_deaths)
+    return job.exit_code == 0 and job.losses == left and abs(loss / without_deaths - 1) <= LARGEST_DIFFERENCE
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=50)
     parser.add_argument("--first", type=int, default=0, help="number of the first job")
-    parser.add_argument("--script", choices=PROGRAMS, default="loop")
-    parser.add_argument("--out", type=Path, help="table of the jobs; by default none")
+    parser.add_argument("--script", choices=ALGORITHMS, default="loop")
+    parser.add_argument("--out", type=Path, help="table of the jobs, whose jobs are not run again; by default none")
     options = parse_once(parser)
-    script, undisturbed, failed, rows = options.script, {}, 0, []
-    algorithms = ALGORITHMS[script]
+    jobs, code = read(options.out), str(commit())
     TEXT.write_text(text_of_chain())
-    for job in range(options.first, options.first + options.jobs):
-        algorithm = algorithms[job // 2 % len(algorithms)]
-        spares = SPARES_OF_JOBS[job % 2]
-        random = np.random.default_rng(job)
-        ranks = PROCESSES - spares
-        if (algorithm, ranks) not in undisturbed:
-            code, output, losses = run(script, algorithm, spares, "")
-            undisturbed[algorithm, ranks] = losses[0] if losses else np.nan
-            print(f"{algorithm} on {ranks} ranks without deaths: exit code {code}, losses {losses}", flush=True)
-            print("" if losses else output[-3000:], end="")
-        moments = np.sort(random.uniform(0.05, 0.95, 2))
-        victims = random.permutation([0, random.integers(1, ranks)])
-        die = ",".join(f"{victim}:{moment:.4f}" for victim, moment in zip(victims, moments, strict=True))
-        began = time.perf_counter()
-        code, output, losses = run(script, algorithm, spares, die)
-        worst = max((abs(loss / undisturbed[algorithm, ranks] - 1) for loss in losses), default=np.nan)
-        left = 1 if script == "gpt" else ranks if spares else ranks - 2
-        is_right = code == 0 and len(losses) == left and worst <= LARGEST_DIFFERENCE
-        failed += not is_right
-        rows.append([job, algorithm, spares, die, code, *losses[:1], undisturbed[algorithm, ranks]])
-        write(options.out, rows)
-        print(
-            f"job {job}: {algorithm}, {spares} spares, deaths {die}: exit code {code}, {len(losses)} of {left} losses, "
-            f"loss {worst:+.3%}, {time.perf_counter() - began:.0f} s{'' if is_right else ': WRONG'}",
-            flush=True,
-        )
-        if not is_right:
-            print(output[-3000:], flush=True)
-    print(f"{options.jobs - failed} of {options.jobs} jobs as they should be")
-    return int(failed > 0)
+    numbers = range(options.first, options.first + options.jobs)
+    for number in sorted(set(numbers) - {job.job for job in jobs}):
+        jobs.append(make(options.script, number, jobs, code))
+        write(options.out, sorted(jobs))
+    right = sum(is_right(options.script, job) for job in jobs if job.job in numbers)
+    print(f"{right} of {options.jobs} jobs as they should be")
+    return int(right < options.jobs)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,75 @@
+"""The table of jobs in which processes die: it grows in pieces, and a part of a page is made of it."""
+
+import sys
+
+import pytest
+
+from experiments.survival import own_loops, page
+from experiments.survival.own_loops import Job, Outcome, read
+
+
+@pytest.fixture
+def runs(monkeypatch, tmp_path):
+    """Jobs without processes: the list of their arguments; a job with deaths takes a quarter longer than without."""
+    made = []
+
+    def run(script, algorithm, spares, die, seconds=float("nan")):
+        made.append((algorithm, spares, bool(die)))
+        return Outcome(0, "", [1.002 if die else 1.0], 2.5 if die else 2.0)
+
+    monkeypatch.setattr(own_loops, "run", run)
+    monkeypatch.setattr(own_loops, "commit", lambda: "abc")
+    monkeypatch.setattr(own_loops, "TEXT", tmp_path / "text")
+    return made
+
+
+def call(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["own_loops", "--script", "gpt", *map(str, arguments)])
+    return own_loops.main()
+
+
+def test_a_table_goes_on_where_it_ended(runs, monkeypatch, tmp_path, capsys):
+    out = tmp_path / "jobs.csv"
+    assert call(monkeypatch, "--jobs", 3, "--out", out) == 0
+    assert [died for _, _, died in runs] == [False, True, False, True, False, True]
+    first = read(out)
+    runs.clear()
+    assert call(monkeypatch, "--jobs", 10, "--out", out) == 0
+    assert read(out)[:3] == first and [job.job for job in read(out)] == list(range(10))
+    assert sum(died for _, _, died in runs) == 7
+    assert [each for each in runs if not each[2]].count(("ring_allreduce", 0, False)) == 0, "the table has this loss"
+    runs.clear()
+    monkeypatch.setattr(own_loops, "commit", lambda: "other")
+    assert call(monkeypatch, "--jobs", 11, "--out", out) == 0
+    assert len(runs) == 2 and read(out)[-1].commit == "other" and read(out)[0].commit == "abc"
+    assert "11 of 11 jobs as they should be" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("code, losses", [(1, [1.0]), (0, [1.02]), (0, [])])
+def test_a_wrong_job_is_named(runs, code, losses, monkeypatch, capsys):
+    found = Outcome(code, "why", losses, 2.0)
+    calm = own_loops.run
+    monkeypatch.setattr(own_loops, "run", lambda *each: found if each[3] else calm(*each))
+    assert call(monkeypatch, "--jobs", 1) == 1
+    printed = capsys.readouterr().out
+    assert ": WRONG\nwhy" in printed and "0 of 1 jobs" in printed
+
+
+def test_the_part_of_the_page(tmp_path, monkeypatch):
+    numbers = "1.002", "1", "2.5", "2", "abc"
+    jobs = [Job(number, "grsgd", 0, "0:0.5,1:0.6", number // 3, 1, *numbers) for number in range(4)]
+    trained = [jobs[0]._replace(seconds="4")]
+    text = page.text_of(jobs, trained)
+    assert "with 4 jobs of" in text and "Of these jobs, 3 ended with exit code 0 and a loss at most 1 % from" in text
+    assert "largest difference is 0.20 %" in text and "commit `abc`." in text
+    assert text.endswith("\n  | `grsgd` | 0 | 4 | 3 | 80 % (80) | 50 % (50) |")
+    file = tmp_path / "failures.md"
+    file.write_text(page.PAGE.read_text())
+    monkeypatch.setattr(page, "PAGE", file)
+    for name, table in (("jobs", jobs), ("trained", trained)):
+        own_loops.write(tmp_path / name, table)
+    monkeypatch.setattr(sys, "argv", ["page", str(tmp_path / "jobs"), str(tmp_path / "trained")])
+    page.main()
+    page.main()
+    written = file.read_text()
+    assert f"{page.BEGIN}\n\n{text}\n\n{page.END}\n" in written and written.count("**Tried**") == 1
