@@ -1,6 +1,6 @@
 """Run the benchmarks; each section starts its own MPI jobs::
 
-python -m experiments.bench                       # all sections, about ten minutes
+python -m experiments.bench                       # all sections, about a quarter of an hour
 python -m experiments.bench allreduce --quick     # one section, a few seconds, to see that it works
 python -m experiments.bench --gpu                 # the sections for a GPU, which all ranks share
 """
@@ -34,6 +34,7 @@ SECTIONS = {
     "codec": (1,),
     "compression": (1,),
     "checkpoints": (2,),
+    "integrations": (2,),
 }
 """The sections, each in a module of its name, with the numbers of ranks on which each runs."""
 LINKS = {"wire": "100mbit"}

@@ -127,6 +127,14 @@ def median_and_range(values, form: str = ".2f") -> str:
     return f"{np.median(values):{form}} ({np.min(values):{form}}-{np.max(values):{form}})"
 
 
+def interval(ratios: np.ndarray) -> str:
+    """Return the median of paired ratios, with its bootstrap interval, as text."""
+    random = np.random.default_rng(0)
+    medians = np.median(random.choice(ratios, (2000, len(ratios))), axis=1)
+    low, high = np.quantile(medians, [0.025, 0.975])
+    return f"{np.median(ratios):.3f} ({low:.3f}-{high:.3f})"
+
+
 _kept: dict[Path, list[tuple]] = {}
 """Cells of the tables that this job has written, by file."""
 

@@ -6,12 +6,11 @@ and polls often enough, so that the thread has nothing to do.
 
 from time import perf_counter
 
-import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
 import grsgd
-from experiments.bench.side_by_side import announce, median_and_range, report, slowest, start, turns
+from experiments.bench.side_by_side import announce, interval, median_and_range, report, slowest, start, turns
 from experiments.bench.training import MODELS, chosen, make_batches, mlp, sgd
 from grsgd.algorithms import ALGORITHMS
 
@@ -62,14 +61,6 @@ def steps_seconds(mpi, algorithm: str, model, with_thread: bool, batches, steps:
     taken = perf_counter() - begin
     optimizer.finish()
     return taken
-
-
-def interval(ratios: np.ndarray) -> str:
-    """Return the median of paired ratios, with its bootstrap interval, as text."""
-    random = np.random.default_rng(0)
-    medians = np.median(random.choice(ratios, (2000, len(ratios))), axis=1)
-    low, high = np.quantile(medians, [0.025, 0.975])
-    return f"{np.median(ratios):.3f} ({low:.3f}-{high:.3f})"
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The benchmarks run to their end; what they measure is not judged here."""
 
+import importlib.util
 import subprocess
 import sys
 
@@ -7,9 +8,15 @@ import pytest
 
 from tests.support.launcher import bin_of, finish, start_command
 
+WITH_LIBRARIES = pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("lightning", "accelerate", "transformers"))), reason="pip install .[bench]"
+)
+
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("section", ["training", "stand_in", "allreduce"])
+@pytest.mark.parametrize(
+    "section", ["training", "stand_in", "allreduce", pytest.param("integrations", marks=WITH_LIBRARIES)]
+)
 def test_several_algorithms_in_one_process(section):
     """On two ranks: one must not wait in one algorithm for the other, which waits in another."""
     bin_of("openmpi")

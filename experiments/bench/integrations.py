@@ -1,0 +1,125 @@
+"""The time of a step in the loops of Lightning, Fabric, Accelerate and Transformers, compared with a plain loop.
+
+Each loop trains the same model in three ways: each rank alone, by DDP over gloo, and by grsgd. In each way the loops
+take turns, and a second plain loop is the control.
+"""
+
+import itertools
+import logging
+import sys
+import threading
+import warnings
+from functools import partial
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from experiments.bench.side_by_side import (
+    announce,
+    has,
+    interval,
+    median_and_range,
+    report,
+    start,
+    start_gloo,
+    take_turns,
+)
+
+BLOCK = 5
+"""Number of steps in a row."""
+SAMPLES, LENGTH, TOKENS = 4, 64, 128
+"""Number of samples per step and rank, number of tokens per sample, and number of different tokens."""
+WIDTH, LAYERS = 128, 4
+"""Size of the GPT-2, whose parameters take 3 MiB."""
+SECONDS = 100
+"""Approximate seconds of a way to train."""
+PLAIN = "plain loop"
+WAYS = "alone", "DDP", "grsgd"
+
+
+def main():
+    mpi, quick = start()
+    if missing := [name for name in ("lightning", "accelerate", "transformers") if not has(name)]:
+        announce(mpi, f"integrations: left out, because {missing[0]} is missing: pip install grsgd[bench]")
+        return
+    ways = [way for way in WAYS if f"--{way}" in sys.argv] or WAYS
+    if "DDP" in ways:
+        start_gloo(mpi)  # before the import of grsgd.integrations.accelerate, which starts a group that DDP cannot use
+    from experiments.bench import library_loops
+
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    loops = {PLAIN: library_loops.plain, "plain loop again": library_loops.plain} | library_loops.BY_LIBRARY
+    new_model = partial(library_loops.gpt2, WIDTH, LAYERS, TOKENS, LENGTH)
+    for way in ways:
+        announce(mpi, f"integrations: {way}")
+        contenders = {name: Turns(partial(loop, new_model, way)) for name, loop in loops.items()}
+        once = sum(sum(taken) for taken in take_turns(mpi, contenders, 2).values()) / 2
+        seconds = take_turns(mpi, contenders, 2 if quick else max(15, int(SECONDS / once)))
+        rows = [
+            [name, median_and_range(taken / BLOCK * 1e3, ".1f"), interval(taken / seconds[PLAIN])]
+            for name, taken in seconds.items()
+        ]
+        title = f"A step in the loop of a library, {way}, on {mpi.size} ranks, {len(seconds[PLAIN])} rounds"
+        report(mpi, title, ["loop", "ms: median (min-max)", "loop / plain loop: median (95 % interval)"], rows)
+        for turns in contenders.values():
+            turns.end()
+
+
+class Turns:
+    """Training loop in a thread of its own, which takes `BLOCK` steps per call of this object.
+
+    The loop runs until its batches end. It stands still while it asks for the first batch of a block.
+    """
+
+    def __init__(self, loop):
+        self.begin, self.done = threading.Semaphore(0), threading.Semaphore(0)
+        self.is_over = False
+        self.error: BaseException | None = None
+        self.thread = threading.Thread(target=self.run, args=(loop,), daemon=True)
+        self.thread.start()
+        self.wait()
+
+    def run(self, loop):
+        torch.set_num_threads(1)  # torch counts threads per thread of Python
+        try:
+            loop(DataLoader(Batches(self), SAMPLES))
+        except BaseException as error:
+            self.error = error
+        self.done.release()
+
+    def __call__(self):
+        self.begin.release()
+        self.wait()
+
+    def wait(self):
+        self.done.acquire()
+        if self.error is not None:
+            raise self.error
+
+    def end(self):
+        """End the loop, and wait for its end."""
+        self.is_over = True
+        self()
+        self.thread.join()
+
+
+class Batches(IterableDataset):
+    """Samples of random tokens without end, until the loop of ``turns`` is over."""
+
+    def __init__(self, turns: Turns):
+        self.turns = turns
+
+    def __iter__(self):
+        text = torch.randint(TOKENS, (16, LENGTH))
+        for number in itertools.count():
+            if number % (BLOCK * SAMPLES) == 0:
+                self.turns.done.release()
+                self.turns.begin.acquire()
+                if self.turns.is_over:
+                    return
+            yield {"input_ids": text[number % 16], "labels": text[number % 16]}
+
+
+if __name__ == "__main__":
+    main()
