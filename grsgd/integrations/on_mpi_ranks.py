@@ -39,7 +39,7 @@ class OnMpiRanks:
     def reduce(self, tensor, group=None, reduce_op="mean"):
         """Return ``tensor`` reduced over all ranks; raises ConfigError as `collective.reduce`."""
         tensor = tensor if isinstance(tensor, torch.Tensor) else torch.tensor(tensor)
-        return collective.reduce(tensor, reduce_op) if self.world_size > 1 else tensor
+        return collective.reduce(tensor, reduce_op)
 
     def all_gather(self, tensor: torch.Tensor, group=None, sync_grads: bool = False) -> torch.Tensor:
         """Return the tensors of all ranks as one tensor; raises ConfigError as `collective.stack`."""

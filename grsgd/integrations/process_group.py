@@ -13,12 +13,38 @@ from grsgd.own_loop.ranks import world
 
 BACKEND = "grsgd_mpi"
 """Name of the process group's backend."""
+ALL_TO_ALL = "all_gather(), and let each rank take its part"
+BETWEEN_TWO = "Send() and Recv() of mpi4py's MPI.COMM_WORLD"
+PARTS_OF_SUM = "all_reduce(), and let each rank take its part"
+REFUSED = {
+    "reduce": ("reduce", "all_reduce()"),
+    "gather": ("gather", "all_gather(), or all_gather_object() for objects"),
+    "scatter": ("scatter", "broadcast(), or broadcast_object_list() for objects, and let each rank take its part"),
+    "reduce_scatter": ("reduce_scatter", PARTS_OF_SUM),
+    "reduce_scatter_single": ("reduce_scatter_tensor", PARTS_OF_SUM),
+    "_reduce_scatter_base": ("reduce_scatter_tensor", PARTS_OF_SUM),
+    "reduce_scatter_single_coalesced": ("reduce_scatter_tensor", PARTS_OF_SUM),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter_tensor", PARTS_OF_SUM),
+    "alltoall": ("all_to_all", ALL_TO_ALL),
+    "all_to_all_single": ("all_to_all_single", ALL_TO_ALL),
+    "alltoall_base": ("all_to_all_single", ALL_TO_ALL),
+    "allreduce_coalesced": ("all_reduce_coalesced", "all_reduce() for each tensor"),
+    "allgather_coalesced": ("all_gather_coalesced", "all_gather() for each tensor"),
+    "all_gather_single_coalesced": ("all_gather_into_tensor", "all_gather_into_tensor() for each tensor"),
+    "allgather_into_tensor_coalesced": ("all_gather_into_tensor", "all_gather_into_tensor() for each tensor"),
+    "send": ("send", BETWEEN_TWO),
+    "recv": ("recv", BETWEEN_TWO),
+    "recv_anysource": ("recv", BETWEEN_TWO),
+}
+"""Methods of torch's process groups that `MpiProcessGroup` refuses: the function of torch.distributed that calls the
+method, and the call to use instead. Versions of torch name some methods differently."""
 
 
 class MpiProcessGroup(dist.ProcessGroup):
     """Process group of all ranks of the MPI job, for metrics, barriers and small objects; it carries no gradients.
 
-    Raises ConfigError for a group of only some ranks, because all collective calls are calls of all ranks.
+    Raises ConfigError for a group of only some ranks, because all collective calls are calls of all ranks, and in the
+    methods in `REFUSED`.
     """
 
     def __init__(self, rank: int, size: int):
@@ -57,6 +83,19 @@ class MpiProcessGroup(dist.ProcessGroup):
     def barrier(self, opts=None):
         collective.barrier()
         return done(None)
+
+
+def refusal(function: str, remedy: str):
+    """Return a method that refuses the call of torch.distributed named ``function``."""
+
+    def refuse(self, *arguments, **named):
+        raise ConfigError(f"torch.distributed.{function}(): grsgd's process group does not carry it: use {remedy}")
+
+    return refuse
+
+
+for _method, _words in REFUSED.items():
+    setattr(MpiProcessGroup, _method, refusal(*_words))
 
 
 def done(result):
