@@ -234,8 +234,8 @@ def has_metrics_of_all():
     assert narrow.dtype == torch.bfloat16 and narrow[1] == RANKS
     assert strategy.reduce(own > -1, reduce_op="sum").tolist() == [RANKS, RANKS]
     assert strategy.all_gather(own).shape == (RANKS, 2)
-    assert strategy.broadcast(f"of rank {COMM.rank}", 1) == "of rank 1"
-    assert not strategy.reduce_boolean_decision(COMM.rank == 0)
+    assert strategy.broadcast(f"of rank {COMM.rank}", RANKS - 1) == f"of rank {RANKS - 1}"
+    assert strategy.reduce_boolean_decision(COMM.rank == 0) == (RANKS == 1)
     assert strategy.reduce_boolean_decision(COMM.rank == 0, all=False)
     assert strategy.distributed_sampler_kwargs == {"num_replicas": RANKS, "rank": COMM.rank}
 

@@ -10,7 +10,7 @@ from tests.support import launcher
 PAGES = launcher.ROOT / "docs" / "how-to"
 DIFFERENCES = [PAGES / "from" / f"{name}.md" for name in ("ddp", "horovod", "bluefog", "torchft", "hivemind")]
 OF_TRAINERS = [name for name in ("lightning", "accelerate") if importlib.util.find_spec(name)]
-"""Names of the pages whose libraries are installed; the script of Accelerate is the last, as it starts
+"""Names of the pages whose libraries are installed; the scripts of Accelerate are the last, as they start
 torch.distributed."""
 LOOPS = [PAGES / "own-loops.md", PAGES / "own-scripts.md"]
 NANOGPT = launcher.ROOT / "experiments" / "demo" / "nanogpt.py"
