@@ -1,6 +1,7 @@
 """Samples: one number per seed."""
 
 import math
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -108,8 +109,18 @@ def of(runs: Iterable[Run], value: Callable[[Run], float | None]) -> Sample:
 
 
 def labels_of(runs: Iterable[Run]) -> frozenset[str]:
-    """Return the labels of the algorithms of runs."""
-    return frozenset(str(run.attributes["label"]) for run in runs)
+    """Return the labels of the algorithms of runs, as from `label`."""
+    algorithms = ((run, tomllib.loads(run.attributes["config"])["algorithm"]) for run in runs)
+    return frozenset(
+        label(str(run.attributes["label"]), options.get("r"), int(run.attributes["ranks"]))
+        for run, options in algorithms
+    )
+
+
+def label(algorithm: str, redundancy: int | None, ranks: int) -> str:
+    """Return the label of an algorithm with its redundancy, whose effect depends on the number of ranks; None for an
+    algorithm without redundancy."""
+    return algorithm if redundancy is None else f"{algorithm} r={redundancy} n={ranks}"
 
 
 def _finite(value: float | None) -> float | None:

@@ -30,6 +30,7 @@ from experiments.runner.setting import Setting
 from experiments.runner.store import BEFORE
 from experiments.tables.compare import condition
 from experiments.tables.show import QUANTITIES
+from grsgd.config import Config
 
 MOST_ERROR = 0.1
 """Greatest error as a share of the measured time; most runs that were repeated on the testbed differ by less."""
@@ -40,27 +41,32 @@ MOST_ERRORS = 8
 class Error(NamedTuple):
     """The difference of simulated from measured times of a training, as a share of measured times.
 
-    name: of its configuration. algorithm: the label of its runs. condition: its condition, in the words of cases.
+    name: of its configuration, with its redundancy. algorithm: the label of its runs, as from `sample.label`.
+    condition: its condition, in the words of cases. model: name of the trained model.
     """
 
     name: str
     share: float
     algorithm: str
     condition: str
+    model: str = ""
 
 
 def with_simulator_errors(outcomes: dict[str, Outcome], plans: Mapping[str, Plan]) -> list[Outcome]:
     """Return the outcomes with the simulator's error in their captions and in their simulated cases.
 
-    It is the error of the target's own trainings, or else of all targets of the paper. plans: by target.
+    It is the error of the target's own trainings, or else of all targets of the paper, with the same models. plans: by
+    target.
     """
     own = {what: {name: simulator_errors(plans[name], name, what) for name in outcomes} for what in QUANTITIES}
     shown = []
 
     def of_paper(name: str, what: str) -> list[Error]:
-        return [
-            error for other in outcomes if outcomes[other].paper == outcomes[name].paper for error in own[what][other]
-        ]
+        alike, models = (other for other in outcomes if outcomes[other].paper == outcomes[name].paper), models_of(name)
+        return [error for other in alike for error in own[what][other] if error.model in models]
+
+    def models_of(name: str) -> set[str]:
+        return {configuration(plans[name], need.setting).model.name for need in plans[name].needs[name].values()}
 
     def note_of(name: str, what: str) -> str:
         mine = own[what][name]
@@ -214,8 +220,15 @@ def as_simulated(need: Need) -> Need:
 
 
 def error_of(plan: Plan, setting: Setting, share: float) -> Error:
-    algorithm = plan.conditions.load(setting.config, setting.overrides).traits.label
-    return Error(name_of(setting), share, algorithm, condition(setting))
+    loaded = configuration(plan, setting)
+    redundancy = getattr(loaded.algorithm_options, "r", None)
+    algorithm = sample.label(loaded.traits.label, redundancy, setting.ranks)
+    name = name_of(setting) if redundancy is None else f"{name_of(setting)} r={redundancy}"
+    return Error(name, share, algorithm, condition(setting), loaded.model.name)
+
+
+def configuration(plan: Plan, setting: Setting) -> Config:
+    return plan.conditions.load(setting.config, setting.overrides)
 
 
 def name_of(setting: Setting) -> str:

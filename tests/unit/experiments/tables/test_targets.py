@@ -5,7 +5,7 @@ import math
 import pytest
 
 from experiments import papers
-from experiments.runner import hosts, run_spec
+from experiments.runner import hosts, run_spec, sample
 from experiments.runner.conditions import Conditions
 from experiments.runner.learning_rates import BEYOND, FINER, MOST_BEYOND, TUNING_SEED, MissingRun
 from experiments.runner.needs import STOPS_AT_TARGET, Steps, TimeToTarget, Trainings
@@ -23,6 +23,7 @@ from experiments.tables.show import caveats
 from experiments.tables.simulator_error import error_note, simulator_errors, with_error
 from experiments.tables.targets import PAPERS, TARGETS, chosen
 from grsgd import config
+from grsgd.runs.measures import seconds_per_step
 from tests.support.exhaustive import exhaustive_unless
 from tests.support.runs import fake_run
 from tests.support.store import FakeStore, plan, result, seed_of
@@ -277,8 +278,27 @@ def test_simulated_times_are_held_against_measured_ones_of_the_same_training():
 
     needs = {source: Steps(GRSGD.but(source=source), seeds=2) for source in (MEASURED, SIMULATED)}
     where = "equal ranks, fast links, n = 4"
-    assert simulator_errors(plan(needs, run), "it") == [("grsgd", -0.5, "grsgd", where)]
+    assert simulator_errors(plan(needs, run), "it") == [("grsgd", -0.5, "grsgd", where, "mlp")]
     assert simulator_errors(plan({"it": Steps(GRSGD)}, run), "it") == [], "not measured"
+    fewer = needs | {SIMULATED: Steps(GRSGD, seeds=2, steps=3)}
+    assert len(simulator_errors(plan(fewer, run), "it")) == 1, "simulated steps may be fewer"
+
+
+def test_the_simulators_error_is_of_one_redundancy_on_one_number_of_ranks():
+    def run(spec):
+        config = f'[algorithm]\nname = "cssgd"\nr = {spec.load().algorithm_options.r}'
+        found = fake_run(seed=seed_of(spec), label="cssgd coded", ranks=spec.ranks, config=config)
+        found.ranks["compute_seconds"] *= 2.0 if spec.source == MEASURED else 1.0
+        return found
+
+    settings = [Setting("cssgd/dnn/coded", 4, overrides=(f"algorithm.r={r}",)) for r in (1, 3)]
+    needs = {(one, source): Steps(one.but(source=source), 1) for one in settings for source in (MEASURED, SIMULATED)}
+    found = plan(needs, run)
+    errors = simulator_errors(found, "it")
+    assert [(one.name, one.algorithm, one.model) for one in errors] == [
+        (f"coded r={r}", f"cssgd coded r={r} n=4", "dnn") for r in (1, 3)
+    ]
+    assert sample.of(found.results("it")[settings[1], SIMULATED], seconds_per_step).algorithms == {errors[1].algorithm}
 
 
 def test_simulated_waiting_is_held_against_measured_waiting():
