@@ -200,7 +200,9 @@ def steps(
     seeds: None for as many as the scale has."""
     batch = task.batch(conditions)
     return {
-        (task, network, method, n): Steps(setting(conditions, task, method, n, network), seeds, TIMED_STEPS)
+        (task, network, method, n): Steps(
+            setting(conditions, task, method, n, network), seeds, None if network.source == MEASURED else TIMED_STEPS
+        )
         for network in networks
         for n in network.nodes(conditions)
         for method in methods(n, network)
