@@ -73,7 +73,7 @@ def show_single(found: Found, section: Section):
 
 def curve_needs(task: Task, conditions) -> dict:
     n = conditions.scale.tuning_ranks
-    found = tasks.steps(conditions, task, [SWITCH], lambda n, network: [MULTICAST, *tasks.all_coded(n)])
+    found = tasks.steps(conditions, task, [SWITCH], lambda n, network: [MULTICAST, *tasks.perhaps_fastest(n)])
     found = {key: need for key, need in found.items() if key[-1] == n}
     for variant in tasks.variants(conditions, task):
         found[variant, TOGETHER] = Trajectories(tasks.setting(conditions, variant, RING, n))
@@ -126,7 +126,7 @@ def draw_curves(task: Task, found: Found, section: Section, around: int | None =
     n, panels, rows = found.conditions.scale.tuning_ranks, [], []
     for variant in tasks.variants(found.conditions, task):
         batch, target = n * variant.batch(found.conditions), variant.target(found.conditions)
-        best = tasks.fastest(found, task, SWITCH, tasks.all_coded(n), n)
+        best = tasks.fastest(found, task, SWITCH, tasks.perhaps_fastest(n), n)
         steps = {method: tasks.step_seconds(found, task, SWITCH, method, n) for method in (best, MULTICAST)}
         parts = {
             method.name: (found[variant, TOGETHER], "samples", seconds.median() / batch)

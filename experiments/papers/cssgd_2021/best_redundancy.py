@@ -18,7 +18,7 @@ from experiments.tables.targets import Found
 from grsgd.runs.measures import seconds_per_step
 
 CSSGD, OURS, NOTHING_SENT = "CSSGD, best r", "grouped, best r (ours)", "r = n, nothing sent"
-SCHEMES: dict[str, Callable[[int], list[Method]]] = {CSSGD: tasks.all_coded, OURS: tasks.all_grouped}
+SCHEMES: dict[str, Callable[[int], list[Method]]] = {CSSGD: tasks.perhaps_fastest, OURS: tasks.all_grouped}
 NAMES = CSSGD, MULTICAST.name, ASGD.name, OURS, RING.name, ALONE, NOTHING_SENT
 CONTROLS = OURS, RING.name, ALONE, NOTHING_SENT
 AGAINST_OTHER_STEPS = (CSSGD, ASGD.name), (OURS, ASGD.name), (CSSGD, ALONE)
@@ -26,7 +26,7 @@ AGAINST_OTHER_STEPS = (CSSGD, ASGD.name), (OURS, ASGD.name), (CSSGD, ALONE)
 
 
 def methods(n: int, network: Network) -> list[Method]:
-    return [MULTICAST, RING, *tasks.all_coded(n), coded(n), *tasks.all_grouped(n)]
+    return [MULTICAST, RING, *tasks.perhaps_fastest(n), coded(n), *tasks.all_grouped(n)]
 
 
 def best(found: Found, task: Task, network: Network, scheme: str, n: int) -> Method:
@@ -148,10 +148,13 @@ def mean_savings(task: Task, variant: Task, network: Network, times: dict[int, d
 
 
 def scaling_needs(conditions) -> dict:
-    def with_asgd(n: int, network: Network) -> list[Method]:
-        return [*methods(n, network), *[ASGD] * (network is tasks.SWITCH)]
+    of_few = tasks.perhaps_fastest(min(tasks.SWITCH.nodes(conditions)))
 
-    parts = [tasks.steps(conditions, task, tasks.IN_SIMULATION, with_asgd) for task in (DNN, CNN)]
+    def with_more(n: int, network: Network) -> list[Method]:
+        """Return the methods with ASGD, and with every r that may be the fastest on the fewest nodes."""
+        return list(dict.fromkeys([*methods(n, network), *of_few, *[ASGD] * (network is tasks.SWITCH)]))
+
+    parts = [tasks.steps(conditions, task, tasks.IN_SIMULATION, with_more) for task in (DNN, CNN)]
     return parts[0] | parts[1]
 
 

@@ -119,6 +119,14 @@ def all_coded(n: int) -> list[Method]:
     return [coded(r) for r in range(1, n)]
 
 
+def perhaps_fastest(n: int) -> list[Method]:
+    """Return CSSGD with every redundancy that may be the fastest: r = 1, and each r with fewer bytes than r = 1.
+
+    Any other r computes more than r = 1, and sends no less. All nodes together send n C(n-1, r) / r gradients.
+    """
+    return [method for method in all_coded(n) if method.r == 1 or math.comb(n - 1, method.r) < method.r * (n - 1)]
+
+
 def all_grouped(n: int) -> list[Method]:
     """Return the grouped scheme with every number of groups, from two on, by its least redundancy."""
     groups = {-(-n // r): r for r in range(n - 1, 0, -1)}
