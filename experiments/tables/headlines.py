@@ -15,7 +15,7 @@ from experiments.tables.sentences import VERDICT_WORDS
 UNIT = "% less time"
 """The unit of all main claims."""
 MOST_ROWS = 3
-"""Greatest number of rows of a paper, in addition to the row of one rank alone."""
+"""Greatest number of rows of a claim, in addition to the row of one rank alone."""
 ALONE = ("one rank alone", "one worker alone")
 """The control with which every paper is compared: the time of a single rank."""
 PALE = "#bbbbbb"
@@ -36,6 +36,18 @@ class Row:
     def words(self) -> str:
         """Return the row in words, for readers who do not see it."""
         return f"{self.label}: {'; '.join(case.text() for case in self.cases)}"
+
+
+def rows_of(main: Sequence[Answer]) -> list[Row]:
+    """Return the rows of a paper: of its headline, one per further main claim on time, and the control.
+
+    main: the answers to the main claims; the headline is the first.
+    """
+    headline, *others = map(rows, main)
+    first = (next((row for row in some if not row.is_control), None) for some in others)
+    further = [row for row in first if row and row.label not in {shown.label for shown in headline}]
+    of_claims = [row for row in headline if not row.is_control]
+    return of_claims + further + [row for row in headline if row.is_control]
 
 
 def rows(answer: Answer) -> list[Row]:

@@ -53,7 +53,7 @@ def build(made: Path, papers: Sequence[Path], docs: Path) -> Path:
 
 def written(scales: Sequence[ScaleResult], papers: Sequence[PaperAnswers], made: Path) -> Iterator[tuple[str, str]]:
     """Yield name and content of the page's files: its pictures, all cases and seeds, and the papers' own pages."""
-    if rows := {paper.about["name"]: some for paper in papers if (some := headlines.rows(paper.main[0]))}:
+    if rows := {paper.about["name"]: some for paper in papers if (some := headlines.rows_of(paper.main))}:
         yield FOREST, headlines.draw(rows)
     if found := break_evens(scales, papers):
         yield STRIP, break_even_strip.draw(found, pays_elsewhere(papers))

@@ -152,7 +152,7 @@ def paper_numbers() -> dict[Task, float]:
 def break_even(task: Task, even: float | None, reached: float | None, here: Sample) -> BreakEven:
     """Return where CSSGD begins to pay, and where it saves the paper's number; counted bytes determine both exactly."""
     at = [] if here.median() is None else [here.median()]
-    return BreakEven(f"CSSGD, {task.name}", MULTICAST.name, even, even, even, *SHOWN_RATIOS, at, reached)
+    return BreakEven(f"CSSGD, {task.name} (bytes only)", MULTICAST.name, even, even, even, *SHOWN_RATIOS, at, reached)
 
 
 def window(r: int) -> tuple[int, int]:

@@ -49,6 +49,17 @@ def test_a_row_has_the_measured_and_the_simulated_case_of_one_place():
     assert [row.is_control for row in found] == [False, False, True]
 
 
+def test_a_paper_has_a_row_for_each_main_claim_on_time_before_its_control():
+    gossip = replace(CASE, baseline="gossip", verdict=REFUTED, estimate=-30.0, low=-40.0, high=-20.0)
+    accuracy = replace(CASE, baseline="gossip", unit="points")
+    found = headlines.rows_of([answer([CASE, ALONE]), answer([gossip, ALONE]), answer([accuracy]), answer([CASE])])
+    assert [row.label.partition(":")[0] for row in found] == [
+        "against ring <all-reduce>",
+        "against gossip",
+        "for comparison, against one rank alone",
+    ]
+
+
 def test_a_decided_case_is_not_hidden_behind_an_undecided_one_of_another_scale():
     undecided = replace(CASE, verdict=INCONCLUSIVE, low=-60.0)
     assert headlines.rows(answer([undecided], [CASE]))[0].cases == [CASE]
