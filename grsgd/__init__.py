@@ -41,6 +41,7 @@ _PLACES = {
     "plot": "grsgd.runs.plot",
     "rank": "grsgd.own_loop.ranks",
     "recording": "grsgd.own_loop.recording",
+    "restarts": "grsgd.job.restarts",
     "shard": "grsgd.own_loop.ranks",
     "simulate": "grsgd.cli.from_python",
     "size": "grsgd.own_loop.ranks",

@@ -31,12 +31,16 @@ HEARTS = "GRSGD_HEARTS"
 """Environment variable by which each rank starts a heart, a process that tells the launcher's process that the rank's
 host is alive."""
 
+RESTARTS = "GRSGD_RESTARTS"
+"""Environment variable that tells the ranks after which losses of hosts the job was started again."""
+
 SPARES = "GRSGD_SPARES"
 """Variable with the number of processes of a script, the last ones, that take the ranks of processes that die."""
 
 LAUNCHER_VARIABLES = (
     WORDS,
     HEARTS,
+    RESTARTS,
     SPARES,
     "FLUX_JOB_SIZE",
     "FLUX_TASK_",

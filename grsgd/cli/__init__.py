@@ -12,6 +12,8 @@ from grsgd.job import words
 from grsgd.mpi_environment import flush
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+WITH_VALUE = ("-n", "-np", "--hosts", "--restarts", "--launcher", "--bind")
+"""Options of ``run`` that a value follows."""
 RENAMED_COMMANDS = {"load": "coding-cost"}
 
 
@@ -93,7 +95,7 @@ def with_python(arguments: list[str]) -> list[str]:
     for place, word in enumerate(arguments[1:], 1):
         if word == "-m":
             return [*arguments[:place], "python", *arguments[place:]]
-        if not word.startswith("-") and arguments[place - 1] not in ("-n", "-np", "--launcher", "--bind"):
+        if not word.startswith("-") and arguments[place - 1] not in WITH_VALUE:
             break  # this word is the configuration or the script
     return arguments
 

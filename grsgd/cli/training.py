@@ -102,37 +102,35 @@ def train_on_all_ranks(options) -> int:
 
 def run(options) -> int:
     """train on several ranks, or run a script on them: grsgd run -n 4 CONFIG.toml, grsgd run -n 4 SCRIPT.py"""
-    from grsgd.job import start, words
-    from grsgd.job.hearing import Hearing, heard_by
-    from grsgd.job.signals import CHECKPOINTED, EXIT_CODE
+    from grsgd.cli.restarting import Restarting
+    from grsgd.job import hosts, start
 
     trains = start.is_configuration(options.target)
     if trains and options.spares is not None:
         options.arguments += ["--spares", str(options.spares)]
-    out, leaves_file = None, False
+    of_train = None
     if trains:  # errors of options are found here, before the launcher starts, and so printed once
         of_train = options.make_parser().parse_args(["train", options.target, *options.arguments])
-        out, leaves_file = of_train.out, not of_train.check
-    job = start.job(options.target, options.arguments, options.ranks, options.launcher, options.spares, options.bind)
+    check_at_least("--restarts", options.restarts, 0)
+    first = start.job(options.target, options.arguments, options.ranks, options.launcher, options.spares, options.bind)
+    options.launcher = "srun" if first.command[0] == "srun" else "mpiexec"  # the trial of srun is made once
+    ranks = options.ranks if options.ranks is not None else start.tasks_of_allocation()
+    found = hosts.read(options.hosts, ranks) if options.hosts else []
+    if found and hosts.slots(found) < ranks:
+        raise UsageError(f"--hosts {options.hosts}: room for {hosts.slots(found)} ranks, which is less than -n {ranks}")
+    job = Restarting(options, of_train, ranks, found)
     if trains:
-        config = load_config(of_train)
+        config = job.config = load_config(of_train)
         config.check_measured()
-        processes, spares = options.ranks or start.tasks_of_allocation(), of_train.spares or 0
-        check_at_least(f"with --spares {spares}, -n", processes, spares + 1)
-        config.check_ranks(processes - spares)
+        spares = of_train.spares or 0
+        check_at_least(f"with --spares {spares}, -n", ranks, spares + 1)
+        config.check_ranks(ranks - spares)
         if of_train.resume and not Path(of_train.resume).is_dir():
             raise UsageError(f"--resume {of_train.resume}: no such folder")
     if options.dry_run:
-        print(job)
+        print(job.command())
         return 0
-    print(job if options.verbose else job.short(), file=sys.stderr, flush=True)
-    hearing = Hearing() if int(os.environ.get("SLURM_JOB_NUM_NODES") or 1) > 1 else None
-    with words.asked_for(out) as asked, heard_by(hearing):
-        code, line = asked.judged(start.run(job, gently=trains, hearing=hearing), leaves_file)
-        lost = hearing.conclude() if hearing and code not in (0, EXIT_CODE, CHECKPOINTED) else []
-    for problem in filter(None, (lost and f"lost {hearing.in_words(lost)}", line)):
-        print_error(f"run: {problem}")
-    return code
+    return job.run()
 
 
 def sweep(options) -> int:

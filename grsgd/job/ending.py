@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -12,7 +13,9 @@ from pathlib import Path
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 BEFORE_ABORT: list[Callable[[int], None]] = []
 """Functions that a rank calls with its number before it ends the whole job (`grsgd.job.launch.abort`)."""
-PR_SET_PDEATHSIG = 1  # number of this option in linux/prctl.h
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # numbers of these options in linux/prctl.h
+ORPHANS_SECONDS = 2.0
+"""Seconds in which all orphans of a process must have been killed."""
 
 
 def exit_on_signals() -> dict:
@@ -53,3 +56,34 @@ def end_with(parent: int, prctl=None):
     prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     if os.getppid() != parent:  # the parent process has ended before this call
         os._exit(1)
+
+
+def adopt_orphans():
+    """Make Linux give this process the orphans among its descendants, so that `kill_orphans` finds them."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def kill_orphans():
+    """Kill all children of this process, and the children that it inherits from them.
+
+    A launcher that was killed leaves its agents, such as ssh, which wait for a dead host, and keep open the pipe into
+    which this process writes. Nothing is killed on kernels without lists of children in /proc.
+    """
+    deadline = time.monotonic() + ORPHANS_SECONDS
+    while (children := own_children()) and time.monotonic() < deadline:
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        for child in children:
+            with suppress(ChildProcessError):
+                os.waitpid(child, os.WNOHANG)
+        time.sleep(0.01)
+
+
+def own_children() -> list[int]:
+    """Return the numbers of the child processes of this process; an empty list if the kernel does not list them."""
+    found: list[int] = []
+    with suppress(OSError):
+        for task in Path("/proc/self/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
+    return found

@@ -56,6 +56,8 @@ class Hearing:
         """Time of the last datagram of each host."""
         self.lost: list[str] = []
         """Hosts that are lost, in the order in which their loss was noticed."""
+        self.lost_at: float | None = None
+        """Time at which a loss was first noticed, in seconds since 1970."""
         self._places: set[tuple[str, int]] = set()
         self._looked = clock()
 
@@ -86,8 +88,13 @@ class Hearing:
             for host, ranks in self.hosts.items()
             if host not in self.lost and not all(ranks.values()) and now - self.heard[host] > SILENT_SECONDS
         ]
-        self.lost += silent
+        self._lose(silent)
         return silent
+
+    def _lose(self, hosts: list[str]):
+        if hosts and self.lost_at is None:
+            self.lost_at = time.time()
+        self.lost += hosts
 
     def _come(self) -> Iterator[tuple[int, str, str, tuple[str, int]]]:
         """Yield rank, word, host and place of each datagram of this job that has arrived."""
@@ -118,13 +125,20 @@ class Hearing:
         while self._unsaid() and self.clock() < deadline:
             time.sleep(LOOK_SECONDS)
             self.look()
-        unsaid = self._unsaid()
-        if len(unsaid) < len(self.hosts):
-            self.lost += [host for host in unsaid if host not in self.lost]
+        if any(self._said(host) for host in self.hosts):
+            self._lose(self._unsaid())
         return self.lost
 
     def _unsaid(self) -> list[str]:
-        return [host for host, ranks in self.hosts.items() if not any(ranks.values())]
+        """Return the hosts that are not lost, and none of whose hearts has said a last word."""
+        return [host for host in self.hosts if host not in self.lost and not self._said(host)]
+
+    def _said(self, host: str) -> bool:
+        return any(self.hosts[host].values())
+
+    def has_said(self, hosts: int) -> bool:
+        """Return whether hearts of ``hosts`` hosts or more have said a last word."""
+        return sum(map(self._said, self.hosts)) >= hosts
 
     def in_words(self, hosts: Collection[str]) -> str:
         """Return ``hosts`` with their ranks as text for a sentence."""

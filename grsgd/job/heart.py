@@ -9,9 +9,12 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 
 BEAT_SECONDS = 0.25
 """Seconds between two datagrams of a heart."""
+STOPPED_SECONDS = 1.0
+"""Seconds between two beats after which the whole host must have been stopped, so that nothing could be heard."""
 BEATS, TOLD, BYE, HERE, SEEN, PAUSE = "beats", "told", "bye", "here", "seen", "pause"
 """Words of datagrams. A heart says ``beats`` again and again, ``told`` after a signal that ends the job, and ``bye``
 after the end of its rank. A host that is asked says ``here``. The launcher's side answers ``seen``, and says ``pause``
@@ -75,10 +78,14 @@ class Heart:
             signal.signal(number, self._tell if number == signal.SIGTERM else signal.SIG_IGN)
         while os.getppid() == self.parent:
             self.say(BEATS)
+            began = time.monotonic()
             time.sleep(BEAT_SECONDS)
+            if time.monotonic() - began > STOPPED_SECONDS and self.seen is not None:
+                self.seen = time.monotonic()
             self.hear()
             if self.fence_seconds and self.seen is not None and time.monotonic() - self.seen > self.fence_seconds:
-                os.kill(self.parent, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(self.parent, signal.SIGKILL)
         self.say(BYE, REPEATS)
 
     def _tell(self, number, frame):

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from grsgd.config import Config
 from grsgd.errors import ConfigError
-from grsgd.job import launch
+from grsgd.job import launch, restarts
 from grsgd.job.resume import Resumed, find
-from grsgd.training.checkpoint_folder import is_same_folder, take
+from grsgd.training.checkpoint_folder import LEASE_SECONDS, LOCK_SECONDS, is_same_folder, take
 from grsgd.training.checkpoints import Every
 from grsgd.training.trainer import Trainer
 
@@ -36,7 +36,7 @@ def alone(mpi, config: Config, keeping: Keeping):
             check_keeping(config, keeping)
         with launch.collective_setup(mpi, config.comm.timeout):
             if keeping.folder and mpi.rank == 0:
-                lock = take(keeping.folder)
+                lock = take(keeping.folder, LEASE_SECONDS if restarts.restarts() else LOCK_SECONDS)
         yield
     finally:
         if lock is not None:
@@ -67,6 +67,13 @@ def find_resumed(mpi, config: Config, keeping: Keeping, ranks: int) -> tuple[Res
         for line in resumed.other_code(config) if mpi.rank == 0 else ():
             print(line, file=sys.stderr, flush=True)
     return resumed, config
+
+
+def about(resumed: Resumed | None, config: Config, ranks: int) -> dict:
+    """Return the attributes of the run file about the checkpoint from which ``ranks`` ranks go on, and about the
+    restarts of `grsgd run`."""
+    steps = resumed.steps(config.data.batch_size, ranks) if resumed else 0
+    return {"resumed": resumed.samples if resumed else None} | restarts.attributes(steps, ranks)
 
 
 def say_from_where(resumed: Resumed, ranks: int):

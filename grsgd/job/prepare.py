@@ -26,7 +26,7 @@ from grsgd.job.binding import bind_ranks
 from grsgd.job.binding import tell as tell_bindings
 from grsgd.job.communicators import Communicators
 from grsgd.job.handover import Handover, HandoverTask
-from grsgd.job.keeping import find_resumed, go_on_from, say_from_where
+from grsgd.job.keeping import about, find_resumed, go_on_from, say_from_where
 from grsgd.job.prepared import Prepared, RunRequest, Survival
 from grsgd.job.rescue import Rescue
 from grsgd.job.resume import Resumed
@@ -80,7 +80,7 @@ def prepare(mpi, request: RunRequest, comms: Communicators) -> Prepared:
         start_up.passed("algorithm")
     give_first_model(mpi, trainer, resumed, place.driver, timeout)
     attributes = reasons | describe_job(mpi, request, trainer, place, transfer)
-    attributes |= {"resumed": resumed.samples if resumed else None}
+    attributes |= about(resumed, config, ranks)
     with launch.collective_setup(mpi, timeout):
         check_content(request.out, attributes | request.models.places) if mpi.rank == 0 else None
     with within(timeout, "telling all ranks the other processes"):

@@ -114,6 +114,11 @@ class Resumed:
             except (TypeError, ValueError) as error:
                 raise ConfigError(f"{self}: {unfit(error)}") from None
 
+    def steps(self, batch: int, ranks: int) -> int:
+        """Return the number of steps after which each of ``ranks`` ranks goes on, with ``batch`` samples per step; rank
+        0's number if the number of ranks has not changed."""
+        return self.state["totals"]["steps"] if ranks == self.ranks else self.samples // (batch * ranks)
+
     def restore(self, trainer: Trainer) -> CurveFile | None:
         """Set a rank, whose algorithm has just started, to its state in the checkpoint; if the number of ranks has
         changed, set only the progress.
@@ -136,7 +141,7 @@ class Resumed:
 
     def _begin(self, trainer: Trainer):
         batch, ranks = trainer.config.data.batch_size, trainer.comm.size
-        steps = self.samples // (batch * ranks)
+        steps = self.steps(batch, ranks)
         trainer.progress.elapsed_before = self.elapsed
         trainer.progress.skip(steps, batch, ranks)
         trainer.totals.steps, trainer.totals.samples = steps, steps * batch

@@ -10,17 +10,19 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from grsgd.errors import ConfigError, UsageError
 from grsgd.job.binding import srun_options
-from grsgd.job.ending import with_parent
+from grsgd.job.ending import adopt_orphans, with_parent
 from grsgd.job.foreign_launchers import check_alone
 from grsgd.job.hearing import LOOK_SECONDS, SILENT_SECONDS, Hearing
+from grsgd.job.hosts import Host, options
 from grsgd.job.signals import CHECKPOINTED, EXIT_CODE
 from grsgd.machine.binding import BIND, computing_threads
-from grsgd.mpi_environment import DEFAULTS, SPARES, find_mpiexec, module
+from grsgd.mpi_environment import DEFAULTS, HEARTS, RESTARTS, SPARES, WORDS, find_mpiexec, module
 
 LAUNCHERS = ("auto", "srun", "mpiexec")
 """Values of ``--launcher``."""
@@ -79,12 +81,14 @@ def job(
     launcher: str = "auto",
     spares: int | None = None,
     bind: str | None = None,
+    hosts: Sequence[Host] = (),
 ) -> JobCommand:
     """Return the job that trains a configuration, or runs a script, on ``ranks`` ranks.
 
     ``target`` is the configuration, a script, its folder, or ``python``; ``arguments`` are for ``grsgd train``, the
     script or ``python``. With ``ranks=None`` the job has as many ranks as the allocation has tasks. ``bind`` is the
-    value of GRSGD_BIND for the ranks; None leaves the present value.
+    value of GRSGD_BIND for the ranks; None leaves the present value. ``hosts`` are the hosts of the ranks; if there are
+    none, the launcher chooses.
 
     Raises UsageError, ConfigError, and SetupError if a launcher has started several processes of this command.
     """
@@ -109,6 +113,8 @@ def job(
     variables, command = start_command(launcher, ranks)
     if command[0] == "srun":
         command[1:1] = srun_options(trains, bind)
+    if hosts:
+        command[1:1] = placing(command[0], hosts)
     if "--spares" in arguments and library_of(command[0]) == "Open MPI":
         command[1:1] = ["--with-ft", "ulfm"]
     if spares is not None and not trains:
@@ -125,6 +131,14 @@ def job(
     if bind is not None and library_of(command[0]) != "Open MPI":
         missing[BIND] = bind
     return JobCommand(missing, [*command, *program, *arguments])
+
+
+def placing(launcher: str, hosts: Sequence[Host]) -> list[str]:
+    """Return the options by which a launcher starts ranks on ``hosts`` with the variables of `grsgd run`."""
+    library = "srun" if launcher == "srun" else library_of(launcher)
+    # other launchers pass all variables on
+    passed = (WORDS, HEARTS, RESTARTS, "OMP_NUM_THREADS") if library == "Open MPI" else ()
+    return [*options(library, hosts), *(word for name in passed for word in ("-x", name))]
 
 
 def is_python(target: str) -> bool:
@@ -246,6 +260,8 @@ def run(job: JobCommand, gently: bool, hearing: Hearing | None = None) -> int:
     watched = {*ending, signal.SIGCHLD, *PASSED_ON, *((signal.SIGTSTP, signal.SIGCONT) if gently else ())}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     die_with_parent = with_parent()
+    if hearing is not None:
+        adopt_orphans()
 
     def prepare():
         die_with_parent()
@@ -265,6 +281,8 @@ def run(job: JobCommand, gently: bool, hearing: Hearing | None = None) -> int:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     code = process.returncode if process.returncode >= 0 else 128 - process.returncode
+    if hearing is not None and hearing.lost:
+        code = code or 1  # Open MPI's launcher may return 0
     if ended and gently and process.returncode in KILLED_BY_IT:
         tell("interrupted before training began: there is no run file")
     return EXIT_CODE if ended and code not in (0, CHECKPOINTED) else code

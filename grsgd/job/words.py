@@ -22,7 +22,7 @@ from grsgd.job.hearing import start_heart
 from grsgd.mpi_environment import WORDS, rank
 from grsgd.text import ranks_in_words
 
-BEGUN, ENDED, WHOLE = "begun", "ended", "whole"
+BEGUN, GONE_ON, ENDED, WHOLE = "begun", "gone-on", "ended", "whole"
 
 
 def leave(word: str, text: str = "", process: int | None = None):
@@ -93,6 +93,11 @@ class Words:
         found = ", ".join(map(str, sorted(set(failed.values()))))
         return f"{ranks_in_words(list(failed))} {'has' if len(failed) == 1 else 'have'} ended with exit code {found}"
 
+    def gone_on(self) -> str:
+        """Return the text of the lowest rank that has said where training went on after a restart; "" without one."""
+        ranks = self.ranks(GONE_ON)
+        return (self.folder / f"{GONE_ON}-{ranks[0]}").read_text() if ranks else ""
+
     def _code(self, rank: int) -> int:
         """Return the exit code with which a rank has ended, as far as its word says."""
         text = (self.folder / f"{ENDED}-{rank}").read_text()
@@ -122,13 +127,14 @@ class Words:
 
 
 @contextmanager
-def asked_for(out: str | None = None) -> Iterator[Words]:
+def asked_for(out: str | None = None, on_hosts: bool = False) -> Iterator[Words]:
     """Run the block with a folder for the words of a job that is started in it.
 
-    In an allocation of Slurm the folder is in the working directory, which all hosts see; otherwise it is in the folder
-    of temporary files.
+    In an allocation of Slurm, and for a job ``on_hosts`` other than this host, the folder is in the working directory,
+    which all hosts see; otherwise the folder is in the folder of temporary files.
     """
-    place = Path.cwd() if "SLURM_JOB_ID" in os.environ and os.access(".", os.W_OK) else None
+    on_hosts = on_hosts or "SLURM_JOB_ID" in os.environ
+    place = Path.cwd() if on_hosts and os.access(".", os.W_OK) else None
     folder = tempfile.mkdtemp(prefix=".grsgd-words-", dir=place)
     before = os.environ.get(WORDS)
     os.environ[WORDS] = folder

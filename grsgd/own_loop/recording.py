@@ -14,7 +14,7 @@ from grsgd.comm.communicator import Communicator
 from grsgd.comm.stop_signal import Stopped, StopSignal
 from grsgd.comm.watchdog import within
 from grsgd.errors import ConfigError, RunFileError, SetupError
-from grsgd.job import launch, places
+from grsgd.job import launch, places, restarts
 from grsgd.job import network_counters as interfaces
 from grsgd.job.rescue import save
 from grsgd.job.signals import REASONS, Interruption, as_exceptions
@@ -150,6 +150,7 @@ class LoopRun:
             attributes |= {"hosts": places.hosts(mpi), "gpus": mpi.allgather(gpu.name(optimizer.replica.device))}
             attributes["processors"] = mpi.allgather(gpu.processor())
             attributes["resumed"] = sum(mpi.allgather(int(before.measured["samples"]))) or None
+            attributes |= restarts.attributes(int(before.measured["steps"]), mpi.size)
             attributes |= mpi.bcast({name: attributes[name] for name in ("commit", "started")})
             processes = places.processes(mpi)
         self._mpi = self._backends[0].mpi

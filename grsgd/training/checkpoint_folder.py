@@ -25,6 +25,8 @@ SAMPLES, RANK = re.compile(r"samples-([0-9]{12,18})"), re.compile(r"rank-([0-9]{
 OURS = re.compile(rf"{SAMPLES.pattern}|curve-[0-9a-f]+")
 LOCK_SECONDS = 5.0
 """Seconds to wait for the end of another job that uses the folder."""
+LEASE_SECONDS = 120.0
+"""Seconds to wait after the loss of a host, until a file server has released the locks of this host."""
 
 
 NO_NUMBER = -1
@@ -57,15 +59,15 @@ def file_of(rank: int) -> str:
     return f"rank-{rank:04d}.ckpt"
 
 
-def take(folder: Path) -> IO:
-    """Lock a folder, so that no other job takes checkpoints in it. The lock ends when the returned file is closed or
-    this process ends.
+def take(folder: Path, seconds: float = LOCK_SECONDS) -> IO:
+    """Lock a folder, so that no other job takes checkpoints in it; wait at most ``seconds`` for the end of another job.
+    The lock ends when the returned file is closed or this process ends.
 
     Raises ConfigError if another job holds the lock, or if the folder cannot be written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = exclusive_lock(folder / LOCK, LOCK_SECONDS)
+        lock = exclusive_lock(folder / LOCK, seconds)
         if not any(map(SAMPLES.fullmatch, _names(folder))):
             # an earlier run has left this file, and its checkpoints were removed by hand
             (folder / COMPLETE).unlink(missing_ok=True)

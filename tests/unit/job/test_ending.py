@@ -95,3 +95,21 @@ def test_signals_leave_by_an_exception(number):
     finally:
         for other, handler in (replaced | {number: before}).items():
             signal.signal(other, handler)
+
+
+ORPHAN = """
+import subprocess, sys, time
+from grsgd.job.ending import adopt_orphans, kill_orphans, own_children
+
+adopt_orphans()
+subprocess.run(["sh", "-c", "(sleep 60; :) & exit"])  # an agent with a child of its own
+assert own_children()
+kill_orphans()
+assert not own_children()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/thread-self/children").exists(), reason="the kernel lists no children")
+def test_orphans_of_a_launcher_keep_no_pipe_open():
+    done = subprocess.run([sys.executable, "-c", ORPHAN], cwd=ROOT, stdout=subprocess.PIPE, timeout=SECONDS, check=True)
+    assert done.stdout == b""

@@ -69,7 +69,10 @@ def test_a_silent_host_is_lost(hearing, say, clock):
     assert say(0, "a", BEATS) == []
     assert pass_time(clock, hearing, 1.0) == ["b"]
     assert pass_time(clock, hearing, 1.0) == [], "a loss is noticed once"
+    say(0, "a", TOLD)
+    now = clock.now
     assert hearing.conclude() == ["b"] and hearing.in_words(["b"]) == "host b (ranks 1, 3)"
+    assert clock.now == now, "the lost host is not waited for"
 
 
 def test_a_host_whose_ranks_have_ended_is_not_lost(hearing, say, clock):
@@ -91,6 +94,7 @@ def test_a_killed_host_has_said_no_last_word(hearing, say, clock):
     say(0, "a", TOLD)
     began = clock.now
     assert hearing.conclude() == ["b"] and clock.now - began > hearings.LAST_WORDS_SECONDS
+    assert hearing.lost_at > 0 and hearing.has_said(1) and not hearing.has_said(2)
 
 
 def test_no_host_is_named_if_all_ranks_are_killed(hearing, say):

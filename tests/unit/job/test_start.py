@@ -380,19 +380,25 @@ class Deaf:
 
     looks = 0
 
+    def __init__(self):
+        self.lost = []
+
     def look(self):
         self.looks += 1
-        return ["b"] if self.looks == 3 else []
+        newly = ["b"] if self.looks == 3 else []
+        self.lost += newly
+        return newly
 
     def in_words(self, hosts):
         return f"host {hosts[0]} (rank 1)"
 
 
-@pytest.mark.parametrize("obeys", [True, False])
-def test_a_job_that_has_lost_a_host_is_ended(obeys, monkeypatch, capfd):
-    monkeypatch.setattr(start, "LOST_SECONDS", 0.3)
-    disobeys = "" if obeys else "trap '' TERM; "
-    job = start.JobCommand({}, ["sh", "-c", f"{disobeys}while true; do sleep 0.1; done"])
-    code = start.run(job, gently=True, hearing=Deaf())
-    assert code == 128 + (signal.SIGTERM if obeys else signal.SIGKILL)
+@pytest.mark.parametrize(
+    "trap, code", [("", 128 + signal.SIGTERM), ("trap '' TERM; ", 128 + signal.SIGKILL), ("trap 'exit 0' TERM; ", 1)]
+)
+def test_a_job_that_has_lost_a_host_is_ended(trap, code, monkeypatch, capfd):
+    monkeypatch.setattr(start, "LOST_SECONDS", 1.0 if code == 1 else 0.3)
+    monkeypatch.setattr(start, "adopt_orphans", lambda: None)
+    job = start.JobCommand({}, ["sh", "-c", f"{trap}while true; do sleep 0.1; done"])
+    assert start.run(job, gently=True, hearing=Deaf()) == code
     assert "grsgd: no sign of life of host b (rank 1) for 4 s: the job is ended" in capfd.readouterr().err

@@ -1,0 +1,163 @@
+"""Job of ``grsgd run``, which is started again after the loss of a host (``--restarts``)."""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from grsgd.cli.outcome import print_error
+from grsgd.config import Config
+from grsgd.errors import ConfigError, UsageError
+from grsgd.job import hosts as places
+from grsgd.job import start, words
+from grsgd.job.ending import kill_orphans
+from grsgd.job.hearing import Hearing, heard_by
+from grsgd.job.hosts import Host
+from grsgd.job.restarts import Loss, variables
+from grsgd.job.signals import CHECKPOINTED, EXIT_CODE
+from grsgd.text import hosts_in_words
+
+OVERLAP = "SLURM_OVERLAP"
+"""Environment variable by which srun starts ranks on cores that Slurm still counts as used by the job that has lost a
+node."""
+PATIENCE_SECONDS = 30.0
+"""Seconds in which a host must answer after a loss; otherwise the job ends."""
+
+
+class Restarting:
+    """Job of ``grsgd run`` on ``ranks`` ranks.
+
+    ``options`` are the options of ``run``. ``of_train`` are the options of ``train``, or None for a script. ``hosts``
+    are the hosts of ``--hosts``. Without them the launcher chooses hosts until a host is lost, and afterwards the nodes
+    of the Slurm allocation are the hosts.
+    """
+
+    def __init__(self, options, of_train, ranks: int, hosts: Sequence[Host]):
+        self.options, self.of_train, self.wanted, self.ranks = options, of_train, ranks, ranks
+        self.config: Config | None = None
+        self.hosts = list(hosts) or (places.of_allocation(ranks) if options.restarts else [])
+        self.missed: set[str] = set()
+        """Names of the hosts that were lost, or have not answered."""
+        self.used = places.placed(hosts, ranks)
+        self.losses: list[Loss] = []
+        self.folder = (of_train.checkpoint or of_train.resume) if of_train else None
+        if options.restarts and of_train and not self.folder:
+            raise UsageError("--restarts: only with --checkpoint FOLDER, from which the job goes on")
+        if options.restarts and not self.hosts:
+            raise UsageError("--restarts: only with --hosts a:4,b:4, or in an allocation of Slurm")
+
+    def command(self) -> start.JobCommand:
+        """Return the command of the next attempt, which goes on from the last checkpoint if there is one."""
+        options, arguments = self.options, list(self.options.arguments)
+        if self.losses and self._has_checkpoint():
+            arguments += ["--resume", self.folder]
+        return start.job(
+            options.target, arguments, self.ranks, options.launcher, options.spares, options.bind, self.used
+        )
+
+    def run(self) -> int:
+        """Run the job until it ends without the loss of a host, or no restart is left; return its exit code."""
+        try:
+            return self._attempts()
+        except KeyboardInterrupt:  # between two attempts there is nothing to save
+            return EXIT_CODE
+
+    def _attempts(self) -> int:
+        while True:
+            code, loss = self._attempt()
+            if loss is None:
+                return code
+            self.losses.append(loss)
+            if len(self.losses) > self.options.restarts:
+                if most := self.options.restarts:
+                    losses = "; ".join(map(str, self.losses))
+                    print_error(f"run: --restarts {most} is used up{self._remedy()}: {losses}")
+                return code
+            if not self._move():
+                return code
+            number, on = f"{len(self.losses)} of {self.options.restarts}", ", ".join(map(str, self.used))
+            print(f"grsgd: restart {number}: {self.ranks} ranks on {on}", file=sys.stderr, flush=True)
+
+    def _attempt(self) -> tuple[int, Loss | None]:
+        """Run the job once; return its exit code, and the loss of hosts that has ended it."""
+        job, trains = self.command(), self.of_train is not None
+        print(job if self.options.verbose else job.short(), file=sys.stderr, flush=True)
+        hearing = self._hearing()
+        os.environ |= variables(self.losses)
+        if self.losses:
+            os.environ[OVERLAP] = "1"
+        with words.asked_for(self.of_train.out if trains else None, bool(self.hosts)) as asked, heard_by(hearing):
+            launched = start.run(job, gently=trains, hearing=hearing)
+            code, line = asked.judged(launched, leaves_file=trains and not self.of_train.check)
+            lost = "" if hearing is None or self._has_ended(code, hearing) else self._lost(hearing)
+            if self.losses:
+                self.losses[-1] = self.losses[-1]._replace(sequel=asked.gone_on())
+        if lost:
+            kill_orphans()
+        if problem := f"lost {lost}" if lost else line:
+            print_error(f"run: {problem}")
+        return (code or 1, Loss(hearing.lost_at or time.time(), lost)) if lost else (code, None)
+
+    def _has_ended(self, code: int, hearing: Hearing) -> bool:
+        """Return whether the job has ended by itself or by a signal. Open MPI's launcher also returns 0 if a host dies
+        before the ranks of a script have begun."""
+        return code in (EXIT_CODE, CHECKPOINTED) or (code == 0 and (self.of_train is not None or bool(hearing.hosts)))
+
+    def _hearing(self) -> Hearing | None:
+        """Return a watch over the hosts of an attempt; None for a job on this host only."""
+        if self.hosts or int(os.environ.get("SLURM_JOB_NUM_NODES") or 1) > 1:
+            return Hearing([host.name for host in self.hosts], fences=self.options.restarts > 0)
+        return None
+
+    def _lost(self, hearing: Hearing) -> str:
+        """Return the hosts that a job has lost, as text with their ranks; "" if none was lost.
+
+        If the hearts do not tell which hosts were lost, the hosts of ``--hosts`` are asked.
+        """
+        lost = hearing.conclude()
+        self.missed |= {host.name for host in self.hosts if any(places.is_same(host.name, name) for name in lost)}
+        if lost:
+            return hearing.in_words(lost)
+        used = self.used or self.hosts
+        if hearing.has_said(len(used)):
+            return ""
+        there = places.answering(used)
+        silent = [host.name for host in used if host not in there]
+        self.missed |= {*silent}
+        return hosts_in_words(silent) if silent else ""
+
+    def _move(self) -> bool:
+        """Place the ranks on hosts that answer, and first on hosts that were not missed; return whether any number of
+        ranks fits there."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            self.hosts.sort(key=lambda host: host.name in self.missed)
+            there = places.answering(self.hosts, self.missed)
+            self.missed = {host.name for host in self.hosts if host not in there}
+            most = min(self.wanted, places.slots(there))
+            self.ranks = next((ranks for ranks in range(most, 0, -1) if self._may_train(ranks)), 0)
+            self.used = places.placed(there, self.ranks)
+            if self.ranks:
+                return True
+            if time.monotonic() > deadline:
+                break
+        asked, found = (", ".join(map(str, hosts)) or "none" for hosts in (self.hosts, there))
+        print_error(f"run: too few hosts answer within {PATIENCE_SECONDS:g} s{self._remedy()}: {found} of {asked}")
+        return False
+
+    def _remedy(self) -> str:
+        return f" (to go on later: --resume {self.folder})" if self._has_checkpoint() else ""
+
+    def _has_checkpoint(self) -> bool:
+        return self.folder is not None and any(Path(self.folder).glob("samples-*"))
+
+    def _may_train(self, ranks: int) -> bool:
+        """Return whether ``ranks`` processes are more than the spares, and the configuration allows them."""
+        trained = ranks - ((self.of_train or self.options).spares or 0)
+        try:
+            if self.config is not None and trained > 0:
+                self.config.check_ranks(trained)
+        except ConfigError:
+            return False
+        return trained > 0

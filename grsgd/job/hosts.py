@@ -1,0 +1,126 @@
+"""Hosts of a job (``--hosts``, or the nodes of a Slurm allocation): how many ranks each takes, and which answer."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from grsgd.errors import UsageError
+from grsgd.job.hearing import HEART, Hearing
+
+ANSWER_SECONDS = 2.0
+"""Seconds in which a host must answer to count as alive."""
+AGENTS = ("PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent", "HYDRA_LAUNCHER_EXEC")
+"""Environment variables that name the program by which the launcher starts processes on other hosts."""
+SSH = ("ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={ANSWER_SECONDS:.0f}")
+
+
+class Host(NamedTuple):
+    """Host with its number of slots, the largest number of ranks that may run there."""
+
+    name: str
+    slots: int
+
+    def __str__(self):
+        return f"{self.name}:{self.slots}"
+
+
+def read(text: str, ranks: int) -> list[Host]:
+    """Return the hosts in ``text``, such as ``a:4,b``. A host without a number has an even share of ``ranks``, rounded
+    up. Raises UsageError, also if a host is named twice."""
+    names, share = text.split(","), -(-ranks // len(text.split(",")))
+    found = [re.fullmatch(r"([^:\s]+?)(?::([1-9]\d*))?", name.strip()) for name in names]
+    if not all(found):
+        raise UsageError(f"--hosts {text}: must be host names with their numbers of ranks, such as a:4,b:4")
+    hosts = [Host(match[1], int(match[2] or share)) for match in found]
+    if len({host.name for host in hosts}) < len(hosts):
+        raise UsageError(f"--hosts {text}: names a host twice")
+    return hosts
+
+
+def of_allocation(ranks: int) -> list[Host]:
+    """Return the nodes of the Slurm allocation of this process; an empty list outside of an allocation."""
+    nodes = os.environ.get("SLURM_JOB_NODELIST")
+    if not nodes:
+        return []
+    try:
+        show = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    names = show.stdout.split()
+    return read(",".join(names), ranks) if names else []
+
+
+def placed(hosts: Sequence[Host], ranks: int) -> list[Host]:
+    """Return the first of ``hosts`` that hold ``ranks`` ranks, or all if they hold fewer; the others are spare."""
+    found: list[Host] = []
+    for host in hosts:
+        if (held := slots(found)) < ranks:
+            found.append(Host(host.name, min(host.slots, ranks - held)))
+    return found
+
+
+def slots(hosts: Sequence[Host]) -> int:
+    """Return the number of ranks that ``hosts`` hold together."""
+    return sum(host.slots for host in hosts)
+
+
+def options(launcher: str, hosts: Sequence[Host]) -> list[str]:
+    """Return the options by which ``launcher``, "srun" or an MPI library, starts the ranks on ``hosts``."""
+    if launcher == "srun":
+        return [f"--nodes={len(hosts)}", f"--nodelist={','.join(host.name for host in hosts)}"]
+    if launcher == "MPICH":
+        return ["-hosts", ",".join(map(str, hosts))]
+    # without this mapping, all ranks may run on the first host
+    return ["--host", ",".join(map(str, hosts)), "--map-by", "slot:OVERSUBSCRIBE"]
+
+
+def answering(hosts: Sequence[Host], missed: Collection[str] = (), seconds: float = ANSWER_SECONDS) -> list[Host]:
+    """Return the hosts that answer within ``seconds``: a process can be started there, and its datagrams arrive.
+
+    All hosts are asked at once. The function returns as soon as all hosts that are not named in ``missed`` have
+    answered, or all hosts if all are missed.
+    """
+    hearing, come = Hearing([host.name for host in hosts]), set()
+    awaited = {number for number, host in enumerate(hosts) if host.name not in missed} or {*range(len(hosts))}
+    asked = [start_on(host.name, [*hearing.arguments, str(number), "0", "0"]) for number, host in enumerate(hosts)]
+    deadline = time.monotonic() + seconds
+    try:
+        while not awaited <= come and time.monotonic() < deadline:
+            hearing.look()
+            come = {number for ranks in hearing.hosts.values() for number in ranks}
+            time.sleep(0.02)
+    finally:
+        for process in asked:
+            process.kill()
+            process.wait()
+    return [host for number, host in enumerate(hosts) if number in come]
+
+
+def start_on(host: str, arguments: list[str]) -> subprocess.Popen:
+    """Start the program of a heart on ``host``, without input and output."""
+    program = [sys.executable, "-I", "-S", str(HEART), *arguments]
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen([*agent(host), *program_for(program)], stdin=quiet, stdout=quiet, stderr=quiet)
+
+
+def is_same(name: str, other: str) -> bool:
+    """Return whether two names may be of one host: they are equal, or one of them is the other without its domain."""
+    return f"{name}.".startswith(f"{other}.") or f"{other}.".startswith(f"{name}.")
+
+
+def agent(host: str) -> list[str]:
+    """Return the beginning of a command line that is executed on ``host``."""
+    if "SLURM_JOB_ID" in os.environ:
+        return ["srun", f"--nodelist={host}", "--nodes=1", "--ntasks=1", "--overlap", "--mpi=none"]
+    own = next((os.environ[name] for name in AGENTS if os.environ.get(name)), None)
+    return [*(shlex.split(own) if own else SSH), host]
+
+
+def program_for(program: list[str]) -> list[str]:
+    """Return the words of ``program`` as `agent` needs them: other agents than srun pass them through a shell."""
+    return program if "SLURM_JOB_ID" in os.environ else [shlex.join(program)]

@@ -1,0 +1,140 @@
+"""Restarts of `grsgd run` after the loss of a host; nothing is launched here."""
+
+import os
+
+import pytest
+
+from grsgd.cli import main, restarting
+from grsgd.job import start, words
+from grsgd.job.hosts import Host
+from grsgd.job.restarts import losses
+from grsgd.mpi_environment import HEARTS, RESTARTS, without_launcher
+
+CONFIG = '[algorithm]\nname = "dpsgd"\n[model]\nname = "mlp"\n[data]\nname = "digits"\n[train]\nsteps = 1\n'
+
+
+class Hears:
+    """Stands for a hearing: ``lost`` are the hosts whose hearts have said no last word, and ``said`` is the number of
+    hosts whose hearts have."""
+
+    lost_at = None
+
+    def __init__(self, lost, said):
+        self.lost, self.said, self.hosts = lost, said, "abc"[:said]
+
+    def variables(self):
+        return {HEARTS: ""}
+
+    def conclude(self):
+        return self.lost
+
+    def has_said(self, hosts):
+        return self.said >= hosts
+
+    def in_words(self, hosts):
+        return f"host {hosts[0]} (rank 0)"
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    """Run `grsgd run` with attempts of which each is (exit code, lost hosts, hosts that answer then); return the exit
+    code, and the launchers' commands with the losses that the ranks were told."""
+    for name in {*os.environ} - {*without_launcher(os.environ)}:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv(RESTARTS, "[]")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.toml").write_text(CONFIG)
+    for script in ("own.py", "plain.py"):
+        (tmp_path / script).touch()
+
+    def run(attempts, *options, said=0):
+        todo, commands, answers = list(attempts), [], []
+
+        def launched(command, gently, hearing):
+            commands.append((command.short(), losses()))
+            (tmp_path / "kept" / f"samples-{len(commands)}").mkdir(parents=True, exist_ok=True)
+            words.leave(words.GONE_ON, f"went on for the {len(commands)}. time")
+            code, _, answer = todo.pop(0)
+            answers.append(answer)
+            return code
+
+        monkeypatch.setattr(start, "run", launched)
+        monkeypatch.setattr(start, "library_of", lambda launcher: "Open MPI")
+        monkeypatch.setattr(restarting, "Hearing", lambda names, fences: Hears(todo[0][1], said))
+        monkeypatch.setattr(restarting, "kill_orphans", lambda: None)
+        monkeypatch.setattr(restarting, "PATIENCE_SECONDS", 0.0)
+        there = lambda hosts, missed=(): [host for host in hosts if host.name in answers[-1]]  # noqa: E731
+        monkeypatch.setattr(restarting.places, "answering", there)
+        return main(["run", *options]), commands
+
+    return run
+
+
+HOSTS = ("-n", "4", "--hosts", "a:2,b:2,c:1", "--restarts", "2")
+
+
+def test_a_spare_host_takes_ranks_and_the_job_goes_on_from_its_checkpoint(job, capsys):
+    code, commands = job([(1, ["a"], "bc"), (1, [], "")], *HOSTS, "run.toml", "--checkpoint", "kept", said=2)
+    assert code == 1, "a job that fails without the loss of a host is not started again"
+    (first, told), (second, told_then) = commands
+    assert "--host a:2,b:2 " in first and "--resume" not in first and told == []
+    assert "--host b:2,c:1 " in second and "-n 3 " in second and second.endswith("--resume kept")
+    assert [loss.hosts for loss in told_then] == ["host a (rank 0)"]
+    assert "restart 1 of 2: 3 ranks on b:2, c:1" in capsys.readouterr().err
+
+
+def test_a_script_is_started_again_until_the_restarts_are_used_up(job, capsys):
+    """A host that was lost and answers takes ranks after the other hosts."""
+    code, commands = job([(1, ["a"], "abc"), (1, ["b"], "a"), (137, ["a"], "")], *HOSTS, "own.py")
+    assert code == 137
+    hosts = [command.split("--host ")[1].split()[0] for command, _ in commands]
+    assert hosts == ["a:2,b:2", "b:2,c:1,a:1", "a:2"]
+    said = capsys.readouterr().err
+    assert "--restarts 2 is used up: host a (rank 0) at " in said
+    assert "went on for the 2. time; host b (rank 0) at " in said and "went on for the 1. time" not in said
+
+
+def test_hosts_are_asked_if_no_heart_says_which_host_is_lost(job, capsys):
+    code, commands = job([(1, [], "c"), (0, [], "")], *HOSTS, "own.py", said=1)
+    assert code == 0 and [loss.hosts for loss in commands[1][1]] == ["hosts a, b"]
+    assert "lost hosts a, b" in capsys.readouterr().err
+
+
+def test_a_launcher_that_returns_0_before_any_rank_has_begun(job, capsys):
+    code, _ = job([(0, [], "b")], "-n", "4", "--hosts", "a:2,b:2", "own.py")
+    assert code == 1 and "lost host a\n" in capsys.readouterr().err
+    assert job([(0, [], "ab")], "-n", "4", "--hosts", "a:2,b:2", "plain.py")[0] == 0
+
+
+def test_no_host_answers(job, capsys):
+    code, commands = job([(1, ["a"], "")], *HOSTS, "run.toml", "--checkpoint", "kept")
+    said = capsys.readouterr().err
+    assert code == 1 and len(commands) == 1
+    assert "too few hosts answer within 0 s (to go on later: --resume kept): none of b:2, c:1, a:2" in said
+
+
+@pytest.mark.parametrize(
+    "options, line",
+    [
+        (("-n", "2", "--restarts", "1", "run.toml"), "--restarts: only with --checkpoint FOLDER"),
+        (("-n", "2", "--restarts", "1", "own.py"), "--restarts: only with --hosts"),
+        (("-n", "9", "--hosts", "a:2,b:2", "own.py"), "--hosts a:2,b:2: room for 4 ranks, which is less than -n 9"),
+        (("-n", "2", "--restarts", "-1", "own.py"), "--restarts"),
+    ],
+)
+def test_what_is_refused(job, options, line, capsys):
+    assert job([], *options) == (2, []) and line in capsys.readouterr().err
+
+
+def test_fewer_ranks_must_be_allowed():
+    class Even:
+        def check_ranks(self, ranks):
+            if ranks % 2:
+                raise restarting.ConfigError("even")
+
+    class Options:
+        restarts, spares, checkpoint = 1, 1, "kept"
+
+    made = restarting.Restarting(Options, Options, 4, [Host("a", 4), Host("b", 4)])
+    made.config = Even()
+    assert [made._may_train(ranks) for ranks in (4, 3, 1)] == [False, True, False], "one process is a spare"
