@@ -75,6 +75,22 @@ launch() {
     exec mpiexec -n "$ranks" $LAUNCH_OPTIONS "$@"
 }
 
+# launch_watched RANKS CONFIG.toml ...: replace this shell by `grsgd run`, which starts the run again on the other nodes
+# if a node is lost, at most $RESTARTS times.
+launch_watched() {
+    local ranks=$1
+    shift
+    if [[ -n $LAUNCH_OPTIONS ]]; then
+        echo "RESTARTS: not with LAUNCH_OPTIONS: set variables of the MPI library instead" >&2
+        exit 2
+    fi
+    OMP_NUM_THREADS=$(computing_threads)
+    export OMP_NUM_THREADS
+    [[ $SRUN_MPI == default ]] || export SLURM_MPI_TYPE=$SRUN_MPI
+    unset PRTE_MCA_rmaps_default_mapping_policy OMPI_MCA_rmaps_base_oversubscribe  # see `launch`
+    exec python -P -m grsgd run -n "$ranks" --launcher "$LAUNCHER" --restarts "$RESTARTS" "$@"
+}
+
 # choose_launcher: replace LAUNCHER=auto by srun, if srun can start a rank here, or else by mpiexec. `srun --mpi=list`
 # would not answer this: it also names plugins that do not work.
 choose_launcher() {
@@ -84,9 +100,10 @@ choose_launcher() {
     ! timeout 60 srun $(srun_mpi) --nodes=1 --ntasks=1 true &> /dev/null || LAUNCHER=srun
 }
 
-# signal_ranks SIGNAL: send the signal to the ranks. SIGTERM to srun would kill them at once.
+# signal_ranks SIGNAL: send the signal to the ranks. SIGTERM to srun would kill them at once; `grsgd run` passes signals
+# on.
 signal_ranks() {
-    if [[ $LAUNCHER == srun ]]; then
+    if [[ $LAUNCHER == srun && -z ${RESTARTS:-} ]]; then
         scancel --signal="$1" "$SLURM_JOB_ID"
     else
         kill -"$1" "$child"
@@ -102,7 +119,8 @@ has_checkpoints() {
 # train RANKS FILE.h5 CONFIG.toml [--set key=value ...]: make a training run. Its file is written to $SCRATCH and then
 # moved in one step; if it cannot be moved, it stays in $SCRATCH. After a signal, the file has the measurements until
 # then. With $EVERY, the run takes checkpoints; if it ends after a checkpoint (exit code 75), the job is requeued, and
-# the run resumes. After SIGUSR2 the run takes a checkpoint and goes on.
+# the run resumes. After SIGUSR2 the run takes a checkpoint and goes on. With $RESTARTS, the run goes on inside the job
+# after the loss of a node.
 train() {
     local ranks=$1 file=$2 code=0 ending=TERM kept=${2%.h5}.checkpoints folder scratch words
     shift 2
@@ -119,8 +137,12 @@ train() {
     echo "$(date '+%F %T'): $ranks ranks by $LAUNCHER on $SLURM_JOB_NODELIST, start ${SLURM_RESTART_COUNT:-0}: $*"
     stop() { [[ $1 == TERM ]] || signal_ranks "$ending"; }  # Slurm sends SIGTERM to all processes of the job
     save() { signal_ranks USR2; }
-    attend launch "$ranks" python -P -m grsgd train "$@" --out "$scratch" || code=$?
-    if ((code == 0)) && ! compgen -G "$words/whole-*" > /dev/null; then
+    if [[ -n ${RESTARTS:-} ]]; then
+        attend launch_watched "$ranks" "$@" --out "$scratch" || code=$?
+    else
+        attend launch "$ranks" python -P -m grsgd train "$@" --out "$scratch" || code=$?
+    fi
+    if ((code == 0)) && [[ -z ${RESTARTS:-} ]] && ! compgen -G "$words/whole-*" > /dev/null; then
         echo "the launcher's exit code is 0, but no rank has said that the run file is whole: $file" >&2
         code=1
     fi

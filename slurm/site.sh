@@ -31,6 +31,10 @@ LAUNCH_OPTIONS=${LAUNCH_OPTIONS:-}
 THREADS=${THREADS:-}
 export GRSGD_BIND=${GRSGD_BIND:-auto}
 
+# RESTARTS: largest number of times that a run of train.sbatch, submitted with EVERY and `sbatch --no-kill`, is started
+# again inside the job after the loss of a node; empty for none.
+RESTARTS=${RESTARTS:-}
+
 # sbatch does not read this file. To set your account and partition, put
 #     export SBATCH_ACCOUNT=... SBATCH_PARTITION=...
 # into your shell's profile.

@@ -24,11 +24,11 @@ def train(tmp_path):
     for folder in ("scratch", "results"):
         (tmp_path / folder).mkdir()
 
-    def run(full="no", code=0, whole="yes"):
+    def run(full="no", code=0, whole="yes", **others):
         variables = {"SCRATCH": tmp_path / "scratch", "RESULTS": tmp_path / "results", "FULL": full, "CODE": code}
         variables["WHOLE"] = whole
         variables |= {"LAUNCHER": "mpiexec", "SLURM_JOB_ID": 7, "SLURM_JOB_NODELIST": "n", "PATH": "/usr/bin:/bin"}
-        environment = {name: str(value) for name, value in variables.items()}
+        environment = {name: str(value) for name, value in (variables | others).items()}
         return subprocess.run(
             ["bash", "-c", SCRIPT], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
         )
@@ -53,6 +53,19 @@ def test_the_run_file_is_moved(train, tmp_path, code):
 def test_exit_code_0_of_a_launcher_is_not_enough(train):
     done = train(whole="no")
     assert done.returncode == 1 and "but no rank has said that the run file is whole" in done.stderr
+
+
+def test_grsgd_run_starts_a_run_that_goes_on_after_the_loss_of_a_node(train, tmp_path):
+    python = tmp_path / "python"
+    python.write_text('#!/bin/bash\necho "$SLURM_MPI_TYPE: $*"; echo measured > "${@: -1}"')
+    python.chmod(0o755)
+    set_by_site = {"SRUN_MPI": "pmi2", "LAUNCH_OPTIONS": "", "PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = train(whole="no", RESTARTS=3, EVERY="9s", **set_by_site)
+    kept = tmp_path / "results" / "run.checkpoints"
+    command = f"-P -m grsgd run -n 2 --launcher mpiexec --restarts 3 config.toml --every 9s --checkpoint {kept} --out "
+    assert done.returncode == 0 and f"pmi2: {command}" in done.stdout, done.stderr
+    assert (tmp_path / "results" / "run.h5").read_text() == "measured\n"
+    assert "LAUNCH_OPTIONS" in train(RESTARTS=3, LAUNCH_OPTIONS="-x A").stderr
 
 
 def test_no_name_in_scratch_can_be_guessed(train, tmp_path):
