@@ -81,7 +81,7 @@ class LooseCheckpoints(Recovery):
     writer
         Writer of this rank's files, in a folder that all processes share.
     every
-        Interval of checkpoints, in steps of the leading rank or in seconds.
+        Interval of checkpoints: steps of the leading rank, or seconds.
     comm
         Communicator of all ranks that carries only messages of this class.
     membership

@@ -25,11 +25,11 @@ class Succession(Surviving):
     membership
         Process of each rank.
     comm
-        Communicator of all processes, which carries only messages of this class.
+        Communicator of all processes, for messages of this class only.
     driver
-        Driver of the activities in the background of training.
+        Driver of background activities.
     checkpoints
-        Recovery that takes the checkpoints of the run; by default none are taken.
+        Recovery that takes the run's checkpoints; by default no checkpoints are taken.
     """
 
     def __init__(

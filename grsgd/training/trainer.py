@@ -39,15 +39,15 @@ class Trainer:
     Parameters
     ----------
     model
-        Model on the device on which it is to be trained.
+        Model on the device of its training.
     recovery
-        Recovery of this rank after the death of a process or the end of the job.
+        Recovery after the death of a process or the end of the job.
     snapshot_memory
-        Number of bytes of snapshots that are kept in memory; further snapshots are kept on disk.
+        Bytes of snapshots in memory; further snapshots are kept on disk.
     early_marks
-        Number of early snapshots, before the first of the evenly spread snapshots (`Snapshots.early`).
+        Number of early snapshots, before the first of the evenly spread snapshots: see `Snapshots.early`.
     compares_models
-        Whether the ranks' models are compared regularly, if the algorithm keeps them equal (`EqualModels`).
+        Whether the ranks' models are compared regularly, if the algorithm keeps them equal: see `EqualModels`.
     on_step
         Function that is called after each step with the run's progress and the rank's loss. The loss is None if only
         time is simulated.

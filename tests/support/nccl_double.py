@@ -9,7 +9,7 @@ from tests.support.device_double import Event, octets
 
 
 class Room:
-    """What the ranks of one communicator share."""
+    """Barrier, messages and sums that the ranks of one communicator share."""
 
     def __init__(self, size):
         self.joined = threading.Barrier(size)
