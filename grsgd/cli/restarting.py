@@ -1,6 +1,7 @@
 """Job of ``grsgd run``, which is started again after the loss of a host (``--restarts``)."""
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from grsgd.config import Config
 from grsgd.errors import ConfigError, UsageError
 from grsgd.job import hosts as places
 from grsgd.job import start, words
-from grsgd.job.ending import kill_orphans
+from grsgd.job.ending import ENDING, kill_orphans
 from grsgd.job.hearing import Hearing, heard_by
 from grsgd.job.hosts import Host
 from grsgd.job.restarts import Loss, variables
@@ -41,9 +42,16 @@ class Restarting:
         """Names of the hosts that were lost, or have not answered."""
         self.used = places.placed(hosts, ranks)
         self.losses: list[Loss] = []
+        self.asked = 0
+        """Signal that has asked for the end of the job; 0 without a signal."""
         self.folder = (of_train.checkpoint or of_train.resume) if of_train else None
         if options.restarts and of_train and not self.folder:
             raise UsageError("--restarts: only with --checkpoint FOLDER, from which the job goes on")
+        if options.restarts and of_train and not of_train.resume and self._has_checkpoint():
+            raise UsageError(
+                f"--checkpoint {self.folder}: there are checkpoints of another run: --resume {self.folder} goes on "
+                "with it; or name another folder"
+            )
         if options.restarts and not self.hosts:
             raise UsageError("--restarts: only with --hosts a:4,b:4, or in an allocation of Slurm")
 
@@ -57,11 +65,37 @@ class Restarting:
         )
 
     def run(self) -> int:
-        """Run the job until it ends without the loss of a host, or no restart is left; return its exit code."""
+        """Run the job until it ends without the loss of a host, or no restart is left; return its exit code.
+
+        Between two attempts there is nothing to save. A signal that asks for the end then ends the job before the next
+        attempt, and SIGUSR2 has no effect. A signal that has asked for the end of an attempt also prevents the next
+        attempt.
+        """
+        before = {}
+        if self.options.restarts:
+            found = {number: signal.getsignal(number) for number in (signal.SIGINT, *ENDING, *start.PASSED_ON)}
+            before = {number: handler for number, handler in found.items() if handler != signal.SIG_IGN}
         try:
+            for number in before:
+                signal.signal(number, self._ask)
             return self._attempts()
-        except KeyboardInterrupt:  # between two attempts there is nothing to save
-            return EXIT_CODE
+        except KeyboardInterrupt:
+            if self.asked:
+                by, again = signal.Signals(self.asked).name, " again" if self.losses else ""
+                print_error(f"run: ended by {by} before the ranks were started{again}{self._remedy()}")
+            return CHECKPOINTED if self.losses and self._has_checkpoint() else EXIT_CODE
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _ask(self, number, frame):
+        if number != signal.SIGUSR2:
+            self.asked = number
+
+    def _heed(self):
+        """Raise KeyboardInterrupt if a signal has asked for the end."""
+        if self.asked:
+            raise KeyboardInterrupt
 
     def _attempts(self) -> int:
         while True:
@@ -88,9 +122,11 @@ class Restarting:
         if self.losses:
             os.environ[OVERLAP] = "1"
         with words.asked_for(self.of_train.out if trains else None, bool(self.hosts)) as asked, heard_by(hearing):
+            self._heed()
             launched = start.run(job, gently=trains, hearing=hearing)
             code, line = asked.judged(launched, leaves_file=trains and not self.of_train.check)
             lost = "" if hearing is None or self._has_ended(code, hearing) else self._lost(hearing)
+            self.asked = self.asked or (hearing.asked if hearing else 0)
             if self.losses:
                 self.losses[-1] = self.losses[-1]._replace(sequel=asked.gone_on())
         if lost:
@@ -132,6 +168,7 @@ class Restarting:
         ranks fits there."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
+            self._heed()
             self.hosts.sort(key=lambda host: host.name in self.missed)
             there = places.answering(self.hosts, self.missed)
             self.missed = {host.name for host in self.hosts if host not in there}

@@ -58,6 +58,8 @@ class Hearing:
         """Hosts that are lost, in the order in which their loss was noticed."""
         self.lost_at: float | None = None
         """Time at which a loss was first noticed, in seconds since 1970."""
+        self.asked = 0
+        """Signal that has asked for the end of the job while its launcher ran; 0 without a signal."""
         self._places: set[tuple[str, int]] = set()
         self._looked = clock()
 

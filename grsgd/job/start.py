@@ -308,6 +308,8 @@ def attend(
         number = None if info is None else info.si_signo
         is_overdue = deadline is not None and time.monotonic() >= deadline
         asks = number in ENDING or (number == GENTLE and gently and not ending)  # a script may go on after this signal
+        if asks and hearing is not None:
+            hearing.asked = number
         if number == signal.SIGTSTP:
             if hearing is not None:
                 hearing.pause()

@@ -1,6 +1,7 @@
 """Restarts of `grsgd run` after the loss of a host; nothing is launched here."""
 
 import os
+import signal
 
 import pytest
 
@@ -17,7 +18,7 @@ class Hears:
     """Stands for a hearing: ``lost`` are the hosts whose hearts have said no last word, and ``said`` is the number of
     hosts whose hearts have."""
 
-    lost_at = None
+    lost_at, asked = None, 0
 
     def __init__(self, lost, said):
         self.lost, self.said, self.hosts = lost, said, "abc"[:said]
@@ -47,7 +48,7 @@ def job(tmp_path, monkeypatch):
     for script in ("own.py", "plain.py"):
         (tmp_path / script).touch()
 
-    def run(attempts, *options, said=0):
+    def run(attempts, *options, said=0, then=lambda: None):
         todo, commands, answers = list(attempts), [], []
 
         def launched(command, gently, hearing):
@@ -63,7 +64,11 @@ def job(tmp_path, monkeypatch):
         monkeypatch.setattr(restarting, "Hearing", lambda names, fences: Hears(todo[0][1], said))
         monkeypatch.setattr(restarting, "kill_orphans", lambda: None)
         monkeypatch.setattr(restarting, "PATIENCE_SECONDS", 0.0)
-        there = lambda hosts, missed=(): [host for host in hosts if host.name in answers[-1]]  # noqa: E731
+
+        def there(hosts, missed=()):
+            then()
+            return [host for host in hosts if host.name in answers[-1]]
+
         monkeypatch.setattr(restarting.places, "answering", there)
         return main(["run", *options]), commands
 
@@ -114,6 +119,28 @@ def test_no_host_answers(job, capsys):
 
 
 @pytest.mark.parametrize(
+    "number, target, code",
+    [(signal.SIGUSR1, "run.toml", 75), (signal.SIGTERM, "own.py", 130), (signal.SIGUSR2, "own.py", 0)],
+)
+def test_a_signal_between_two_attempts(job, number, target, code, capsys):
+    before = signal.getsignal(number)
+    keeping = ("--checkpoint", "kept") if target == "run.toml" else ()
+    attempts = [(1, ["a"], "bc"), (0, [], "")]
+    found, commands = job(attempts, *HOSTS, target, *keeping, said=2, then=lambda: signal.raise_signal(number))
+    said = capsys.readouterr().err
+    remedy = " (to go on later: --resume kept)" if keeping else ""
+    line = f"run: ended by {number.name} before the ranks were started again{remedy}\n"
+    assert found == code and len(commands) == (1 if code else 2) and (line in said) == bool(code)
+    assert signal.getsignal(number) == before
+
+
+def test_a_signal_during_an_attempt_that_loses_a_host(job, monkeypatch, capsys):
+    monkeypatch.setattr(Hears, "asked", signal.SIGUSR1)
+    code, commands = job([(1, ["a"], "bc")], *HOSTS, "run.toml", "--checkpoint", "kept", said=2)
+    assert code == 75 and len(commands) == 1 and "ended by SIGUSR1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     "options, line",
     [
         (("-n", "2", "--restarts", "1", "run.toml"), "--restarts: only with --checkpoint FOLDER"),
@@ -126,6 +153,13 @@ def test_what_is_refused(job, options, line, capsys):
     assert job([], *options) == (2, []) and line in capsys.readouterr().err
 
 
+def test_a_run_does_not_go_on_from_checkpoints_of_another_run(job, tmp_path, capsys):
+    (tmp_path / "kept" / "samples-1").mkdir(parents=True)
+    assert job([], *HOSTS, "run.toml", "--checkpoint", "kept") == (2, [])
+    assert "--checkpoint kept: there are checkpoints of another run" in capsys.readouterr().err
+    assert job([(0, [], "")], *HOSTS, "run.toml", "--resume", "kept")[1]
+
+
 def test_fewer_ranks_must_be_allowed():
     class Even:
         def check_ranks(self, ranks):
@@ -133,7 +167,7 @@ def test_fewer_ranks_must_be_allowed():
                 raise restarting.ConfigError("even")
 
     class Options:
-        restarts, spares, checkpoint = 1, 1, "kept"
+        restarts, spares, checkpoint, resume = 1, 1, "kept", None
 
     made = restarting.Restarting(Options, Options, 4, [Host("a", 4), Host("b", 4)])
     made.config = Even()

@@ -5,6 +5,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -402,3 +403,18 @@ def test_a_job_that_has_lost_a_host_is_ended(trap, code, monkeypatch, capfd):
     job = start.JobCommand({}, ["sh", "-c", f"{trap}while true; do sleep 0.1; done"])
     assert start.run(job, gently=True, hearing=Deaf()) == code
     assert "grsgd: no sign of life of host b (rank 1) for 4 s: the job is ended" in capfd.readouterr().err
+
+
+class Asked(Deaf):
+    """A hearing during whose looks a signal arrives in this thread."""
+
+    def look(self):
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+        return []
+
+
+def test_a_watched_job_knows_the_signal_that_has_asked_for_its_end(monkeypatch):
+    monkeypatch.setattr(start, "adopt_orphans", lambda: None)
+    hearing = Asked()
+    assert start.run(start.JobCommand({}, ["sleep", "60"]), gently=True, hearing=hearing) == 130
+    assert hearing.asked == signal.SIGUSR1
