@@ -181,8 +181,9 @@ class LooseCheckpoints(Recovery):
             self._copy(due)
         if self._end is not None:
             yield from self.writer.written()
+            self.watch()
             self._tell_written(self._end.call.id)
-            yield Until(lambda: self._all_have_written(self._end), "the checkpoints of all ranks")
+            yield Until(self._is_kept, "the checkpoints of all ranks")
             self.trainer.stop_signal.stop(self._end.call.ends_for)
         return False
 
@@ -246,16 +247,20 @@ class LooseCheckpoints(Recovery):
         if self._end is not None:  # two ranks lead for a moment, and both end the run
             self._tell_written(called.call.id)
             return
-        self._written = {each for each in self._written if each[0] in (LEFT, called.call.id)}
         self._step, self._time = self.trainer.recovery.position, time.monotonic()
         self._told = None
         if called.call.reason:
             self._end, self._asked = called, []
         self._asked = [reason for reason in self._asked if reason]
+        left_out = called
         if called.call.samples > self._at:
-            self._at, self._last = called.call.samples, called
+            self._at, self._last, left_out = called.call.samples, called, self._due
             self._curves[self._at] = f"curve-{called.call.curve:013x}"
             self._due = None if self._has_left else called
+            known = self._ids - {called.call.id}
+            self._written = {each for each in self._written if each[0] not in known}
+        if left_out not in (None, self._end):  # no rank may wait for a file that this process does not write
+            self._tell_written(left_out.call.id)
 
     def _copy(self, called: Called):
         """Copy this rank's state, and begin to write its file, if this process takes part in the checkpoint."""
@@ -273,6 +278,11 @@ class LooseCheckpoints(Recovery):
         self._writing = call.id
 
     # ---- messages
+
+    def _is_kept(self) -> bool:
+        """Return whether the run can end: no living process still writes a file of the last checkpoint. The run
+        ends with a call of its own if no samples have followed the last checkpoint."""
+        return all(self._all_have_written(called) for called in (self._last, self._end) if called is not None)
 
     def _all_have_written(self, called: Called) -> bool:
         """Return whether no living process still writes a file of a checkpoint."""
