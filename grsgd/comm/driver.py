@@ -270,7 +270,7 @@ class MpiDriver:
                     back_off(waited, self.spin_seconds, self.sleep_share)
                 moves = ENGINE.moves
         finally:
-            self.wait_seconds += time.perf_counter() - begin - (ENGINE.worked_seconds - before)
+            self.wait_seconds += max(time.perf_counter() - begin - (ENGINE.worked_seconds - before), 0.0)
 
     def quota(self) -> GroupQuota | None:
         """Return the processor quota of this rank if the quota is less than a core per rank; otherwise None."""
