@@ -59,6 +59,14 @@ class Nccl(Staged):
     def abort(self):
         self.library.abort()
 
+    def tag_of(self, number):
+        return self.tags + 2 * (number % (self.tags // 2))
+
+    def answer_tag(self, number: int) -> int:
+        """Return the tag of the answer to the message with this number. No chunk has this tag, because a rank may
+        answer rank r while it sends a staged message with the same number to rank r."""
+        return self.tag_of(number) + 1
+
     def _connection(self, size: int, identifier: np.ndarray, rank: int) -> "NcclConnection":
         return NcclConnection(partial(self.library.join, size, identifier, rank), self.backend.timeout)
 
@@ -88,7 +96,7 @@ class Nccl(Staged):
             transfer = Transfer(self, array)
             transfer.on_complete = after_answer
             transfer.add(Chunk(post=partial(send, host, dest, tag)))
-            transfer.add(Chunk(request=self.backend.Irecv(turn, dest, self.tag_of(number))))
+            transfer.add(Chunk(request=self.backend.Irecv(turn, dest, self.answer_tag(number))))
             self.advance()
         return transfer
 
@@ -102,7 +110,7 @@ class Nccl(Staged):
             self._from[sender] = self._connection(2, identifier, 1)
         connection = self._from[sender]
         turn = connection.next_turn()
-        answer = self.backend.Isend(np.array([turn], np.int64), sender, self.tag_of(number))
+        answer = self.backend.Isend(np.array([turn], np.int64), sender, self.answer_tag(number))
         transfer.add(Chunk(request=answer))
         transfer.add(Chunk(request=connection.call(turn, "receive", array, nbytes, read)))
         return None

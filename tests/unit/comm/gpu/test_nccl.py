@@ -12,6 +12,7 @@ from grsgd.comm.driver import WaitTimeout
 from grsgd.comm.gpu import nccl
 from grsgd.comm.gpu.ipc import SHORT_BYTES
 from grsgd.comm.gpu.nccl import CupyNccl, Nccl, NcclConnection
+from grsgd.comm.gpu.staged import CHUNK_BYTES
 from tests.support.device_double import Event, Memory
 from tests.support.nccl_double import NcclDouble
 from tests.support.threads import on_threads
@@ -102,6 +103,27 @@ def test_messages_to_further_ranks_are_staged(monkeypatch):
         return list(transport._to)
 
     assert on_threads(monkeypatch, 3, work) == [[1], [0], [0]]
+
+
+def test_answers_are_told_from_chunks(monkeypatch):
+    """Message 2 of rank 0 is staged in two chunks, and message 2 of rank 2 to rank 0 is answered for NCCL."""
+    monkeypatch.setattr(nccl, "MOST_PEERS", 1)
+    rooms, size = {}, CHUNK_BYTES + 1
+    dests = {0: (1, 2), 1: (), 2: (2, 0)}
+
+    def work(mpi):
+        transport = Nccl(MpiBackend(mpi, 20.0), Memory(), NcclDouble(rooms))
+        got = {rank: np.zeros(size, np.uint8) for rank, of in dests.items() if mpi.rank in of}
+        sent = np.full(size, mpi.rank + 1, np.uint8)
+        requests = [transport.Isend(sent, dest, 5) for dest in dests[mpi.rank]]
+        mpi.Barrier()
+        requests += [transport.Irecv(array, rank, 5) for rank, array in got.items()]
+        until(lambda: all(request.Test() for request in requests))
+        assert all((array == rank + 1).all() for rank, array in got.items())
+        mpi.Barrier()
+        return list(transport._to), transport.number
+
+    assert on_threads(monkeypatch, 3, work) == [([1], 2), ([], 0), ([0], 2)]
 
 
 class Communicator:
