@@ -303,8 +303,9 @@ def attend(
             tell(f"no sign of life of {hearing.in_words(lost)} for {SILENT_SECONDS:g} s: the job is ended")
             process.send_signal(signal.SIGTERM)
             is_lost, deadline = True, time.monotonic() + LOST_SECONDS
-        left = 3600.0 if deadline is None else max(deadline - time.monotonic(), 0.0)
-        info = signal.sigtimedwait(watched, left if hearing is None else min(left, LOOK_SECONDS))
+        left = LOOK_SECONDS if deadline is None else max(deadline - time.monotonic(), 0.0)
+        # waits are short because another thread of this process may have received SIGCHLD
+        info = signal.sigtimedwait(watched, min(left, LOOK_SECONDS))
         number = None if info is None else info.si_signo
         is_overdue = deadline is not None and time.monotonic() >= deadline
         asks = number in ENDING or (number == GENTLE and gently and not ending)  # a script may go on after this signal

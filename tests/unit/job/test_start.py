@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -287,6 +288,22 @@ def test_the_exit_code_of_a_checkpoint_is_kept_after_a_signal(text, code, number
     launcher = f"import os, signal; signal.signal({start.GENTLE:d}, lambda *_: os._exit({text})); "
     launcher += f"os.kill(os.getppid(), {number:d}); signal.pause()"
     assert start.run(start.JobCommand({}, [sys.executable, "-c", launcher]), gently=True) == code
+
+
+def test_the_end_of_a_job_is_seen_without_its_signal():
+    """Another thread of the process may have received SIGCHLD."""
+
+    def give_up(*_):
+        raise TimeoutError("the end of the job was not seen")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(10)
+    try:
+        process = SimpleNamespace(poll=iter([None, None, 0]).__next__)
+        assert not start.attend(process, {signal.SIGCHLD}, gently=False)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_what_nohup_ignores_is_ignored(tmp_path):
