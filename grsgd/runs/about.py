@@ -27,6 +27,8 @@ ABOUT = {
     "wall_seconds": "s, from the start of training to its end, without evaluation; for a simulation its real time",
     "ended": "how the run ended: completed, diverged, interrupted or failed",
     "reason": "why the run ended",
+    "restarts": "losses of hosts after which `grsgd run --restarts` has started the job again",
+    "restart_seconds": "s, from the loss of the last of these hosts to the beginning of training",
     "resumed": "samples of all ranks in the run from which this run has gone on",
     "label": "name of the run in reports",
     "synchronous": "whether the lead of each rank over the others was bounded",

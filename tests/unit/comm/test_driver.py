@@ -387,8 +387,8 @@ def test_who_waits_for_the_thread_sleeps_until_something_has_moved(in_background
         yield Delay(10.0)
 
     driver.look_at_quota(time.perf_counter())
-    driver.start(background())
     begin = time.perf_counter()
+    driver.start(background())
     driver.run(waits_for(Until(lambda: looks.append(None) or bool(ended), "the other", in_background)))
     seconds = time.perf_counter() - begin
     driver.close()
