@@ -104,7 +104,7 @@ def test_the_others_go_on_without_a_rank(algorithm, options, run):
 def test_a_run_with_checkpoints_survives_is_resumed_and_survives_again(algorithm, options, start, tmp_path):
     """A spare takes rank 0; in the resumed run a spare takes rank 0 again, and none takes rank 1."""
     arguments = ["--checkpoint", str(tmp_path / "kept"), "--every", "4", "--spares", "1"]
-    for seconds, victims, left in ((4.0, [0], 3), (7.0, [0, 1], 2)):
+    for seconds, victims, left in ((4.0, [0], 3), (10.0, [0, 1], 2)):
         job = start("ulfm", algorithm, options, seconds=seconds, ranks=RANKS + 1, arguments=arguments)
         for victim in victims:
             job.wait_for(f"{RANKS if victim else victim}.begun")
