@@ -11,7 +11,7 @@ CASES = ["equals_ddp", "equals_a_plain_loop", "goes_on_from_a_checkpoint", "stop
 CASES += ["works_in_fabric", "refuses_what_cannot_work"]
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.exhaustive) for ranks in (1, 3))])
 def test_trainings_are_those_of_ddp_and_of_a_plain_loop(ranks, tmp_path):
     code, output = launcher.mpiexec("openmpi", ranks, [JOBS, *CASES], timeout=400, cwd=tmp_path)
     assert code == 0 and all(f"done: {case}" in output for case in CASES), output[-20000:]
