@@ -76,16 +76,21 @@ def found(monkeypatch, tmp_path):
     return found
 
 
+def three_die(algorithm, shift: float, found, out):
+    """Train on four ranks with a spare; let three processes die, and expect checkpoints of all remaining ranks."""
+    die = {"1": 0.75 + shift, "0": 1.5 + shift, "3": 2.2 + shift}
+    config = training.config(algorithm, train={"seconds": 3.0, "snapshots": 4}, faults={"die": die})
+    simulate(config, 4, network("switch"), out, "lognormal:0.1,0.3", spares=1)
+    run = load_run(out)
+    assert run.attributes["reason"] == "seconds" and run.attributes["lost"] == [0, 3]
+    assert [each.ranks for each in found.whole][-1] == 2 and {4, 2} <= {each.ranks for each in found.whole} <= {4, 3, 2}
+
+
 @pytest.mark.parametrize("algorithm", VARIANTS, ids=str)
 @pytest.mark.parametrize("shift", [0.0, 0.03, 0.06, 0.1])
 def test_checkpoints_are_whole_and_of_one_step_with_the_ranks_that_are_left(algorithm, shift, found, tmp_path):
     """A spare takes the place of the first process that dies, and nothing that of the others."""
-    die = {"1": 0.75 + shift, "0": 1.5 + shift, "3": 2.2 + shift}
-    config = training.config(algorithm, train={"seconds": 3.0, "snapshots": 4}, faults={"die": die})
-    simulate(config, 4, network("switch"), tmp_path / "run.h5", "lognormal:0.1,0.3", spares=1)
-    run = load_run(tmp_path / "run.h5")
-    assert run.attributes["reason"] == "seconds" and run.attributes["lost"] == [0, 3]
-    assert [each.ranks for each in found.whole][-1] == 2 and {4, 2} <= {each.ranks for each in found.whole} <= {4, 3, 2}
+    three_die(algorithm, shift, found, tmp_path / "run.h5")
     left = [each for each in checkpoints(parts(found.folder, 0, 1)) if not each.problem]
     assert len(left) >= 2 or left[0].ranks == 2
     for each in left:
@@ -148,12 +153,7 @@ LOOSE = [
 @pytest.mark.parametrize("algorithm", LOOSE, ids=str)
 @pytest.mark.parametrize("shift", [0.0, 0.05])
 def test_checkpoints_without_rests_have_the_ranks_that_are_left(algorithm, shift, found, tmp_path):
-    die = {"1": 0.75 + shift, "0": 1.5 + shift, "3": 2.2 + shift}
-    config = training.config(algorithm, train={"seconds": 3.0, "snapshots": 4}, faults={"die": die})
-    simulate(config, 4, network("switch"), tmp_path / "run.h5", "lognormal:0.1,0.3", spares=1)
-    run = load_run(tmp_path / "run.h5")
-    assert run.attributes["reason"] == "seconds" and run.attributes["lost"] == [0, 3]
-    assert [each.ranks for each in found.whole][-1] == 2 and {4, 2} <= {each.ranks for each in found.whole} <= {4, 3, 2}
+    three_die(algorithm, shift, found, tmp_path / "run.h5")
     newest = [each for each in checkpoints(parts(found.folder, 0, 1)) if not each.problem][0]
     assert {found.kept[process].last for process in (2, 4)} == {found.folder / name_of(newest.samples)}
     states = found.states(newest.samples, newest.ranks)
