@@ -338,7 +338,11 @@ def test_a_run_that_is_made_longer_has_a_curve_to_its_end(name, trained, folder,
     _, found, _ = trained("longer", longer, Keeping(None, None, kept))
     before = first.curve["samples"][:-1]  # the last one is at the end that the first run has had
     before = before[before <= at]
-    np.testing.assert_array_equal(found.curve["samples"][: len(before)], before)
+    # A rank that runs free hears of a checkpoint before its next step, so it may pass a mark next to it after its copy.
+    sure = before if name == "dpsgd" else before[before < at - 6 * world.size]
+    np.testing.assert_array_equal(found.curve["samples"][: len(sure)], sure)
+    passed = np.arange(1, len(before) + 1) * steps * 6 * world.size / 4
+    assert (found.curve["samples"][: len(before)] >= passed).all()
     marks, later = np.arange(1, 11) * 2 * steps * 6 * world.size / 10, found.curve["samples"][len(before) :]
     marks = marks[marks > at]
     # Ranks that run free may pass several marks in a step.
