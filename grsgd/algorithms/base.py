@@ -275,6 +275,12 @@ class Algorithm:
         ranks as neighbours.
         """
 
+    @property
+    def left_out(self) -> int:
+        """Number of steps of living ranks that this rank has left out of the model, or knows to be left out; they lower
+        the run's participation (`grsgd.training.participation`)."""
+        return 0
+
     def warnings(self) -> list[str]:
         """Return the warnings about this rank's training, one line each. This hook is called after training."""
         return []

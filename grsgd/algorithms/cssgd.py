@@ -187,6 +187,10 @@ class CSSGD(Summing, name="cssgd"):
         # The range must be small enough: a sum of n blocks must be a number of the finite field.
         return FixedPoint(self.options.range, HALF // self.comm.size if self.is_tolerant else TOP)
 
+    @property
+    def left_out(self):
+        return self.scheme.made if self.is_tolerant else 0
+
     def extra(self):
         if self.is_tolerant:
             return {"messages_used": (self.scheme.used, USED_UNIT)}

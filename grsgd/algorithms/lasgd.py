@@ -114,6 +114,12 @@ class LASGD(ByAllreduce, name="lasgd"):
     def arrays_apart(cls, options, ranks):
         return 0, 1 + cls.arrays_held(options, ranks)
 
+    @property
+    def left_out(self):
+        """Number of steps that averages have overwritten."""
+        is_overwritten = self.options.merge == "overwrite"
+        return sum(flight * count for flight, count in self.staleness.items()) if is_overwritten else 0
+
     # ---- the trainer
 
     def start(self):

@@ -173,11 +173,13 @@ class MlflowLogger:
 
 
 def results(run: Run) -> dict[str, float | str]:
-    """Return the results of a run by name: how it ended, its metric, its traffic, waiting and staleness."""
+    """Return the results of a run by name: how it ended, its metric, participation, traffic, waiting and staleness."""
     found = {name: run.attributes[name] for name in ("ended", "reason")}
     for name, value in run.attributes.items():
         if name.startswith(("final_", "best_test_")) and isinstance(value, float) and not math.isnan(value):
             found[name] = value
+    if "participation" in run.attributes:
+        found["participation"] = run.attributes["participation"]
     found["sent_bytes"] = int(run.traffic["sent"].sum())
     found["wait_seconds"] = float(run.ranks["wait_seconds"].mean())
     if run.staleness and run.staleness["count"].any():

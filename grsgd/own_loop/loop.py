@@ -24,6 +24,11 @@ class Loop:
     def algorithm(self) -> Algorithm:
         return self.lifecycle.algorithm
 
+    @property
+    def left_out(self) -> int:
+        """Number of steps that this rank knows not to have entered the model (`grsgd.training.participation`)."""
+        return self.algorithm.left_out
+
     def begin(self):
         """Schedule that begins background activities, unless they have begun."""
         yield from self.lifecycle.begin()

@@ -32,6 +32,7 @@ class Counters:
     """Bytes of payload, bytes of headers, and number of messages sent to each rank: int64 of shape [ranks, 3]."""
     sent_once: int
     staleness: Counter
+    left_out: int
 
     @classmethod
     def of(cls, optimizer) -> "Counters":
@@ -42,6 +43,7 @@ class Counters:
             np.stack([traffic.sent, traffic.headers, traffic.messages], axis=1),
             traffic.sent_once,
             Counter(optimizer.algorithm.staleness),
+            optimizer.loop.left_out,
         )
 
     @classmethod
@@ -49,7 +51,7 @@ class Counters:
         """Return the counters from which ``record`` was made, in a job of ``ranks`` ranks."""
         traffic = np.zeros((ranks, 3), np.int64)
         traffic[record.traffic[:, 0]] = record.traffic[:, 1:]
-        return cls(record.measured, traffic, record.sent_once, Counter(record.staleness))
+        return cls(record.measured, traffic, record.sent_once, Counter(record.staleness), record.left_out)
 
     def since(self, start: "Counters") -> "Counters":
         """Return these counters minus the counters ``start``. If a record was loaded after `distribute`, and ``start``
@@ -61,6 +63,7 @@ class Counters:
             self.traffic - start.traffic,
             self.sent_once - start.sent_once,
             Counter({age: count for age, count in staleness.items() if count}),
+            self.left_out - start.left_out,
         )
 
     def rows(self) -> np.ndarray:
@@ -125,6 +128,8 @@ class LoopMeasurements:
     staleness: dict[int, int]
     warnings: list[str]
     interface: np.ndarray
+    left_out: int = 0
+    """Number of steps that this rank knows not to have entered the model (`grsgd.training.participation`)."""
     extra: dict = field(default_factory=dict)
     """Arrays about deaths, as in `grsgd.training.record.RankMeasurements`."""
 

@@ -321,6 +321,7 @@ class LoopRun:
             dict(counted.staleness),
             self._warnings(),
             interfaces.counters() - self._interface + self._before.interface,
+            counted.left_out,
         )
 
     def _samples(self) -> int:

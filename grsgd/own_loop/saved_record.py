@@ -78,6 +78,7 @@ def state_of(record: LoopMeasurements) -> dict:
         "traffic": torch.from_numpy(record.traffic),
         "sent_once": int(record.sent_once),
         "staleness": {int(age): int(count) for age, count in record.staleness.items()},
+        "left_out": int(record.left_out),
         "warnings": list(record.warnings),
         "interface": torch.from_numpy(np.asarray(record.interface, float)),
     }
@@ -102,4 +103,5 @@ def record_of(kept: dict) -> LoopMeasurements:
         kept["staleness"],
         kept["warnings"],
         kept["interface"].numpy(),
+        kept.get("left_out", 0),
     )

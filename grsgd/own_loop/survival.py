@@ -117,10 +117,16 @@ class SurvivingLoop(Loop):
         """Whether a process waits for this rank's state, how often the state was packed, and the state as bytes."""
         self._has_ended = False
         """Whether the state is that after the last iteration."""
+        self._without_share = 0
+        """Number of steps whose mean gradient has no part of this rank, because its process had just joined."""
 
     def make_lifecycle(self, context: RankContext) -> Lifecycle:
         """Return the lifecycle of a new algorithm, whose messages ``context`` carries."""
         return Lifecycle(self._of_options(context))
+
+    @property
+    def left_out(self) -> int:
+        return super().left_out + self._without_share
 
     # ---- the loop
 
@@ -218,6 +224,7 @@ class SurvivingLoop(Loop):
 
     def stepped(self):
         self._prepared, self._has_stepped = None, True
+        self._without_share += not self.recovery.has_share
         if not self.is_overtaken:
             self.progress.advance(1)
         self.times.totals.steps = self.position

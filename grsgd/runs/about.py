@@ -70,6 +70,7 @@ ABOUT = {
     "target": "value of the metric that was to be reached",
     "warnings": "lines to read before the result is trusted",
     "lost": "ranks that were left behind",
+    "participation": "share of the steps of living ranks that entered the model, a fraction",
     "redundancy": "chosen redundancy, and the reason",
     "transport": "chosen transport, and the reason",
     "allreduce": "chosen all-reduce, and the reason",

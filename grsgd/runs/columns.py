@@ -117,13 +117,13 @@ def _count(value: float | None) -> int | float | None:
 
 
 BY_IMPORTANCE = """ended data time final to_target loss sent wait_share step epochs samples best rate simulating wait
-    over_optimum consensus sent_once communicate compute other steps reason""".split()
+    participation over_optimum consensus sent_once communicate compute other steps reason""".split()
 """Names of the columns by importance, most important first. The last columns are left out first if the table is too
 wide."""
 MAX_OWN = 8
 """Largest number of columns with values that users' scripts have logged."""
 BY_DEFAULT = """data epochs samples final best loss to_target time simulating step rate sent sent_once wait wait_share
-    over_optimum consensus reason""".split()
+    participation over_optimum consensus reason""".split()
 """Names of the columns that are shown, in this order, if the user names none."""
 
 
@@ -143,6 +143,14 @@ OF_WORK = (
     Column("epochs", "epochs", "epochs", measures.epochs, number, "passes over the data, all ranks together"),
     Column("samples", "samples", "samples", measures.samples, whole, "of all ranks"),
     Column("steps", "steps", "steps", measures.steps, whole, "of the rank with the most"),
+    Column(
+        "participation",
+        "participation",
+        "taking part [%]",
+        measures.participation,
+        share,
+        "share of the steps of living ranks that entered the model",
+    ),
 )
 LOSS = Column(
     "loss", "train_loss", "loss", lambda run: last_value(run, "train_loss"), significant, "training loss at the end"
@@ -287,6 +295,7 @@ def shown_by_default(runs: Sequence[Run]) -> list[AnyColumn]:
         "loss": is_tested or not columns["loss"].is_known(runs),
         "simulating": not any(map(is_virtual, runs)),
         "sent_once": all(measures.bytes_sent(run) == measures.bytes_sent_once(run) for run in runs),
+        "participation": not any(measures.participation(run) < 1 for run in runs),
         "over_optimum": not columns["over_optimum"].is_known(runs),
         "reason": not columns["reason"].is_known(runs),
     }

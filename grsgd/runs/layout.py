@@ -56,6 +56,7 @@ KNOWN = {
     "depends_on_values": bool,
     "replication": int,
     "bound_gradients": int,
+    "participation": float,
     "algorithm_sha256": str,
     "model_code_sha256": str,
     "data_code_sha256": str,

@@ -180,6 +180,13 @@ def samples(run: Run) -> float:
     return float(max(run.ranks["samples"].sum(), last))
 
 
+def participation(run: Run) -> float:
+    """Return the share of the steps of living ranks that entered the model, a fraction from 0 to 1; NaN in a run file
+    without this share."""
+    value = run.attributes.get("participation")
+    return math.nan if value is None else value
+
+
 def steps(run: Run) -> float:
     """Return the number of steps of the rank that has taken the most steps."""
     return float(run.ranks["steps"].max())

@@ -2,9 +2,9 @@
 
 import math
 
-from grsgd.runs.measures import best, bytes_sent, is_virtual, seconds, time_to_target
+from grsgd.runs.measures import best, bytes_sent, is_virtual, participation, seconds, time_to_target
 from grsgd.runs.metric import Metric, final_of, metric_of, target_of
-from grsgd.runs.numbers import human_bytes, number
+from grsgd.runs.numbers import human_bytes, number, share
 from grsgd.runs.run_file import Run
 
 FAR_POINTS = 10.0
@@ -15,7 +15,8 @@ FAR_PART = 1 / 3
 
 def result_line(run: Run) -> str:
     """Return the metric of the averaged model, the time to the target, the training time, and the bytes that all ranks
-    have sent, as far as the run has them: the numbers of `grsgd report`."""
+    have sent, as far as the run has them: the numbers of `grsgd report`. The participation is
+    included if it is below 1, or if the run has lost processes."""
     metric, final, target = metric_of(run), final_of(run), target_of(run)
     unit = "simulated s" if is_virtual(run) else "s"
     parts = []
@@ -26,8 +27,11 @@ def result_line(run: Run) -> str:
             when = "not reached" if math.isnan(reached) else f"after {number(reached)} {unit}"
             parts[0] += f" ({metric.chosen(target)} {when})"
         parts += far_below_best(metric, final, best(run))
+    part, attributes = participation(run), run.attributes
+    has_lost = attributes.get("lost") or attributes.get("restarts") or len(run.extra.get("death_rank", ()))
+    taking_part = [f"{share(part)} % of the steps took part"] if part < 1 or (has_lost and part == 1) else []
     sent = [f"{human_bytes(bytes_sent(run))} sent"] if run.attributes["ranks"] > 1 else []
-    return ", ".join([*parts, f"{number(seconds(run))} {unit} of training", *sent])
+    return ", ".join([*parts, f"{number(seconds(run))} {unit} of training", *taking_part, *sent])
 
 
 def far_below_best(metric: Metric, final: float, best: float) -> list[str]:

@@ -10,6 +10,7 @@ from grsgd.runs.metric import ACCURACY, metric_in
 from grsgd.runs.run_file import Run, why_unfit
 from grsgd.text import printable
 from grsgd.training.evaluation import Quality
+from grsgd.training.participation import left_out, participation
 from grsgd.training.snapshots import NOT_THERE, Moment, common_marks, train_loss
 from grsgd.training.times import RankTotals
 from grsgd.training.trainer import Trainer
@@ -33,6 +34,8 @@ class RankMeasurements:
     repaired: int
     lost: int
     staleness: dict[int, int]
+    left_out: int
+    """Number of steps that this rank knows not to have entered the model: see `grsgd.training.participation`."""
     warnings: list[str]
     interface: np.ndarray
     extra: dict[str, tuple[np.ndarray, tuple[str, str]]]
@@ -55,6 +58,7 @@ class RankMeasurements:
             traffic.repaired,
             traffic.lost,
             dict(trainer.algorithm.staleness),
+            left_out(trainer),
             [
                 *trainer.algorithm.warnings(),
                 *trainer.equal_models.warnings,
@@ -70,7 +74,7 @@ class RankMeasurements:
         """Return the record for a rank that did not send its measurements: no traffic, no steps, and unknown times
         (NaN)."""
         nothing = {key: 0 if key in ("steps", "samples") else math.nan for key in asdict(RankTotals())}
-        return cls([], [], [], 0, nothing, np.zeros((0, 4), np.int64), 0, 0, 0, {}, [], NOT_COUNTED, {})
+        return cls([], [], [], 0, nothing, np.zeros((0, 4), np.int64), 0, 0, 0, {}, 0, [], NOT_COUNTED, {})
 
 
 def marks_of(records: list[RankMeasurements], reason: str) -> list[int]:
@@ -97,12 +101,16 @@ def assemble(
     qualities = [*qualities, *[unknown] * (len(rows) - len(qualities))]
     ages = sorted(set().union(*(record.staleness for record in records)))
     warnings = [f"rank {rank}: {warning}" for rank, record in enumerate(records) for warning in record.warnings]
-    extra, left_out = fitting({name: kept for record in reversed(records) for name, kept in record.extra.items()})
-    warnings = [printable(warning) for warning in [*warnings, *left_out]]
+    extra, unfit = fitting({name: kept for record in reversed(records) for name, kept in record.extra.items()})
+    warnings = [printable(warning) for warning in [*warnings, *unfit]]
     interface = np.array([record.interface for record in records])
     repairs = {name: np.array([getattr(record, name) for record in records], float) for name in ("repaired", "lost")}
     metric = metric_in(attributes)
-    known = {metric.final: final.mean if final else math.nan, "warnings": warnings or None}
+    known = {
+        metric.final: final.mean if final else math.nan,
+        "participation": participation(records, attributes.get("lost") or ()),
+        "warnings": warnings or None,
+    }
     return Run(
         attributes=attributes | known,
         curve={

@@ -125,6 +125,7 @@ def test_the_others_go_on_without_those_that_die(algorithm, tmp_path):
     found = run(tmp_path, algorithm, die={"0": 0.55, "1": 1.2, "3": 2.0})
     assert found.attributes["lost"] == [0, 1, 3] and found.attributes["virtual_seconds"] < 4.6
     assert (found.ranks["steps"][[2, 4]] > 25).all() and not found.ranks["steps"][[0, 1, 3]].any()
+    assert found.attributes["participation"] == 1
     assert np.isfinite(found.attributes["final_test_accuracy"])
 
 
@@ -251,6 +252,7 @@ def test_a_step_that_is_taken_again_has_the_mean_of_the_gradients_that_are_there
     assert len(left) == 4 and all(torch.equal(first[0], other) for other in first)
     assert torch.allclose(first[0], mean, rtol=1e-5, atol=1e-7)
     assert found.ranks["samples"].tolist() == [52, 48, 52, 52] and found.curve["samples"][-1] == 12 * 16 + 12
+    assert found.attributes["participation"] == pytest.approx(1 - 1 / found.ranks["steps"].sum())
 
 
 @pytest.mark.parametrize("tau", [0, 1])

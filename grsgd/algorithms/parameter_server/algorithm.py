@@ -363,6 +363,13 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
             found["dropped"] = (np.array(dropped), ("gradients", DROPPED_DESCRIPTION))
         return found
 
+    @property
+    def left_out(self):
+        if self.comm.rank != min(self.shards):
+            return 0
+        dropped = enumerate(self.server.strategy.dropped)
+        return sum(count for worker, count in dropped if worker not in self.server.evicted)
+
     def warnings(self):
         if self.server is None:
             return []

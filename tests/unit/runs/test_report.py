@@ -457,6 +457,12 @@ def test_what_was_not_measured_has_no_column(save):
     assert "to_target" not in report(save(a=fake_run(accuracy=False, target_accuracy=None)), form="text", width=100)
 
 
+def test_participation_has_a_column_if_steps_did_not_take_part(save):
+    assert "taking part" not in report(save(whole=fake_run(participation=1.0), old=fake_run("old")))
+    rows = cells(report(save(whole=fake_run(participation=1.0), part=fake_run("part", participation=0.9))))
+    assert [row["taking part [%]"] for row in rows] == ["100.0", "90.0"]
+
+
 def test_metrics_of_own_loops_have_columns(save):
     run = fake_run(accuracy=False, target_accuracy=None)
     run.curve |= {"perplexity": np.array([9.0, 5.0, 4.0, 3.5, np.nan]), "wait": np.arange(5), "words": np.ones((2, 5))}

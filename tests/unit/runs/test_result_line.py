@@ -29,6 +29,17 @@ def test_accuracy_times_and_bytes(run):
     assert result_line(run) == "95.62 % test accuracy, 12.3 s of training, 1.50 MiB sent"
 
 
+def test_the_steps_that_took_part(run):
+    run.attributes["participation"] = 1.0
+    assert "took part" not in result_line(run)
+    run.extra["death_rank"] = np.zeros(0)
+    assert "took part" not in result_line(run)
+    run.extra["death_rank"] = np.zeros(1)
+    assert "s of training, 100.0 % of the steps took part, " in result_line(run)
+    run.attributes["participation"] = 0.975
+    assert "97.5 % of the steps took part" in result_line(run)
+
+
 def test_what_was_not_measured_is_left_out(run):
     run.attributes |= {"final_test_accuracy": math.nan, "clock": "virtual", "virtual_seconds": 0.256}
     run.curve["test_accuracy"][:] = math.nan

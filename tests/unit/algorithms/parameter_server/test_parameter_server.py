@@ -831,5 +831,6 @@ def test_near_the_optimal_time(strategy, tmp_path):
     run = load_run(tmp_path / "run.h5")
     assert run.attributes["bound_gradients"] == {"m_sync": 3, "rennala": 4, "ringmaster": 8}[strategy]
     assert 0.7 < time_over_optimum(run) < (1.2 if strategy == "m_sync" else 1.1)
+    assert run.attributes["participation"] == pytest.approx(1 - run.extra["dropped"].sum() / run.ranks["steps"].sum())
     if strategy == "rennala":
         assert run.extra["dropped"][3] == run.ranks["steps"][3]  # the others make all updates
