@@ -109,16 +109,27 @@ class Case:
     theirs: str = ""
 
     def text(self) -> str:
-        """Return the estimate, its interval and the seeds or pairs: ``12.3 % less time (9.0 to 15.1, 5 seeds)``."""
+        """Return the estimate, its interval and the seeds or pairs: ``12.3 % less time (9.0 to 15.1, 5 seeds)``.
+
+        Of an estimate that is a bound, the text has the limit of the interval: ``at least 9.0 % less time (5 seeds)``.
+        """
         if self.estimate is None:
             return "not known"
         if self._is_against():
             return self._turned().text()
         seeds = _count(self.seeds, "pair" if self.pairs else "seed") if self.seeds else ""
-        behind = ", ".join(filter(None, [self._interval(), seeds]))
-        return " ".join(
-            filter(None, [self.bound, self._number(self.estimate), self.unit, f"({behind})" * bool(behind)])
-        )
+        behind = ", ".join(filter(None, [self._interval() if self._limit is None else "", seeds]))
+        return " ".join(filter(None, [self.bound, self._number(self._named), self.unit, f"({behind})" * bool(behind)]))
+
+    @property
+    def _limit(self) -> float | None:
+        """Limit of the interval of an estimate that is a bound."""
+        return {AT_LEAST: self.low, AT_MOST: self.high}.get(self.bound)
+
+    @property
+    def _named(self) -> float | None:
+        """Number in the text."""
+        return self.estimate if self._limit is None else self._limit
 
     def spread(self) -> str:
         """Return the range over calibrations and the simulator's error, in the unit of the text; "" if unknown."""
@@ -133,8 +144,8 @@ class Case:
         return (whole._turned() if self._is_against() else whole)._interval()
 
     def _is_against(self) -> bool:
-        """Return whether the estimate is negative, and its unit has an opposite."""
-        return self.estimate is not None and self.estimate < 0 and self.turned_unit() != self.unit
+        """Return whether the number in the text is negative, and its unit has an opposite."""
+        return self._named is not None and self._named < 0 and self.turned_unit() != self.unit
 
     def turned_unit(self) -> str:
         """Return the unit of an effect in the opposite direction; the same unit if it has no opposite."""

@@ -1,5 +1,6 @@
 """The finding on a claim, in words: one effect with its interval, source and place, and its certainty."""
 
+import math
 from collections.abc import Sequence
 
 from experiments.runner.outcome import (
@@ -62,7 +63,7 @@ def sign(one: Evidence) -> str:
 def effect(one: Evidence) -> str:
     """Return a case as a clause: estimate with interval, baseline, the paper's number, condition and scale."""
     case, (baseline, condition) = one.case, one.place
-    words = case.verdict if case.estimate is None else case.text()
+    words = case.text() if case.estimate is not None else case.note or case.verdict
     than = "than" if OPPOSITES.keys() & set(words.split()) else "against"
     number = on_number(case) * (case.verdict == SUPPORTED)
     no_difference = "no difference: " * (case.verdict == ALIKE and case.estimate is not None)
@@ -119,11 +120,15 @@ def how_sure(answer: Answer) -> str:
     errors = dict.fromkeys(words for one in found if (words := simulator_error(one)))
     both = grades[0] if len(set(grades)) == 1 else f"{grades[0]} that it holds, {grades[1]} that it does not"
     undecided = [
-        f"{OPEN} against {cases[0].case.baseline}"
+        f"{OPEN} against {cases[0].case.baseline}{_seeds(soonest(cases))}"
         for cases in by_number(answer.evidence, answer)
         if all(is_undecided(one.case) for one in cases)
     ]
     return "; ".join([both, *undecided, *errors])
+
+
+def _seeds(one: Evidence) -> str:
+    return f" (about {one.case.seeds_needed} seeds would decide)" if one.case.seeds_needed else ""
 
 
 def simulator_error(one: Evidence) -> str:
@@ -143,12 +148,15 @@ def why_open(answer: Answer) -> str:
     if not answer.evidence:
         missing = dict.fromkeys(f"table-{target}" for result in answer.results for target in result.missing)
         return f"not made yet, `make {' '.join(missing)}`" if missing else "no result tells of this claim"
-    known = [one for one in answer.open if one.case.seeds_needed]
-    if not known:
-        one = answer.open[0]
+    one = soonest(answer.open)
+    if not one.case.seeds_needed:
         return f"{effect(one)}; {one.case.note or 'no number of seeds is known to decide it'}"
-    one = min(known, key=lambda one: one.case.seeds_needed)
     return f"{effect(one)}; about {one.case.seeds_needed} seeds in all would decide it"
+
+
+def soonest(some: Sequence[Evidence]) -> Evidence:
+    """Return the evidence that the fewest seeds would decide, or the first if no number of seeds is known."""
+    return min(some, key=lambda one: one.case.seeds_needed or math.inf)
 
 
 def errors(some: Sequence[float]) -> str:

@@ -70,8 +70,8 @@ other""",
     "simulated": """computed from measured times of a step and of the network; the cases state the differences of \
 simulated from measured times""",
     "simulated times only": "no time of these cases was measured: the verdict is as good as the simulator",
-    "at least, at most": """trainings of one side ended before they reached their target: their true times are longer, \
-and the effect is known from one side only, as in "at least 40 % less time (35 or more)\"""",
+    "at least, at most": """trainings of one side ended before they reached their target, so their true \
+times are longer, and the effect is known from one side only; the number is the limit of its 95 % interval""",
     "points": "per cent of the test examples, as a difference of two accuracies",
 }
 NO_NUMBER = "no number could be had"

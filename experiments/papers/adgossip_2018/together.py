@@ -65,16 +65,18 @@ def all_of(cases: Sequence[Case], condition: str, baseline: str) -> Case:
 
     The returned case is supported if each case is supported, refuted if one is refuted or makes no difference, and else
     inconclusive. The p value is the greatest of all cases if all are supported, else the least of the refuted cases, if
-    any.
+    any. The note of a refuted case names the effects of the cases that refute it.
     """
-    if any(case.verdict in (REFUTED, ALIKE) for case in cases):
-        verdict, p = REFUTED, min((case.p for case in cases if case.verdict == REFUTED), default=None)
+    failing = [case for case in cases if case.verdict in (REFUTED, ALIKE)]
+    if failing:
+        verdict, p = REFUTED, min((case.p for case in failing if case.verdict == REFUTED), default=None)
     elif all(case.verdict == SUPPORTED for case in cases):
         verdict, p = SUPPORTED, max(case.p for case in cases)
     else:
         verdict, p = INCONCLUSIVE, None
     seeds = min(case.seeds for case in cases)
-    return Case(condition, baseline, verdict, None, None, None, "", seeds, SIMULATED, p=p)
+    note = " and ".join(case.text() for case in failing)
+    return Case(condition, baseline, verdict, None, None, None, "", seeds, SIMULATED, p=p, note=note)
 
 
 register("adgossip-together", "Less traffic, less time and the same accuracy together", needs, show)

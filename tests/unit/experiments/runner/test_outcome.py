@@ -29,12 +29,14 @@ def case(verdict=SUPPORTED, estimate=12.3, low=9.0, high=15.1, unit="% less time
         (case(estimate=-1.0, low=-3.0, high=1.0, unit="% fewer bytes"), "1.0 % more bytes (-1.0 to 3.0, 5 seeds)"),
         (
             case(estimate=40.0, low=35.0, high=None, bound="at least"),
-            "at least 40.0 % less time (35.0 or more, 5 seeds)",
+            "at least 35.0 % less time (5 seeds)",
         ),
         (
             case(estimate=-40.0, low=None, high=-35.0, bound="at most"),
-            "at least 40.0 % more time (35.0 or more, 5 seeds)",
+            "at least 35.0 % more time (5 seeds)",
         ),
+        (case(estimate=4.0, low=-3.0, high=None, bound="at least"), "at most 3.0 % more time (5 seeds)"),
+        (case(estimate=4.0, low=None, high=None, bound="at least"), "at least 4.0 % less time (5 seeds)"),
         (case(estimate=-0.5, low=-0.8, high=0.25, unit="points"), "-0.50 points (-0.80 to +0.25, 5 seeds)"),
         (case(estimate=5.0, low=5.0, high=5.0), "5.0 % less time (no spread, 5 seeds)"),
         (case(low=None, high=None, seeds=1), "12.3 % less time (1 seed)"),

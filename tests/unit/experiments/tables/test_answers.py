@@ -129,12 +129,13 @@ def test_how_sure_tells_what_holds_from_what_does_not():
 def test_a_claim_with_a_number_per_baseline_names_the_best_evidence_on_each():
     ring = replace(FASTER, number=22.0, on_number=AGREES)
     push = replace(FASTER, baseline="push", number=50.0, on_number=AGREES)
-    undecided = replace(OPEN_CASE, baseline="SSP", number=9.0)
+    undecided = replace(OPEN_CASE, baseline="SSP", number=9.0, seeds_needed=40)
     found = answer([ring, replace(ring, condition="slow links"), push, undecided])
     both = sentences.best(found.holding, found)
     assert both.count("than ring") == 1 and "than push, agrees with the paper's 50" in both
     assert both.endswith("; 3 of 4 cases, 1 undecided")
-    assert "C against SSP" in sentences.how_sure(found) and "C against ring" not in sentences.how_sure(found)
+    assert "C against SSP (about 40 seeds would decide)" in sentences.how_sure(found)
+    assert "C against ring" not in sentences.how_sure(found)
     without = answer([ring, push, undecided, replace(OPEN_CASE, condition="slow links")])
     assert "than push" not in sentences.best(without.holding, without)
     assert "C against" not in sentences.how_sure(without)

@@ -101,6 +101,7 @@ def test_three_claims_of_one_sentence_hold_together_or_not():
     ]
     assert [case.verdict for case in together] == [SUPPORTED, REFUTED, REFUTED, INCONCLUSIVE]
     assert [case.p for case in together] == [0.01, 0.03, 0.03, None]
+    assert [case.note for case in together] == ["", "1 (5 seeds)", "1 (5 seeds)", ""], "the effects that refute it"
     alike = all_of([yes, yes, case_of(ALIKE, 0.5)], "x", "y")
     assert (alike.verdict, alike.p) == (REFUTED, None), "no less time is not less time"
 
