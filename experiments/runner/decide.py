@@ -250,7 +250,9 @@ def _effect(minuend: Sample, subtrahend: Sample, case: Case) -> Effect:
 
 
 def _weighed(case: Case, reference: float = 0.0) -> Case:
-    """Return an undecided case, with a note if its interval excludes the reference although its test does not."""
+    """Return an undecided case, with a note on its reason if its interval, or its bound, excludes the reference."""
+    if case.bound and case.p is not None and case.p < SIGNIFICANCE and not _side(case, reference):
+        return _noted(case, "trainings that missed their target leave only a bound, on the side that decides nothing")
     above, below = case.low is not None and case.low > reference, case.high is not None and case.high < reference
     if not (above or below) or case.p < SIGNIFICANCE:
         return case

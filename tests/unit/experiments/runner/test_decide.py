@@ -198,6 +198,13 @@ def test_a_pair_that_missed_on_both_sides_is_not_known():
     assert less(FAST, SLOW, ours_missed=range(5), theirs_missed=range(5)).estimate is None
 
 
+def test_a_bound_on_the_other_side_of_no_effect_says_why_it_decides_nothing():
+    found = less(SLOW, FAST, theirs_missed=[1])
+    assert (found.verdict, found.bound) == (INCONCLUSIVE, AT_LEAST) and "only a bound" in found.note
+    assert "only a bound" not in less(FAST, SLOW, theirs_missed=[1]).note
+    assert less(FAST, SLOW, ours_missed=[1]).verdict == INCONCLUSIVE
+
+
 def test_bounds_of_both_kinds_decide_nothing():
     found = less(FAST, SLOW, ours_missed=[0], theirs_missed=[1])
     assert (found.verdict, found.estimate) == (INCONCLUSIVE, None) and "bounds of both kinds" in found.note
