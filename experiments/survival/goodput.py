@@ -5,7 +5,9 @@
 
 The process of a rank gets SIGKILL every 5.5 or 1.2 steps on average, at random moments, on a random rank, whatever the
 process does; spares take over the ranks. Goodput is (steps in the final model) / (steps in the final model of an
-equally long run without deaths), counted by `experiments.survival.counted`; for all-reduce, gradients are counted.
+equally long run without deaths), counted by `experiments.survival.counted`; for algorithms whose ranks step together,
+samples are counted. With ``--kills-per-hour 125 --back 57``, processes die 125 times per hour, and each process is back
+as a spare after 57 seconds.
 
 The reference, in real time, is all-reduce on a ring: its job ends with each death, and is restarted from its last
 checkpoint. The steps of the last checkpoint count.
@@ -33,7 +35,10 @@ ALGORITHMS = {
     "ring_allreduce": {},
     "dpsgd": {},
     "lasgd": {},
+    "diloco": {},
 }
+BY_SAMPLES = "ring_allreduce", "diloco"
+"""Algorithms whose steps are counted by samples: an outer optimizer changes the parameter that counts."""
 BY_DEFAULT = ["grsgd", "gossip", "ring_allreduce"]
 """Algorithms that run by default."""
 STEPS_PER_KILL = (5.5, 1.2)
@@ -49,7 +54,15 @@ HANGS_SECONDS = 600.0
 RATE, BATCH = 1.0, 128
 
 
-def config_of(algorithm: str, options: dict, ranks: int, seconds: float, every: float | None, seed: int) -> str:
+def config_of(
+    algorithm: str,
+    options: dict,
+    ranks: int,
+    seconds: float,
+    every: float | None,
+    seed: int,
+    back: float | None = None,
+) -> str:
     """Return a configuration as TOML; a step is a pause, and a little computing."""
     lines = [f"seed = {seed}", "[algorithm]", f'name = "{algorithm}"']
     lines += [f"{key} = {json.dumps(value)}" for key, value in options.items()]
@@ -57,6 +70,7 @@ def config_of(algorithm: str, options: dict, ranks: int, seconds: float, every: 
     lines += ["[optimizer]", f"lr = {RATE}", "[train]", f"seconds = {seconds}", "snapshots = 4"]
     lines += ["[comm]", "timeout = 60.0"]
     lines += ["[faults]", f"every = {every}"] if every else []
+    lines += [f"back_seconds = {back}"] if every and back else []
     lines += ["[stragglers.pause]", *(f"{rank} = {{ every = 1, seconds = {STEP_SECONDS} }}" for rank in range(ranks))]
     return "\n".join(lines) + "\n"
 
@@ -94,7 +108,7 @@ def run(folder: Path, name: str, text: str, ranks: int, spares: int, simulated: 
         return {"name": name, "failed": f"exit code {done.returncode}: {name}.log"}
     found = load_run(out)
     steps = ranks * float(torch.load(model, weights_only=True)["steps"])
-    if found.attributes["exact_gradient"]:  # a step counts once, regardless of the number of gradients in its mean
+    if found.attributes["algorithm"] in BY_SAMPLES:
         steps = int(found.curve["samples"][-1]) / BATCH
     waits = found.extra.get("longest_wait", np.zeros(1))
     return {
@@ -102,6 +116,7 @@ def run(folder: Path, name: str, text: str, ranks: int, spares: int, simulated: 
         "deaths": int(found.extra["death_rank"].size) if "death_rank" in found.extra else 0,
         "steps": steps,
         "accuracy": found.attributes["final_test_accuracy"],
+        "participation": found.attributes["participation"],
         "longest_wait": float(np.nanmax(waits)),
         "lost": len(found.attributes.get("lost") or []),
         "seconds": round(time.monotonic() - began, 1),
@@ -147,7 +162,7 @@ def reference(folder: Path, ranks: int, per_kill: float, kills: int) -> str:
     calm = run(folder, "ring-calm", config_of("ring_allreduce", {}, ranks, seconds, None, 0), ranks, 0, False)
     found = restarted(folder, ranks, seconds, every, seed=0)
     goodput = found["steps"] / calm["steps"]
-    return f"| ring_allreduce, restarted | {ranks} | {per_kill:g} | {found['deaths']} | 0 | {goodput:.1%} | | |"
+    return f"| ring_allreduce, restarted | {ranks} | {per_kill:g} | {found['deaths']} | 0 | {goodput:.1%} | | | |"
 
 
 def main():
@@ -159,14 +174,24 @@ def main():
     parser.add_argument(
         "--steps-per-kill", nargs="+", type=float, default=STEPS_PER_KILL, metavar="N", help="(default: %(default)s)"
     )
+    parser.add_argument(
+        "--kills-per-hour", nargs="+", type=float, default=(), metavar="N", help="in place of --steps-per-kill"
+    )
+    parser.add_argument(
+        "--back",
+        type=float,
+        metavar="SECONDS",
+        help="time from a death until the process is back as a spare (default: spares are ready from the start)",
+    )
     parser.add_argument("--run-kills", type=int, default=RUN_KILLS, help="kills per job (default: %(default)s)")
     parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="seed of the first job")
     parser.add_argument("--out", type=Path, default=Path("results/goodput"), metavar="FOLDER")
     options = parse_once(parser)
     options.out.mkdir(parents=True, exist_ok=True)
+    rates = [3600 / kills / STEP_SECONDS for kills in options.kills_per_hour] or options.steps_per_kill
     rows = []
     for algorithm in options.algorithms:
-        for per_kill in options.steps_per_kill:
+        for per_kill in rates:
             every = per_kill * STEP_SECONDS
             seconds = options.run_kills * every
             runs = math.ceil(options.kills / options.run_kills)
@@ -181,7 +206,7 @@ def main():
                 calm.append(run(options.out, f"{label}-calm-{seed}", text, options.ranks, 0, options.simulated))
             found = []
             for seed in seeds:
-                text = config_of(*common, every, seed)
+                text = config_of(*common, every, seed, options.back)
                 spares = spares_for(options.run_kills)
                 found.append(run(options.out, f"{label}-{seed}", text, options.ranks, spares, options.simulated))
                 print(f"  {found[-1]}", flush=True)
@@ -190,13 +215,13 @@ def main():
             print(rows[-1], flush=True)
     if not options.simulated and "ring_allreduce" in options.algorithms:
         common = options.out, options.ranks
-        rows += [reference(*common, per_kill, options.run_kills) for per_kill in options.steps_per_kill]
+        rows += [reference(*common, per_kill, options.run_kills) for per_kill in rates]
     print("\n".join([HEAD, *rows]))
 
 
 HEAD = (
     "| algorithm | ranks | steps per kill | kills | hung or failed | goodput, mean (lowest) | accuracy, undisturbed | "
-    "longest wait in a step |\n|---|---|---|---|---|---|---|---|"
+    "participation | longest wait in a step |\n|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -206,10 +231,11 @@ def row(algorithm: str, per_kill: float, ranks: int, calm: list[dict], runs: lis
     undisturbed_steps = np.mean([each["steps"] for each in calm])
     goodput = [each["steps"] / undisturbed_steps for each in whole]
     accuracy, undisturbed = (np.mean([each["accuracy"] for each in them]) for them in (whole, calm))
+    part = np.mean([each["participation"] for each in whole])
     deaths, failed = sum(each["deaths"] for each in whole), len(runs) - len(whole)
     return (
         f"| {algorithm} | {ranks} | {per_kill:g} | {deaths} | {failed} | "
-        f"{np.mean(goodput):.1%} ({min(goodput):.1%}) | {accuracy:.1%}, {undisturbed:.1%} | "
+        f"{np.mean(goodput):.1%} ({min(goodput):.1%}) | {accuracy:.1%}, {undisturbed:.1%} | {part:.1%} | "
         f"{1e3 * max(each['longest_wait'] for each in whole):.0f} ms |"
     )
 

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from experiments.arguments import parse_once
-from experiments.survival.own_loops import LARGEST_DIFFERENCE, PROCESSES, Job, is_right, read
+from experiments.survival.own_loops import CALM_RUNS, LARGEST_DIFFERENCE, PROCESSES, Job, is_right, outside, read
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "failures.md"
 BEGIN, END = "<!-- recorded: own_loops -->", "<!-- end of recorded -->"
@@ -22,7 +22,7 @@ def text_of(jobs: list[Job], trained: list[Job]) -> str:
     of the jobs ``trained`` by `grsgd train`."""
     right = [job for job in jobs if is_right("gpt", job)]
     commits = ", ".join(sorted({f"`{job.commit}`" for job in (*jobs, *trained)}))
-    largest = max((difference_of(job) for job in right), default=0.0)
+    largest = max((outside(float(job.loss), job.losses_without_deaths) for job in right), default=0.0)
     rows = [
         row(*key, *([job for job in each if key_of(job) == key] for each in (jobs, trained)))
         for key in sorted({key_of(job) for job in jobs})
@@ -32,7 +32,9 @@ def text_of(jobs: list[Job], trained: list[Job]) -> str:
             f"- **Tried** with {len(jobs)} jobs of `experiments/demo/gpt.py` on {PROCESSES} processes, in which rank 0 "
             "and another rank were killed at drawn moments.",
             f"  Of these jobs, {len(right)} ended with exit code 0 and a loss at most {LARGEST_DIFFERENCE:.0%} from "
-            f"the loss without deaths; their largest difference is {largest:.2%}.".replace("%", " %"),
+            f"the loss without deaths; their largest difference is {max(largest, 0):.2%}.".replace("%", " %"),
+            f"  The losses of equal jobs of `grsgd` differ, so its loss without deaths is the range of "
+            f"{CALM_RUNS['grsgd']} jobs.",
             "  Goodput is the duration of the loop without deaths, divided by the duration with deaths.",
             "  Both loops take the same number of steps.",
             f"  The code is commit {commits}.",
@@ -58,11 +60,6 @@ def goodput(jobs: list[Job]) -> str:
     jobs."""
     shares = [float(job.seconds_without_deaths) / float(job.seconds) for job in jobs if is_right("gpt", job)]
     return f"{100 * sum(shares) / len(shares):.0f} % ({100 * min(shares):.0f})" if shares else ""
-
-
-def difference_of(job: Job) -> float:
-    """Return the relative difference of a job's loss from the loss without deaths."""
-    return abs(float(job.loss) / float(job.loss_without_deaths) - 1)
 
 
 def key_of(job: Job) -> tuple[str, int]:

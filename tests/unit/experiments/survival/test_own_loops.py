@@ -55,6 +55,18 @@ def test_a_wrong_job_is_named(runs, code, losses, monkeypatch, capsys):
     assert ": WRONG\nwhy" in printed and "0 of 1 jobs" in printed
 
 
+def test_jobs_whose_results_differ_are_compared_with_the_range_of_several(runs, monkeypatch, tmp_path):
+    out = tmp_path / "jobs.csv"
+    assert call(monkeypatch, "--first", 4, "--jobs", 2, "--out", out) == 0
+    assert [each for each in runs if not each[2]] == [("grsgd", spares, False) for spares in (0, 2) for _ in range(5)]
+    assert [job.losses_without_deaths for job in read(out)] == ["1 1 1 1 1"] * 2
+    assert own_loops.outside(1.5, "1.4 1.6") < 0
+    assert own_loops.outside(1.386, "1.6 1.4") == pytest.approx(0.01)
+    assert own_loops.outside(1.632, "1.4 1.6") == pytest.approx(0.02)
+    job = Job(4, "grsgd", 0, "", 0, 1, "1", "1 nan", "1", "1", "abc")
+    assert not own_loops.is_right("gpt", job), "a job without deaths has failed"
+
+
 def test_the_part_of_the_page(tmp_path, monkeypatch):
     numbers = "1.002", "1", "2.5", "2", "abc"
     jobs = [Job(number, "grsgd", 0, "0:0.5,1:0.6", number // 3, 1, *numbers) for number in range(4)]

@@ -1,0 +1,265 @@
+"""Storm of lost hosts: jobs of ``grsgd run --restarts`` on a testbed, of which a host is lost again and again.
+
+    python -m experiments.survival.hosts --losses 10 --rate 1gbit --rate 10mbit --out FILE.csv
+
+Eight ranks train on four hosts of two ranks, and a fifth host is spare. Every ``--every`` seconds on average all
+processes of a random host that has ranks are killed, and its link is cut; the host is back after ``--back`` seconds. A
+job has the steps for which it needs ``--losses`` times ``--every`` seconds without losses. A step is mostly a pause, so
+that two cores suffice.
+
+Goodput is the duration of the same job without losses, divided by the duration with losses: both do the same work. Both
+durations are of the whole command, from its start to its exit code. The jobs that are in the table already are not run
+again.
+"""
+
+import argparse
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments.arguments import parse_once
+from grsgd import load_run
+from grsgd.job.hosts import AGENTS
+from grsgd.mpi_environment import job_environment
+from grsgd.testbed import links
+from grsgd.testbed.hosts import EAGER, EAGER_BYTES, ENTER, Testbed
+from grsgd.training.description import commit
+
+ALGORITHMS = {"grsgd": {}, "ring_allreduce": {}, "diloco": {"H": 8}}
+SLOTS, RANKS = 2, 8
+"""Ranks of a host, and of a job."""
+HOSTS = RANKS // SLOTS + 1
+STEP_SECONDS = 0.5
+BOUND = 4.0
+"""Time after which a job has hung, as a multiple of its planned duration."""
+
+
+class Job(NamedTuple):
+    """Row of the table. ``losses`` is the number of hosts that were taken away. ``seconds`` is the duration of the
+    command, and ``calm_seconds`` its duration without losses; the same holds for ``accuracy``. ``back`` has the seconds
+    from each loss until training went on. ``said`` is the last line of a job that has failed.
+    """
+
+    algorithm: str
+    rate: str
+    seed: int
+    losses: int
+    exit_code: int
+    seconds: float
+    calm_seconds: float
+    back: str
+    accuracy: float
+    calm_accuracy: float
+    participation: float
+    said: str
+    commit: str
+
+    @property
+    def goodput(self) -> float:
+        return self.calm_seconds / self.seconds
+
+
+def config_of(algorithm: str, steps: int) -> str:
+    """Return a configuration as TOML."""
+    lines = ["seed = 0", "[algorithm]", f'name = "{algorithm}"']
+    lines += [f"{key} = {json.dumps(value)}" for key, value in ALGORITHMS[algorithm].items()]
+    lines += ["[model]", 'name = "mlp"', "hidden = [256]", "[data]", 'name = "digits"', "batch_size = 32"]
+    lines += ["[optimizer]", "lr = 0.05", "[train]", f"steps = {steps}", "snapshots = 4", "[comm]", "timeout = 60.0"]
+    lines += ["[stragglers.pause]", *(f"{rank} = {{ every = 1, seconds = {STEP_SECONDS} }}" for rank in range(RANKS))]
+    return "\n".join(lines) + "\n"
+
+
+class Storm:
+    """Thread that takes a host away every ``every`` seconds on average; each host is back after ``back`` seconds."""
+
+    def __init__(self, testbed: Testbed, every: float, back: float, seed: int):
+        self.testbed, self.every, self.back = testbed, every, back
+        self.random, self.losses = np.random.default_rng(seed), 0
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception):
+        self._end.set()
+        self._thread.join()
+
+    def _run(self):
+        away, due = {}, time.monotonic() + self._interval()
+        with ExitStack() as cuts:
+            while not self._end.wait(0.1):
+                now = time.monotonic()
+                for index in [index for index, (until, _) in away.items() if until <= now]:
+                    away.pop(index)[1].close()
+                if now < due:
+                    continue
+                taken = [index for index, host in enumerate(self.testbed.hosts) if links.processes(host)]
+                taken = [index for index in taken if index not in away]
+                if taken:
+                    index = int(self.random.choice(taken))
+                    away[index] = now + self.back, cuts.enter_context(ExitStack())
+                    away[index][1].enter_context(self.testbed.cut(index))
+                    kill(self.testbed.hosts[index])
+                    self.losses += 1
+                    due = now + self._interval()
+
+    def _interval(self) -> float:
+        return self.every * self.random.uniform(0.5, 1.5)
+
+
+def kill(host: str):
+    """Kill all processes on a host."""
+    for process in links.processes(host):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+def environment(testbed: Testbed) -> dict[str, str]:
+    """Return the environment in which `grsgd run` on the head of the testbed starts ranks on its hosts."""
+    launcher = {"plm": "ssh", "plm_ssh_agent": ENTER, "plm_ssh_no_tree_spawn": 1, "prte_tmpdir_base": testbed.folder}
+    library = {"pml": "ob1", "btl": "tcp,self"} | dict.fromkeys(EAGER, EAGER_BYTES)
+    options = {f"PRTE_MCA_{key}": value for key, value in launcher.items()}
+    options |= {f"OMPI_MCA_{key}": value for key, value in library.items()}
+    return job_environment() | {key: str(value) for key, value in options.items()} | {AGENTS[0]: str(ENTER)}
+
+
+class Found(NamedTuple):
+    """Result of a command: its exit code, 124 if it has hung, its duration, its last line if it has failed, the number
+    of lost hosts, and numbers of its run file."""
+
+    code: int
+    seconds: float
+    said: str
+    losses: int
+    back: list[float]
+    accuracy: float = np.nan
+    participation: float = np.nan
+
+
+def run(testbed: Testbed, config: Path, planned: float, options: list[str], storm: Storm | None) -> Found:
+    """Run a job, with losses if there is a ``storm``; ``planned`` is its duration in seconds without losses."""
+    with tempfile.TemporaryDirectory() as folder:
+        out, kept, log = (Path(folder, name) for name in ("run.h5", "kept", "log"))
+        hosts = ",".join(f"{host}:{SLOTS}" for host in testbed.hosts)
+        command = [sys.executable, "-m", "grsgd", "run", "-n", RANKS, "--hosts", hosts, "--restarts", 1000]
+        command += [config, "--out", out, "--checkpoint", kept, *options]
+        began = time.monotonic()
+        with log.open("w") as file, storm or ExitStack():
+            job = subprocess.Popen(
+                testbed.enter(testbed.head, command),
+                cwd=folder,
+                env=environment(testbed),
+                stdout=file,
+                stderr=file,
+            )
+            try:
+                code = job.wait(BOUND * planned)
+            except subprocess.TimeoutExpired:
+                job.kill()
+                code = 124
+        seconds = time.monotonic() - began
+        lines = log.read_text().splitlines()
+        losses = storm.losses if storm else 0
+        if code or not out.exists():
+            print("\n".join(lines[-20:]), flush=True)
+            return Found(code, seconds, lines[-1] if lines else "", losses, [])
+        about = load_run(out).attributes
+        back = [float(text) for text in re.findall(r"went on after ([\d.]+) s", str(about.get("restarts")))]
+        return Found(code, seconds, "", losses, back, about["final_test_accuracy"], about["participation"])
+
+
+def make(options, algorithm: str, rate: str, seed: int, calm: Found | None) -> tuple[Job, Found]:
+    """Run a job with losses, after the same job without losses unless its result ``calm`` is known."""
+    planned = options.losses * options.every
+    with tempfile.TemporaryDirectory() as folder, Testbed(hosts=HOSTS, rate=rate) as testbed:
+        config = Path(folder, "run.toml")
+        config.write_text(config_of(algorithm, round(planned / STEP_SECONDS)))
+        more = ["--every", options.checkpoints]
+        calm = calm or run(testbed, config, planned, more, None)
+        found = run(testbed, config, planned, more, Storm(testbed, options.every, options.back, seed))
+    back = " ".join(f"{seconds:g}" for seconds in found.back)
+    seconds = round(found.seconds, 1), round(calm.seconds, 1)
+    quality = found.accuracy, calm.accuracy, found.participation
+    row = algorithm, rate, seed, found.losses, found.code, *seconds, back, *quality, found.said, str(commit())
+    return Job(*row), calm
+
+
+def read(path: Path) -> list[Job]:
+    """Return the jobs in the table; none if there is no such table."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [Job(**{name: Job.__annotations__[name](row[name]) for name in Job._fields}) for row in rows]
+
+
+def write(path: Path, jobs: list[Job]):
+    with path.open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([Job._fields, *jobs])
+
+
+def table(jobs: list[Job]) -> str:
+    """Return a Markdown table with a row per algorithm and rate."""
+    lines = [
+        "| algorithm | links | lost hosts | hung or failed | goodput, mean (lowest) | seconds back, median (longest) | "
+        "participation | accuracy, and without losses |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for key in dict.fromkeys((job.algorithm, job.rate) for job in jobs):
+        of_key = [job for job in jobs if (job.algorithm, job.rate) == key]
+        right = [job for job in of_key if job.exit_code == 0]
+        goodput = [100 * job.goodput for job in right] or [np.nan]
+        back = [float(seconds) for job in right for seconds in job.back.split()] or [np.nan]
+        names = "participation", "accuracy", "calm_accuracy"
+        shares = [100 * np.mean([getattr(job, name) for job in right] or [np.nan]) for name in names]
+        cells = [
+            *(f"`{key[0]}`", key[1], sum(job.losses for job in of_key), len(of_key) - len(right)),
+            f"{np.mean(goodput):.1f} % ({min(goodput):.1f})",
+            f"{np.median(back):.1f} ({max(back):.1f})",
+            "{:.1f} % | {:.1f} %, {:.1f} %".format(*shares),
+        ]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=list(ALGORITHMS))
+    parser.add_argument("--rate", action="append", metavar="RATE", help="rate of the links (default: 1gbit and 10mbit)")
+    parser.add_argument("--jobs", type=int, default=1, help="jobs per algorithm and rate (default: %(default)s)")
+    parser.add_argument("--losses", type=float, default=10, help="planned losses of a job (default: %(default)s)")
+    parser.add_argument("--every", type=float, default=60, metavar="SECONDS", help="(default: %(default)s)")
+    parser.add_argument("--back", type=float, default=30, metavar="SECONDS", help="(default: %(default)s)")
+    parser.add_argument("--checkpoints", default="10", metavar="STEPS", help="steps of a checkpoint (default: 10)")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE.csv", help="table of the jobs")
+    options = parse_once(parser)
+    jobs = read(options.out)
+    for rate in options.rate or ["1gbit", "10mbit"]:
+        for algorithm in options.algorithms:
+            calm = None
+            for seed in range(options.jobs):
+                if any((job.algorithm, job.rate, job.seed) == (algorithm, rate, seed) for job in jobs):
+                    continue
+                job, calm = make(options, algorithm, rate, seed, calm)
+                print(job, flush=True)
+                write(options.out, jobs := [*jobs, job])
+    print(table(jobs))
+    return int(any(job.exit_code for job in jobs))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
