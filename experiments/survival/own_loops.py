@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,12 +46,13 @@ BATCH = 96
 """Number of samples of all ranks together in a step of a GPT."""
 SIZES = f"--batch {BATCH} --accumulate 1 --block 8 --layers 1 --heads 2 --width 8".split()
 GPT = [*SIZES, *"--steps 400 --every 100 --warm-up 20 --lr 1e-2".split()]
-TEXT = Path(tempfile.gettempdir(), "grsgd-own-loops.txt")
+TEXT = "text.txt"
+"""Name of the file with the text, in the temporary folder of a job."""
 LETTERS, CHARACTERS = 8, 20_000
 """Numbers of letters and characters of the text: a Markov chain, whose entropy the training reaches soon."""
 PROGRAMS = {
     "loop": ["-m", "experiments.survival.loop"],
-    "gpt": ["-m", "experiments.survival.mortal", "experiments/demo/gpt.py", "--timeout", "120", *GPT, "--text", TEXT],
+    "gpt": ["-m", "experiments.survival.mortal", "experiments/demo/gpt.py", "--timeout", "120", *GPT],
 }
 """Arguments of Python, by script with a loop of its own."""
 LOSSES = {"loop": r"rank \d+: \d+ steps, loss ([\d.]+)", "gpt": r"end: loss on unseen text ([\d.]+)"}
@@ -106,10 +108,13 @@ class Outcome(NamedTuple):
 def run(script: str, algorithm: str, spares: int, die: str, seconds: float = np.nan) -> Outcome:
     """Run a job with deaths ``die``; ``seconds`` is the duration of its loop without deaths."""
     with tempfile.TemporaryDirectory() as folder, asked_for() as words:
+        text = Path(folder, TEXT)
+        text.write_text(text_of_chain())
         if script == "train":
             more, arguments = [], training(algorithm, spares, die, seconds, Path(folder))
         else:
             more, arguments = ["-x", f"{SPARES}={spares}"], [*PROGRAMS[script], "--algorithm", algorithm, "--die", die]
+            arguments += ["--text", text] if script == "gpt" else []
         start = [find_mpiexec(), "--with-ft", "ulfm", *more, "-n", f"{PROCESSES}", sys.executable, "-u"]
         code, output = bounded(start + arguments)
         code, line = words.judged(code, False)
@@ -142,7 +147,7 @@ def training(algorithm: str, spares: int, die: str, seconds: float, folder: Path
     """Return the arguments of Python for `grsgd train` with a GPT, whose configuration is written to ``folder``."""
     ranks = PROCESSES - spares
     moments = [death.split(":") for death in die.split(",") if death]
-    data = {"name": "text", "dir": str(TEXT.parent), "file": TEXT.name, "block": 8, "batch_size": BATCH // ranks}
+    data = {"name": "text", "dir": str(folder), "file": TEXT, "block": 8, "batch_size": BATCH // ranks}
     sections = SETTINGS | {"algorithm": {"name": algorithm}, "data": data}
     lines = [
         line
@@ -155,6 +160,7 @@ def training(algorithm: str, spares: int, die: str, seconds: float, folder: Path
     return ["-m", "grsgd", "train", config, "--spares", f"{spares}", "--out", folder / OUT]
 
 
+@cache
 def text_of_chain() -> str:
     """Return a text whose letters follow each other with fixed probabilities."""
     random = np.random.default_rng(0)
@@ -240,7 +246,6 @@ def main():
     parser.add_argument("--out", type=Path, help="table of the jobs, whose jobs are not run again; by default none")
     options = parse_once(parser)
     jobs, code = read(options.out), str(commit())
-    TEXT.write_text(text_of_chain())
     numbers = range(options.first, options.first + options.jobs)
     for number in sorted(set(numbers) - {job.job for job in jobs}):
         jobs.append(make(options.script, number, jobs, code))

@@ -9,7 +9,7 @@ from experiments.survival.own_loops import Job, Outcome, read
 
 
 @pytest.fixture
-def runs(monkeypatch, tmp_path):
+def runs(monkeypatch):
     """Jobs without processes: the list of their arguments; a job with deaths takes a quarter longer than without."""
     made = []
 
@@ -19,7 +19,6 @@ def runs(monkeypatch, tmp_path):
 
     monkeypatch.setattr(own_loops, "run", run)
     monkeypatch.setattr(own_loops, "commit", lambda: "abc")
-    monkeypatch.setattr(own_loops, "TEXT", tmp_path / "text")
     return made
 
 
