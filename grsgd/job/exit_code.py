@@ -1,10 +1,12 @@
 """Exit code that a script has given to ``sys.exit``, known while Python still calls the functions that were registered
 with ``atexit``."""
 
+import builtins
 import sys
 import threading
 
 _noted = [0]
+_plain_exit, _plain_class = sys.exit, SystemExit
 
 
 class ScriptExit(SystemExit):
@@ -28,15 +30,32 @@ def note():
     """Note from now on the code that the script gives to ``sys.exit``; Python itself tells no function this code.
 
     A script that raises SystemExit itself, calls ``exit``, or has imported ``sys.exit`` by name, ends with the code 0
-    as far as `noted` knows.
+    as far as `noted` knows, unless `note_every_exit` is called.
     """
     sys.exit = exit_with
 
 
+def note_every_exit():
+    """Note the code also if the script raises SystemExit itself, calls ``exit``, or has imported ``sys.exit`` by name.
+
+    For this the built-in name SystemExit and the names of ``sys.exit`` in all modules lead to this module.
+    """
+    note()
+    if builtins.SystemExit is ScriptExit:
+        return
+    builtins.SystemExit = ScriptExit
+    before = threading.excepthook
+    threading.excepthook = lambda caught: None if caught.exc_type is ScriptExit else before(caught)
+    for module in list(sys.modules.values()):
+        names = vars(module) if isinstance(module, type(sys)) else {}
+        for name in [name for name, value in names.items() if value is _plain_exit]:
+            names[name] = exit_with
+
+
 def exit_with(code=None, /):
-    """Raise SystemExit, as ``sys.exit`` does; threads end silently by SystemExit alone, not by a subclass."""
+    """Raise SystemExit, as ``sys.exit`` does; threads end silently by the built-in SystemExit alone."""
     is_main = threading.current_thread() is threading.main_thread()
-    raise (ScriptExit if is_main else SystemExit)(*() if code is None else (code,))
+    raise (ScriptExit if is_main else builtins.SystemExit)(*() if code is None else (code,))
 
 
 def noted() -> int:

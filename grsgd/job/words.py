@@ -19,7 +19,7 @@ from pathlib import Path
 from grsgd.errors import RunFileError
 from grsgd.job import exit_code
 from grsgd.job.hearing import start_heart
-from grsgd.mpi_environment import WORDS, rank
+from grsgd.mpi_environment import WORDS, fault_tolerant, rank
 from grsgd.text import ranks_in_words
 
 BEGUN, GONE_ON, ENDED, WHOLE = "begun", "gone-on", "ended", "whole"
@@ -47,7 +47,7 @@ def of_script():
     """Begin the script of this rank (`begin`), and write at its end the word that the rank has ended."""
     begin()
     process = os.getpid()
-    exit_code.note()
+    exit_code.note_every_exit() if fault_tolerant() else exit_code.note()  # other launchers pass codes on
     atexit.register(lambda: script_has_ended() if os.getpid() == process else None)
 
 
