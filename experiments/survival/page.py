@@ -35,9 +35,13 @@ def text_of(jobs: list[Job], trained: list[Job]) -> str:
             f"the loss without deaths; their largest difference is {max(largest, 0):.2%}.".replace("%", " %"),
             f"  The losses of equal jobs of `grsgd` differ, so its loss without deaths is the range of "
             f"{CALM_RUNS['grsgd']} jobs.",
-            "  Goodput is the duration of the loop without deaths, divided by the duration with deaths.",
-            "  Both loops take the same number of steps.",
-            f"  The code is commit {commits}.",
+            "  Goodput is the duration of the loop without deaths, divided by the duration with deaths, of all jobs with "
+            "exit code 0.",
+            f"  An own loop takes the same number of steps with and without deaths, so it may end sooner on fewer ranks: "
+            f"{PROCESSES} processes share two cores here.",
+            "  `grsgd train` takes the same number of samples, so the ranks that are left take more steps.",
+            f"  The code is commit {commits}; the jobs are in [own-loops.csv](../findings/own-loops.csv) and "
+            "[own-loops-train.csv](../findings/own-loops-train.csv).",
             "  `python -m experiments.survival.own_loops --script gpt` repeats the trial, and `--script train` "
             "repeats it with `grsgd train`.",
             "",
@@ -56,9 +60,8 @@ def row(algorithm: str, spares: int, jobs: list[Job], trained: list[Job]) -> str
 
 
 def goodput(jobs: list[Job]) -> str:
-    """Return the mean and the lowest goodput of the jobs that ended as they should, in percent; empty without such
-    jobs."""
-    shares = [float(job.seconds_without_deaths) / float(job.seconds) for job in jobs if is_right("gpt", job)]
+    """Return the mean and the lowest goodput of the jobs with exit code 0, in percent; empty without such jobs."""
+    shares = [float(job.seconds_without_deaths) / float(job.seconds) for job in jobs if not job.exit_code]
     return f"{100 * sum(shares) / len(shares):.0f} % ({100 * min(shares):.0f})" if shares else ""
 
 

@@ -72,7 +72,7 @@ def test_the_part_of_the_page(tmp_path, monkeypatch):
     trained = [jobs[0]._replace(seconds="4")]
     text = page.text_of(jobs, trained)
     assert "with 4 jobs of" in text and "Of these jobs, 3 ended with exit code 0 and a loss at most 1 % from" in text
-    assert "largest difference is 0.20 %" in text and "commit `abc`." in text
+    assert "largest difference is 0.20 %" in text and "commit `abc`;" in text
     assert text.endswith("\n  | `grsgd` | 0 | 4 | 3 | 80 % (80) | 50 % (50) |")
     file = tmp_path / "failures.md"
     file.write_text(page.PAGE.read_text())
