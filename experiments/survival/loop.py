@@ -45,6 +45,8 @@ def main():
     parser.add_argument("--algorithm", default="ring_allreduce")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--out", help="run file of the loop; by default none")
+    parser.add_argument("--checkpoints", help="folder for checkpoints; by default none are taken")
+    parser.add_argument("--every", default="600s", help="iterations (100) or seconds (60s) between two checkpoints")
     parser.add_argument("--die", type=deaths, default="", help="PROCESS:SHARE,...: deaths, as shares of the loop")
     options = parser.parse_args()
     rank, steps = grsgd.rank(), options.steps
@@ -55,7 +57,8 @@ def main():
     optimizer = grsgd.distribute(model, optimizer, options.algorithm, timeout=120.0)
     end = options.die.get(process())
     with grsgd.recording(options.out, optimizer, batch_size=32) if options.out else nullcontext() as run:
-        for step in grsgd.surviving(optimizer, range(steps), scheduler=scheduler):
+        kept = {"checkpoints": options.checkpoints, "every": options.every}
+        for step in grsgd.surviving(optimizer, range(steps), scheduler=scheduler, **kept):
             if end is not None and step >= end * steps:
                 threading.Thread(target=die_after, args=(end * steps % 1 * 0.02,), daemon=True).start()
                 end = None

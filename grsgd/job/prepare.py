@@ -8,11 +8,9 @@ from typing import NamedTuple
 
 import torch
 
-from grsgd.algorithms.central import keeps_step
 from grsgd.algorithms.context import RankContext
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import MpiDriver
-from grsgd.comm.elastic.meeting import Meeting
 from grsgd.comm.elastic.membership import Membership
 from grsgd.comm.gpu.select import Choice, select_transport
 from grsgd.comm.stop_signal import StopSignal
@@ -40,15 +38,14 @@ from grsgd.training import device as gpu
 from grsgd.training.automatic_options import choose_options
 from grsgd.training.batch_gradient import check_compiler
 from grsgd.training.checkpoint_writer import CheckpointWriter
-from grsgd.training.checkpoints import Checkpoints
 from grsgd.training.description import describe, expected_bytes
 from grsgd.training.inputs import build_model, load_data
-from grsgd.training.loose_checkpoints import LooseCheckpoints
 from grsgd.training.marks import EARLY_MARKS
 from grsgd.training.memory import check_fits
 from grsgd.training.recovery import Recovery, do_nothing
+from grsgd.training.run_content import RunContent
 from grsgd.training.snapshots import MEMORY
-from grsgd.training.survival import recovery_from_deaths
+from grsgd.training.survival import recovery_by_checkpoints, recovery_from_deaths
 from grsgd.training.trainer import Trainer
 from grsgd.training.trial_batch import check_batch
 
@@ -260,12 +257,9 @@ def recovery_of_job(
     config, keeping, go_on = request.config, request.keeping, partial(go_on_from, resumed) if resumed else do_nothing
     if not keeping.folder:
         return Recovery(go_on)
-    writer = CheckpointWriter(keeping.folder, config)
-    if membership is not None and config.traits.survives_deaths != "together":
-        return LooseCheckpoints(writer, keeping.every, comm, membership, go_on)
-    in_lockstep = keeps_step(config.algorithm_class, config.algorithm_options, comm.size)
-    meeting = Meeting(comm, driver, in_lockstep)
-    return Checkpoints(writer, keeping.every, meeting, config.traits.rests_between_steps, go_on)
+    writer = CheckpointWriter(keeping.folder, RunContent(config))
+    algorithm, options = config.algorithm_class, config.algorithm_options
+    return recovery_by_checkpoints(algorithm, options, writer, keeping.every, comm, driver, membership, go_on)
 
 
 def give_first_model(mpi, trainer: Trainer | None, resumed: Resumed | None, driver: MpiDriver, timeout: float):

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from grsgd import config as configurations
+from grsgd.algorithms.base import Algorithm
 from grsgd.algorithms.central import CentralAlgorithm
 from grsgd.comm.watchdog import within
 from grsgd.config import Config
@@ -131,13 +132,17 @@ class Resumed:
             return None
         try:
             restore(trainer, self.state, *self.reached)
-            if abs(self.weights - self.ranks) > LEAST_LOST * self.ranks:
-                trainer.algorithm.scale_weight(self.ranks / self.weights)
+            self.scale_weight(trainer.algorithm)
             kept = self.state["curve"]
             curve = CurveFile(self.folder, trainer.comm.rank, kept["name"], kept["digests"])
             return curve if curve.give(trainer.snapshots) else None
         except Exception as error:  # the state may be of another version or from another user, and have any content
             raise ConfigError(f"{self}: {unfit(error)}") from error
+
+    def scale_weight(self, algorithm: Algorithm):
+        """Scale the weight of a rank's model, if messages with weights were under way at the checkpoint."""
+        if abs(self.weights - self.ranks) > LEAST_LOST * self.ranks:
+            algorithm.scale_weight(self.ranks / self.weights)
 
     def _begin(self, trainer: Trainer):
         batch, ranks = trainer.config.data.batch_size, trainer.comm.size
@@ -188,11 +193,11 @@ def find(mpi, folder: Path, timeout: float, ranks: int) -> Resumed | None:
     is_first = len(found) == 1 and found[0].ranks and found[0].problem and not was_complete
     with launch.collective_setup(mpi, timeout):
         if not found:
-            raise RunFileError(f"--resume {folder}: holds no checkpoint that this version can read (format {FORMAT})")
+            raise RunFileError(f"{folder}: holds no checkpoint that this version can read (format {FORMAT})")
         if not is_first:
-            raise RunFileError(f"{problems[0]}; no checkpoint is whole: --checkpoint in another folder begins anew")
+            raise RunFileError(f"{problems[0]}; no checkpoint is whole: another folder begins anew")
     if mpi.rank == 0:
-        print(f"{folder}: the first checkpoint is not complete: the run begins anew", file=sys.stderr, flush=True)
+        print(f"{folder}: the first checkpoint is not complete: the training begins anew", file=sys.stderr, flush=True)
     return None
 
 

@@ -49,6 +49,10 @@ class Loop:
     def watch(self):
         """Look for messages of other ranks while this rank waits."""
 
+    def warnings(self) -> list[str]:
+        """Return warnings about checkpoints for the run file, one sentence each."""
+        return []
+
     def refuse(self, call: str, remedy: str = ""):
         """Raise RuntimeError if the loop cannot make the collective call named ``call``. ``remedy`` says what to do
         instead of the call; by default, to make the call after ``finish()``."""

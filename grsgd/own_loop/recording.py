@@ -33,6 +33,7 @@ from grsgd.own_loop.loop_record import (
 from grsgd.own_loop.loop_rescue import LoopRescue
 from grsgd.own_loop.ranks import check_shards, is_main
 from grsgd.own_loop.roll_call import END_OF_RECORDING
+from grsgd.own_loop.saved_record import record_of
 from grsgd.own_loop.survived_record import save_on_the_living
 from grsgd.runs.ending import END_OF_LOOP, INTERRUPTED, end_attributes
 from grsgd.runs.loggers import Logger, conclude, go_on
@@ -126,6 +127,12 @@ def begun(path, optimizer, batch_size, loggers, metric: Metric, config: dict) ->
     return LoopRun(path, optimizer, batch_size, loggers, attributes, before)
 
 
+def about(before: LoopMeasurements, mpi) -> dict:
+    """Return the attributes of a run file about the earlier recording that a recording continues; on all ranks."""
+    samples = sum(mpi.allgather(int(before.measured["samples"])))
+    return {"resumed": samples or None} | restarts.attributes(int(before.measured["steps"]), mpi.size)
+
+
 class LoopRun:
     """Run that `recording` makes of one rank's loop."""
 
@@ -149,8 +156,7 @@ class LoopRun:
             self._backends = [MpiBackend(mpi, self._driver.timeout).dup() for _ in range(2)]
             attributes |= {"hosts": places.hosts(mpi), "gpus": mpi.allgather(gpu.name(optimizer.replica.device))}
             attributes["processors"] = mpi.allgather(gpu.processor())
-            attributes["resumed"] = sum(mpi.allgather(int(before.measured["samples"]))) or None
-            attributes |= restarts.attributes(int(before.measured["steps"]), mpi.size)
+            attributes |= about(before, mpi)
             attributes |= mpi.bcast({name: attributes[name] for name in ("commit", "started")})
             processes = places.processes(mpi)
         self._mpi = self._backends[0].mpi
@@ -160,18 +166,13 @@ class LoopRun:
         self._rescue = LoopRescue(self._mpi, self._stop_signal, processes, path, self.record, attributes)
         if job and job.is_late:  # the other ranks save
             self._rescue.supersede()
-        self._before, self._rows = before, dict(before.rows)
-        self._progress = LoopProgress(list(before.progress))
         self._entrances = Entrances(optimizer.replica.model, optimizer.times, self._warn)
         self._step_hook = optimizer.register_step_post_hook(self._note_step)
         self._unseen, self._unknown = optimizer.times.unseen_steps, optimizer.times.unknown_samples
         self._without_batch = optimizer.times.steps_without_batch
         self._interface = interfaces.counters()
-        for logger in loggers if before.rows else ():
-            go_on(logger, before.measured["steps"])
         launch.barrier(self._mpi, self._driver.timeout, self._driver.poll)
-        self._start = Counters.of(optimizer).since(Counters.of_record(before, self._mpi.size))
-        self._began = self._driver.clock() - before.elapsed
+        self._go_on(before)
         optimizer.recorded.begin(path.name, self._mpi.rank, self._mpi.size, self.record)
 
     # ---- for the script
@@ -261,6 +262,25 @@ class LoopRun:
         self._rescue.attributes = attributes
         self._began = self._driver.clock() - elapsed
 
+    def go_on_from(self, kept: dict | None):
+        """Continue the recording of this file that a checkpoint has kept of this rank, on all ranks at once. Count from
+        now on if it has kept none, or one of a job with another number of ranks."""
+        here, ranks = (self._rescue.out.name, self._mpi.rank), self._mpi.size
+        is_same = kept is not None and (kept["file"], kept["rank"], kept["ranks"]) == (*here, ranks)
+        before = record_of(kept) if is_same else LoopMeasurements.of_beginning()
+        with within(self._driver.timeout, "telling all ranks how much was recorded"):
+            self._rescue.attributes |= about(before, self._mpi)
+        self._go_on(before)
+
+    def _go_on(self, before: LoopMeasurements):
+        """Go on from the measurements of an earlier recording, which are empty for a new one."""
+        self._before, self._rows = before, dict(before.rows)
+        self._progress = LoopProgress(list(before.progress))
+        for logger in self.loggers if before.rows else ():
+            go_on(logger, before.measured["steps"])
+        self._start = Counters.of(self.optimizer).since(Counters.of_record(before, self._mpi.size))
+        self._began = self._driver.clock() - before.elapsed
+
     def saved_on_the_living(self):
         """Save on the lowest rank whose process lives; return None. Raises RuntimeError before `finish`."""
         if not self.optimizer.finished:
@@ -345,6 +365,7 @@ class LoopRun:
     def _warnings(self) -> list[str]:
         optimizer, times = self.optimizer, self.optimizer.times
         found = [*self._before.warnings, *optimizer.algorithm.warnings(), *optimizer.equal_models.warnings]
+        found += optimizer.loop.warnings()
         if unseen := times.unseen_steps - self._unseen:
             found.append(
                 f"{unseen} of {self.step} steps had no forward pass of the model in training mode: computing their "

@@ -8,9 +8,9 @@ from grsgd.own_loop.wrapping import WrappingOptimizer
 
 INSTEAD = (
     "save averaged_model() and state_dict(algorithm=False) on one rank: a later job begins from both, on any number of "
-    "ranks"
+    "ranks; or give surviving() a folder for checkpoints"
 )
-"""Remedy in a loop over `surviving`, in which ranks keep no state of the algorithm for a later job."""
+"""Remedy in a loop over `surviving`, in which the script itself cannot keep the state of the algorithm."""
 
 
 class SavingOptimizer(WrappingOptimizer):

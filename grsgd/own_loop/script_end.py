@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from grsgd.job import exit_code, words
 from grsgd.mpi_environment import flush
-from grsgd.own_loop.survival import END, meet
+from grsgd.own_loop.lives import END, meet
 
 
 class ScriptEnd:
@@ -26,7 +26,7 @@ class ScriptEnd:
         """Let all living processes of ``world`` meet at the end of the script, and end without MPI_Finalize."""
         if self.world is None:
             self.world, self.before_meeting = world, before_meeting
-            exit_code.note()
+            exit_code.note_every_exit()
 
     def come(self, otherwise: Callable, mpi, process: int):
         """End the script of process ``process``: call ``otherwise(mpi, process)``, or leave MPI_Finalize out. Forks do

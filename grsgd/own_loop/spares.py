@@ -15,8 +15,8 @@ from grsgd.comm.backend import MpiBackend
 from grsgd.errors import SetupError
 from grsgd.job import launch, words
 from grsgd.mpi_environment import SPARES, fault_tolerant, flush
+from grsgd.own_loop.lives import Lives, meet
 from grsgd.own_loop.script_end import SCRIPT_END
-from grsgd.own_loop.survival import Lives, meet
 
 LOOK_SECONDS, LATER_LOOK_SECONDS = 2e-3, 0.05
 """Seconds between two looks for deaths by the spare that takes the next rank, and by the other spares."""

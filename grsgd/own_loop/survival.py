@@ -18,52 +18,14 @@ from grsgd.algorithms.lifecycle import Lifecycle
 from grsgd.comm.allreduce import broadcast
 from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
-from grsgd.comm.elastic.membership import Membership
 from grsgd.comm.pollables import Until
-from grsgd.comm.stop_signal import StopSignal
-from grsgd.job.agreement import on_the_living
-from grsgd.job.communicators import Communicators
+from grsgd.own_loop.iterations import CountedIterations
+from grsgd.own_loop.lives import GO_ON, Lives, meet
 from grsgd.own_loop.loop import Loop
 from grsgd.own_loop.survived_average import JoinedAverages, RequestedAverages, call_number
-from grsgd.training.progress import Counted, Lockstep
+from grsgd.training.progress import Lockstep
+from grsgd.training.rank_state import restore_streams
 from grsgd.training.survival import recovery_from_deaths
-
-
-class Lives:
-    """Communicators of all processes of a job for a loop that goes on without processes that die; made on all at once.
-
-    ``backend`` carries messages of all processes, of which the first ``ranks`` train.
-    """
-
-    def __init__(self, backend, ranks: int, clock):
-        comms = Communicators(backend)
-        self.membership = comms.membership = Membership(comms.of_processes(), ranks, clock)
-        self.states, self.world = comms.of_processes(), comms.copy().mpi
-        self.comm, self.uncounted = comms.communicator(), comms.communicator()
-        self.signal = StopSignal(comms.communicator(), tolerant=True)
-        """Signal by which a rank that fails ends the job, although the ranks go on after a death."""
-
-
-GO_ON, END = "go on", "end"
-"""Words of a rank at a meeting of all living processes: further meetings follow, or this one is the last."""
-
-
-def meet(world, timeout: float, word: str | None = None, attempt: Callable | None = None):
-    """Meet all living processes of ``world``, at most ``timeout`` seconds after the first of them.
-
-    A rank has a ``word``: `GO_ON` or `END`. It calls ``attempt(mpi, made)``, if given, where ``mpi`` has the ranks
-    alone, and returns the result (`on_the_living`). A spare has no word, and returns whether the ranks go on.
-    """
-
-    def once(living, made: list):
-        words = living.allgather(word)
-        mpi = living.Split(int(word is None), living.rank)
-        made.append(mpi)
-        if word is None:
-            return GO_ON in words
-        return None if attempt is None else attempt(mpi, made)
-
-    return on_the_living(world, timeout, once)
 
 
 class SurvivingLoop(Loop):
@@ -82,11 +44,15 @@ class SurvivingLoop(Loop):
         Objects of the user, by name. A rank hands over their states to a rank that is behind.
     is_late
         Whether this process has taken the rank of a dead process.
+    kept
+        Checkpoints of the loop (`grsgd.own_loop.kept_loop.KeptLoop`); None if none are taken.
     """
 
     survives = hands_over = True
+    is_one_schedule = False
+    """Whether all steps are one schedule, as those of a trainer are."""
 
-    def __init__(self, optimizer, lives: Lives, objects: dict[str, object], is_late: bool = False):
+    def __init__(self, optimizer, lives: Lives, objects: dict[str, object], is_late: bool = False, kept=None):
         self.lives, self.objects, self.times, self.is_late = lives, objects, optimizer.times, is_late
         self.distributed = optimizer
         self.replica, self.driver, self.stop_signal = optimizer.replica, optimizer.driver, optimizer.stops
@@ -96,9 +62,11 @@ class SurvivingLoop(Loop):
         )
         self._of_options = partial(type(before), before.options, self.replica, self.optimizer)
         self.beside = self.driver.beside(lives.membership.process)
-        self.recovery = recovery_from_deaths(before.traits, self.context, lives.states, self.beside)
+        self.kept = kept
+        checkpoints = kept and kept.recovery(optimizer, lives)
+        self.recovery = recovery_from_deaths(before.traits, self.context, lives.states, self.beside, checkpoints)
         context = self.recovery.context_of(self.context)
-        kind, where = (Lockstep, context) if before.traits.synchronous else (Counted, self.context)
+        kind, where = (Lockstep, context) if before.traits.synchronous else (CountedIterations, self.context)
         self.progress = kind(where.uncounted_comm, self.driver, None, math.inf, 1)
         super().__init__(self.make_lifecycle(context))
         self.recovery.attach(self)
@@ -119,6 +87,10 @@ class SurvivingLoop(Loop):
         """Whether the state is that after the last iteration."""
         self._without_share = 0
         """Number of steps whose mean gradient has no part of this rank, because its process had just joined."""
+        self.streams: dict = {}
+        """States of random streams in a checkpoint, to restore after the items of earlier iterations were drawn."""
+        self.generators: dict[str, torch.Tensor] = {}
+        """States of the user's generators in a checkpoint, by name, to restore together with ``streams``."""
 
     def make_lifecycle(self, context: RankContext) -> Lifecycle:
         """Return the lifecycle of a new algorithm, whose messages ``context`` carries."""
@@ -138,9 +110,11 @@ class SurvivingLoop(Loop):
         if self.is_late:
             self.driver.run(self.recovery.take_over())
         else:
+            if self.kept and self.kept.resumed:
+                self.driver.run(self.lifecycle.start())
+                self.recovery.started()
             self.progress.start()
         self.driver.run(self._begin())
-        self.recovery.started()
         if not self.progress.began:
             self.progress.start()
         self.recovery.begun()
@@ -156,9 +130,13 @@ class SurvivingLoop(Loop):
         while not self.is_over:
             if self._is_wanted:
                 self._pack()
+            if self.kept:
+                self._take_checkpoint()
+                if self.is_over:
+                    return
             missed = self.position - drawn
             try:
-                item = next(islice(items, missed, None))
+                item = self._item_after(items, missed)
             except StopIteration:
                 return
             drawn += missed + 1
@@ -170,6 +148,39 @@ class SurvivingLoop(Loop):
             if self.position > drawn:  # one missed step: other ranks' objects are one step ahead
                 self._take(self._state_of_another)
             self._state_of_another = {}
+            self._has_stepped, self.is_overtaken = True, False
+
+    def _item_after(self, items: Iterator, missed: int):
+        """Return the next of ``items`` after ``missed`` items; restore random streams of a checkpoint before it."""
+        if self.streams:
+            list(islice(items, missed, missed))
+            restore_streams(self, self.streams)
+            for name, state in self.generators.items():
+                self.objects[name].set_state(state)
+            self.streams, missed = {}, 0
+        return next(islice(items, missed, None))
+
+    def _take_checkpoint(self):
+        """Take a checkpoint between two iterations, if one is due. If ranks regroup meanwhile, take over the state of
+        another rank that is ahead."""
+        self.driver.run(self.whole(self._between_iterations))
+        self._take(self._state_of_another)
+        self._state_of_another = {}
+
+    def _between_iterations(self):
+        """Schedule that takes a checkpoint if one is due; all ranks rest before it if messages may be under way."""
+        yield from self.lifecycle.begin()
+        if (yield from self.recovery.before_step(self.position)):
+            self.recovery.leave_steps()
+            yield from self.lifecycle.rest()
+            yield from self.recovery.at_rest(ended=False)
+            yield from self.lifecycle.begin()
+
+    @property
+    def reached(self) -> int:
+        """Largest number of iterations of any rank, by which checkpoints are ordered and named."""
+        progress = self.progress
+        return progress.steps if isinstance(progress, Lockstep) else int(progress.counts.max())
 
     @property
     def position(self) -> int:
@@ -232,6 +243,9 @@ class SurvivingLoop(Loop):
     def watch(self):
         self.recovery.watch()
 
+    def warnings(self):
+        return self.recovery.warnings()
+
     def refuse(self, call, remedy=""):
         remedy = remedy or "let it follow finish()"
         raise RuntimeError(f"{call} with surviving(): a process may die in it; {remedy}")
@@ -268,7 +282,7 @@ class SurvivingLoop(Loop):
         recording = self.distributed.recording
         return {
             "groups": [{key: each for key, each in group.items() if key != "params"} for group in self._groups],
-            "objects": {name: each.state_dict() for name, each in self._stateful.items()},
+            "objects": {name: each.state_dict() for name, each in self.stateful.items()},
             "outside": [tensor.detach().cpu() for tensor in self.replica.outside()],
             "recording": recording and recording.shared(),
         }
@@ -285,24 +299,39 @@ class SurvivingLoop(Loop):
                 tensor.detach().copy_(theirs)
             if self.distributed.recording and state["recording"]:
                 self.distributed.recording.take(**state["recording"])
-            self._seed_generators()
+            self.seed_generators()
 
     def _take(self, state: dict):
         """Take over the optimizer's groups and the states of the user's objects from the state of another rank."""
         for group, theirs in zip(self._groups, state.get("groups", ()), strict=False):
             group.update(theirs)
-        for name, theirs in state.get("objects", {}).items():
-            self._stateful[name].load_state_dict(theirs)
+        self.take_objects(state.get("objects", {}))
 
-    def _seed_generators(self):
-        """Give the user's generators seeds of their own: the dead process has drawn from the seeds of the script."""
+    def take_objects(self, states: dict):
+        """Take over the states of the user's objects, by name."""
+        for name, theirs in states.items():
+            self.stateful[name].load_state_dict(theirs)
+
+    def seed_generators(self):
+        """Give the user's generators new seeds: another process has drawn from the seeds of the script."""
         key = self.lives.membership.rank, self.position
         for number, each in enumerate(self.objects.values()):
             if isinstance(each, torch.Generator):
                 seeding.begin_stream(each, seeding.Purpose.TAKEN_RANK, self.context.seed, *key, number)
 
+    def go_on(self, record: dict | None):
+        """Count from the iteration of a checkpoint, whose state this rank has, and go on with its ``record``."""
+        self.times.totals.steps = self.position
+        if self.distributed.recording:
+            self.distributed.recording.go_on_from(record)
+
     @property
-    def _stateful(self) -> dict[str, object]:
+    def generators_given(self) -> dict[str, torch.Generator]:
+        """The user's generators, by name."""
+        return {name: each for name, each in self.objects.items() if isinstance(each, torch.Generator)}
+
+    @property
+    def stateful(self) -> dict[str, object]:
         return {name: each for name, each in self.objects.items() if not isinstance(each, torch.Generator)}
 
     @property
@@ -312,9 +341,14 @@ class SurvivingLoop(Loop):
     def to_the_end(self):
         """Schedule that takes in all messages under way, after this rank's last iteration."""
         yield from self.averages.settle()
-        yield from self.lifecycle.begin()
-        yield from self.lifecycle.drain()
-        yield from self.progress.finish()
+        is_over = False
+        while not is_over:
+            yield from self.lifecycle.begin()
+            self.recovery.leave_steps()
+            yield from self.lifecycle.drain()
+            yield from self.progress.finish()
+            is_over = yield from self.recovery.at_rest(ended=True)
+            self.lifecycle.has_begun = is_over  # ranks that still iterate may have rested for a checkpoint
 
     # ---- the end
 
@@ -332,6 +366,8 @@ class SurvivingLoop(Loop):
         self.replica.buffers.tensor.copy_(buffers.tensor)
         self.times.totals.steps = self.position
         self.beside.close()
+        if self.kept:
+            self.kept.close()
 
     def _average(self, mpi, made: list):
         """Return the average of the models of all processes of ``mpi``: copies of the parameters and buffers."""
@@ -355,6 +391,10 @@ def packed(state: dict) -> np.ndarray:
     return np.frombuffer(stream.getvalue(), np.uint8)
 
 
-def unpacked(content: np.ndarray) -> dict:
-    """Return the state that `packed` has made bytes of; its tensors lie in the memory of the CPU."""
-    return torch.load(io.BytesIO(content.tobytes()), weights_only=False, map_location="cpu")
+def unpacked(content: np.ndarray, is_safe: bool = True) -> dict:
+    """Return the state that `packed` has made bytes of; its tensors lie in the memory of the CPU.
+
+    Unless ``is_safe``, the bytes may come from another user: then values other than numbers, text, lists, dictionaries
+    and tensors raise an error.
+    """
+    return torch.load(io.BytesIO(content.tobytes()), weights_only=not is_safe, map_location="cpu")

@@ -6,8 +6,9 @@ from functools import partial
 from typing import NamedTuple
 
 from grsgd.errors import RunFileError
+from grsgd.own_loop.lives import GO_ON, meet
 from grsgd.own_loop.loop_record import LoopMeasurements
-from grsgd.own_loop.survival import GO_ON, SurvivingLoop, meet
+from grsgd.own_loop.survival import SurvivingLoop
 from grsgd.training.deaths import accounts, after_training
 
 LEFT = "its process has died, and none has taken its place"

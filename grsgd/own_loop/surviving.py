@@ -1,5 +1,6 @@
 """The call `surviving`, by which a user's own loop goes on without processes that die."""
 
+import os
 import warnings
 from collections.abc import Iterable, Iterator
 
@@ -8,14 +9,25 @@ import torch
 from grsgd.comm.watchdog import within
 from grsgd.errors import ConfigError
 from grsgd.job import launch
+from grsgd.job.alike import check_alike
 from grsgd.mpi_environment import fault_tolerant
 from grsgd.own_loop import ranks, spares
 from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
+from grsgd.own_loop.kept_loop import kept_loop
+from grsgd.own_loop.lives import Lives
 from grsgd.own_loop.script_end import SCRIPT_END
-from grsgd.own_loop.survival import Lives, SurvivingLoop
+from grsgd.own_loop.survival import SurvivingLoop
 
 
-def surviving(optimizer: DistributedOptimizer, items: Iterable, /, **state) -> Iterator:
+def surviving(
+    optimizer: DistributedOptimizer,
+    items: Iterable,
+    /,
+    *,
+    checkpoints: str | os.PathLike | None = None,
+    every: int | str = "600s",
+    **state,
+) -> Iterator:
     """Return an iterator over ``items`` in which the training goes on when processes die, on all ranks at once.
 
     Each iteration has one step. Put everything that the loop needs per step into ``items``: ``range(steps)``, or
@@ -26,6 +38,11 @@ def surviving(optimizer: DistributedOptimizer, items: Iterable, /, **state) -> I
     ----------
     optimizer
         The optimizer that `distribute` has returned, before its first step.
+    checkpoints
+        Folder for checkpoints, which all processes share. If it has a whole checkpoint, of any number of ranks, the
+        loop goes on from the newest one.
+    every
+        Interval of checkpoints: iterations, as in 100, or seconds, as in "60s".
     state
         Objects with ``state_dict()`` and ``load_state_dict()`` that the loop changes in each iteration, by any names:
         ``scheduler=scheduler, scaler=scaler``. A process that takes a rank, or that was behind at a death, takes over
@@ -34,33 +51,43 @@ def surviving(optimizer: DistributedOptimizer, items: Iterable, /, **state) -> I
     Raises
     ------
     ConfigError
-        On all ranks, for an algorithm that does not go on after a death, a second call, and an unfit ``state``.
+        On all ranks, for an algorithm that does not go on after a death, a second call, unfit arguments, checkpoints
+        without a fault-tolerant MPI library, and checkpoints from which the loop cannot go on.
     """
     mpi, timeout = optimizer.transport.backend.mpi, optimizer.driver.timeout
     job = spares.of_script()
+    is_late = job is not None and job.is_late
     optimizer.meet("in surviving()")
     with launch.collective_setup(mpi, timeout):
         check(optimizer, state)
         if job is not None:
             check_job(optimizer, job)
-    if mpi.size == 1 or not fault_tolerant():
+        kept = kept_loop(optimizer, checkpoints, every, state, is_late)
+    asked = {"checkpoints": f"{checkpoints}", "every": f"{every}"}
+    check_alike(mpi, lambda: asked, "all ranks must give surviving() the same arguments", timeout)
+    if kept is not None and not is_late:
+        kept.find(optimizer, mpi, timeout)
+    if not fault_tolerant() or (mpi.size == 1 and kept is None):
         if mpi.rank == 0 and mpi.size > 1:
             what = "surviving(): a death ends this job: only Open MPI 5 with `mpiexec --with-ft ulfm` goes on after it"
             warnings.warn(what, RuntimeWarning, stacklevel=2)
         return iter(items)
-    if job is None:
-        with within(timeout, "surviving(), to which all ranks must come"):
-            lives = Lives(optimizer.transport.backend, mpi.size, optimizer.driver.clock)
-        ranks.guard()
-        SCRIPT_END.leave_out_finalize(lives.world)
-    else:
-        lives = job.lives
+    lives = job.lives if job is not None else lives_of(optimizer)
     ranks.survive(lives.membership)
-    is_late = job is not None and job.is_late
     if is_late:
         lives.membership.take_over(mpi.rank)
-    optimizer.survive(SurvivingLoop(optimizer, lives, state, is_late))
+    optimizer.survive(SurvivingLoop(optimizer, lives, state, is_late, kept))
     return optimizer.loop.iterate(items)
+
+
+def lives_of(optimizer: DistributedOptimizer) -> Lives:
+    """Return communicators of the ranks of a script without spares, which ends without MPI_Finalize; on all ranks at
+    once."""
+    with within(optimizer.driver.timeout, "surviving(), to which all ranks must come"):
+        lives = Lives(optimizer.transport.backend, optimizer.transport.backend.size, optimizer.driver.clock)
+    ranks.guard()
+    SCRIPT_END.leave_out_finalize(lives.world)
+    return lives
 
 
 def check(optimizer: DistributedOptimizer, state: dict):

@@ -3,8 +3,9 @@ remove files.
 
 ``FOLDER/samples-000000012800/rank-0003.ckpt`` is a rank's part of a checkpoint (`grsgd.training.checkpoint_file`), and
 ``FOLDER/curve-5f3a.../rank-0003.bin`` has the rank's snapshots so far. A whole checkpoint has the parts of all ranks.
-``FOLDER/complete`` exists as soon as the first checkpoint is whole. All ranks share the folder, or each rank has its
-own.
+All ranks share the folder, or each rank has its own. ``FOLDER/complete`` exists as soon as the first checkpoint is
+whole. The rank that writes the checkpoint's last file makes it; if ranks share no folder, rank 0 makes it before the
+next checkpoint.
 """
 
 import os
@@ -178,6 +179,13 @@ def mark_complete(folder: Path):
     """Record in the folder that its first checkpoint was whole."""
     with suppress(OSError):
         os.close(os.open(folder / COMPLETE, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666))
+
+
+def mark_if_whole(folder: Path, samples: int):
+    """Record in the folder that its first checkpoint is whole, if the checkpoint after ``samples`` samples has the
+    files of all ranks; to be called after each file, so that the rank which writes the last file records it."""
+    if not (folder / COMPLETE).exists() and samples in whole_in(folder):
+        mark_complete(folder)
 
 
 def curve_in(place: Path, rank: int) -> Path:

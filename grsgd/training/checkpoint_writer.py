@@ -4,47 +4,47 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from grsgd.comm.pollables import Until
-from grsgd.config import Config
-from grsgd.config.sources import digests_of
-from grsgd.errors import ConfigError
 from grsgd.files import atomic_write
 from grsgd.models.values import Copies
 from grsgd.training import checkpoint_file
 from grsgd.training.checkpoint_file import Header
-from grsgd.training.checkpoint_folder import file_of, make_place, name_of
+from grsgd.training.checkpoint_folder import file_of, make_place, mark_if_whole, name_of
 from grsgd.training.curve_file import CurveFile
-from grsgd.training.rank_state import digests_of_frozen, state_of, state_of_optimizer
-from grsgd.training.trainer import Trainer
+
+
+class Content(Protocol):
+    """Content of one rank's files: `grsgd.training.run_content.RunContent`, or the content of an own loop's files."""
+
+    config: str
+    """Text that each file keeps besides the state."""
+
+    def attach(self, trainer):
+        """Take the states of ``trainer`` from now on. Raises ConfigError if a state cannot be written to a file."""
+
+    def copied(self, copied: Callable, members: Sequence[int] | None) -> dict:
+        """Return a copy of the state between two steps; the arguments are those of `rank_state.state_of`."""
+
+    def complete(self, state: dict, curve: CurveFile, id: str):
+        """Complete a copied state, in the thread that writes the files of the checkpoint ``id``."""
 
 
 class CheckpointWriter:
-    """Writer of one rank's checkpoints to ``folder``, the folder of the run's checkpoints. ``config`` is kept in each
-    file, as TOML."""
+    """Writer of one rank's checkpoints to ``folder``, the folder of the run's checkpoints."""
 
-    def __init__(self, folder: Path, config: Config):
-        self.folder, self.config = folder, config.toml()
-        self.code = digests_of(config)
-        """Digests of the files outside this package that the configuration uses."""
+    def __init__(self, folder: Path, content: Content):
+        self.folder, self.content = folder, content
         self.problem = ""
         """The reason why the last checkpoint could not be written; empty if the last checkpoint was written."""
         self._copies = Copies()
         self._thread: threading.Thread | None = None
 
-    def attach(self, trainer: Trainer):
-        """Write states of ``trainer`` from now on. Raises ConfigError if the state of the trainer's optimizer cannot be
-        written to a file."""
+    def attach(self, trainer):
+        """Write states of ``trainer`` from now on. Raises ConfigError if a state cannot be written to a file."""
         self.trainer = trainer
-        try:
-            checkpoint_file.check({"optimizer": state_of_optimizer(trainer.optimizer.optimizer)})
-        except (TypeError, ValueError) as error:
-            name = trainer.config.optimizer.name
-            raise ConfigError(
-                f"--checkpoint: optimizer {name}: {error}: keep numbers, text, lists or tensors"
-            ) from None
-        self._frozen = digests_of_frozen(trainer.replica)
-        trainer.snapshots.share()  # the thread reads snapshots while the trainer takes further snapshots
+        self.content.attach(trainer)
 
     @property
     def has_begun(self) -> bool:
@@ -65,18 +65,16 @@ class CheckpointWriter:
     ):
         """Copy the state of the trainer between two steps, and begin to write the copy in a thread.
 
-        New snapshots are appended to ``curve``. ``members`` is the argument of `state_of`. The thread first
+        New snapshots are appended to ``curve``. ``members`` is the argument of `rank_state.state_of`. The thread first
         calls ``before()``, if given.
         """
         try:
             self._copies.begin()
-            state = state_of(self.trainer, self._frozen, self._copies.of, members)
+            state = self.content.copied(self._copies.of, members)
         except Exception as error:  # training goes on after any error of a user's optimizer or model
             self._has_failed(error)
             state = None
-        self._thread = threading.Thread(
-            target=self._write, args=(state, self.trainer.snapshots, header, curve, before), daemon=True
-        )
+        self._thread = threading.Thread(target=self._write, args=(state, header, curve, before), daemon=True)
         self._thread.start()
 
     def written(self):
@@ -90,21 +88,19 @@ class CheckpointWriter:
         """Return a warning for the run file if the last checkpoint could not be written."""
         return [f"the last checkpoint could not be written: {self.problem}"] if self.problem else []
 
-    def _write(self, state: dict | None, snapshots, header: Header, curve: CurveFile, before: Callable | None):
+    def _write(self, state: dict | None, header: Header, curve: CurveFile, before: Callable | None):
         if state is None:
             return
         try:
             if before is not None:
                 before()
-            count = 1 + max(state["curve"]["numbers"], default=-1)
-            curve.write(snapshots, count, header.id)
-            state["code"] = self.code
-            state["curve"] |= {"name": curve.name, "digests": curve.digests[:count]}
+            self.content.complete(state, curve, header.id)
             path = self.folder / name_of(header.samples) / file_of(header.rank)
             make_place(path.parent)
             with atomic_write(path) as temporary:
-                checkpoint_file.write(temporary, header, state, self.config)
+                checkpoint_file.write(temporary, header, state, self.content.config)
             self.problem = ""
+            mark_if_whole(self.folder, header.samples)
         except Exception as error:  # the disk may fail, or an optimizer's state may fit into no file
             self._has_failed(error)
 

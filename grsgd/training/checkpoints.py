@@ -46,14 +46,14 @@ class Every:
     seconds: float | None = None
 
     @classmethod
-    def read(cls, text: str) -> "Every":
-        """Read ``100`` (steps) or ``60s`` (seconds); raises ConfigError."""
+    def read(cls, text: str, option: str = "--every") -> "Every":
+        """Read ``100`` (steps) or ``60s`` (seconds); raises ConfigError, with the name of the ``option``."""
         with suppress(ValueError):
             if text.endswith("s") and float(text[:-1]) > 0:
                 return cls(seconds=float(text[:-1]))
             if int(text) > 0:
                 return cls(steps=int(text))
-        raise ConfigError(f"--every {text}: expected steps, as in 100, or seconds, as in 60s")
+        raise ConfigError(f"{option} {text}: expected steps, as in 100, or seconds, as in 60s")
 
 
 class Checkpoints(Recovery):
@@ -160,14 +160,15 @@ class Checkpoints(Recovery):
         """Take a checkpoint, and return whether the run is over. This method is a schedule that is run on all ranks at
         once, while no message is under way.
 
-        The run is over, and no checkpoint is taken, if any rank has taken its last step.
+        The run is over, and no checkpoint is taken, if any rank has taken its last step. An own loop is over if all
+        ranks have taken their last steps.
 
         ``ended`` says whether this rank has taken its last step. Raises Stopped as `before_step` does.
         """
         votes = np.array([ended, self._meets, bool(self.meeting.reason)], float)
         yield from halving_doubling_allreduce(self.comm, votes, tags.CHECKPOINT)
         have_ended, meet, want_the_end = votes
-        if have_ended:
+        if have_ended and (self.trainer.is_one_schedule or have_ended == self.comm.size):
             yield from self.meeting.end()
             yield from self.written()
             return True
@@ -225,9 +226,17 @@ class Checkpoints(Recovery):
         No rank waits for the files of the checkpoint that the earlier group was writing. If a file is missing, this
         checkpoint is not whole, and the older one stays. All ranks take over what rank ``giver`` knows of the whole
         checkpoints. If the earlier group was asked to end, the new group takes a checkpoint, and ends.
+
+        In an own loop, ranks do not go back to the beginning of a step. So no rank repeats a checkpoint that any rank
+        has begun.
         """
         yield from self.writer.written()
         self.gathered(narrow)
+        if not self.trainer.is_one_schedule:
+            steps = np.zeros(self.comm.size)
+            steps[self.comm.rank] = self._step
+            yield from halving_doubling_allreduce(self.comm, steps, tags.CHECKPOINT)
+            self._step = int(steps.max())
         known = np.array([self._step, *as_numbers(self._whole)], np.int64)
         yield from broadcast(self.comm, known, tags.CHECKPOINT, giver)
         self._step, *numbers = known.tolist()

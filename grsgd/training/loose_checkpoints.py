@@ -224,7 +224,7 @@ class LooseCheckpoints(Recovery):
             else position >= self._step + self.every.steps
         )
         has_left = any(id == LEFT for id, _ in self._written)
-        reason, samples = max(self._asked, default=GO_ON), self.trainer.progress.samples
+        reason, samples = max(self._asked, default=GO_ON), self.trainer.reached
         is_busy = not reason and self._last is not None and not self._all_have_written(self._last)
         if not (is_time or self._asked) or has_left or is_busy:
             return

@@ -27,6 +27,32 @@ def state_of(
 ) -> dict:
     """Return the state of a rank between two of its steps.
 
+    The arguments are those of `state_of_loop`.
+    """
+    curve, present = trainer.snapshots, trainer.algorithm.comm.members if members is None else members
+    return state_of_loop(trainer, frozen, copied, members) | {
+        "totals": asdict(trainer.totals),
+        "losses": {str(block): list(losses) for block, losses in trainer.computing.losses.items()},
+        "traffic": trainer.comm.traffic.state(present),
+        "staleness": [[int(age), int(count)] for age, count in trainer.algorithm.staleness.items()],
+        "curve": {
+            "moments": [moment_to_json(moment) for moment in curve.moments],
+            "numbers": list(curve.numbers),
+            "weights": list(curve.weights),
+            "early": curve.early,
+            "marks": trainer.progress.marks.state(),
+        },
+    }
+
+
+def state_of_loop(
+    loop,
+    frozen: np.ndarray | None = None,
+    copied: Callable = np.ndarray.copy,
+    members: Sequence[int] | None = None,
+) -> dict:
+    """Return the part of a rank's state that trainers and own loops (`grsgd.own_loop.survival.SurvivingLoop`) have.
+
     ``frozen`` are the digests of all frozen parameters before training (`digests_of_frozen`). Frozen parameters that
     still have these digests are neither copied nor kept. If ``frozen`` is None, all frozen parameters are kept.
     ``copied(array)`` returns a copy of an array.
@@ -35,10 +61,10 @@ def state_of(
     is then the algorithm's snapshot, which background activities do not change. If ``members`` is None, no message is
     under way, and all members of the algorithm's communicator take part.
     """
-    replica, progress, traffic, curve = trainer.replica, trainer.progress, trainer.comm.traffic, trainer.snapshots
+    replica, progress = loop.replica, loop.progress
     is_at_rest = members is None
-    members = trainer.algorithm.comm.members if is_at_rest else members  # without ranks that have no process
-    parameters, buffers = (replica.params, replica.buffers) if is_at_rest else trainer.algorithm.snapshot()
+    members = loop.algorithm.comm.members if is_at_rest else members  # without ranks that have no process
+    parameters, buffers = (replica.params, replica.buffers) if is_at_rest else loop.algorithm.snapshot()
     return {
         "model": {
             "parameters": array_of(parameters, copied),
@@ -46,24 +72,13 @@ def state_of(
             "buffers_at_start": array_of(replica.buffers_at_start, copied),
             **state_outside(replica, frozen, copied),
         },
-        "optimizer": state_of_optimizer(trainer.optimizer.optimizer, copied),
-        "algorithm": {name: value_of(value, copied) for name, value in trainer.algorithm.state().items()},
-        "streams": state_of_streams(trainer),
+        "optimizer": state_of_optimizer(loop.optimizer.optimizer, copied),
+        "algorithm": {name: value_of(value, copied) for name, value in loop.algorithm.state().items()},
+        "streams": state_of_streams(loop),
         "progress": progress.state(members)
-        | {"elapsed": progress.elapsed(), "passed": progress.marks.passed, "batches": trainer.recovery.position},
-        "totals": asdict(trainer.totals),
-        "losses": {str(block): list(losses) for block, losses in trainer.computing.losses.items()},
-        "traffic": traffic.state(members),
-        "staleness": [[int(age), int(count)] for age, count in trainer.algorithm.staleness.items()],
-        "curve": {
-            "moments": [moment_to_json(moment) for moment in curve.moments],
-            "numbers": list(curve.numbers),
-            "weights": list(curve.weights),
-            "early": curve.early,
-            "marks": progress.marks.state(),
-        },
-        "weight": trainer.algorithm.weight,
-        "result": result_of(trainer, copied) if is_at_rest else {},
+        | {"elapsed": progress.elapsed(), "passed": progress.marks.passed, "batches": loop.recovery.position},
+        "weight": loop.algorithm.weight,
+        "result": result_of(loop, copied) if is_at_rest else {},
     }
 
 
@@ -73,33 +88,38 @@ def restore(trainer: Trainer, state: dict, samples: int, seconds: float):
     ``samples`` and ``seconds`` are the progress of the run, the largest that any rank knows; they are the same on all
     ranks.
     """
-    replica, model = trainer.replica, state["model"]
-    fill(replica.params, model["parameters"])
-    fill(replica.buffers, model["buffers"])
-    fill(replica.buffers_at_start, model["buffers_at_start"])
-    restore_outside(replica, model)
-    restore_optimizer(trainer.optimizer.optimizer, state["optimizer"])
-    if missing := trainer.algorithm.state().keys() - state["algorithm"].keys():
-        raise KeyError(f"{', '.join(sorted(missing))} of {trainer.config.algorithm.name}")
-    trainer.algorithm.restore(state["algorithm"])
+    restore_loop(trainer, state)
     trainer.algorithm.staleness.update(Counter(dict(state["staleness"])))
     for name, value in state["totals"].items():
         setattr(trainer.totals, name, value)
     blocks = trainer.gradients.weights if trainer.gradients is not None else {}  # another rank's, if ranks have died
     trainer.computing.losses = {int(block): each for block, each in state["losses"].items() if int(block) in blocks}
     trainer.comm.traffic.restore(state["traffic"])
-    progress = dict(state["progress"])
-    trainer.progress.marks.passed = progress.pop("passed")
-    trainer.progress.elapsed_before = progress.pop("elapsed")
-    batches = progress.pop("batches", trainer.totals.steps)  # the number is missing in checkpoints of old versions
-    trainer.progress.restore(progress)
     curve = trainer.snapshots
     curve.moments = [moment_from_json(moment) for moment in state["curve"]["moments"]]
     curve.numbers, curve.weights = list(state["curve"]["numbers"]), list(state["curve"]["weights"])
     marks = state["curve"]["marks"]
     curve.early = trainer.progress.marks.go_on(marks, samples, seconds, state["curve"]["early"])
+    batches = state["progress"].get("batches", trainer.totals.steps)  # missing in checkpoints of old versions
     trainer.computing.go_on_from(batches, trainer.algorithm)
     restore_streams(trainer, state["streams"])  # random streams come last, because the lines above draw from them
+
+
+def restore_loop(loop, state: dict):
+    """Set a rank to the result of `state_of_loop`, except its random streams."""
+    replica, model = loop.replica, state["model"]
+    fill(replica.params, model["parameters"])
+    fill(replica.buffers, model["buffers"])
+    fill(replica.buffers_at_start, model["buffers_at_start"])
+    restore_outside(replica, model)
+    restore_optimizer(loop.optimizer.optimizer, state["optimizer"])
+    if missing := loop.algorithm.state().keys() - state["algorithm"].keys():
+        raise KeyError(f"{', '.join(sorted(missing))} of {loop.algorithm.name}")
+    loop.algorithm.restore(state["algorithm"])
+    progress = {name: value for name, value in state["progress"].items() if name != "batches"}
+    loop.progress.marks.passed = progress.pop("passed")
+    loop.progress.elapsed_before = progress.pop("elapsed")
+    loop.progress.restore(progress)
 
 
 # ---- parts
@@ -133,11 +153,11 @@ def restore_outside(replica: Replica, model: dict):
             raise ValueError(f"frozen parameter {number} has changed since the checkpoint was taken")
 
 
-def result_of(trainer: Trainer, copied: Callable) -> dict:
+def result_of(loop, copied: Callable) -> dict:
     """Return the parameters with which this rank enters the average of all ranks, if they differ from the replica's
     parameters."""
-    parameters, _ = trainer.algorithm.snapshot()
-    is_own = torch.equal(parameters, trainer.replica.params.tensor)
+    parameters, _ = loop.algorithm.snapshot()
+    is_own = torch.equal(parameters, loop.replica.params.tensor)
     return {} if is_own else {"parameters": array_of(parameters, copied)}
 
 
@@ -166,19 +186,19 @@ def with_tensors(values: dict) -> dict:
     return {name: host_tensor(value) if isinstance(value, np.ndarray) else value for name, value in values.items()}
 
 
-def state_of_streams(trainer: Trainer) -> dict:
+def state_of_streams(loop) -> dict:
     """Return the states of the random generators of the algorithm and of torch; models draw from torch's generators."""
-    streams = {"algorithm": trainer.algorithm.rng.bit_generator.state, "torch": torch.get_rng_state().numpy().copy()}
-    if trainer.replica.device.type == "cuda":
-        streams["cuda"] = torch.cuda.get_rng_state(trainer.replica.device).numpy().copy()
+    streams = {"algorithm": loop.algorithm.rng.bit_generator.state, "torch": torch.get_rng_state().numpy().copy()}
+    if loop.replica.device.type == "cuda":
+        streams["cuda"] = torch.cuda.get_rng_state(loop.replica.device).numpy().copy()
     return streams
 
 
-def restore_streams(trainer: Trainer, streams: dict):
-    trainer.algorithm.rng.bit_generator.state = streams["algorithm"]
+def restore_streams(loop, streams: dict):
+    loop.algorithm.rng.bit_generator.state = streams["algorithm"]
     torch.set_rng_state(torch.from_numpy(streams["torch"]))
     if "cuda" in streams:
-        torch.cuda.set_rng_state(torch.from_numpy(streams["cuda"]), trainer.replica.device)
+        torch.cuda.set_rng_state(torch.from_numpy(streams["cuda"]), loop.replica.device)
 
 
 def moment_to_json(moment: Moment) -> list:

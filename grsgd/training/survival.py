@@ -1,9 +1,17 @@
-"""Choice of the recovery, by the algorithm's traits, in a run that goes on when processes die."""
+"""Choice of the recovery, by the algorithm's traits, in a run that takes checkpoints or goes on when processes die."""
 
-from grsgd.algorithms.base import Traits
+from collections.abc import Callable
+
+from grsgd.algorithms.base import Algorithm, Traits
+from grsgd.algorithms.central import keeps_step
 from grsgd.algorithms.context import RankContext
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import Driver
+from grsgd.comm.elastic.meeting import Meeting
+from grsgd.comm.elastic.membership import Membership
+from grsgd.training.checkpoint_writer import CheckpointWriter
+from grsgd.training.checkpoints import Checkpoints, Every
+from grsgd.training.loose_checkpoints import LooseCheckpoints
 from grsgd.training.recovery import Recovery
 from grsgd.training.regroup import Regrouping
 from grsgd.training.succession import Succession
@@ -21,3 +29,25 @@ def recovery_from_deaths(
     if traits.survives_deaths == "together":
         return Regrouping(context, checkpoints)
     return Succession(context.membership, states, beside, checkpoints)
+
+
+def recovery_by_checkpoints(
+    algorithm: type[Algorithm],
+    options,
+    writer: CheckpointWriter,
+    every: Every,
+    comm: Communicator,
+    driver: Driver,
+    membership: Membership | None,
+    go_on: Callable,
+) -> Checkpoints | LooseCheckpoints:
+    """Return the recovery that takes checkpoints of an ``algorithm`` with ``options``.
+
+    ``comm`` is a communicator of all ranks for checkpoints alone. ``membership`` has the process of each rank, if the
+    run goes on without processes that die. ``go_on`` is the function of `Recovery`.
+    """
+    traits = algorithm.traits_of(options)
+    if membership is not None and traits.survives_deaths != "together":
+        return LooseCheckpoints(writer, every, comm, membership, go_on)
+    meeting = Meeting(comm, driver, keeps_step(algorithm, options, comm.size))
+    return Checkpoints(writer, every, meeting, traits.rests_between_steps, go_on)

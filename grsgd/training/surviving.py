@@ -46,8 +46,9 @@ class Surviving(Recovery):
 
     @property
     def samples(self) -> int:
-        """Number of samples of all ranks, on the lowest rank; 0 on other ranks. A dead process cannot be asked."""
-        return self.trainer.progress.samples if self.trainer.algorithm.comm.rank == 0 else 0
+        """`Trainer.reached`, such as the number of samples of all ranks, on the lowest rank; 0 on other ranks. A dead
+        process cannot be asked."""
+        return self.trainer.reached if self.trainer.algorithm.comm.rank == 0 else 0
 
     @property
     def last(self):

@@ -126,6 +126,14 @@ class Trainer:
         self.snapshots.skip(marks)
         self.computing.go_on_from(batches, self.algorithm)
 
+    @property
+    def reached(self) -> int:
+        """Number of samples of all ranks, by which checkpoints are ordered and named."""
+        return self.progress.samples
+
+    is_one_schedule = True
+    """Whether all steps are one schedule: after a death all ranks begin the interrupted step anew, and the training of
+    all ranks ends as soon as a rank has taken its last step."""
     hands_over = False
     """Whether the loop has further state, besides model, optimizer and progress."""
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from grsgd import load_run
+from grsgd.training.checkpoint_folder import checkpoints, parts
 from tests.support import launcher
 
 BARRIER = """
@@ -49,6 +50,20 @@ def test_a_spare_takes_the_rank_of_a_process_that_dies(algorithm, tmp_path):
     assert np.isfinite(saved.extra["death_replaced_seconds"]).tolist() == [True, False]
     assert saved.ranks["steps"].tolist() == [200, 200, 0]
     assert saved.curve["train_loss"][-1] == pytest.approx(float(found[0][1]), abs=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", ["dpsgd", pytest.param("grsgd", marks=pytest.mark.exhaustive)])
+def test_a_job_goes_on_from_a_checkpoint_of_the_ranks_that_were_left(algorithm, tmp_path):
+    """One process of three dies, and later the other two; the next job has three ranks again."""
+    kept = tmp_path / "kept"
+    script = ["python", "-m", "experiments.survival.loop", "--algorithm", algorithm]
+    script += ["--checkpoints", kept, "--every", "10"]
+    code, output = run(3, 0, [*script, "--die", "0:0.3,1:0.8,2:0.8"])
+    newest = checkpoints(parts(kept, 0, 1))[-1]
+    assert code != 0 and newest.ranks == 2 and not newest.problem and newest.samples >= 100, output
+    code, output = run(3, 0, script)
+    assert code == 0 and "goes on from here; 3 ranks start from the average of the models of 2\n" in output, output
+    assert set(re.findall(r"rank (\d): 200 steps, loss", output)) == {"0", "1", "2"}, output
 
 
 def test_a_death_in_a_barrier_of_the_scripts_own_ends_the_job(tmp_path):

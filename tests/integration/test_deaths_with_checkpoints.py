@@ -18,6 +18,7 @@ from grsgd.training.checkpoint_folder import as_numbers, checkpoints, file_of, f
 from grsgd.training.checkpoint_writer import CheckpointWriter
 from grsgd.training.checkpoints import Checkpoints, Every
 from grsgd.training.loose_checkpoints import LooseCheckpoints
+from grsgd.training.run_content import RunContent
 from grsgd.training.survival import recovery_from_deaths
 from tests.support import training
 
@@ -62,7 +63,7 @@ def found(monkeypatch, tmp_path):
             comms.extend(simulation._communicators(simulation.uncounted))
         config, context = simulation.config, simulation.contexts[process]
         in_lockstep = keeps_step(config.algorithm_class, config.algorithm_options, simulation.ranks)
-        writer = CheckpointWriter(found.folder, config)
+        writer = CheckpointWriter(found.folder, RunContent(config))
         if config.traits.survives_deaths == "together":
             meeting = Meeting(comms[process], context.driver, in_lockstep)
             kept = Checkpoints(writer, Every(steps=5), meeting, config.traits.rests_between_steps)

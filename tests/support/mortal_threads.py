@@ -127,7 +127,7 @@ class MortalMpi(Mpi):
 def on_mortal_threads(monkeypatch, n: int, work) -> list:
     """Call ``work(mpi)`` on ``n`` ranks at once; return their results, None for a rank that has died."""
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=FAKE))
-    for module in ("grsgd.comm.backend", "grsgd.own_loop.surviving"):
+    for module in ("grsgd.comm.backend", "grsgd.own_loop.surviving", "grsgd.own_loop.kept_loop"):
         monkeypatch.setattr(f"{module}.fault_tolerant", lambda: True)
     monkeypatch.setattr("grsgd.own_loop.surviving.ranks.guard", lambda: None)
     monkeypatch.setattr("grsgd.own_loop.surviving.SCRIPT_END", ScriptEnd())

@@ -10,6 +10,7 @@ from grsgd.training.checkpoint_folder import (
     COMPLETE,
     checkpoints,
     file_of,
+    mark_if_whole,
     name_of,
     parts,
     remove_older,
@@ -111,6 +112,13 @@ def test_a_folder_whose_checkpoints_were_removed_begins_anew(tmp_path):
     remove_others(tmp_path, set(), 0, 1)
     take(tmp_path).close()
     assert not (tmp_path / COMPLETE).exists()
+
+
+def test_the_rank_that_writes_the_last_file_records_that_a_checkpoint_is_whole(tmp_path):
+    for last, is_whole in ((1, False), (0, False), (2, True)):
+        put(tmp_path, 360, 3, only=[last])
+        mark_if_whole(tmp_path, 360)
+        assert (tmp_path / COMPLETE).exists() == is_whole
 
 
 def test_one_rank_removes_the_files_of_all_ranks_before_the_last_two_whole_checkpoints(tmp_path):

@@ -13,7 +13,6 @@ from grsgd.data.shards import index_stream
 from grsgd.errors import ConfigError, RunFileError
 from grsgd.models.replica import Replica
 from grsgd.training.checkpoint_file import PLACE, Header, read, read_header, write
-from grsgd.training.checkpoint_writer import CheckpointWriter
 from grsgd.training.checkpoints import Checkpoints, Every
 from grsgd.training.rank_state import (
     digests_of_frozen,
@@ -22,6 +21,7 @@ from grsgd.training.rank_state import (
     state_of_optimizer,
     state_outside,
 )
+from grsgd.training.run_content import RunContent
 from tests.support.exhaustive import exhaustive_unless
 from tests.support.fuzz import damaged
 
@@ -104,11 +104,11 @@ def test_an_optimizer_that_no_file_can_hold_is_refused_before_training():
         replica=frozen_first(),
         snapshots=SimpleNamespace(share=int),
     )
-    writer = object.__new__(CheckpointWriter)
-    writer.attach(trainer)
+    content = object.__new__(RunContent)
+    content.attach(trainer)
     optimizer.param_groups[0]["kinds"] = {"weights"}
     with pytest.raises(ConfigError, match="^--checkpoint: optimizer mine.py:Opt: /optimizer/groups/0/kinds: .* set "):
-        writer.attach(trainer)
+        content.attach(trainer)
 
 
 def test_numbers_of_an_optimizer_that_are_tensors_come_back(path):

@@ -46,15 +46,14 @@ class Job(Members):
         membership = self.members[process]
         kept = LooseCheckpoints(Writer(self.folder), Every(steps=1), Communicator(self.ends[process]), membership)
         recovery = SimpleNamespace(position=0)
-        progress, signal = SimpleNamespace(samples=0), SimpleNamespace(stop=stop)
-        kept.attach(SimpleNamespace(recovery=recovery, progress=progress, stop_signal=signal))
+        kept.attach(SimpleNamespace(recovery=recovery, reached=0, stop_signal=SimpleNamespace(stop=stop)))
         self.kept[process] = kept
 
     def step(self, process: int, samples: int):
         """Let a process take a step, after which it knows of ``samples`` samples of all ranks."""
         kept = self.kept[process]
         kept.trainer.recovery.position += 1
-        kept.trainer.progress.samples = samples
+        kept.trainer.reached = samples
         self.hear()
 
     def hear(self):
@@ -89,7 +88,7 @@ def test_a_new_process_that_knows_of_fewer_samples_than_the_last_checkpoint_call
 def test_a_run_that_ends_without_further_samples_waits_for_the_files_of_the_last_checkpoint(tmp_path):
     job = Job(tmp_path)
     job.kept[1].writer.is_writing = True
-    job.kept[0].trainer.progress.samples, job.kept[0].trainer.recovery.position = 100, 1
+    job.kept[0].trainer.reached, job.kept[0].trainer.recovery.position = 100, 1
     list(job.kept[0].before_step(0))
     job.settle()
     job.kept[1].watch()

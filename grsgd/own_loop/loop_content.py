@@ -1,0 +1,65 @@
+"""Content of the files of a loop's checkpoints, for the writer of the files."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from grsgd.algorithms.base import Algorithm
+from grsgd.errors import ConfigError
+from grsgd.own_loop.saved_record import KEY as RECORD
+from grsgd.own_loop.survival import packed, unpacked
+from grsgd.training import checkpoint_file
+from grsgd.training.curve_file import CurveFile
+from grsgd.training.rank_state import digests_of_frozen, state_of_loop, state_of_optimizer
+
+KEY = "own_loop"
+"""Key of the entries that only the files of loops have."""
+
+
+class LoopContent:
+    """Content of one rank's files in a loop over `grsgd.surviving`."""
+
+    def __init__(self, algorithm: Algorithm):
+        self.config = f'{KEY} = "{algorithm.name}"\n'
+        """Text that each file keeps besides the state, by which `grsgd train` refuses the file."""
+
+    def attach(self, loop):
+        """Take the states of ``loop`` from now on."""
+        self.loop = loop
+        self._frozen = digests_of_frozen(loop.replica)
+
+    def copied(self, copied: Callable, members: Sequence[int] | None) -> dict:
+        """Return a copy of the loop's state between two iterations; the arguments are those of `state_of_loop`."""
+        loop = self.loop
+        kept = {
+            "objects": {name: each.state_dict() for name, each in loop.stateful.items()},
+            "generators": {name: each.get_state() for name, each in loop.generators_given.items()},
+            "record": loop.distributed.recorded.state().get(RECORD),
+        }
+        state = state_of_loop(loop, self._frozen, copied, members)
+        options = loop.algorithm.options.model_dump(mode="json")
+        about = {"algorithm": loop.algorithm.name, "options": options, "kept": packed(kept)}
+        return state | {KEY: about, "totals": {}, "code": {}, "curve": {"name": ""}}
+
+    def complete(self, state: dict, curve: CurveFile, id: str):
+        """Do nothing: a loop has no snapshots, so that the copied state is complete."""
+
+
+def check_states(optimizer: torch.optim.Optimizer, objects: dict[str, object]):
+    """Raise ConfigError if the state of the optimizer or of one of the user's ``objects`` cannot be written to a file
+    and read again."""
+    try:
+        checkpoint_file.check({"optimizer": state_of_optimizer(optimizer)})
+    except (TypeError, ValueError) as error:
+        name = type(optimizer).__name__
+        raise ConfigError(f"surviving(): checkpoints: {name}: {error}: keep numbers, text, lists or tensors") from None
+    for name, each in objects.items():
+        if isinstance(each, torch.Generator):
+            continue
+        try:
+            unpacked(packed(each.state_dict()), is_safe=False)
+        except Exception:  # objects of users may raise any error
+            raise ConfigError(
+                f"surviving(): checkpoints: state_dict() of {name} has values other than numbers, text, lists, "
+                "dictionaries and tensors, which no checkpoint keeps"
+            ) from None

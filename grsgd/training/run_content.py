@@ -1,0 +1,49 @@
+"""Content of the files of a run's checkpoints, for the writer of the files."""
+
+from collections.abc import Callable, Sequence
+
+from grsgd.config import Config
+from grsgd.config.sources import digests_of
+from grsgd.errors import ConfigError
+from grsgd.training import checkpoint_file
+from grsgd.training.curve_file import CurveFile
+from grsgd.training.rank_state import digests_of_frozen, state_of, state_of_optimizer
+from grsgd.training.trainer import Trainer
+
+
+class RunContent:
+    """Content of one rank's files in a run of `grsgd train` with the configuration ``config``."""
+
+    def __init__(self, config: Config):
+        self.config = config.toml()
+        """Text that each file keeps besides the state."""
+        self.code = digests_of(config)
+        """Digests of the files outside this package that the configuration uses."""
+
+    def attach(self, trainer: Trainer):
+        """Take the states of ``trainer`` from now on. Raises ConfigError if the state of the trainer's optimizer cannot
+        be written to a file."""
+        self.trainer = trainer
+        try:
+            checkpoint_file.check({"optimizer": state_of_optimizer(trainer.optimizer.optimizer)})
+        except (TypeError, ValueError) as error:
+            name = trainer.config.optimizer.name
+            raise ConfigError(
+                f"--checkpoint: optimizer {name}: {error}: keep numbers, text, lists or tensors"
+            ) from None
+        self._frozen = digests_of_frozen(trainer.replica)
+        trainer.snapshots.share()  # the thread reads snapshots while the trainer takes further snapshots
+
+    def copied(self, copied: Callable, members: Sequence[int] | None) -> dict:
+        """Return a copy of the trainer's state between two steps; the arguments are those of `state_of`."""
+        return state_of(self.trainer, self._frozen, copied, members)
+
+    def complete(self, state: dict, curve: CurveFile, id: str):
+        """Append new snapshots to ``curve``, and complete a copied state; called in the thread that writes.
+
+        ``id`` is the checkpoint's id. Raises OSError.
+        """
+        count = 1 + max(state["curve"]["numbers"], default=-1)
+        curve.write(self.trainer.snapshots, count, id)
+        state["code"] = self.code
+        state["curve"] |= {"name": curve.name, "digests": curve.digests[:count]}
