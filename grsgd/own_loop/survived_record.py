@@ -15,22 +15,27 @@ LEFT = "its process has died, and none has taken its place"
 
 
 class LoopEnd(NamedTuple):
-    """Part of one rank in the end of a recording: its measurements, and the deaths that it has noticed."""
+    """Part of one rank in the end of a recording: its measurements, and the deaths that it has noticed.
+
+    A process that took its rank after the end of all training has not trained, and does not know the whole recording.
+    """
 
     rank: int
+    has_trained: bool
     record: LoopMeasurements
     deaths: list[tuple]
     longest_wait: float
 
 
 def save_on_the_living(loop: SurvivingLoop, record: LoopMeasurements, save: Callable):
-    """Call ``save(records, lost)`` on the lowest rank that lives, again on another rank if its process dies meanwhile.
+    """Call ``save(records, lost)`` on the lowest rank that lives and has trained, again on another rank if its process
+    dies meanwhile.
 
     ``lost`` are the ranks that no process holds. Raises RunFileError, on the rank that saves, if it could not save.
     """
     membership = loop.lives.membership
     deaths = [death.after(loop.progress.began) for death in membership.deaths]
-    part = LoopEnd(membership.rank, record, deaths, loop.recovery.longest_wait)
+    part = LoopEnd(membership.rank, loop.recovery.has_trained, record, deaths, loop.recovery.longest_wait)
     attempt = partial(save_once, part, membership.size, save, {})
     if problem := meet(loop.lives.world, loop.driver.timeout, GO_ON, attempt):
         raise problem
@@ -45,7 +50,7 @@ def save_once(part: LoopEnd, ranks: int, save: Callable, known: dict[int, LoopEn
     for theirs in mpi.allgather({**known, part.rank: part}):
         known |= theirs
     problem = None
-    if part.rank == min(left):
+    if part.rank == min((rank for rank in left if known[rank].has_trained), default=min(left)):
         try:
             save(records_of(known, left, ranks), sorted(set(range(ranks)) - left) or None)
         except RunFileError as error:
