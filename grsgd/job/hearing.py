@@ -11,15 +11,18 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from grsgd.job.heart import BYE, PAUSE, SEEN, TOLD
+from grsgd.job.heart import BYE, CUT, PAUSE, SEEN, TOLD
 from grsgd.mpi_environment import HEARTS, rank
 from grsgd.text import hosts_in_words, ranks_in_words
 
 HEART = Path(__file__).with_name("heart.py")
 SILENT_SECONDS = 4.0
 """Seconds without any datagram of a host after which the host is lost."""
-FENCE_SECONDS = 3.5
-"""Seconds without an answer after which a heart kills its rank, so that no rank outlives the loss of its host."""
+FENCE_SECONDS = 4.5
+"""Seconds without an answer after which a heart kills its rank, so that no rank long outlives the loss of its host.
+
+This time is longer than `SILENT_SECONDS`. Otherwise a link that comes back between the two times would have cost its
+host the ranks, although the host is not lost."""
 STOPPED_SECONDS = 1.0
 """Seconds between two looks after which this process itself must have been stopped, so that nothing could be heard."""
 LAST_WORDS_SECONDS = 1.0
@@ -58,6 +61,8 @@ class Hearing:
         """Hosts that are lost, in the order in which their loss was noticed."""
         self.lost_at: float | None = None
         """Time at which a loss was first noticed, in seconds since 1970."""
+        self.cut: set[str] = set()
+        """Hosts where answers do not arrive, so that a heart there has killed its rank; such a host is lost."""
         self.asked = 0
         """Signal that has asked for the end of the job while its launcher ran; 0 without a signal."""
         self._places: set[tuple[str, int]] = set()
@@ -85,13 +90,16 @@ class Hearing:
             self.heard[host] = now
             ranks = self.hosts.setdefault(host, {})
             ranks[number] = ranks.get(number, False) or word in (TOLD, BYE)
-        silent = [
+            if word == CUT:
+                self.cut.add(host)
+        lost = [
             host
             for host, ranks in self.hosts.items()
-            if host not in self.lost and not all(ranks.values()) and now - self.heard[host] > SILENT_SECONDS
+            if host not in self.lost
+            and (host in self.cut or (not all(ranks.values()) and now - self.heard[host] > SILENT_SECONDS))
         ]
-        self._lose(silent)
-        return silent
+        self._lose(lost)
+        return lost
 
     def _lose(self, hosts: list[str]):
         if hosts and self.lost_at is None:
@@ -124,6 +132,7 @@ class Hearing:
         """Return all lost hosts, after the launcher of the job has ended: a host is also lost if none of its hearts has
         said a last word, although a heart of another host has."""
         deadline = self.clock() + LAST_WORDS_SECONDS
+        self.look()
         while self._unsaid() and self.clock() < deadline:
             time.sleep(LOOK_SECONDS)
             self.look()
@@ -141,6 +150,12 @@ class Hearing:
     def has_said(self, hosts: int) -> bool:
         """Return whether hearts of ``hosts`` hosts or more have said a last word."""
         return sum(map(self._said, self.hosts)) >= hosts
+
+    def why(self, hosts: Collection[str]) -> str:
+        """Return a text on the loss of ``hosts``."""
+        if self.cut.issuperset(hosts):
+            return f"no answers arrive at {self.in_words(hosts)}"
+        return f"no sign of life of {self.in_words(hosts)} for {SILENT_SECONDS:g} s"
 
     def in_words(self, hosts: Collection[str]) -> str:
         """Return ``hosts`` with their ranks as text for a sentence."""

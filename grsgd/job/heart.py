@@ -15,10 +15,10 @@ BEAT_SECONDS = 0.25
 """Seconds between two datagrams of a heart."""
 STOPPED_SECONDS = 1.0
 """Seconds between two beats after which the whole host must have been stopped, so that nothing could be heard."""
-BEATS, TOLD, BYE, HERE, SEEN, PAUSE = "beats", "told", "bye", "here", "seen", "pause"
+BEATS, TOLD, BYE, CUT, HERE, SEEN, PAUSE = "beats", "told", "bye", "cut", "here", "seen", "pause"
 """Words of datagrams. A heart says ``beats`` again and again, ``told`` after a signal that ends the job, and ``bye``
-after the end of its rank. A host that is asked says ``here``. The launcher's side answers ``seen``, and says ``pause``
-before it is stopped."""
+after the end of its rank. A heart without answers kills its rank and says ``cut``. A host that is asked says ``here``.
+The launcher's side answers ``seen``, and says ``pause`` before it is stopped."""
 REPEATS = 3
 """Number of datagrams with each word that is said once, because datagrams may be lost."""
 
@@ -73,7 +73,7 @@ class Heart:
                 self.seen = None
 
     def beat(self):
-        """Say that this host is alive until the rank has ended."""
+        """Say that this host is alive until the rank has ended, or is killed for want of answers."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP):
             signal.signal(number, self._tell if number == signal.SIGTERM else signal.SIG_IGN)
         while os.getppid() == self.parent:
@@ -86,6 +86,8 @@ class Heart:
             if self.fence_seconds and self.seen is not None and time.monotonic() - self.seen > self.fence_seconds:
                 with suppress(ProcessLookupError):
                     os.kill(self.parent, signal.SIGKILL)
+                self.say(CUT, REPEATS)
+                return
         self.say(BYE, REPEATS)
 
     def _tell(self, number, frame):

@@ -18,7 +18,7 @@ from grsgd.errors import ConfigError, UsageError
 from grsgd.job.binding import srun_options
 from grsgd.job.ending import adopt_orphans, with_parent
 from grsgd.job.foreign_launchers import check_alone
-from grsgd.job.hearing import LOOK_SECONDS, SILENT_SECONDS, Hearing
+from grsgd.job.hearing import LOOK_SECONDS, Hearing
 from grsgd.job.hosts import Host, options
 from grsgd.job.signals import CHECKPOINTED, EXIT_CODE
 from grsgd.machine.binding import BIND, computing_threads
@@ -300,7 +300,7 @@ def attend(
     ending, is_lost, deadline = 0, False, None
     while process.poll() is None:
         if hearing is not None and (lost := hearing.look()):
-            tell(f"no sign of life of {hearing.in_words(lost)} for {SILENT_SECONDS:g} s: the job is ended")
+            tell(f"{hearing.why(lost)}: the job is ended")
             process.send_signal(signal.SIGTERM)
             is_lost, deadline = True, time.monotonic() + LOST_SECONDS
         left = LOOK_SECONDS if deadline is None else max(deadline - time.monotonic(), 0.0)

@@ -116,7 +116,7 @@ def run(command: list[str], hearing: Hearing) -> int:
             with suppress(subprocess.TimeoutExpired):
                 return job.wait(LOOK_SECONDS)
             if lost := hearing.look():
-                print(f"testbed: no sign of life of {hearing.in_words(lost)}", file=sys.stderr, flush=True)
+                print(f"testbed: {hearing.why(lost)}", file=sys.stderr, flush=True)
                 job.terminate()
                 end(job, LOST_SECONDS)
                 return 1

@@ -39,16 +39,18 @@ BOUND = 60
 
 @pytest.fixture
 def run(start):
-    """Starts a run of 8 s with spares, kills processes one after the other, and returns the run file of its end."""
+    """Starts a run of 8 s with spares, kills groups of processes one after the other, and returns the run file of its
+    end."""
 
-    def run(algorithm, options, victims, spares=0, launcher="ulfm"):
+    def run(algorithm, options, victims, spares=0, launcher="ulfm", ranks=RANKS):
         arguments = ["--spares", str(spares)] if spares else []
-        job = start(launcher, algorithm, options, seconds=8.0, ranks=RANKS + spares, arguments=arguments)
-        job.wait_for_snapshots(RANKS)
-        for victim in victims:
-            job.wait_for(f"{victim}.begun")
+        job = start(launcher, algorithm, options, seconds=8.0, ranks=ranks + spares, arguments=arguments)
+        job.wait_for_snapshots(ranks)
+        for group in victims:
+            job.wait_for(*(f"{victim}.begun" for victim in group))
             time.sleep(0.3)
-            job.signal(victim, signal.SIGKILL)
+            for victim in group:
+                job.signal(victim, signal.SIGKILL)
         code, output = job.finish(BOUND)
         assert code == 0 and "Traceback" not in output and str(job.out) in output, output
         return load_run(job.out)
@@ -59,7 +61,7 @@ def run(start):
 @pytest.mark.parametrize(("algorithm", "options"), VARIANTS)
 def test_spares_take_the_ranks_of_processes_that_die(algorithm, options, run):
     """The first spare among them, and rank 0, which otherwise saves."""
-    found = run(algorithm, options, victims=[0, RANKS, 2], spares=3)
+    found = run(algorithm, options, victims=[[0], [RANKS], [2]], spares=3)
     assert found.attributes["reason"] == "seconds" and "lost" not in found.attributes
     assert found.extra["death_rank"].tolist() == [0, 0, 2]
     repairs = found.extra["death_replaced_seconds"] - found.extra["death_seconds"]
@@ -70,22 +72,27 @@ def test_spares_take_the_ranks_of_processes_that_die(algorithm, options, run):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "options"),
+    ("algorithm", "options", "dead"),
     [
-        ("gossip", ""),
-        ("dpsgd", ""),
-        pytest.param("ring_allreduce", "", marks=EXHAUSTIVE),
-        pytest.param("sgp", "", marks=EXHAUSTIVE),
-        pytest.param("gosgd", "p = 0.5", marks=EXHAUSTIVE),
-        pytest.param("grsgd", "", marks=EXHAUSTIVE),
+        ("gossip", "", [1, 2]),
+        ("dpsgd", "", [1]),
+        pytest.param("gossip", "", [1], marks=EXHAUSTIVE),
+        pytest.param("dpsgd", "", [1, 2], marks=EXHAUSTIVE),
+        pytest.param("ring_allreduce", "", [0, 1], marks=EXHAUSTIVE),
+        pytest.param("sgp", "", [1], marks=EXHAUSTIVE),
+        pytest.param("gosgd", "p = 0.5", [0, 1], marks=EXHAUSTIVE),
+        pytest.param("grsgd", "", [1], marks=EXHAUSTIVE),
     ],
 )
-def test_the_others_go_on_without_a_rank(algorithm, options, run):
-    found = run(algorithm, options, victims=[1])
-    assert found.attributes["reason"] == "seconds" and found.attributes["lost"] == [1]
-    assert found.extra["death_rank"].tolist() == [1] and np.isnan(found.extra["death_replaced_seconds"]).all()
-    assert found.ranks["steps"][1] == 0 and (found.ranks["steps"][[0, 2]] > 0).all()
-    assert found.attributes["final_test_accuracy"] > 0.1
+def test_the_others_go_on_without_a_rank_or_a_host(algorithm, options, dead, run):
+    """Two processes that die at once stand for a host, under a launcher that goes on without the host."""
+    ranks = RANKS - 1 + len(dead)
+    found = run(algorithm, options, victims=[dead], ranks=ranks)
+    assert found.attributes["reason"] == "seconds" and found.attributes["lost"] == dead
+    assert sorted(found.extra["death_rank"]) == dead and np.isnan(found.extra["death_replaced_seconds"]).all()
+    left = [rank not in dead for rank in range(ranks)]
+    assert not found.ranks["steps"][dead].any() and (found.ranks["steps"][left] > 0).all()
+    assert found.attributes["final_test_accuracy"] > 0.1 and found.attributes["participation"] == 1
 
 
 @pytest.mark.parametrize(

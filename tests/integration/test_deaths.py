@@ -129,6 +129,15 @@ def test_the_others_go_on_without_those_that_die(algorithm, tmp_path):
     assert np.isfinite(found.attributes["final_test_accuracy"])
 
 
+@pytest.mark.parametrize("name", ["grsgd", "gossip", "ring_allreduce", "diloco"])
+def test_the_others_go_on_without_a_host(name, tmp_path):
+    """The processes of a host die at once, one of them rank 0; the launcher goes on without the host."""
+    found = run(tmp_path, {"name": name}, ranks=6, die={"0": 1.2, "1": 1.2, "2": 1.2}, seconds=3.0)
+    assert found.attributes["lost"] == [0, 1, 2] == sorted(found.extra["death_rank"])
+    assert (found.ranks["steps"][3:] > 15).all() and found.attributes["participation"] == 1
+    assert np.nanmax(found.extra["longest_wait"]) < 1
+
+
 @pytest.mark.parametrize("algorithm", VARIANTS, ids=str)
 @pytest.mark.parametrize("seed", exhaustive_unless([0, 1], range(6)))
 def test_a_run_ends_however_many_die(algorithm, seed, tmp_path):

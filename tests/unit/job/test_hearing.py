@@ -9,8 +9,8 @@ import time
 import pytest
 
 from grsgd.job import hearing as hearings
-from grsgd.job.hearing import HEART, SILENT_SECONDS, Hearing, heard_by, own_addresses
-from grsgd.job.heart import BEATS, BYE, HERE, TOLD, Heart, addresses_of
+from grsgd.job.hearing import FENCE_SECONDS, HEART, SILENT_SECONDS, Hearing, heard_by, own_addresses
+from grsgd.job.heart import BEATS, BYE, CUT, HERE, TOLD, Heart, addresses_of
 from grsgd.mpi_environment import HEARTS
 
 
@@ -68,6 +68,7 @@ def test_a_silent_host_is_lost(hearing, say, clock):
     assert pass_time(clock, hearing, SILENT_SECONDS - 0.5) == []
     assert say(0, "a", BEATS) == []
     assert pass_time(clock, hearing, 1.0) == ["b"]
+    assert hearing.why(["b"]) == "no sign of life of host b (ranks 1, 3) for 4 s"
     assert pass_time(clock, hearing, 1.0) == [], "a loss is noticed once"
     say(0, "a", TOLD)
     now = clock.now
@@ -78,6 +79,17 @@ def test_a_silent_host_is_lost(hearing, say, clock):
 def test_a_host_whose_ranks_have_ended_is_not_lost(hearing, say, clock):
     say(0, "a", BYE)
     assert pass_time(clock, hearing, 2 * SILENT_SECONDS) == [] == hearing.conclude()
+
+
+def test_a_host_that_gets_no_answers_is_lost(hearing, say, clock):
+    """Also if another heart of the host has said a last word, and if the launcher has ended before."""
+    assert FENCE_SECONDS > SILENT_SECONDS, "otherwise a link that comes back between the two costs a host its ranks"
+    for rank, host in enumerate("abb"):
+        say(rank, host, BEATS)
+    assert say(1, "b", CUT) == ["b"] and hearing.why(["b"]) == "no answers arrive at host b (ranks 1, 2)"
+    say(0, "a", TOLD)
+    say(2, "b", TOLD)
+    assert hearing.conclude() == ["b"]
 
 
 def test_nothing_is_lost_while_this_process_is_stopped(hearing, say, clock):
@@ -134,15 +146,17 @@ def test_a_heart_lives_as_long_as_its_rank(monkeypatch):
 
 def test_a_heart_without_answers_kills_its_rank():
     """So that no rank goes on after the job has begun again without its host."""
-    rank = subprocess.Popen([sys.executable, "-c", UNANSWERED, HEART])
+    hearing = Hearing(["127.0.0.1"])
+    rank = subprocess.Popen([sys.executable, "-c", UNANSWERED, HEART, *hearing.arguments])
     assert rank.wait(30) == -signal.SIGKILL
+    assert hearing.conclude() == [*hearing.hosts] != []
 
 
 UNANSWERED = """
 import os, runpy, sys, time
 rank = os.getpid()
 if not os.fork():
-    heart = runpy.run_path(sys.argv[1])["Heart"]("key", "127.0.0.1:9", "0", 0.1, rank)
+    heart = runpy.run_path(sys.argv[1])["Heart"](*sys.argv[2:], "0", 0.1, rank)
     heart.seen = time.monotonic()
     heart.beat()
     os._exit(0)

@@ -407,8 +407,8 @@ class Deaf:
         self.lost += newly
         return newly
 
-    def in_words(self, hosts):
-        return f"host {hosts[0]} (rank 1)"
+    def why(self, hosts):
+        return f"no sign of life of host {hosts[0]} (rank 1) for 4 s"
 
 
 @pytest.mark.parametrize(
