@@ -65,12 +65,18 @@ def keys() -> str:
 
 
 def memory() -> str:
-    """Return the table of the bytes per parameter that each algorithm holds on 4 ranks, by itself and with AdamW."""
+    """Return the table of the bytes per parameter that each algorithm holds on 4 ranks, by itself and with AdamW, with
+    models of float32 and of bfloat16."""
     lines = []
     for name, cls in sorted(ALGORITHMS.items()):
-        held = bytes_per_parameter(parse(FOR_MEMORY | {"algorithm": {"name": name}}), ranks=4)
-        lines.append([f"`{name}`", cls.traits.family, f"{held.algorithm:.3g}", f"{held.on_device:.3g}"])
-    return table(["algorithm", "family", "algorithm, bytes per parameter", "with AdamW, bytes per parameter"], lines)
+        numbers = []
+        for dtype in ("float32", "bfloat16")[: 1 + cls.traits.trains_bfloat16]:
+            sections = {"algorithm": {"name": name}, "dtype": dtype}
+            held = bytes_per_parameter(parse(FOR_MEMORY | sections), ranks=4)
+            numbers += [f"{held.algorithm:.3g}", f"{held.on_device:.3g}"]
+        lines.append([f"`{name}`", cls.traits.family, *numbers, *["refused"] * (4 - len(numbers))])
+    columns = [f"{what}, {dtype}" for dtype in ("float32", "bfloat16") for what in ("algorithm", "with AdamW")]
+    return table(["algorithm", "family", *columns], lines)
 
 
 def outer_state() -> str:

@@ -210,6 +210,12 @@ class Algorithm:
         return 6
 
     @classmethod
+    def arrays_in_32_bits(cls, options: Options, ranks: int) -> tuple[float, float]:
+        """Return two numbers of arrays with 4 bytes per element, for models of bfloat16: the number among the arrays of
+        `arrays_held`, and the number of further arrays, which models of other dtypes do not need."""
+        return 0, 0
+
+    @classmethod
     def arrays_apart(cls, options: Options, ranks: int) -> tuple[float, float]:
         """Return the numbers of arrays in GPU memory and in host memory that replace the arrays of `arrays_held` if the
         option ``outer_state`` is ``"host"``."""

@@ -39,6 +39,11 @@ class CentralAlgorithm(Algorithm, name=None):
         """Return whether no worker begins a step before all workers have ended the previous step."""
         return cls.traits_of(options).synchronous
 
+    @classmethod
+    def arrays_in_32_bits(cls, options, ranks):
+        """Return the numbers for a server that sums its part of the workers' gradients in float32."""
+        return 0, (1 / getattr(options, "servers", 1) if cls.traits.sends_gradients else 0)
+
     @property
     def bound_gradients(self) -> int | None:
         """Number of gradients per update. Reports compare the run's time with the least possible time for this number;

@@ -294,6 +294,10 @@ class Decoupled(ParameterServer, name="decoupled"):
     def arrays_held(cls, options, ranks):
         return 1 + 3 * (ranks - 1)  # the momentum; per worker its model, its answer and a late change
 
+    @classmethod
+    def arrays_in_32_bits(cls, options, ranks):
+        return ranks, 1  # the momentum, and per worker a late change; the model in float32
+
     @property
     def bound_gradients(self):
         return None  # the bound counts gradients of one model, not local steps

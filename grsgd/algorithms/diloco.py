@@ -131,6 +131,10 @@ class DiLoCo(ByAllreduce, name="diloco"):
     def arrays_held(cls, options, ranks):
         return 5 + ranks * payload_share(options) if options.compresses else 3
 
+    @classmethod
+    def arrays_in_32_bits(cls, options, ranks):
+        return 2, 0  # the momentum and the model after the last outer step
+
     def start(self):
         self.x_prev.copy_(self.x.tensor)
         if not self.compressed:

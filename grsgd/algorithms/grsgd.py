@@ -98,6 +98,10 @@ class GRSGD(PushSum, name="grsgd"):
     def arrays_held(cls, options, ranks):
         return super().arrays_held(options, ranks) + (0 if options.outer_lr is None else 2)
 
+    @classmethod
+    def arrays_in_32_bits(cls, options, ranks):
+        return (0 if options.outer_lr is None else 2), 0
+
     def start(self):
         if self.has_outer_step:
             self.x_prev.tensor.copy_(self.x.tensor)

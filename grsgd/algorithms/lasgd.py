@@ -111,6 +111,10 @@ class LASGD(ByAllreduce, name="lasgd"):
         return 4 if options.merge == "anchor" else 2
 
     @classmethod
+    def arrays_in_32_bits(cls, options, ranks):
+        return (2 if options.merge == "anchor" else 0), 0
+
+    @classmethod
     def arrays_apart(cls, options, ranks):
         return 0, 1 + cls.arrays_held(options, ranks)
 

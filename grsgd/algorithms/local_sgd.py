@@ -58,6 +58,10 @@ class LocalSGD(ByAllreduce, name="local_sgd"):
     def arrays_held(cls, options, ranks):
         return 1 if (options.beta, options.alpha) == (0, 1) else 3
 
+    @classmethod
+    def arrays_in_32_bits(cls, options, ranks):
+        return (0 if (options.beta, options.alpha) == (0, 1) else 2), 0
+
     def start(self):
         if self.slow:
             self.x_prev.copy_(self.x.tensor)

@@ -95,6 +95,10 @@ class Summing(CommonBatchAlgorithm, name=None):
     remembers = ("saturated", "overflow")
     scheme: Scheme
 
+    @classmethod
+    def arrays_in_32_bits(cls, options, ranks):
+        return cls.arrays_held(options, ranks), 1  # the gradient in float32
+
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
         self.fixed_point = self.make_fixed_point()

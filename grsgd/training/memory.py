@@ -15,6 +15,7 @@ from grsgd.training.optimizer import build_optimizer
 
 OTHER_ARRAYS = 4
 """Further arrays of the model's size, in MPI, averages, evaluation and the allocator; measurements found 2 to 7."""
+FLOAT32_BYTES = torch.float32.itemsize
 TRIED = 32, 32
 """Shape of a parameter for which a step of the optimizer shows how many bytes it keeps."""
 
@@ -44,7 +45,11 @@ def bytes_per_parameter(config: Config, ranks: int, on_gpu: bool = False) -> Byt
     if on_gpu and getattr(options, "outer_state", None) == "host":
         held, outer = config.algorithm_class.arrays_apart(options, ranks)
     each, kept = dtype.itemsize, optimizer_bytes(config, dtype)
-    return BytesPerParameter(each, each, kept, each * held, each * outer)
+    of_algorithm = each * held
+    if dtype is torch.bfloat16:
+        wide, further = config.algorithm_class.arrays_in_32_bits(options, ranks)
+        of_algorithm = each * (held - wide) + FLOAT32_BYTES * (wide + further)
+    return BytesPerParameter(each, each, kept, of_algorithm, each * outer)
 
 
 def optimizer_bytes(config: Config, dtype: torch.dtype) -> float:

@@ -25,8 +25,7 @@ def held_bytes() -> int:
 
 
 def held_per_parameter(algorithm: dict, ranks: int, monkeypatch, **sections) -> float:
-    """Return the bytes per parameter that a rank holds in flat arrays after its last step, in float32; the mean of all
-    ranks."""
+    """Return the bytes per parameter that a rank holds in flat arrays after its last step; the mean of all ranks."""
     sizes, found = [], []
     for width in SIZES:
         tracemalloc.start(1)

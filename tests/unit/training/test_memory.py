@@ -80,6 +80,31 @@ def test_a_rank_holds_as_many_bytes_as_is_said(algorithm, options, ranks, monkey
         assert found == pytest.approx(expected, abs=0.2)
 
 
+NARROW = [
+    *((name, {}) for name, each in ALGORITHMS.items() if each.traits.trains_bfloat16),
+    ("local_sgd", {"beta": 0.5}),
+    ("lasgd", {"merge": "anchor"}),
+    ("grsgd", {"outer_lr": 0.5, "H": 2}),
+]
+"""Algorithms and options with models of bfloat16, some of whose arrays have 4 bytes per element."""
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    exhaustive_unless(lambda name, options: name in ("diloco", "cssgd") or "beta" in options, NARROW),
+)
+def test_arrays_of_32_bits_of_models_of_bfloat16_are_counted(algorithm, options, monkeypatch):
+    section = {"name": algorithm} | options
+    said, wide = (bytes_per_parameter(small(section, **PLAIN, dtype=dtype), 4) for dtype in ("bfloat16", "float32"))
+    found = held_per_parameter(section, 4, monkeypatch, **PLAIN, dtype="bfloat16")
+    assert said.model == said.gradient == 2 and said.algorithm >= wide.algorithm / 2
+    expected = said.model + said.algorithm + (said.gradient if ALGORITHMS[algorithm].traits.sends_gradients else 0)
+    if algorithm in AT_MOST:
+        assert 0.25 * expected < found <= expected + 0.2 + PACKETS.get((algorithm, 4), 0)
+    else:
+        assert found == pytest.approx(expected, abs=0.2)
+
+
 OPTIMIZERS = [("sgd", {}, 0), ("sgd", {"momentum": 0.9}, 4), ("adamw", {}, 8), ("adam", {"amsgrad": True}, 12)]
 
 
