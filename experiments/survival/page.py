@@ -35,10 +35,10 @@ def text_of(jobs: list[Job], trained: list[Job]) -> str:
             f"the loss without deaths; their largest difference is {max(largest, 0):.2%}.".replace("%", " %"),
             f"  The losses of equal jobs of `grsgd` differ, so its loss without deaths is the range of "
             f"{CALM_RUNS['grsgd']} jobs.",
-            "  Goodput is the duration of the loop without deaths, divided by the duration with deaths, of all jobs with "
-            "exit code 0.",
-            f"  An own loop takes the same number of steps with and without deaths, so it may end sooner on fewer ranks: "
-            f"{PROCESSES} processes share two cores here.",
+            "  Goodput is the duration of the loop without deaths, divided by the duration with deaths, of all jobs "
+            "with exit code 0.",
+            f"  An own loop takes the same number of steps with and without deaths, so it may end sooner on fewer "
+            f"ranks: {PROCESSES} processes share two cores here.",
             "  `grsgd train` takes the same number of samples, so the ranks that are left take more steps.",
             f"  The code is commit {commits}; the jobs are in [own-loops.csv](../findings/own-loops.csv) and "
             "[own-loops-train.csv](../findings/own-loops-train.csv).",
