@@ -10,9 +10,6 @@ from grsgd.algorithms.on_topology import OnTopology
 from grsgd.algorithms.outer_state import OUTER_STATE_MEANING, OuterState, outer_memory
 from grsgd.comm.compression.compressors import CompressionOptions, Kind, make_compressor, payload_share
 from grsgd.comm.topologies import topology
-from grsgd.lazy import LazyModule
-
-torch = LazyModule("torch")
 
 
 class ChocoSGDOptions(CompressionOptions, Options):
@@ -81,8 +78,7 @@ class ChocoSGD(OnTopology, name="choco_sgd"):
         xhat, z, q = self.xhat.tensor, self.z.tensor, self.q.tensor
         i, W, neighbours = self.comm.rank, self.topology.matrix(0), self.topology.in_neighbours(self.comm.rank)
         held = yield from self.memory.take(self.x, self.q)
-        torch.sub(held.tensor, xhat, out=q)
-        self.compressor.encode(q, self.payload.tensor, (*self.key, self.k))
+        self.compressor.encode_difference(held.tensor, xhat, self.payload.tensor, (*self.key, self.k), scratch=q)
         self.k += 1
         incoming = {j: self.received[j].array for j in neighbours}
         yield from neighbour_exchange(self.comm, self.payload.array, neighbours, incoming)

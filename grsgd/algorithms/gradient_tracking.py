@@ -12,7 +12,7 @@ from grsgd.algorithms.dpsgd import DPSGD
 from grsgd.algorithms.outer_state import OUTER_STATE_MEANING, OuterState, outer_memory
 from grsgd.comm.topologies import topology
 from grsgd.lazy import LazyModule
-from grsgd.models.mixing import blocks, mix
+from grsgd.models.mixing import blocks, follow, mix
 from grsgd.models.replica import views
 
 torch = LazyModule("torch")
@@ -104,8 +104,5 @@ class GradientTracking(DPSGD, name="gradient_tracking"):
         for of_parameter in zip(held, *(views(flat.tensor, trained) for flat in flats), strict=True):
             for grad, y, g, *received in blocks(*of_parameter):
                 mix(y, float(W[i, i]), list(zip(weights, received, strict=True)))
-                y.sub_(g)
-                g.copy_(grad)
-                y.add_(g)
-                grad.copy_(y)
+                follow(y, g, grad)
         self.memory.put_all(held, grads)

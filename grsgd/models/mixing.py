@@ -50,6 +50,18 @@ def add_difference_of_buffers(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor)
     x.copy_(torch.where(y == s, x, x + (y - s)))
 
 
+def follow(y: torch.Tensor, g: torch.Tensor, grad: torch.Tensor):
+    """Set y = y - g + grad; then set g = grad, and grad = y. All three tensors have one shape."""
+    is_alike = y.dtype == grad.dtype and y.dtype in (torch.float32, torch.float64) and grad.is_contiguous()
+    if y.is_cpu and is_alike:
+        _following()(*(tensor.detach().view(-1).numpy() for tensor in (y, g, grad)))
+        return
+    y.sub_(g)
+    g.copy_(grad)
+    y.add_(g)
+    grad.copy_(y)
+
+
 def blocks(*tensors: torch.Tensor) -> Iterable[tuple[torch.Tensor, ...]]:
     """Return the tensors, of one shape, in blocks of about `BLOCK` elements. Operations on one block after the other
     read and write it in the cache. Tensors on another device than the CPU are one block."""
@@ -90,7 +102,22 @@ def _mix(x, weight, others, out):
         out.add_(other, alpha=other_weight)
 
 
-# ---- fused kernels for a GPU
+# ---- fused kernels
+
+
+@cache
+def _following():
+    """Return the compiled loop of `follow` for arrays on the CPU."""
+    from numba import njit
+
+    @njit(nogil=True, cache=True)
+    def following(y, g, grad):
+        for i in range(y.size):
+            y[i] = y[i] - g[i] + grad[i]
+            g[i] = grad[i]
+            grad[i] = y[i]
+
+    return following
 
 
 def _on_gpu(kernel, x, *arguments):

@@ -97,6 +97,15 @@ class Compressor:
         """Write the compressed ``x`` into ``payload``; ``key``: (seed, rank, step), which random numbers depend on."""
         raise NotImplementedError
 
+    def encode_difference(
+        self, x: torch.Tensor, y: torch.Tensor, payload: torch.Tensor, key: tuple[int, ...], scratch: torch.Tensor
+    ):
+        """Write the compressed ``x - y`` into ``payload``, as `encode` does.
+
+        ``scratch`` has the length of the vectors, and may be ``x``; its content is then undefined.
+        """
+        self.encode(torch.sub(x, y, out=scratch), payload, key)
+
     def decode(self, payload: torch.Tensor, out: torch.Tensor):
         """Set ``out`` to the vector that the receiver decodes from ``payload``."""
         raise NotImplementedError
@@ -168,10 +177,17 @@ class TopK(SomeValues):
     def encode(self, x, payload, key):
         values, indices = self.parts(payload)
         if cpu := loops(x):
-            cpu.largest(x.numpy(), self.k, values.numpy(), indices.numpy())
+            cpu.largest(x.numpy(), None, self.k, values.numpy(), indices.numpy())
         else:
             indices.copy_(x.abs().topk(self.k, sorted=False).indices)
             values.copy_(x[indices.long()])
+
+    def encode_difference(self, x, y, payload, key, scratch):
+        values, indices = self.parts(payload)
+        if cpu := loops(x):
+            cpu.largest(x.numpy(), y.numpy(), self.k, values.numpy(), indices.numpy())
+        else:
+            super().encode_difference(x, y, payload, key, scratch)
 
 
 class RandomK(SomeValues):
@@ -339,6 +355,7 @@ def warm_up(compressor: Compressor):
     payload = compressor.payload().tensor
     x = torch.ones(compressor.size, dtype=compressor.dtype)
     compressor.encode(x, payload, (0,))
+    compressor.encode_difference(x, x.clone(), payload, (0,), x.clone())
     compressor.add(payload, [(1.0, x)], x.clone())
 
 

@@ -11,8 +11,10 @@ compiled = njit(nogil=True, cache=True)
 
 BINS = 1 << 11
 """Number of bins of magnitudes."""
-RUN, RUN_EVERY = 16, 1024
+RUN, RUN_EVERY = 16, 2048
 """Number of consecutive values in a run of the sample, and number of values from the begin of one run to the next."""
+PIECE = 1 << 11
+"""Number of values of a difference that are computed at a time, and are read again from the processor's first cache."""
 
 
 # Integers have 32 bits everywhere, although numba would choose 64 bits: so a vector register holds twice as many
@@ -159,37 +161,38 @@ def expand_signs(codes, block, scales, out):
             part[i] = scale if packed[i >> 3] & np.uint8(1 << (i & 7)) else -scale
 
 
-def largest(x, k: int, values, indices):
-    """Write the ``k`` values of the largest magnitude, and their indices, int32.
+def largest(x, y, k: int, values, indices):
+    """Write the ``k`` values of the largest magnitude in x - y, and their indices, int32. If ``y`` is None, the values
+    come from ``x`` alone.
 
-    A sample of ``x`` estimates the k-th largest magnitude. Only values of about this magnitude or more are sorted into
+    A sample estimates the k-th largest magnitude. Only values of about this magnitude or more are kept, and sorted into
     bins by the upper bits of their magnitudes. All values of the higher bins are among the k values. Only the lowest
-    bin with such values has to be searched.
+    bin with such values has to be searched. So ``x`` and ``y`` are read once, and x - y is never written to memory.
     """
     if k == 0:
         return
-    words = x.view(np.int32 if x.itemsize == 4 else np.int64)
-    magnitude, shift = words.dtype.type(np.iinfo(words.dtype).max), 8 * x.itemsize - 12
+    word = np.dtype(np.int32 if x.itemsize == 4 else np.int64)
+    magnitude, shift = word.type(np.iinfo(word).max), 8 * x.itemsize - 12
+    piece, kept, places = np.empty(PIECE, x.dtype), np.empty(x.size + 1, word), np.empty(x.size + 1, np.int32)
     counts = np.zeros(BINS, np.int64)
-    _count_sample(words, magnitude, shift, counts)
+    _count_sample(x, y, piece, magnitude, shift, counts)
     lowest = max(last_bin(counts, counts.sum() * k / x.size) - 1, 0)
-    large = np.empty(x.size + 1, np.int32)
-    found = _find(words, magnitude, words.dtype.type(lowest << shift), large)
+    found = _find(x, y, piece, magnitude, word.type(lowest << shift), kept, places)
     if found < k:  # the sample was misleading
-        found = _find(words, magnitude, words.dtype.type(0), large)
-    large = large[:found]
+        found = _find(x, y, piece, magnitude, word.type(0), kept, places)
+    kept, places = kept[:found], places[:found]
     counts[:] = 0
-    _count(words, magnitude, shift, large, counts)
+    _count(kept, magnitude, shift, counts)
     last = last_bin(counts, k)
     certain = k - counts[last + 1 :].sum()  # number of values of the last bin that are among the k
-    candidates = np.empty(counts[last] + 1, np.int32)
-    _select(x, words, magnitude, shift, last, large, values, indices, candidates)
-    candidates = candidates[:-1]
+    words, waiting = values.view(word), counts[last] + 1
+    candidates, their_places = np.empty(waiting, word), np.empty(waiting, np.int32)
+    _select(kept, places, magnitude, shift, last, words, indices, candidates, their_places)
+    candidates, their_places = candidates[:-1], their_places[:-1]
     if certain < candidates.size:
-        order = np.argpartition(words[candidates] & magnitude, candidates.size - certain)
-        candidates = candidates[order[candidates.size - certain :]]
-    indices[k - certain :] = candidates
-    values[k - certain :] = x[candidates]
+        order = np.argpartition(candidates & magnitude, candidates.size - certain)[candidates.size - certain :]
+        candidates, their_places = candidates[order], their_places[order]
+    words[k - certain :], indices[k - certain :] = candidates, their_places
 
 
 def last_bin(counts, k: float) -> int:
@@ -198,40 +201,77 @@ def last_bin(counts, k: float) -> int:
 
 
 @compiled
-def _count_sample(words, magnitude, shift, counts):
-    """Count the magnitudes of `RUN` values in every `RUN_EVERY` values, by bin."""
-    for begin in range(0, words.size, RUN_EVERY):
-        for i in range(begin, min(begin + RUN, words.size)):
-            counts[(words[i] & magnitude) >> shift] += 1
-
-
-# The next loops write every index, and move on only past an index to keep: so no branch is mispredicted. The arrays of
-# indices have room for the index that is written last and not kept.
+def _difference(x, y, begin, piece):
+    """Return a piece of x - y that begins at the index ``begin`` and is at most as long as ``piece``."""
+    part = x[begin : begin + piece.size]
+    if y is None:
+        return part
+    result, other = piece[: part.size], y[begin : begin + piece.size]
+    for i in range(part.size):
+        result[i] = part[i] - other[i]
+    return result
 
 
 @compiled
-def _find(words, magnitude, lowest, indices):
-    """Write the indices of all magnitudes of at least ``lowest``, in ascending order; return their number."""
+def _count_sample(x, y, piece, magnitude, shift, counts):
+    """Count the magnitudes of `RUN` values in every `RUN_EVERY` values, by bin."""
+    for begin in range(0, x.size, RUN_EVERY):
+        words = _difference(x, y, begin, piece[:RUN]).view(type(magnitude))
+        for i in range(words.size):
+            counts[(words[i] & magnitude) >> shift] += 1
+
+
+@compiled
+def _find(x, y, piece, magnitude, lowest, kept, places):
+    """Write the values of at least the magnitude ``lowest``, as words, and their places in ascending order; return
+    their number."""
+    found = 0
+    for begin in range(0, x.size, piece.size):
+        words = _difference(x, y, begin, piece).view(kept.dtype)
+        count = _find_in_piece(words, magnitude, lowest, places[found:])
+        _keep(words, begin, kept[found : found + count], places[found : found + count])
+        found += count
+    return found
+
+
+# This loop and `_select` write every value, and move on only past a value to keep: so no branch is mispredicted. The
+# arrays have room for the value that is written last and not kept.
+
+
+@compiled
+def _find_in_piece(words, magnitude, lowest, places):
+    """Write the places of the words of at least the magnitude ``lowest`` in a piece; return their number."""
     found = 0
     for i in range(words.size):
-        indices[found] = i
+        places[found] = i
         found += (words[i] & magnitude) >= lowest
     return found
 
 
 @compiled
-def _count(words, magnitude, shift, indices, counts):
-    for i in indices:
-        counts[(words[i] & magnitude) >> shift] += 1
+def _keep(words, begin, kept, places):
+    """Write the words at ``places`` of a piece that begins at ``begin``, and make these places indices of the whole
+    vector."""
+    for i in range(places.size):
+        kept[i] = words[places[i]]
+        places[i] += begin
 
 
 @compiled
-def _select(x, words, magnitude, shift, last, large, values, indices, candidates):
-    """Write the values and indices of the bins above ``last``, and the indices of the bin ``last``."""
+def _count(kept, magnitude, shift, counts):
+    for word in kept:
+        counts[(word & magnitude) >> shift] += 1
+
+
+@compiled
+def _select(kept, places, magnitude, shift, last, words, indices, candidates, their_places):
+    """Write the values of the bins above ``last``, with their places, to ``words`` and ``indices``, and the values of
+    the bin ``last`` to ``candidates`` and ``their_places``."""
     found = waiting = 0
-    for i in large:
-        number = (words[i] & magnitude) >> shift
-        values[found], indices[found], candidates[waiting] = x[i], i, i
+    for i in range(kept.size):
+        number = (kept[i] & magnitude) >> shift
+        words[found], indices[found] = kept[i], places[i]
+        candidates[waiting], their_places[waiting] = kept[i], places[i]
         found += number > last
         waiting += number == last
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from grsgd.models import mixing
-from grsgd.models.mixing import BLOCK, blocks, mix
+from grsgd.models.mixing import BLOCK, blocks, follow, mix
 
 ROUNDING = 1e-15
 
@@ -88,3 +88,15 @@ def test_float32():
     mix(x, 1 / 3, [(1 / 3, y), (1 / 3, z)])
     torch.testing.assert_close(x, torch.full((5,), 6.0))
     assert x.dtype is torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("narrower", [False, True])
+@pytest.mark.parametrize("is_contiguous", [True, False])
+def test_a_tracker_follows_the_gradient(dtype, narrower, is_contiguous):
+    y, g, grad = torch.from_numpy(np.random.default_rng(0).standard_normal((3, 6, 35))).to(dtype)
+    grad = (grad if is_contiguous else grad.T.contiguous().T).to(torch.float16 if narrower else dtype)
+    gradient = grad.to(dtype, copy=True)
+    expected = y - g + gradient
+    follow(y, g, grad)
+    assert torch.equal(y, expected) and torch.equal(g, gradient) and torch.equal(grad, expected.to(grad.dtype))

@@ -89,6 +89,19 @@ def test_top_k_sends_the_largest(dtype):
     assert torch.equal(out, expected)
 
 
+@every_dtype
+@every_compressor
+@pytest.mark.parametrize("size", [1, 5, compression_cpu.PIECE + 7])
+def test_an_encoded_difference_has_the_payload_of_the_difference(name, size, dtype):
+    x, y = vector(size, dtype), vector(size, dtype, seed=1)
+    one = compressor(name, x)
+    payloads = [one.payload() for _ in range(3)]
+    one.encode(x.tensor - y.tensor, payloads[0].tensor, (7, 0, 0))
+    one.encode_difference(x.tensor, y.tensor, payloads[1].tensor, (7, 0, 0), scratch=x.like().tensor)
+    one.encode_difference(x.tensor, y.tensor, payloads[2].tensor, (7, 0, 0), scratch=x.tensor)
+    assert payloads[0].array.tobytes() == payloads[1].array.tobytes() == payloads[2].array.tobytes()
+
+
 def test_random_k_sends_all_in_turn():
     """Other values each time, each as often as the others; the same for the same key."""
     x = vector(50)
