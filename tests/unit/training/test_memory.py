@@ -91,7 +91,7 @@ NARROW = [
 
 @pytest.mark.parametrize(
     ("algorithm", "options"),
-    exhaustive_unless(lambda name, options: name in ("diloco", "cssgd") or "beta" in options, NARROW),
+    exhaustive_unless(lambda name, options: name == "diloco", NARROW),
 )
 def test_arrays_of_32_bits_of_models_of_bfloat16_are_counted(algorithm, options, monkeypatch):
     section = {"name": algorithm} | options
