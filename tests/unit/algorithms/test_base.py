@@ -68,7 +68,7 @@ def test_by_default_nothing_is_waited_for():
 
 def test_the_contract_of_an_algorithm_is_small():
     """What a newcomer must know: hooks, attributes and what is said of the class; five of them are for checkpoints,
-    three for ranks that die, two for options that depend on where a run takes place, three for memory."""
+    three for ranks that die, two for options that depend on where a run takes place, three for memory, one for participation."""
 
     class Local(Algorithm, name=None):
         traits = Traits(synchronous=True)
@@ -78,7 +78,7 @@ def test_the_contract_of_an_algorithm_is_small():
     context = RankContext(comm, comm, driver=None)
     local = Local(Options(), Replica(model), torch.optim.SGD(model.parameters(), lr=0.1), context)
     public = {name for name in {*dir(local), *Algorithm.__annotations__} if not name.startswith("_")}
-    assert len(public) <= 25 + 5 + 3 + 2 + 3, sorted(public)
+    assert len(public) <= 25 + 5 + 3 + 2 + 3 + 1, sorted(public)
 
 
 def test_a_name_is_given_once():

@@ -102,7 +102,7 @@ def test_arrays_of_32_bits_of_models_of_bfloat16_are_counted(algorithm, options,
     if algorithm in AT_MOST:
         assert 0.25 * expected < found <= expected + 0.2 + PACKETS.get((algorithm, 4), 0)
     else:
-        assert found == pytest.approx(expected, abs=0.2)
+        assert expected - 0.2 <= found <= expected + said.model + 0.2  # an all-reduce may keep an array of 16 bits
 
 
 OPTIMIZERS = [("sgd", {}, 0), ("sgd", {"momentum": 0.9}, 4), ("adamw", {}, 8), ("adam", {"amsgrad": True}, 12)]
