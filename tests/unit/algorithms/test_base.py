@@ -68,7 +68,8 @@ def test_by_default_nothing_is_waited_for():
 
 def test_the_contract_of_an_algorithm_is_small():
     """What a newcomer must know: hooks, attributes and what is said of the class; five of them are for checkpoints,
-    three for ranks that die, two for options that depend on where a run takes place, three for memory, one for participation."""
+    three for ranks that die, two for options that depend on where a run takes place, three for memory, one for
+    participation."""
 
     class Local(Algorithm, name=None):
         traits = Traits(synchronous=True)
