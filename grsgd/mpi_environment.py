@@ -34,6 +34,9 @@ host is alive."""
 RESTARTS = "GRSGD_RESTARTS"
 """Environment variable that tells the ranks after which losses of hosts the job was started again."""
 
+JOB = "GRSGD_JOB"
+"""Environment variable with the id of a job that `grsgd run --restarts` starts; the id is the same after restarts."""
+
 SPARES = "GRSGD_SPARES"
 """Variable with the number of processes of a script, the last ones, that take the ranks of processes that die."""
 
@@ -41,6 +44,7 @@ LAUNCHER_VARIABLES = (
     WORDS,
     HEARTS,
     RESTARTS,
+    JOB,
     SPARES,
     "FLUX_JOB_SIZE",
     "FLUX_TASK_",

@@ -102,6 +102,19 @@ def add_train(add):
         metavar="N",
         help="steps (100) or seconds (60s) between two checkpoints (default: %(default)s)",
     )
+    sub.add_argument(
+        "--memory",
+        type=int,
+        metavar="STEPS",
+        help="take further checkpoints every STEPS steps, in the memory of the hosts; after the loss of a host, "
+        "`grsgd run --restarts` goes on from the newest checkpoint",
+    )
+    sub.add_argument(
+        "--memory-folder",
+        default="/dev/shm",
+        metavar="FOLDER",
+        help="folder in the memory of each host for these checkpoints (default: %(default)s)",
+    )
     add_spares(sub)
     sub.add_argument(
         "--resume", metavar="FOLDER", help="go on from the last checkpoint in FOLDER; new checkpoints go there, too"

@@ -1,12 +1,14 @@
 """Job of ``grsgd run``, which is started again after the loss of a host (``--restarts``)."""
 
 import os
+import secrets
 import signal
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from grsgd.cli.arguments import check_at_least
 from grsgd.cli.outcome import print_error
 from grsgd.config import Config
 from grsgd.errors import ConfigError, UsageError
@@ -42,6 +44,8 @@ class Restarting:
         """Names of the hosts that were lost, or have not answered."""
         self.used = places.placed(hosts, ranks)
         self.losses: list[Loss] = []
+        self.id = secrets.token_hex(8)
+        """Id of the job, the same in all attempts."""
         self.asked = 0
         """Signal that has asked for the end of the job; 0 without a signal."""
         self.folder = (of_train.checkpoint or of_train.resume) if of_train else None
@@ -52,6 +56,12 @@ class Restarting:
                 f"--checkpoint {self.folder}: there are checkpoints of another run: --resume {self.folder} goes on "
                 "with it; or name another folder"
             )
+        if of_train and of_train.memory is not None:
+            check_at_least("--memory", of_train.memory, 1)
+            if not options.restarts:
+                raise UsageError("--memory: only with --restarts N, which starts the job again")
+            if len(self.used) == 1:
+                raise UsageError(f"--memory: all {ranks} ranks are on one host, so no other host can keep their states")
         if options.restarts and not self.hosts:
             raise UsageError("--restarts: only with --hosts a:4,b:4, or in an allocation of Slurm")
 
@@ -118,7 +128,7 @@ class Restarting:
         job, trains = self.command(), self.of_train is not None
         print(job if self.options.verbose else job.short(), file=sys.stderr, flush=True)
         hearing = self._hearing()
-        os.environ |= variables(self.losses)
+        os.environ |= variables(self.losses, self.id)
         if self.losses:
             os.environ[OVERLAP] = "1"
         with words.asked_for(self.of_train.out if trains else None, bool(self.hosts)) as asked, heard_by(hearing):

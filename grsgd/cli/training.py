@@ -73,7 +73,7 @@ def train_on_all_ranks(options) -> int:
             line.loggers = loggers(options, config) if mpi.rank == 0 else []
             resume = Path(options.resume) if options.resume else None
             folder = Path(options.checkpoint) if options.checkpoint else resume
-            keeping = Keeping(folder, Every.read(options.every), resume)
+            keeping = Keeping(folder, Every.read(options.every), resume, options.memory, Path(options.memory_folder))
         line.name = config.algorithm_class.name
         with within(config.comm.timeout, "telling all ranks the name of the run file"):
             out = Path(mpi.bcast(out))

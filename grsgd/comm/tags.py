@@ -81,3 +81,5 @@ EXAMINATION = 3
 MEETING, MEETING_STEPS, MEETING_END, CHECKPOINT = 1, 2, 3, 4
 CHECKPOINT_CALL, CHECKPOINT_WRITTEN = 5, 6
 """Call of a checkpoint in which no rank rests, and news that a process writes no file any more for the checkpoint."""
+STATE_SIZE, STATE_PIECE = 7, 8
+"""Size and pieces of a rank's state that is sent to another host, which keeps the state in memory."""

@@ -2,25 +2,35 @@
 checkpoint from which a job goes on."""
 
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
 from grsgd.config import Config
 from grsgd.errors import ConfigError
-from grsgd.job import launch, restarts
-from grsgd.job.resume import Resumed, find
+from grsgd.job import launch, memory_resume, restarts
+from grsgd.job.host_memory import HostMemory, check_memory, held
+from grsgd.job.resume import Resumed, find, listed
 from grsgd.training.checkpoint_folder import LEASE_SECONDS, LOCK_SECONDS, is_same_folder, take
 from grsgd.training.checkpoints import Every
+from grsgd.training.memory_folder import BASE
 from grsgd.training.trainer import Trainer
 
 
 class Keeping(NamedTuple):
-    """Checkpoints of a run: their folder and interval, and the folder of the checkpoints from which the run goes on."""
+    """Checkpoints of a run: their folder and interval, and the folder of the checkpoints from which the run goes on.
+
+    ``memory`` is the number of steps between two further checkpoints in the memory of hosts, or None. ``base`` is the
+    folder in memory in which each host has its folder for them; ``host`` has this host's folder, as soon as `alone` has
+    made it.
+    """
 
     folder: Path | None = None
     every: Every | None = None
     resume: Path | None = None
+    memory: int | None = None
+    base: Path = BASE
+    host: HostMemory | None = None
 
 
 NOTHING_KEPT = Keeping()
@@ -28,8 +38,8 @@ NOTHING_KEPT = Keeping()
 
 @contextmanager
 def alone(mpi, config: Config, keeping: Keeping):
-    """Run the block while no other job writes checkpoints to the same folder. Raises SetupError on all ranks if another
-    job uses the folder."""
+    """Run the block while no other job writes checkpoints to the same folder; yield ``keeping`` with the folder in the
+    memory of this host. Raises SetupError on all ranks if another job uses the folder."""
     lock = None
     try:
         with launch.collective_setup(mpi, config.comm.timeout):
@@ -37,7 +47,8 @@ def alone(mpi, config: Config, keeping: Keeping):
         with launch.collective_setup(mpi, config.comm.timeout):
             if keeping.folder and mpi.rank == 0:
                 lock = take(keeping.folder, LEASE_SECONDS if restarts.restarts() else LOCK_SECONDS)
-        yield
+        with held(mpi, config, keeping.base) if keeping.memory is not None else nullcontext() as host:
+            yield keeping._replace(host=host)
     finally:
         if lock is not None:
             lock.close()
@@ -45,6 +56,7 @@ def alone(mpi, config: Config, keeping: Keeping):
 
 def check_keeping(config: Config, keeping: Keeping):
     """Raise ConfigError if checkpoints are asked for, but the algorithm or the folder does not allow them."""
+    check_memory(config, keeping.memory, keeping.folder is not None)
     if keeping.folder and config.algorithm_class.remembers is None:
         raise ConfigError(f"--checkpoint: {config.algorithm.name} does not say which attributes to keep (`remembers`)")
     if keeping.folder and config.traits.tolerates_lost_ranks:
@@ -60,7 +72,13 @@ def check_keeping(config: Config, keeping: Keeping):
 def find_resumed(mpi, config: Config, keeping: Keeping, ranks: int) -> tuple[Resumed | None, Config]:
     """Return the checkpoint from which this run of ``ranks`` ranks goes on, or None, and the configuration to use.
     Raises SetupError if the run cannot go on."""
-    resumed = find(mpi, keeping.resume, config.comm.timeout, ranks) if keeping.resume else None
+    timeout, resumed = config.comm.timeout, None
+    if keeping.host is not None and restarts.restarts():
+        on_disk = listed(mpi, keeping.folder, timeout)[0] if keeping.resume else ()
+        least = next((each.samples for each in on_disk if not each.problem), 0)
+        resumed = memory_resume.find(mpi, keeping.host, keeping.folder, timeout, ranks, least)
+    if resumed is None and keeping.resume:
+        resumed = find(mpi, keeping.resume, timeout, ranks)
     if resumed:
         with launch.collective_setup(mpi, config.comm.timeout):
             config = resumed.configured(config, ranks)
@@ -73,7 +91,8 @@ def about(resumed: Resumed | None, config: Config, ranks: int) -> dict:
     """Return the attributes of the run file about the checkpoint from which ``ranks`` ranks go on, and about the
     restarts of `grsgd run`."""
     steps = resumed.steps(config.data.batch_size, ranks) if resumed else 0
-    return {"resumed": resumed.samples if resumed else None} | restarts.attributes(steps, ranks)
+    where = "in memory" if resumed and resumed.memory else ""
+    return {"resumed": resumed.samples if resumed else None} | restarts.attributes(steps, ranks, where)
 
 
 def say_from_where(resumed: Resumed, ranks: int):

@@ -42,6 +42,7 @@ from grsgd.training.description import describe, expected_bytes
 from grsgd.training.inputs import build_model, load_data
 from grsgd.training.marks import EARLY_MARKS
 from grsgd.training.memory import check_fits
+from grsgd.training.memory_checkpoints import MemoryCheckpoints
 from grsgd.training.recovery import Recovery, do_nothing
 from grsgd.training.run_content import RunContent
 from grsgd.training.snapshots import MEMORY
@@ -257,9 +258,12 @@ def recovery_of_job(
     config, keeping, go_on = request.config, request.keeping, partial(go_on_from, resumed) if resumed else do_nothing
     if not keeping.folder:
         return Recovery(go_on)
-    writer = CheckpointWriter(keeping.folder, RunContent(config))
+    writer, memory = CheckpointWriter(keeping.folder, RunContent(config)), None
+    if keeping.host is not None:
+        neighbours = keeping.host.neighbours(comm.rank)
+        memory = MemoryCheckpoints(writer, keeping.host.folder, keeping.memory, comm, driver, neighbours)
     algorithm, options = config.algorithm_class, config.algorithm_options
-    return recovery_by_checkpoints(algorithm, options, writer, keeping.every, comm, driver, membership, go_on)
+    return recovery_by_checkpoints(algorithm, options, writer, keeping.every, comm, driver, membership, go_on, memory)
 
 
 def give_first_model(mpi, trainer: Trainer | None, resumed: Resumed | None, driver: MpiDriver, timeout: float):

@@ -47,6 +47,8 @@ class Resumed:
     on other ranks than rank 0, and if the number of ranks has not changed. ``config`` is the configuration, as TOML.
     ``reached`` has the samples and the seconds that the run had reached, the largest values that any rank knew.
     ``weights`` is the sum of all ranks' weights in the average of the models, if the number of ranks has not changed.
+    ``memory`` is the folder in the memory of this host, if the checkpoint comes from there; the snapshots of the curve
+    are in ``folder`` nevertheless.
     """
 
     folder: Path
@@ -57,9 +59,10 @@ class Resumed:
     config: str
     reached: tuple[float, float] = (0.0, 0.0)
     weights: float = math.nan
+    memory: Path | None = None
 
     def __str__(self):
-        return str(self.folder / name_of(self.samples))
+        return str((self.memory or self.folder) / name_of(self.samples))
 
     @property
     def elapsed(self) -> float:
@@ -172,9 +175,7 @@ def find(mpi, folder: Path, timeout: float, ranks: int) -> Resumed | None:
     Returns None, on all ranks, if the folder has only parts of the job's first checkpoint; the run then begins anew.
     Prints a line with a reason for each newer checkpoint that is not whole. Raises SetupError, on all ranks.
     """
-    with within(timeout, "looking for checkpoints"):
-        told = mpi.allgather((parts(folder, mpi.rank, mpi.size), (folder / COMPLETE).exists()))
-    found = checkpoints(part for of_rank, _ in told for part in of_rank)
+    found, was_complete = listed(mpi, folder, timeout)
     problems = []
     for checkpoint in found:
         problem, resumed = checkpoint.problem, None
@@ -183,13 +184,9 @@ def find(mpi, folder: Path, timeout: float, ranks: int) -> Resumed | None:
         if resumed:
             for line in problems if mpi.rank == 0 else ():
                 print(f"{line}: goes back to an older one", file=sys.stderr, flush=True)
-            with within(timeout, "telling all ranks how far the run is"):
-                told = mpi.allgather((resumed.reached, resumed.state["weight"]))
-            reached = tuple(max(each) for each in zip(*(each for each, _ in told), strict=True))
-            return replace(resumed, reached=reached, weights=math.fsum(weight for _, weight in told[:ranks]))
+            return with_all_ranks(mpi, timeout, resumed, ranks)
         place = folder / name_of(checkpoint.samples)
         problems.append(f"{place}: {problem.removeprefix(f'{place}/')}")
-    was_complete = told[0][1]
     is_first = len(found) == 1 and found[0].ranks and found[0].problem and not was_complete
     with launch.collective_setup(mpi, timeout):
         if not found:
@@ -199,6 +196,22 @@ def find(mpi, folder: Path, timeout: float, ranks: int) -> Resumed | None:
     if mpi.rank == 0:
         print(f"{folder}: the first checkpoint is not complete: the training begins anew", file=sys.stderr, flush=True)
     return None
+
+
+def listed(mpi, folder: Path, timeout: float) -> tuple[list[Found], bool]:
+    """Return the checkpoints in the folder, the newest first, and whether one was ever complete; to be called on all
+    ranks."""
+    with within(timeout, "looking for checkpoints"):
+        told = mpi.allgather((parts(folder, mpi.rank, mpi.size), (folder / COMPLETE).exists()))
+    return checkpoints(part for of_rank, _ in told for part in of_rank), told[0][1]
+
+
+def with_all_ranks(mpi, timeout: float, resumed: Resumed, ranks: int) -> Resumed:
+    """Return ``resumed`` with numbers of all ranks: the progress of the run, and the sum of the weights."""
+    with within(timeout, "telling all ranks how far the run is"):
+        told = mpi.allgather((resumed.reached, resumed.state["weight"]))
+    reached = tuple(max(each) for each in zip(*(each for each, _ in told), strict=True))
+    return replace(resumed, reached=reached, weights=math.fsum(weight for _, weight in told[:ranks]))
 
 
 def together(mpi, timeout: float, read: Callable[[], Resumed]) -> tuple[str, Resumed | None]:

@@ -58,7 +58,8 @@ def run(
     saves, if a file could not be written at the end.
     """
     takes_none = partial(takes_no_checkpoint, mpi)
-    with Interruption(partial(before_training, mpi), takes_none) as interruption, alone(mpi, config, keeping):
+    early = Interruption(partial(before_training, mpi), takes_none)
+    with early as interruption, alone(mpi, config, keeping) as keeping:
         comms = Communicators(MpiBackend(mpi, config.comm.timeout))
         line, models = line or ProgressLine(is_shown=False), models or ModelFiles()
         request = RunRequest(config, out, start_up or StartUp(), line, models, keeping, spares, timeline)

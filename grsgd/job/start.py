@@ -22,7 +22,7 @@ from grsgd.job.hearing import LOOK_SECONDS, Hearing
 from grsgd.job.hosts import Host, options
 from grsgd.job.signals import CHECKPOINTED, EXIT_CODE
 from grsgd.machine.binding import BIND, computing_threads
-from grsgd.mpi_environment import DEFAULTS, HEARTS, RESTARTS, SPARES, WORDS, find_mpiexec, module
+from grsgd.mpi_environment import DEFAULTS, HEARTS, JOB, RESTARTS, SPARES, WORDS, find_mpiexec, module
 
 LAUNCHERS = ("auto", "srun", "mpiexec")
 """Values of ``--launcher``."""
@@ -137,7 +137,7 @@ def placing(launcher: str, hosts: Sequence[Host]) -> list[str]:
     """Return the options by which a launcher starts ranks on ``hosts`` with the variables of `grsgd run`."""
     library = "srun" if launcher == "srun" else library_of(launcher)
     # other launchers pass all variables on
-    passed = (WORDS, HEARTS, RESTARTS, "OMP_NUM_THREADS") if library == "Open MPI" else ()
+    passed = (WORDS, HEARTS, RESTARTS, JOB, "OMP_NUM_THREADS") if library == "Open MPI" else ()
     return [*options(library, hosts), *(word for name in passed for word in ("-x", name))]
 
 

@@ -25,6 +25,11 @@ class Copies:
         """Begin new copies in the memory of all earlier copies, which are not used any more."""
         self._free, self._made = self._made, []
 
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes of the copies since the last call of `begin`."""
+        return sum(copy.nbytes for copy in self._made)
+
     def of(self, array: np.ndarray) -> np.ndarray:
         """Return a copy of an array."""
         kind = array.shape, array.dtype

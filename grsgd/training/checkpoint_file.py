@@ -84,6 +84,18 @@ def read(path: Path) -> tuple[Header, dict, str]:
         raise RunFileError(f"{path}: cannot be read: {_reason(error)}") from None
 
 
+def verify(path: Path) -> Header:
+    """Return the header of a file whose digest is right. Raises RunFileError."""
+    header = read_header(path)
+    try:
+        with open(path, "rb") as file:
+            if file.read(BLOCK) == _line(header, _digest(header, file)):
+                return header
+    except OSError as error:
+        raise RunFileError(f"{path}: {error.strerror or error}") from None
+    raise RunFileError(f"{path}: damaged: its digest differs")
+
+
 def read_header(path: Path) -> Header:
     """Return the header of a file, without a check of the digest. Raises RunFileError if the file has no header."""
     try:

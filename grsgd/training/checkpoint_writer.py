@@ -38,6 +38,8 @@ class CheckpointWriter:
         self.folder, self.content = folder, content
         self.problem = ""
         """The reason why the last checkpoint could not be written; empty if the last checkpoint was written."""
+        self._folder = folder
+        """Folder to which the last checkpoint is written."""
         self._copies = Copies()
         self._thread: threading.Thread | None = None
 
@@ -45,6 +47,11 @@ class CheckpointWriter:
         """Write states of ``trainer`` from now on. Raises ConfigError if a state cannot be written to a file."""
         self.trainer = trainer
         self.content.attach(trainer)
+
+    @property
+    def state_bytes(self) -> int:
+        """Number of bytes of the arrays in the state that was copied last."""
+        return self._copies.nbytes
 
     @property
     def has_begun(self) -> bool:
@@ -62,12 +69,14 @@ class CheckpointWriter:
         curve: CurveFile,
         members: Sequence[int] | None = None,
         before: Callable[[], None] | None = None,
-    ):
-        """Copy the state of the trainer between two steps, and begin to write the copy in a thread.
+        folder: Path | None = None,
+    ) -> threading.Thread:
+        """Copy the state of the trainer between two steps, and begin to write the copy in a thread, which is returned.
 
         New snapshots are appended to ``curve``. ``members`` is the argument of `rank_state.state_of`. The thread first
-        calls ``before()``, if given.
+        calls ``before()``, if given. The copy is written to ``folder``, by default to the writer's own folder.
         """
+        self._folder = folder or self.folder
         try:
             self._copies.begin()
             state = self.content.copied(self._copies.of, members)
@@ -76,6 +85,7 @@ class CheckpointWriter:
             state = None
         self._thread = threading.Thread(target=self._write, args=(state, header, curve, before), daemon=True)
         self._thread.start()
+        return self._thread
 
     def written(self):
         """Wait until this rank's file is written; a schedule (a generator that yields each object it waits for)."""
@@ -95,12 +105,13 @@ class CheckpointWriter:
             if before is not None:
                 before()
             self.content.complete(state, curve, header.id)
-            path = self.folder / name_of(header.samples) / file_of(header.rank)
+            path = self._folder / name_of(header.samples) / file_of(header.rank)
             make_place(path.parent)
             with atomic_write(path) as temporary:
                 checkpoint_file.write(temporary, header, state, self.content.config)
             self.problem = ""
-            mark_if_whole(self.folder, header.samples)
+            if self._folder == self.folder:
+                mark_if_whole(self.folder, header.samples)
         except Exception as error:  # the disk may fail, or an optimizer's state may fit into no file
             self._has_failed(error)
 
@@ -108,7 +119,7 @@ class CheckpointWriter:
         """Record the reason why a checkpoint could not be written, and print a reason that differs from the last
         reason."""
         before = self.problem
-        self.problem = f"{self.folder}: {getattr(error, 'strerror', None) or error}"
+        self.problem = f"{self._folder}: {getattr(error, 'strerror', None) or error}"
         if self.problem != before:
             rank = self.trainer.algorithm.comm.rank
             line = f"rank {rank}: a checkpoint could not be written, training goes on: {self.problem}"

@@ -31,6 +31,7 @@ from grsgd.training.checkpoint_folder import (
 )
 from grsgd.training.checkpoint_writer import CheckpointWriter
 from grsgd.training.curve_file import CurveFile
+from grsgd.training.memory_checkpoints import MemoryCheckpoints
 from grsgd.training.recovery import Recovery, do_nothing
 from grsgd.training.trainer import Trainer
 
@@ -74,6 +75,8 @@ class Checkpoints(Recovery):
         Whether no message of the algorithm is under way between two steps.
     go_on
         Function ``go_on`` of `Recovery`.
+    memory
+        Further checkpoints in the memory of hosts, which are taken between the checkpoints in the folder; or None.
     """
 
     knows_the_end = False
@@ -85,9 +88,15 @@ class Checkpoints(Recovery):
         meeting: Meeting,
         rests_between_steps: bool,
         go_on: Callable[[Trainer], None] = do_nothing,
+        memory: MemoryCheckpoints | None = None,
     ):
         super().__init__(go_on)
         self.writer, self.folder, self.every, self.meeting = writer, writer.folder, every, meeting
+        self.memory = memory
+        self._is_for_memory = False
+        """Whether the meeting that rank 0 has asked for is only for a checkpoint in memory; used on rank 0."""
+        self._was_for_memory = False
+        """Whether the last checkpoint was a checkpoint in memory."""
         self.comm, self.in_lockstep = meeting.comm, meeting.in_lockstep
         self.rests_between_steps = rests_between_steps
         self._at = 0
@@ -108,11 +117,15 @@ class Checkpoints(Recovery):
         cannot be written to a file."""
         super().attach(trainer)
         self.writer.attach(trainer)
+        if self.memory is not None:
+            self.memory.attach(trainer)
 
     def go_on_from_checkpoint(self, folder: Path, samples: int, names: tuple[str, str], curve: CurveFile | None):
         """Note the checkpoint from which this run goes on. Newer checkpoints in ``folder`` are not whole; they are
         removed after the next whole checkpoint."""
         self._at, self._step, self._time = samples, self.trainer.recovery.position, time.monotonic()
+        if self.memory is not None:
+            self.memory.step = self._step
         if is_same_folder(self.folder, folder):
             self._whole = [names]
             self._curve = curve or self._curve
@@ -121,8 +134,13 @@ class Checkpoints(Recovery):
         """Look whether a checkpoint is due, or another rank has asked for a checkpoint. The trainer calls this method
         between steps and while this rank waits."""
         step = self.trainer.recovery.position
+        if self.memory is not None:
+            self.memory.watch()
         if self.comm.rank == 0 and self._is_time(step):
-            self._step, self._time = step, time.monotonic()
+            self._step, self._time, self._is_for_memory = step, time.monotonic(), False
+            self.meeting.ask()
+        elif self.comm.rank == 0 and self._is_time_for_memory(step):
+            self.memory.step, self._is_for_memory = step, True
             self.meeting.ask()
         self.meeting.watch(step)
 
@@ -133,6 +151,14 @@ class Checkpoints(Recovery):
             return time.monotonic() - self._time >= self.every.seconds
         return not self.in_lockstep and step >= self._step + self.every.steps
 
+    def _is_time_for_memory(self, step: int) -> bool:
+        """Return whether rank 0 is to ask all ranks for a checkpoint in memory, as `_is_time` does."""
+        return self.memory is not None and not self.in_lockstep and step >= self.memory.step + self.memory.every
+
+    def _is_due(self, step: int) -> bool:
+        """Return whether ranks in lockstep take a checkpoint in the folder before step number ``step``."""
+        return bool(self.in_lockstep and self.every.steps and step % self.every.steps == 0 and step > self._step)
+
     def before_step(self, step: int):
         """Take a checkpoint before step number ``step``, if one is due. Return True if all ranks must rest first and
         then call `at_rest`. This method is a schedule (a generator that yields the objects it waits for).
@@ -141,12 +167,12 @@ class Checkpoints(Recovery):
         """
         self.watch()
         meets = yield from self.meeting.before_step(step)
-        is_due = self.in_lockstep and self.every.steps and step % self.every.steps == 0 and step > self._step
+        is_due = self._is_due(step) or (self.memory is not None and self.in_lockstep and self.memory.is_due(step))
         if not self.rests_between_steps:
             self._meets = meets
             return bool(meets or is_due)
         if meets or is_due:
-            yield from self._take(self.meeting.over() if meets else GO_ON)
+            yield from self._take(self.meeting.over() if meets else GO_ON, meets)
         return False
 
     def leave_steps(self):
@@ -171,28 +197,55 @@ class Checkpoints(Recovery):
         if have_ended and (self.trainer.is_one_schedule or have_ended == self.comm.size):
             yield from self.meeting.end()
             yield from self.written()
+            if self.memory is not None:
+                yield from self.memory.over()
             return True
         if meet:
             yield from self.meeting.arranged()
-        yield from self._take(self.meeting.over(want_the_end) if meet else GO_ON)
+        yield from self._take(self.meeting.over(want_the_end) if meet else GO_ON, bool(meet))
         return False
 
-    def _take(self, reason: str):
+    def _take(self, reason: str, meets: bool):
         """Copy the state of the trainer, and begin to write the copy in a thread. This method is a schedule, run on all
-        ranks at once. If ``reason`` is not empty, it raises Stopped after writing."""
+        ranks at once. If ``reason`` is not empty, it raises Stopped after writing.
+
+        ``meets`` says whether the ranks meet; rank 0 then knows whether the checkpoint is for memory only.
+        """
         self._ends_for = reason
-        yield from self.written()
         id = 0 if self.comm.rank else secrets.randbits(ID_BITS)
-        told = np.array([self.trainer.recovery.samples, id], float)
+        only_memory = self._is_for_memory if meets else not self._is_due(self.trainer.recovery.position)
+        in_folder = bool(reason) or self.memory is None or not only_memory
+        own = [self.trainer.recovery.samples, id, self.comm.rank == 0 and in_folder]
+        told = np.array([*own, *(self.memory.news() if self.memory is not None else ())], float)
         yield from halving_doubling_allreduce(self.comm, told, tags.CHECKPOINT)
-        if int(told[0]) > self._at:
-            self._at, self._step, self._time = int(told[0]), self.trainer.recovery.position, time.monotonic()
-            header = Header(f"{int(told[1]):013x}", self._at, self.comm.size, self.comm.rank)
+        self._is_for_memory = False
+        samples, id, in_folder, *of_memory = told.tolist()
+        header = Header(f"{int(id):013x}", int(samples), self.comm.size, self.comm.rank)
+        if self.memory is not None:
+            self.memory.step = self.trainer.recovery.position
+        if not in_folder:
+            yield from self._take_in_memory(header, *of_memory)
+            return
+        yield from self.written()
+        if header.samples > self._at:
+            self._at, self._step, self._time = header.samples, self.trainer.recovery.position, time.monotonic()
+            self._was_for_memory = False
             self.writer.begin(header, self._curve)
         if reason:
             yield from self.written()
             self._ends_for = GO_ON
             raise Stopped(reason)
+
+    def _take_in_memory(self, header: Header, under_way: float, failed: float):
+        """Begin a checkpoint in memory, unless the last one is still under way on any rank; a schedule, run on all
+        ranks at once. ``under_way`` and ``failed`` are the sums of `MemoryCheckpoints.news` over all ranks."""
+        if under_way:
+            return
+        yield from self.written()
+        self.memory.conclude(not failed, name_of(header.samples))
+        if header.samples > max(self._at, self.memory.samples):
+            self._was_for_memory = True
+            self.memory.begin(header, self._curve)
 
     def written(self):
         """Wait until all ranks have written the last checkpoint, then remove older checkpoints; a schedule, run on all
@@ -200,6 +253,8 @@ class Checkpoints(Recovery):
         if not self.writer.has_begun:
             return
         yield from self.writer.written()
+        if self._was_for_memory:
+            return
         failed = np.array([float(bool(self.writer.problem))])
         yield from halving_doubling_allreduce(self.comm, failed, tags.CHECKPOINT)
         name = name_of(self._at)
@@ -244,8 +299,9 @@ class Checkpoints(Recovery):
         self._at = max(0, *numbers[::2])  # an interrupted checkpoint does not count: it may be taken anew
 
     def asks_for_checkpoint(self, reason: str) -> bool:
+        self._is_for_memory = False
         self.meeting.ask(reason)
         return True
 
     def warnings(self) -> list[str]:
-        return self.writer.warnings()
+        return [*self.writer.warnings(), *(self.memory.warnings() if self.memory is not None else ())]

@@ -12,6 +12,7 @@ from grsgd.comm.elastic.membership import Membership
 from grsgd.training.checkpoint_writer import CheckpointWriter
 from grsgd.training.checkpoints import Checkpoints, Every
 from grsgd.training.loose_checkpoints import LooseCheckpoints
+from grsgd.training.memory_checkpoints import MemoryCheckpoints
 from grsgd.training.recovery import Recovery
 from grsgd.training.regroup import Regrouping
 from grsgd.training.succession import Succession
@@ -40,14 +41,16 @@ def recovery_by_checkpoints(
     driver: Driver,
     membership: Membership | None,
     go_on: Callable,
+    memory: MemoryCheckpoints | None = None,
 ) -> Checkpoints | LooseCheckpoints:
     """Return the recovery that takes checkpoints of an ``algorithm`` with ``options``.
 
     ``comm`` is a communicator of all ranks for checkpoints alone. ``membership`` has the process of each rank, if the
     run goes on without processes that die. ``go_on`` is the function of `Recovery`.
+    ``memory`` takes further checkpoints in the memory of hosts; only without ``membership``.
     """
     traits = algorithm.traits_of(options)
     if membership is not None and traits.survives_deaths != "together":
         return LooseCheckpoints(writer, every, comm, membership, go_on)
     meeting = Meeting(comm, driver, keeps_step(algorithm, options, comm.size))
-    return Checkpoints(writer, every, meeting, traits.rests_between_steps, go_on)
+    return Checkpoints(writer, every, meeting, traits.rests_between_steps, go_on, memory)

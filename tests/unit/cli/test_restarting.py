@@ -140,6 +140,9 @@ def test_a_signal_during_an_attempt_that_loses_a_host(job, monkeypatch, capsys):
     assert code == 75 and len(commands) == 1 and "ended by SIGUSR1" in capsys.readouterr().err
 
 
+KEPT = ("-n", "2", "run.toml", "--checkpoint", "kept")
+
+
 @pytest.mark.parametrize(
     "options, line",
     [
@@ -147,6 +150,9 @@ def test_a_signal_during_an_attempt_that_loses_a_host(job, monkeypatch, capsys):
         (("-n", "2", "--restarts", "1", "own.py"), "--restarts: only with --hosts"),
         (("-n", "9", "--hosts", "a:2,b:2", "own.py"), "--hosts a:2,b:2: room for 4 ranks, which is less than -n 9"),
         (("-n", "2", "--restarts", "-1", "own.py"), "--restarts"),
+        ((*KEPT, "--memory", "5"), "--memory: only with --restarts N"),
+        (("--restarts", "1", "--hosts", "a:2,b:2", *KEPT, "--memory", "5"), "--memory: all 2 ranks are on one host"),
+        (("--restarts", "1", "--hosts", "a:1,b:1", *KEPT, "--memory", "0"), "--memory 0: must be 1 or more"),
     ],
 )
 def test_what_is_refused(job, options, line, capsys):
@@ -167,7 +173,7 @@ def test_fewer_ranks_must_be_allowed():
                 raise restarting.ConfigError("even")
 
     class Options:
-        restarts, spares, checkpoint, resume = 1, 1, "kept", None
+        restarts, spares, checkpoint, resume, memory = 1, 1, "kept", None, None
 
     made = restarting.Restarting(Options, Options, 4, [Host("a", 4), Host("b", 4)])
     made.config = Even()

@@ -1,0 +1,66 @@
+"""Folder in the memory of this rank's host (``--memory``) during one attempt of a job: its lock, and its removal."""
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from grsgd.comm.watchdog import within
+from grsgd.config import Config
+from grsgd.errors import ConfigError
+from grsgd.job import launch, places
+from grsgd.job.restarts import job_id
+from grsgd.job.survival import survives
+from grsgd.training import memory_folder
+from grsgd.training.memory_folder import Neighbours
+
+
+class HostMemory(NamedTuple):
+    """Folder of a job in the memory of this rank's host. ``hosts`` has the host of every rank."""
+
+    folder: Path
+    hosts: list[str]
+
+    def neighbours(self, rank: int) -> Neighbours:
+        """Return the ranks with which ``rank`` exchanges states."""
+        return Neighbours.of(rank, self.hosts)
+
+
+def check_memory(config: Config, steps: int | None, has_folder: bool):
+    """Raise ConfigError if checkpoints in memory every ``steps`` steps are asked for, but this job cannot take them.
+    ``has_folder`` says whether the run also takes checkpoints in a folder."""
+    if steps is None:
+        return
+    if steps < 1:
+        raise ConfigError(f"--memory {steps}: must be 1 or more steps")
+    if not has_folder:
+        raise ConfigError("--memory: only with --checkpoint FOLDER, for the loss of two neighbours at once")
+    if not job_id():
+        raise ConfigError("--memory: only in a job of `grsgd run --restarts N`, which starts the job again")
+    if survives(config):
+        raise ConfigError("--memory: not if the run goes on without processes that die (--with-ft ulfm, --spares)")
+
+
+@contextmanager
+def held(mpi, config: Config, base: Path):
+    """Run the block with this job's folder in the memory of each host, which the lowest rank on the host locks.
+
+    The folder is removed if the block ends without an error, and if it holds no states. Folders of dead jobs are
+    removed at the beginning. Raises SetupError on all ranks if a folder cannot be used.
+    """
+    timeout = config.comm.timeout
+    with within(timeout, "telling all ranks their hosts"):
+        hosts = places.hosts(mpi)
+    memory = HostMemory(memory_folder.path_of(base, job_id(), hosts[mpi.rank]), hosts)
+    leads, lock, has_ended = memory.neighbours(mpi.rank).leads, None, False
+    try:
+        with launch.collective_setup(mpi, timeout):
+            if leads:
+                memory_folder.remove_remains(base, job_id())
+                lock = memory_folder.take(memory.folder)
+        yield memory
+        has_ended = True
+    finally:
+        if leads and (has_ended or not memory_folder.headers(memory.folder)):
+            memory_folder.remove(memory.folder)
+        if lock is not None:
+            lock.close()

@@ -1,0 +1,122 @@
+"""Choice of a checkpoint in the memory of hosts, after the loss of a host: each rank gets the states that it needs from
+the hosts that have them."""
+
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from grsgd.comm.watchdog import within
+from grsgd.errors import RunFileError
+from grsgd.files import atomic_write
+from grsgd.job.host_memory import HostMemory
+from grsgd.job.resume import Resumed, load, together, with_all_ranks
+from grsgd.training.checkpoint_file import Header, verify
+from grsgd.training.checkpoint_folder import Found, file_of, make_place, name_of
+from grsgd.training.memory_folder import headers
+
+PIECE = 2**26
+"""Number of bytes in a message with a piece of a state."""
+
+
+def find(mpi, memory: HostMemory, folder: Path, timeout: float, ranks: int, least: int) -> Resumed | None:
+    """Return this rank's part of the newest checkpoint in memory after more than ``least`` samples, or None on all
+    ranks, for a run of the first ``ranks`` processes; to be called on all processes.
+
+    Only a checkpoint of which every rank's state exists undamaged on some host is used. Prints a line with a reason
+    for each newer checkpoint that is passed over. ``folder`` has the snapshots of the curve.
+    """
+    first = [memory.hosts.index(host) for host in memory.hosts]
+    with within(timeout, "looking for checkpoints in memory"):
+        told = mpi.allgather(headers(memory.folder) if first[mpi.rank] == mpi.rank else [])
+    found = {(header.samples, header.id): header.ranks for of_host in told for header in of_host}
+    if not found and mpi.rank == 0:
+        print(f"{memory.folder.parent}: no host has a checkpoint in memory", file=sys.stderr, flush=True)
+    for samples, id in sorted(found, reverse=True):
+        if samples <= least:
+            break
+        checkpoint = Found(samples, found[samples, id])
+        there = _undamaged(mpi, memory, told, (samples, id), timeout)
+        missing = next((rank for rank in range(checkpoint.ranks) if not any(rank in states for states in there)), None)
+        problem, resumed = f"the state of rank {missing} of {checkpoint.ranks} is on no host, or damaged", None
+        if missing is None:
+            with within(timeout, "fetching states from the memory of other hosts"):
+                problem = _fetch(mpi, memory, checkpoint, there, ranks)
+        if not problem:
+            problem, resumed = together(mpi, timeout, partial(load, memory.folder, checkpoint, mpi.rank, ranks))
+        if resumed:
+            return replace(with_all_ranks(mpi, timeout, resumed, ranks), folder=folder, memory=memory.folder)
+        if mpi.rank == 0:
+            line = f"{name_of(samples)} in memory: {problem}: goes back to an older checkpoint"
+            print(line, file=sys.stderr, flush=True)
+    return None
+
+
+def _undamaged(mpi, memory: HostMemory, told: list[list[Header]], which: tuple, timeout: float) -> list[set[int]]:
+    """Return for each process the ranks of which its host has undamaged states in a checkpoint. The processes of a host
+    share the work, and so each state is named by one of them."""
+    here = [process for process, host in enumerate(memory.hosts) if host == memory.hosts[mpi.rank]]
+    own = sorted(header.rank for header in told[here[0]] if (header.samples, header.id) == which)
+    undamaged = set()
+    for rank in own[here.index(mpi.rank) :: len(here)]:
+        path = memory.folder / name_of(which[0]) / file_of(rank)
+        with suppress(RunFileError):
+            if verify(path).id == which[1]:
+                undamaged.add(rank)
+    with within(timeout, "looking for damaged states in memory"):
+        return mpi.allgather(undamaged)
+
+
+def _fetch(mpi, memory: HostMemory, checkpoint: Found, there: list[set[int]], ranks: int) -> str:
+    """Copy the states that the processes of a host need, and the host lacks, from other hosts. Return the reason why a
+    host cannot keep a state, or ""."""
+    place, sending, problem = memory.folder / name_of(checkpoint.samples), [], ""
+    transfers = list(_transfers(memory.hosts, checkpoint, there, ranks))
+    sizes = mpi.allgather(
+        {rank: (place / file_of(rank)).stat().st_size for source, to, rank in transfers if source == mpi.rank}
+    )
+    for source, to, rank in transfers:
+        if source == mpi.rank:
+            content = np.fromfile(place / file_of(rank), np.uint8)
+            sending += [mpi.Isend(piece, to, rank) for piece in _pieces(content)]
+    for source, to, rank in transfers:
+        if to == mpi.rank:
+            content = np.empty(sizes[source][rank], np.uint8)
+            for piece in _pieces(content):
+                mpi.Recv(piece, source, rank)
+            try:
+                make_place(place)
+                with atomic_write(place / file_of(rank)) as temporary:
+                    content.tofile(temporary)
+            except OSError as error:
+                problem = f"{place}: {error.strerror or error}"
+    for request in sending:
+        request.Wait()
+    return next(filter(None, mpi.allgather(problem)), "")
+
+
+def _transfers(
+    hosts: list[str], checkpoint: Found, there: list[set[int]], ranks: int
+) -> Iterable[tuple[int, int, int]]:
+    """Yield (process that sends, process that receives, rank of the state) for each state that a host lacks.
+
+    The lowest process on a host receives. With another number of ranks than the checkpoint's, the host of rank 0 needs
+    all states, and the other hosts need the state of rank 0.
+    """
+    for host in dict.fromkeys(hosts):
+        here = [process for process, other in enumerate(hosts) if other == host]
+        if checkpoint.ranks == ranks:
+            needed = {process if process < ranks else 0 for process in here}
+        else:
+            needed = {*range(checkpoint.ranks)} if 0 in here else {0}
+        for rank in sorted(needed - set().union(*(there[process] for process in here))):
+            holders = [process for process, states in enumerate(there) if rank in states]
+            yield holders[here[0] % len(holders)], here[0], rank
+
+
+def _pieces(content: np.ndarray) -> list[np.ndarray]:
+    return [content[begin : begin + PIECE] for begin in range(0, content.size, PIECE)]
