@@ -212,6 +212,8 @@ class Checkpoints(Recovery):
         ``meets`` says whether the ranks meet; rank 0 then knows whether the checkpoint is for memory only.
         """
         self._ends_for = reason
+        if self.memory is None:
+            yield from self.written()
         id = 0 if self.comm.rank else secrets.randbits(ID_BITS)
         only_memory = self._is_for_memory if meets else not self._is_due(self.trainer.recovery.position)
         in_folder = bool(reason) or self.memory is None or not only_memory
@@ -226,7 +228,10 @@ class Checkpoints(Recovery):
         if not in_folder:
             yield from self._take_in_memory(header, *of_memory)
             return
-        yield from self.written()
+        if self.memory is not None:
+            yield from self.written()
+            # no rank begins its next file before all ranks have removed older files and empty folders
+            yield from halving_doubling_allreduce(self.comm, np.zeros(1), tags.CHECKPOINT)
         if header.samples > self._at:
             self._at, self._step, self._time = header.samples, self.trainer.recovery.position, time.monotonic()
             self._was_for_memory = False
