@@ -29,7 +29,7 @@ class LoopContent:
         self._frozen = digests_of_frozen(loop.replica)
 
     def copied(self, copied: Callable, members: Sequence[int] | None) -> dict:
-        """Return a copy of the loop's state between two iterations; the arguments are those of `state_of_loop`."""
+        """Return a copy of the loop's state between two iterations; see `state_of_loop` for the arguments."""
         loop = self.loop
         kept = {
             "objects": {name: each.state_dict() for name, each in loop.stateful.items()},

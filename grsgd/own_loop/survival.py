@@ -50,7 +50,7 @@ class SurvivingLoop(Loop):
 
     survives = hands_over = True
     is_one_schedule = False
-    """Whether all steps are one schedule, as those of a trainer are."""
+    """Whether all steps are one schedule, as the steps of a trainer are."""
 
     def __init__(self, optimizer, lives: Lives, objects: dict[str, object], is_late: bool = False, kept=None):
         self.lives, self.objects, self.times, self.is_late = lives, objects, optimizer.times, is_late

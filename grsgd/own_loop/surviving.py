@@ -51,8 +51,8 @@ def surviving(
     Raises
     ------
     ConfigError
-        On all ranks, for an algorithm that does not go on after a death, a second call, unfit arguments, checkpoints
-        without a fault-tolerant MPI library, and checkpoints from which the loop cannot go on.
+        On all ranks, for an algorithm that does not go on after a death, for a second call, and for unfit arguments.
+        Checkpoints without a fault-tolerant MPI library, and checkpoints of another training, are refused, too.
     """
     mpi, timeout = optimizer.transport.backend.mpi, optimizer.driver.timeout
     job = spares.of_script()

@@ -25,7 +25,7 @@ class Content(Protocol):
         """Take the states of ``trainer`` from now on. Raises ConfigError if a state cannot be written to a file."""
 
     def copied(self, copied: Callable, members: Sequence[int] | None) -> dict:
-        """Return a copy of the state between two steps; the arguments are those of `rank_state.state_of`."""
+        """Return a copy of the state between two steps; see `rank_state.state_of` for the arguments."""
 
     def complete(self, state: dict, curve: CurveFile, id: str):
         """Complete a copied state, in the thread that writes the files of the checkpoint ``id``."""

@@ -27,7 +27,7 @@ def state_of(
 ) -> dict:
     """Return the state of a rank between two of its steps.
 
-    The arguments are those of `state_of_loop`.
+    See `state_of_loop` for the arguments.
     """
     curve, present = trainer.snapshots, trainer.algorithm.comm.members if members is None else members
     return state_of_loop(trainer, frozen, copied, members) | {

@@ -35,7 +35,7 @@ class RunContent:
         trainer.snapshots.share()  # the thread reads snapshots while the trainer takes further snapshots
 
     def copied(self, copied: Callable, members: Sequence[int] | None) -> dict:
-        """Return a copy of the trainer's state between two steps; the arguments are those of `state_of`."""
+        """Return a copy of the trainer's state between two steps; see `state_of` for the arguments."""
         return state_of(self.trainer, self._frozen, copied, members)
 
     def complete(self, state: dict, curve: CurveFile, id: str):
