@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Set
 from pathlib import Path
 
 from grsgd.comm.watchdog import within
@@ -78,7 +79,11 @@ class KeptLoop:
     def _go_on(self, loop):
         """Set a rank of ``loop`` to its state in the checkpoint, whose memory is freed then."""
         resumed, self.resumed = self.resumed, None
-        go_on_from(resumed, loop)
+        try:
+            go_on_from(resumed, loop)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self):
         """Let other jobs take checkpoints in the folder."""
@@ -122,6 +127,13 @@ def check(resumed: Resumed, algorithm, is_main: bool):
         warnings.warn(f"{resumed}: is of {algorithm.name} with {', '.join(others)}", RuntimeWarning, stacklevel=4)
 
 
+def check_names(resumed: Resumed, kept: Set[str], given: Set[str]):
+    """Raise ConfigError unless `surviving` was given objects with the names that a checkpoint has ``kept``."""
+    if kept != given:
+        of_kept, of_given = (", ".join(sorted(names)) or "nothing" for names in (kept, given))
+        raise ConfigError(f"{resumed}: has states of {of_kept}, surviving() was given {of_given}: use the same names")
+
+
 def go_on_from(resumed: Resumed, loop):
     """Set a rank of a loop, whose algorithm has just started, to its state in a checkpoint.
 
@@ -131,6 +143,7 @@ def go_on_from(resumed: Resumed, loop):
     state, ranks = resumed.state, loop.context.comm.size
     try:
         kept = unpacked(state[KEY]["kept"], is_safe=False)
+        check_names(resumed, kept["objects"].keys() | kept["generators"].keys(), loop.objects.keys())
         if resumed.ranks == ranks:
             restore_loop(loop, state)
             resumed.scale_weight(loop.algorithm)
@@ -142,6 +155,8 @@ def go_on_from(resumed: Resumed, loop):
             loop.progress.skip(state["progress"]["batches"], 1, ranks)
             loop.seed_generators()
         loop.take_objects(kept["objects"])
+    except ConfigError:
+        raise
     except Exception as error:  # the state may be of another version or from another user, and have any content
         raise ConfigError(f"{resumed}: {unfit(error)}") from error
     loop.go_on(kept["record"] if resumed.ranks == ranks else None)

@@ -30,8 +30,9 @@ ALONE = [("grsgd", {}), ("gosgd", {}), ("gossip", {}), ("adpsgd", {})]
 STEPS = 12
 
 
-def trained(monkeypatch, kept, n, algorithm, options, deaths=(), steps=STEPS, every=4, out=None):
-    """Train ``n`` ranks with checkpoints; return what is left of them. ``deaths`` has the step of each rank's death."""
+def trained(monkeypatch, kept, n, algorithm, options, deaths=(), steps=STEPS, every=4, out=None, name="draws"):
+    """Train ``n`` ranks with checkpoints; return what is left of them. ``deaths`` has the step of each rank's death,
+    and ``name`` is the name of the generator."""
     deaths = dict(deaths)
 
     def work(mpi):
@@ -42,7 +43,7 @@ def trained(monkeypatch, kept, n, algorithm, options, deaths=(), steps=STEPS, ev
         taken, drawn = [], []
 
         def loop(run=None):
-            objects = {"scheduler": scheduler, "draws": draws}
+            objects = {"scheduler": scheduler, name: draws}
             for step in surviving(optimizer, range(steps), checkpoints=kept, every=every, **objects):
                 if step >= deaths.get(mpi.rank, steps):
                     optimizer.loop.kept.close()
@@ -142,6 +143,9 @@ def test_what_a_loop_cannot_go_on_from(monkeypatch, tmp_path):
     trained(monkeypatch, kept, 2, "dpsgd", {}, steps=5)
     with pytest.raises(SetupError, match="is of dpsgd, for ring_allreduce: name another folder$"):
         trained(monkeypatch, kept, 2, "ring_allreduce", {})
+    for ranks in (2, 3):
+        with pytest.raises(ConfigError, match="has states of draws, scheduler, .* given mine, scheduler: use the"):
+            trained(monkeypatch, kept, ranks, "dpsgd", {}, name="mine")
     path = kept / name_of(4) / file_of(1)
     header, state, _ = read(path)
     path.unlink()
