@@ -31,7 +31,7 @@ from grsgd.training.checkpoint_folder import (
 )
 from grsgd.training.checkpoint_writer import CheckpointWriter
 from grsgd.training.curve_file import CurveFile
-from grsgd.training.memory_checkpoints import MemoryCheckpoints
+from grsgd.training.memory_checkpoints import MemoryCheckpoints, NoMemory
 from grsgd.training.recovery import Recovery, do_nothing
 from grsgd.training.trainer import Trainer
 
@@ -76,7 +76,7 @@ class Checkpoints(Recovery):
     go_on
         Function ``go_on`` of `Recovery`.
     memory
-        Further checkpoints in the memory of hosts, which are taken between the checkpoints in the folder; or None.
+        Further checkpoints in the memory of hosts, which are taken between the checkpoints in the folder.
     """
 
     knows_the_end = False
@@ -88,11 +88,11 @@ class Checkpoints(Recovery):
         meeting: Meeting,
         rests_between_steps: bool,
         go_on: Callable[[Trainer], None] = do_nothing,
-        memory: MemoryCheckpoints | None = None,
+        memory: MemoryCheckpoints | NoMemory | None = None,
     ):
         super().__init__(go_on)
         self.writer, self.folder, self.every, self.meeting = writer, writer.folder, every, meeting
-        self.memory = memory
+        self.memory = memory or NoMemory()
         self._is_for_memory = False
         """Whether the meeting that rank 0 has asked for is only for a checkpoint in memory; used on rank 0."""
         self._was_for_memory = False
@@ -117,15 +117,13 @@ class Checkpoints(Recovery):
         cannot be written to a file."""
         super().attach(trainer)
         self.writer.attach(trainer)
-        if self.memory is not None:
-            self.memory.attach(trainer)
+        self.memory.attach(trainer)
 
     def go_on_from_checkpoint(self, folder: Path, samples: int, names: tuple[str, str], curve: CurveFile | None):
         """Note the checkpoint from which this run goes on. Newer checkpoints in ``folder`` are not whole; they are
         removed after the next whole checkpoint."""
         self._at, self._step, self._time = samples, self.trainer.recovery.position, time.monotonic()
-        if self.memory is not None:
-            self.memory.step = self._step
+        self.memory.step = self._step
         if is_same_folder(self.folder, folder):
             self._whole = [names]
             self._curve = curve or self._curve
@@ -134,8 +132,7 @@ class Checkpoints(Recovery):
         """Look whether a checkpoint is due, or another rank has asked for a checkpoint. The trainer calls this method
         between steps and while this rank waits."""
         step = self.trainer.recovery.position
-        if self.memory is not None:
-            self.memory.watch()
+        self.memory.watch()
         if self.comm.rank == 0 and self._is_time(step):
             self._step, self._time, self._is_for_memory = step, time.monotonic(), False
             self.meeting.ask()
@@ -153,7 +150,7 @@ class Checkpoints(Recovery):
 
     def _is_time_for_memory(self, step: int) -> bool:
         """Return whether rank 0 is to ask all ranks for a checkpoint in memory, as `_is_time` does."""
-        return self.memory is not None and not self.in_lockstep and step >= self.memory.step + self.memory.every
+        return not self.in_lockstep and step >= self.memory.step + self.memory.every
 
     def _is_due(self, step: int) -> bool:
         """Return whether ranks in lockstep take a checkpoint in the folder before step number ``step``."""
@@ -167,7 +164,7 @@ class Checkpoints(Recovery):
         """
         self.watch()
         meets = yield from self.meeting.before_step(step)
-        is_due = self._is_due(step) or (self.memory is not None and self.in_lockstep and self.memory.is_due(step))
+        is_due = self._is_due(step) or (self.in_lockstep and self.memory.is_due(step))
         if not self.rests_between_steps:
             self._meets = meets
             return bool(meets or is_due)
@@ -197,8 +194,7 @@ class Checkpoints(Recovery):
         if have_ended and (self.trainer.is_one_schedule or have_ended == self.comm.size):
             yield from self.meeting.end()
             yield from self.written()
-            if self.memory is not None:
-                yield from self.memory.over()
+            yield from self.memory.over()
             return True
         if meet:
             yield from self.meeting.arranged()
@@ -212,27 +208,20 @@ class Checkpoints(Recovery):
         ``meets`` says whether the ranks meet; rank 0 then knows whether the checkpoint is for memory only.
         """
         self._ends_for = reason
-        if self.memory is None:
-            yield from self.written()
-        id = 0 if self.comm.rank else secrets.randbits(ID_BITS)
         only_memory = self._is_for_memory if meets else not self._is_due(self.trainer.recovery.position)
-        in_folder = bool(reason) or self.memory is None or not only_memory
-        own = [self.trainer.recovery.samples, id, self.comm.rank == 0 and in_folder]
-        told = np.array([*own, *(self.memory.news() if self.memory is not None else ())], float)
-        yield from halving_doubling_allreduce(self.comm, told, tags.CHECKPOINT)
         self._is_for_memory = False
-        samples, id, in_folder, *of_memory = told.tolist()
-        header = Header(f"{int(id):013x}", int(samples), self.comm.size, self.comm.rank)
-        if self.memory is not None:
-            self.memory.step = self.trainer.recovery.position
-        if not in_folder:
-            yield from self._take_in_memory(header, *of_memory)
+        self.memory.step = self.trainer.recovery.position
+        in_folder, is_free, is_whole = yield from self.memory.agree(bool(reason) or not only_memory)
+        if not (in_folder or is_free):
             return
-        if self.memory is not None:
-            yield from self.written()
-            # no rank begins its next file before all ranks have removed older files and empty folders
-            yield from halving_doubling_allreduce(self.comm, np.zeros(1), tags.CHECKPOINT)
-        if header.samples > self._at:
+        yield from self.written()
+        id = 0 if self.comm.rank else secrets.randbits(ID_BITS)
+        told = np.array([self.trainer.recovery.samples, id], float)
+        yield from halving_doubling_allreduce(self.comm, told, tags.CHECKPOINT)
+        header = Header(f"{int(told[1]):013x}", int(told[0]), self.comm.size, self.comm.rank)
+        if not in_folder:
+            self._take_in_memory(header, is_whole)
+        elif header.samples > self._at:
             self._at, self._step, self._time = header.samples, self.trainer.recovery.position, time.monotonic()
             self._was_for_memory = False
             self.writer.begin(header, self._curve)
@@ -241,13 +230,9 @@ class Checkpoints(Recovery):
             self._ends_for = GO_ON
             raise Stopped(reason)
 
-    def _take_in_memory(self, header: Header, under_way: float, failed: float):
-        """Begin a checkpoint in memory, unless the last one is still under way on any rank; a schedule, run on all
-        ranks at once. ``under_way`` and ``failed`` are the sums of `MemoryCheckpoints.news` over all ranks."""
-        if under_way:
-            return
-        yield from self.written()
-        self.memory.conclude(not failed, name_of(header.samples))
+    def _take_in_memory(self, header: Header, is_whole: bool):
+        """Begin a checkpoint in memory; ``is_whole`` says whether the last checkpoint in memory is whole."""
+        self.memory.conclude(is_whole, name_of(header.samples))
         if header.samples > max(self._at, self.memory.samples):
             self._was_for_memory = True
             self.memory.begin(header, self._curve)
@@ -309,4 +294,4 @@ class Checkpoints(Recovery):
         return True
 
     def warnings(self) -> list[str]:
-        return [*self.writer.warnings(), *(self.memory.warnings() if self.memory is not None else ())]
+        return [*self.writer.warnings(), *self.memory.warnings()]

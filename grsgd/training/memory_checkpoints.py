@@ -7,6 +7,7 @@ a checkpoint that is due while the last checkpoint is still under way on any ran
 """
 
 import errno
+import math
 import os
 import sys
 import threading
@@ -16,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from grsgd.comm import tags
+from grsgd.comm.allreduce import halving_doubling_allreduce
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import MpiDriver
 from grsgd.comm.pollables import Until
@@ -32,6 +34,32 @@ from grsgd.training.trainer import Trainer
 PIECE = 2**20
 """Number of bytes in a message with a piece of a state. At most one such message is under way from each rank, so a
 message of the algorithm waits for at most this number of bytes."""
+
+
+class NoMemory:
+    """Stand-in for `MemoryCheckpoints` in a run whose checkpoints are all in the folder of all ranks."""
+
+    every = math.inf
+    step = samples = 0
+
+    def attach(self, trainer: Trainer):
+        pass
+
+    def watch(self):
+        pass
+
+    def is_due(self, step: int) -> bool:
+        return False
+
+    def agree(self, in_folder: bool):
+        return True, True, True
+        yield  # makes this method a schedule
+
+    def over(self):
+        yield from ()
+
+    def warnings(self) -> list[str]:
+        return []
 
 
 class MemoryCheckpoints:
@@ -96,9 +124,22 @@ class MemoryCheckpoints:
         """Whether a state is being written, sent or received."""
         return self.writer.is_writing or not all([exchange.Test() for exchange in self._exchanges])
 
-    def news(self) -> tuple[bool, bool]:
-        """Return whether a state is under way, and whether this rank lacks a part of the checkpoint begun last."""
-        return self.is_under_way, bool(self._begun and self.problem)
+    @property
+    def lacks_part(self) -> bool:
+        """Whether this rank lacks a part of the checkpoint that was begun last."""
+        return bool(self._begun and self.problem)
+
+    def agree(self, in_folder: bool):
+        """Return whether the checkpoint that is due is for the folder of all ranks, whether no rank has a state under
+        way, and whether no rank lacks a part of the checkpoint that was begun last.
+
+        This method is a schedule, run on all ranks at once. ``in_folder`` counts on rank 0.
+        """
+        own = [self.comm.rank == 0 and in_folder, self.is_under_way, self.lacks_part]
+        told = np.array(own, float)
+        yield from halving_doubling_allreduce(self.comm, told, tags.CHECKPOINT)
+        in_folder, under_way, failed = told.astype(bool).tolist()
+        return in_folder, not under_way, not failed
 
     def conclude(self, is_whole: bool, following: str):
         """Remove all states on this host that are not needed any more: all older states if the checkpoint that was

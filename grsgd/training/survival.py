@@ -46,8 +46,8 @@ def recovery_by_checkpoints(
     """Return the recovery that takes checkpoints of an ``algorithm`` with ``options``.
 
     ``comm`` is a communicator of all ranks for checkpoints alone. ``membership`` has the process of each rank, if the
-    run goes on without processes that die. ``go_on`` is the function of `Recovery`.
-    ``memory`` takes further checkpoints in the memory of hosts; only without ``membership``.
+    run goes on without processes that die. ``go_on`` is the function of `Recovery`. ``memory`` takes further
+    checkpoints in the memory of hosts; only without ``membership``.
     """
     traits = algorithm.traits_of(options)
     if membership is not None and traits.survives_deaths != "together":

@@ -102,7 +102,7 @@ def test_a_state_comes_whole_and_older_ones_are_removed_later(memory):
     files = [[f"{name_of(samples)}/{file_of(rank)}" for rank in (SOURCE, OWN)] for samples in (12, 24)]
     taken(memory, 12)
     assert kept(memory) == files[0] and verify(memory.folder / files[0][0]).id == "5f3a"
-    assert memory.news() == (False, False)
+    assert not memory.lacks_part
     memory.conclude(True, name_of(24))
     taken(memory, 24)
     assert kept(memory) == files[0] + files[1]
@@ -116,7 +116,7 @@ def test_a_state_that_was_not_written_is_not_sent(memory):
     memory.conclude(True, name_of(24))
     memory.writer.problem = "no room"
     taken(memory, 24)
-    assert memory.news() == (False, True)
+    assert memory.lacks_part
     assert memory.warnings() == ["the last checkpoint in memory is not whole: no room"]
     memory.conclude(False, name_of(36))
     assert {name.split("/")[0] for name in kept(memory)} == {name_of(12)}, "the whole one stays"
@@ -128,7 +128,7 @@ def test_a_state_that_does_not_fit_is_received_and_not_kept(memory, monkeypatch,
 
     monkeypatch.setattr(memory_checkpoints, "make_place", full)
     taken(memory, 12)
-    assert kept(memory) == [f"{name_of(12)}/{file_of(OWN)}"] and memory.news() == (False, True)
+    assert kept(memory) == [f"{name_of(12)}/{file_of(OWN)}"] and memory.lacks_part
     line = "rank 1: a neighbour's state could not be kept, training goes on: "
     assert capsys.readouterr().err.count(line) == 1 and "No space left" in memory.warnings()[0]
     memory.conclude(False, name_of(24))
