@@ -130,8 +130,8 @@ class MemoryCheckpoints:
         return bool(self._begun and self.problem)
 
     def agree(self, in_folder: bool):
-        """Return whether the checkpoint that is due is for the folder of all ranks, whether no rank has a state under
-        way, and whether no rank lacks a part of the checkpoint that was begun last.
+        """Return (whether the checkpoint that is due is for the folder of all ranks, whether no state is under way,
+        whether the checkpoint that was begun last is whole).
 
         This method is a schedule, run on all ranks at once. ``in_folder`` counts on rank 0.
         """
