@@ -15,8 +15,8 @@ from grsgd.job.resume import Resumed, find, unfit
 from grsgd.mpi_environment import fault_tolerant
 from grsgd.own_loop.distribute import give_all_the_same
 from grsgd.own_loop.loop_content import KEY, LoopContent, check_states
+from grsgd.own_loop.packed_state import unpacked
 from grsgd.own_loop.resume import other_options
-from grsgd.own_loop.survival import unpacked
 from grsgd.training.checkpoint_folder import LEASE_SECONDS, LOCK_SECONDS, parts, take
 from grsgd.training.checkpoint_writer import CheckpointWriter
 from grsgd.training.checkpoints import Every
@@ -79,11 +79,7 @@ class KeptLoop:
     def _go_on(self, loop):
         """Set a rank of ``loop`` to its state in the checkpoint, whose memory is freed then."""
         resumed, self.resumed = self.resumed, None
-        try:
-            go_on_from(resumed, loop)
-        except BaseException:
-            self.close()
-            raise
+        go_on_from(resumed, loop)
 
     def close(self):
         """Let other jobs take checkpoints in the folder."""
@@ -159,5 +155,5 @@ def go_on_from(resumed: Resumed, loop):
         raise
     except Exception as error:  # the state may be of another version or from another user, and have any content
         raise ConfigError(f"{resumed}: {unfit(error)}") from error
-    loop.go_on(kept["record"] if resumed.ranks == ranks else None)
+    loop.go_on(resumed.samples, kept["record"] if resumed.ranks == ranks else None)
     loop.recovery.go_on_from_checkpoint(resumed.folder, resumed.samples, resumed.names, None)

@@ -6,8 +6,8 @@ import torch
 
 from grsgd.algorithms.base import Algorithm
 from grsgd.errors import ConfigError
+from grsgd.own_loop.packed_state import packed, unpacked
 from grsgd.own_loop.saved_record import KEY as RECORD
-from grsgd.own_loop.survival import packed, unpacked
 from grsgd.training import checkpoint_file
 from grsgd.training.curve_file import CurveFile
 from grsgd.training.rank_state import digests_of_frozen, state_of_loop, state_of_optimizer

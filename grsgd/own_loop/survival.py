@@ -1,6 +1,5 @@
 """A user's own loop that goes on without processes that die, by the recovery that `grsgd train` uses."""
 
-import io
 import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -22,6 +21,7 @@ from grsgd.comm.pollables import Until
 from grsgd.own_loop.iterations import CountedIterations
 from grsgd.own_loop.lives import GO_ON, Lives, meet
 from grsgd.own_loop.loop import Loop
+from grsgd.own_loop.packed_state import packed, unpacked
 from grsgd.own_loop.survived_average import JoinedAverages, RequestedAverages, call_number
 from grsgd.training.progress import Lockstep
 from grsgd.training.rank_state import restore_streams
@@ -49,6 +49,8 @@ class SurvivingLoop(Loop):
     """
 
     survives = hands_over = True
+    before = 0
+    """Number of iterations in the name of the checkpoint from which the loop goes on that no rank has counted."""
     is_one_schedule = False
     """Whether all steps are one schedule, as the steps of a trainer are."""
 
@@ -178,15 +180,15 @@ class SurvivingLoop(Loop):
 
     @property
     def reached(self) -> int:
-        """Largest number of iterations of any rank, by which checkpoints are ordered and named."""
+        """Number by which checkpoints are ordered and named: iterations of each rank in lockstep, else of all ranks
+        together, also of ranks that are gone."""
         progress = self.progress
-        return progress.steps if isinstance(progress, Lockstep) else int(progress.counts.max())
+        return progress.steps if isinstance(progress, Lockstep) else self.before + int(progress.counts.sum())
 
     @property
     def position(self) -> int:
         """Number of iterations that this rank's model has seen."""
-        progress = self.progress
-        return progress.steps if isinstance(progress, Lockstep) else int(progress.counts[progress.comm.rank])
+        return self.progress.batches
 
     def begin(self):
         if self.replica.grads is None:  # otherwise the ranks regroup after the gradient, so that it is not lost
@@ -278,13 +280,14 @@ class SurvivingLoop(Loop):
 
     def state(self) -> dict:
         """Return the state that a rank hands over: the optimizer's groups, the states of the user's objects, the parts
-        of the model that are not trained, and the recording."""
+        of the model that are not trained, the recording, and the iterations that no rank has counted."""
         recording = self.distributed.recording
         return {
             "groups": [{key: each for key, each in group.items() if key != "params"} for group in self._groups],
             "objects": {name: each.state_dict() for name, each in self.stateful.items()},
             "outside": [tensor.detach().cpu() for tensor in self.replica.outside()],
             "recording": recording and recording.shared(),
+            "before": self.before,
         }
 
     def load(self, content: np.ndarray):
@@ -299,6 +302,7 @@ class SurvivingLoop(Loop):
                 tensor.detach().copy_(theirs)
             if self.distributed.recording and state["recording"]:
                 self.distributed.recording.take(**state["recording"])
+            self.before = state["before"]
             self.seed_generators()
 
     def _take(self, state: dict):
@@ -319,8 +323,10 @@ class SurvivingLoop(Loop):
             if isinstance(each, torch.Generator):
                 seeding.begin_stream(each, seeding.Purpose.TAKEN_RANK, self.context.seed, *key, number)
 
-    def go_on(self, record: dict | None):
-        """Count from the iteration of a checkpoint, whose state this rank has, and go on with its ``record``."""
+    def go_on(self, reached: int, record: dict | None):
+        """Count from a checkpoint, whose state this rank has: its name has the number ``reached``, and the recording
+        goes on with its ``record``."""
+        self.before = max(reached - int(self.progress.counts.sum()), 0)
         self.times.totals.steps = self.position
         if self.distributed.recording:
             self.distributed.recording.go_on_from(record)
@@ -382,19 +388,3 @@ class SurvivingLoop(Loop):
         run(average_buffers(comm, self.replica, copies[1]))
         run(make_equal(comm, self.replica.outside()))
         return copies
-
-
-def packed(state: dict) -> np.ndarray:
-    """Return a state as bytes."""
-    stream = io.BytesIO()
-    torch.save(state, stream)
-    return np.frombuffer(stream.getvalue(), np.uint8)
-
-
-def unpacked(content: np.ndarray, is_safe: bool = True) -> dict:
-    """Return the state that `packed` has made bytes of; its tensors lie in the memory of the CPU.
-
-    Unless ``is_safe``, the bytes may come from another user: then values other than numbers, text, lists, dictionaries
-    and tensors raise an error.
-    """
-    return torch.load(io.BytesIO(content.tobytes()), weights_only=not is_safe, map_location="cpu")

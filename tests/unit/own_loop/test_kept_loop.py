@@ -30,9 +30,11 @@ ALONE = [("grsgd", {}), ("gosgd", {}), ("gossip", {}), ("adpsgd", {})]
 STEPS = 12
 
 
-def trained(monkeypatch, kept, n, algorithm, options, deaths=(), steps=STEPS, every=4, out=None, name="draws"):
+def trained(
+    monkeypatch, kept, n, algorithm, options, deaths=(), steps=STEPS, every=4, out=None, name="draws", fast=None
+):
     """Train ``n`` ranks with checkpoints; return what is left of them. ``deaths`` has the step of each rank's death,
-    and ``name`` is the name of the generator."""
+    ``name`` is the name of the generator, and rank ``fast`` takes five steps in the time of one."""
     deaths = dict(deaths)
 
     def work(mpi):
@@ -43,8 +45,8 @@ def trained(monkeypatch, kept, n, algorithm, options, deaths=(), steps=STEPS, ev
         taken, drawn = [], []
 
         def loop(run=None):
-            objects = {"scheduler": scheduler, name: draws}
-            for step in surviving(optimizer, range(steps), checkpoints=kept, every=every, **objects):
+            objects, items = {"scheduler": scheduler, name: draws}, range(99 if mpi.rank == fast else steps)
+            for step in surviving(optimizer, items, checkpoints=kept, every=every, **objects):
                 if step >= deaths.get(mpi.rank, steps):
                     optimizer.loop.kept.close()
                     die(mpi, optimizer.driver, optimizer.loop.beside)
@@ -52,7 +54,8 @@ def trained(monkeypatch, kept, n, algorithm, options, deaths=(), steps=STEPS, ev
                 drawn.append(torch.randint(10**6, (), generator=draws).item())
                 plain(model, optimizer, lambda k: loss(model, mpi.rank, k), step)
                 scheduler.step()
-                time.sleep(0.0 if optimizer.algorithm.traits.synchronous else 0.01)  # others hear of a checkpoint
+                seconds = 0.01 if fast in (None, mpi.rank) else 0.05
+                time.sleep(0.0 if optimizer.algorithm.traits.synchronous else seconds)  # others hear of a checkpoint
                 if run:
                     run.log(loss=1.0)
             if algorithm != "lasgd":  # whose last steps need the schedules of all ranks
@@ -80,7 +83,7 @@ def test_a_loop_goes_on_from_its_last_checkpoint(algorithm, options, monkeypatch
     trained(monkeypatch, kept, 3, algorithm, options, steps=6)
     assert (kept / COMPLETE).exists() and whole(kept)[0][1] == 3
     at = whole(kept)[0][0]
-    assert 4 <= at <= 6
+    assert 4 <= at <= (18 if is_free else 6)
     found = trained(monkeypatch, kept, 3, algorithm, options)
     for (model, taken, drawn, last_epoch, steps), before in zip(found, expected, strict=True):
         assert taken == list(range(taken[0], STEPS)) and last_epoch == steps == STEPS
@@ -111,6 +114,17 @@ def test_checkpoints_after_deaths_and_another_number_of_ranks(algorithm, monkeyp
             assert torch.equal(model, found[0][0]) and torch.isfinite(model).all()
             assert taken[-1] == first + 4 * ranks - 1 and last_epoch == steps == first + 4 * ranks
         assert whole(kept)[0][1] == ranks
+
+
+def test_ranks_behind_a_dead_rank_take_checkpoints(monkeypatch, tmp_path):
+    """Also in the next job, which goes on from the iteration of rank 0."""
+    trained(monkeypatch, tmp_path, 3, "gosgd", {}, {1: 30}, steps=14, every=2, fast=1)
+    assert whole(tmp_path)[0][1] == 2
+    for ranks, steps in ((2, 22), (3, 30)):
+        before = whole(tmp_path)[0][0]
+        trained(monkeypatch, tmp_path, ranks, "gosgd", {}, steps=steps, every=2)
+        newest = whole(tmp_path)[0]
+        assert newest[1] == ranks and newest[0] > before
 
 
 @pytest.mark.parametrize(
@@ -144,8 +158,9 @@ def test_what_a_loop_cannot_go_on_from(monkeypatch, tmp_path):
     with pytest.raises(SetupError, match="is of dpsgd, for ring_allreduce: name another folder$"):
         trained(monkeypatch, kept, 2, "ring_allreduce", {})
     for ranks in (2, 3):
+        copy = shutil.copytree(kept, tmp_path / f"{ranks}")  # the lock ends with the process
         with pytest.raises(ConfigError, match="has states of draws, scheduler, .* given mine, scheduler: use the"):
-            trained(monkeypatch, kept, ranks, "dpsgd", {}, name="mine")
+            trained(monkeypatch, copy, ranks, "dpsgd", {}, name="mine")
     path = kept / name_of(4) / file_of(1)
     header, state, _ = read(path)
     path.unlink()

@@ -12,8 +12,9 @@ from grsgd.comm.pollables import Until
 from grsgd.errors import ConfigError, SetupError
 from grsgd.own_loop.distribute import distribute
 from grsgd.own_loop.even import even
+from grsgd.own_loop.packed_state import packed
 from grsgd.own_loop.recording import recording
-from grsgd.own_loop.survival import SurvivingLoop, packed
+from grsgd.own_loop.survival import SurvivingLoop
 from grsgd.own_loop.surviving import surviving
 from tests.support.mortal_threads import die, on_mortal_threads
 from tests.support.own_loop import leaves_nothing, loss, network, plain, sgd, vector
@@ -248,7 +249,7 @@ def loop_with(objects: dict, frozen: torch.Tensor, lr: float, is_late: bool, rec
     loop.replica = SimpleNamespace(outside=lambda: [frozen])
     loop.distributed = SimpleNamespace(recording=recording)
     loop.context, loop.lives = SimpleNamespace(seed=0), SimpleNamespace(membership=SimpleNamespace(rank=2))
-    loop.progress = SimpleNamespace(counts=[0, 0, 7], comm=SimpleNamespace(rank=2))
+    loop.progress = SimpleNamespace(batches=7)
     return loop
 
 
@@ -293,7 +294,7 @@ def test_processes_that_take_ranks_draw_other_numbers():
     for iteration in range(3):
         generator = torch.Generator()
         taker = loop_with({"draws": generator}, torch.zeros(1), 0.1, True)
-        taker.progress.counts[2] = iteration
+        taker.progress.batches = iteration
         taker.load(packed(loop_with({}, torch.zeros(1), 0.1, False).state()))
         drawn.add(generator.initial_seed())
     assert len(drawn) == 3
