@@ -51,6 +51,7 @@ class GradientTracking(DPSGD, name="gradient_tracking"):
         self.room = self.memory.room(self.x)
         self.y, self.g = (self.memory.like(self.x) for _ in range(2))
         self.received_y = {j: self.memory.like(self.x) for j in self.received}
+        follow(*self.y.tensor.new_zeros(3, 1))  # the loop is compiled now, and not in the first step
 
     @classmethod
     def arrays_held(cls, options, ranks):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from grsgd.algorithms.exact_diffusion import ExactDiffusion, ExactDiffusionOptions
 from grsgd.comm.topologies import topology
 from grsgd.comm.topologies.topology import TopologyError
+from grsgd.models import mixing
 from grsgd.testing import AlgorithmTests
 from grsgd.testing.quadratic import STEPS, Job, M, Problem, Reference, random_speeds
 from grsgd.testing.simulated import network_of
@@ -164,3 +165,9 @@ def test_ends_with_nothing_left(name, n, steps, eager_bytes, seed):
     spec, random = network_of(eager_bytes=eager_bytes), np.random.default_rng(seed)
     job = Job(name, n, random_speeds(seed), spec, random).train(steps).average()
     assert job.nothing_is_left() and (job.X == job.X[0]).all()
+
+
+def test_the_loop_of_a_tracker_is_compiled_before_the_first_step():
+    mixing._following.cache_clear()
+    Job("gradient_tracking", 2)
+    assert mixing._following().signatures
