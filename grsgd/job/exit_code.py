@@ -6,7 +6,7 @@ import sys
 import threading
 
 _noted = [0]
-_plain_exit, _plain_class = sys.exit, SystemExit
+_plain_exit = sys.exit
 
 
 class ScriptExit(SystemExit):
@@ -44,11 +44,11 @@ def note_every_exit():
     if builtins.SystemExit is ScriptExit:
         return
     builtins.SystemExit = ScriptExit
-    before = threading.excepthook
+    before, plain = threading.excepthook, _plain_exit  # the loop replaces the name in this module, too
     threading.excepthook = lambda caught: None if caught.exc_type is ScriptExit else before(caught)
     for module in list(sys.modules.values()):
         names = vars(module) if isinstance(module, type(sys)) else {}
-        for name in [name for name, value in names.items() if value is _plain_exit]:
+        for name in [name for name, value in names.items() if value is plain]:
             names[name] = exit_with
 
 

@@ -6,9 +6,12 @@ import sys
 import pytest
 
 SCRIPT = """
-import atexit, sys, threading
+import atexit, sys, threading, types
 from sys import exit as leave
 from grsgd.job import exit_code
+
+later = sys.modules["later"] = types.ModuleType("later")
+later.leave = leave
 
 def work():
     {}
@@ -44,6 +47,7 @@ work()
         ("raise SystemExit", 0, "note_every_exit"),
         ("exit(4)", 4, "note_every_exit"),
         ("leave(5)", 5, "note_every_exit"),
+        ("later.leave(6)", 6, "note_every_exit"),
     ],
 )
 def test_the_code_is_known_before_the_end(end, code, note):
