@@ -14,7 +14,7 @@ from grsgd.training import memory_folder
 from grsgd.training.memory_folder import Neighbours
 
 
-class HostMemory(NamedTuple):
+class HostFolder(NamedTuple):
     """Folder of a job in the memory of this rank's host. ``hosts`` has the host of every rank."""
 
     folder: Path
@@ -50,7 +50,7 @@ def held(mpi, config: Config, base: Path):
     timeout = config.comm.timeout
     with within(timeout, "telling all ranks their hosts"):
         hosts = places.hosts(mpi)
-    memory = HostMemory(memory_folder.path_of(base, job_id(), hosts[mpi.rank]), hosts)
+    memory = HostFolder(memory_folder.path_of(base, job_id(), hosts[mpi.rank]), hosts)
     leads, lock, has_ended = memory.neighbours(mpi.rank).leads, None, False
     try:
         with launch.collective_setup(mpi, timeout):

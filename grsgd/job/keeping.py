@@ -9,7 +9,7 @@ from typing import NamedTuple
 from grsgd.config import Config
 from grsgd.errors import ConfigError
 from grsgd.job import launch, memory_resume, restarts
-from grsgd.job.host_memory import HostMemory, check_memory, held
+from grsgd.job.host_memory import HostFolder, check_memory, held
 from grsgd.job.resume import Resumed, find, listed
 from grsgd.training.checkpoint_folder import LEASE_SECONDS, LOCK_SECONDS, is_same_folder, take
 from grsgd.training.checkpoints import Every
@@ -30,7 +30,7 @@ class Keeping(NamedTuple):
     resume: Path | None = None
     memory: int | None = None
     base: Path = BASE
-    host: HostMemory | None = None
+    host: HostFolder | None = None
 
 
 NOTHING_KEPT = Keeping()

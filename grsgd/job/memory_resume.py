@@ -13,7 +13,7 @@ import numpy as np
 from grsgd.comm.watchdog import within
 from grsgd.errors import RunFileError
 from grsgd.files import atomic_write
-from grsgd.job.host_memory import HostMemory
+from grsgd.job.host_memory import HostFolder
 from grsgd.job.resume import Resumed, load, together, with_all_ranks
 from grsgd.training.checkpoint_file import Header, verify
 from grsgd.training.checkpoint_folder import Found, file_of, make_place, name_of
@@ -23,7 +23,7 @@ PIECE = 2**26
 """Number of bytes in a message with a piece of a state."""
 
 
-def find(mpi, memory: HostMemory, folder: Path, timeout: float, ranks: int, least: int) -> Resumed | None:
+def find(mpi, memory: HostFolder, folder: Path, timeout: float, ranks: int, least: int) -> Resumed | None:
     """Return this rank's part of the newest checkpoint in memory after more than ``least`` samples, or None on all
     ranks, for a run of the first ``ranks`` processes; to be called on all processes.
 
@@ -56,7 +56,7 @@ def find(mpi, memory: HostMemory, folder: Path, timeout: float, ranks: int, leas
     return None
 
 
-def _undamaged(mpi, memory: HostMemory, told: list[list[Header]], which: tuple, timeout: float) -> list[set[int]]:
+def _undamaged(mpi, memory: HostFolder, told: list[list[Header]], which: tuple, timeout: float) -> list[set[int]]:
     """Return for each process the ranks of which its host has undamaged states in a checkpoint. The processes of a host
     share the work, and so each state is named by one of them."""
     here = [process for process, host in enumerate(memory.hosts) if host == memory.hosts[mpi.rank]]
@@ -71,7 +71,7 @@ def _undamaged(mpi, memory: HostMemory, told: list[list[Header]], which: tuple, 
         return mpi.allgather(undamaged)
 
 
-def _fetch(mpi, memory: HostMemory, checkpoint: Found, there: list[set[int]], ranks: int) -> str:
+def _fetch(mpi, memory: HostFolder, checkpoint: Found, there: list[set[int]], ranks: int) -> str:
     """Copy the states that the processes of a host need, and the host lacks, from other hosts. Return the reason why a
     host cannot keep a state, or ""."""
     place, sending, problem = memory.folder / name_of(checkpoint.samples), [], ""

@@ -15,7 +15,7 @@ from grsgd.training.checkpoint_folder import file_of, make_place, mark_if_whole,
 from grsgd.training.curve_file import CurveFile
 
 
-class Content(Protocol):
+class FileContent(Protocol):
     """Content of one rank's files: `grsgd.training.run_content.RunContent`, or the content of an own loop's files."""
 
     config: str
@@ -34,7 +34,7 @@ class Content(Protocol):
 class CheckpointWriter:
     """Writer of one rank's checkpoints to ``folder``, the folder of the run's checkpoints."""
 
-    def __init__(self, folder: Path, content: Content):
+    def __init__(self, folder: Path, content: FileContent):
         self.folder, self.content = folder, content
         self.problem = ""
         """The reason why the last checkpoint could not be written; empty if the last checkpoint was written."""

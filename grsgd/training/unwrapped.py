@@ -44,12 +44,13 @@ def unseen(hook: Callable) -> Callable:
 
 def is_watched(optimizer: torch.optim.Optimizer) -> bool:
     """Return whether a profiler or a hook must see the optimizer's step."""
+    # a list, because other threads may register hooks meanwhile
+    everywhere = [*module._global_optimizer_pre_hooks.values(), *module._global_optimizer_post_hooks.values()]
     return bool(
         profiler._is_profiler_enabled
         or optimizer._optimizer_step_pre_hooks
         or optimizer._optimizer_step_post_hooks
-        or not all(hasattr(hook, "may_miss_steps") for hook in module._global_optimizer_pre_hooks.values())
-        or not all(hasattr(hook, "may_miss_steps") for hook in module._global_optimizer_post_hooks.values())
+        or not all(hasattr(hook, "may_miss_steps") for hook in everywhere)
     )
 
 

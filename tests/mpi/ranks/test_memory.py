@@ -13,7 +13,7 @@ from grsgd import load_run
 from grsgd.config import parse
 from grsgd.errors import SetupError
 from grsgd.job import host_memory, memory_resume, places
-from grsgd.job.host_memory import HostMemory
+from grsgd.job.host_memory import HostFolder
 from grsgd.job.keeping import Keeping
 from grsgd.job.restarts import Loss, variables
 from grsgd.job.run import run
@@ -115,7 +115,7 @@ def find(world, folder, monkeypatch):
                     path.write_bytes(path.read_bytes().replace(b"\3", b"\4"))
         world.Barrier()
         hosts = [f"host{rank}" for rank in range(world.size)]
-        found = memory_resume.find(world, HostMemory(own, hosts), folder, 60.0, ranks, least)
+        found = memory_resume.find(world, HostFolder(own, hosts), folder, 60.0, ranks, least)
         return found and (found.samples, *read["id"])
 
     return looked

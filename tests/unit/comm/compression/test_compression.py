@@ -159,7 +159,7 @@ def test_the_largest_are_found_among_equal_ones_too(size, k, same, seed):
     random, k = np.random.default_rng(seed), min(k, size)
     x = random.choice([-2.0, -1.0, 0.0, 1.0], size) if same else random.standard_normal(size)
     values, indices = np.empty(k), np.empty(k, np.int32)
-    compression_cpu.largest(x, k, values, indices)
+    compression_cpu.largest(x, None, k, values, indices)
     assert len(set(indices.tolist())) == k and (values == x[indices]).all()
     assert (np.sort(np.abs(values)) == np.sort(np.abs(x))[size - k :]).all()
 
@@ -169,7 +169,7 @@ def test_the_largest_are_found_if_the_sample_misleads(sampled, rest):
     x = np.arange(1.0, 5001) * rest
     x[np.arange(x.size) % compression_cpu.RUN_EVERY < compression_cpu.RUN] *= sampled
     values, indices = np.empty(500), np.empty(500, np.int32)
-    compression_cpu.largest(x, 500, values, indices)
+    compression_cpu.largest(x, None, 500, values, indices)
     assert (np.sort(values) == np.sort(x)[-500:]).all() and (values == x[indices]).all()
 
 

@@ -83,4 +83,4 @@ def test_the_part_of_the_page(tmp_path, monkeypatch):
     page.main()
     page.main()
     written = file.read_text()
-    assert f"{page.BEGIN}\n\n{text}\n\n{page.END}\n" in written and written.count("**Tried**") == 1
+    assert f"{page.BEGIN}\n\n{text}\n\n{page.END}\n" in written and written.count("**Tried** with") == 1
