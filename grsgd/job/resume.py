@@ -28,6 +28,8 @@ from grsgd.training.curve_file import CurveFile
 from grsgd.training.rank_state import restore
 from grsgd.training.trainer import Trainer
 
+OWN_LOOP = "own_loop"
+"""Key of the entries that only checkpoints of loops over `grsgd.surviving` have."""
 MAY_CHANGE = ("train", "comm", "device", "stragglers", "faults")
 """Parts of a configuration that are allowed to change when a run goes on from a checkpoint."""
 LEAST_LOST = 1e-6
@@ -85,6 +87,8 @@ class Resumed:
             before, wanted = tomllib.loads(self.config), tomllib.loads(config.toml())
         except (tomllib.TOMLDecodeError, RecursionError):
             raise ConfigError(f"{self}: its configuration is not TOML") from None
+        if OWN_LOOP in before:
+            raise ConfigError(f"{self}: is a checkpoint of an own loop: go on with its script, or name another folder")
         for key in {**before, **wanted}:
             was, now = before.get(key), wanted.get(key)
             if key == "algorithm" and isinstance(was, dict) and was.get("name") == now["name"]:

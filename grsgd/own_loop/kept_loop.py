@@ -59,7 +59,7 @@ class KeptLoop:
         if resumed is None:
             return
         with launch.collective_setup(mpi, timeout):
-            check(resumed, optimizer.algorithm, is_main=mpi.rank == 0)
+            check(resumed, optimizer, is_main=mpi.rank == 0)
             resumed.give_model(optimizer.replica)
         if resumed.ranks != mpi.size:
             give_all_the_same(optimizer.replica, optimizer.algorithm.uncounted_comm, optimizer.driver)
@@ -112,13 +112,16 @@ def kept_loop(optimizer, checkpoints, every, objects: dict, is_late: bool) -> Ke
     return KeptLoop(folder, every, take(folder, LEASE_SECONDS if restarts.restarts() else LOCK_SECONDS))
 
 
-def check(resumed: Resumed, algorithm, is_main: bool):
-    """Raise ConfigError if a loop with ``algorithm`` cannot go on from a checkpoint; warn of other options."""
-    kept = resumed.state.get(KEY)
+def check(resumed: Resumed, optimizer, is_main: bool):
+    """Raise ConfigError if a loop with a distributed ``optimizer`` cannot go on from a checkpoint; warn of other
+    options of its algorithm."""
+    kept, algorithm = resumed.state.get(KEY), optimizer.algorithm
     if not isinstance(kept, dict):
         raise ConfigError(f"{resumed}: is a checkpoint of `grsgd train`: name another folder")
     if kept.get("algorithm") != algorithm.name:
         raise ConfigError(f"{resumed}: is of {kept.get('algorithm')}, for {algorithm.name}: name another folder")
+    if kept.get("optimizer") != (name := type(optimizer.optimizer).__name__):
+        raise ConfigError(f"{resumed}: has the state of {kept.get('optimizer')}, for {name}: name another folder")
     if is_main and (others := other_options(kept, algorithm)):
         warnings.warn(f"{resumed}: is of {algorithm.name} with {', '.join(others)}", RuntimeWarning, stacklevel=4)
 

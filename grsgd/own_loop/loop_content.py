@@ -6,14 +6,12 @@ import torch
 
 from grsgd.algorithms.base import Algorithm
 from grsgd.errors import ConfigError
+from grsgd.job.resume import OWN_LOOP as KEY
 from grsgd.own_loop.packed_state import packed, unpacked
 from grsgd.own_loop.saved_record import KEY as RECORD
 from grsgd.training import checkpoint_file
 from grsgd.training.curve_file import CurveFile
 from grsgd.training.rank_state import digests_of_frozen, state_of_loop, state_of_optimizer
-
-KEY = "own_loop"
-"""Key of the entries that only the files of loops have."""
 
 
 class LoopContent:
@@ -38,7 +36,8 @@ class LoopContent:
         }
         state = state_of_loop(loop, self._frozen, copied, members)
         options = loop.algorithm.options.model_dump(mode="json")
-        about = {"algorithm": loop.algorithm.name, "options": options, "kept": packed(kept)}
+        names = {"algorithm": loop.algorithm.name, "optimizer": type(loop.distributed.optimizer).__name__}
+        about = names | {"options": options, "kept": packed(kept)}
         return state | {KEY: about, "totals": {}, "code": {}, "curve": {"name": ""}}
 
     def complete(self, state: dict, curve: CurveFile, id: str):

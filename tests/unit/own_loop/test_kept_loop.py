@@ -166,11 +166,15 @@ def test_what_a_loop_cannot_go_on_from(monkeypatch, tmp_path):
     path.unlink()
     with pytest.raises((SetupError, RunFileError), match="rank-0001.ckpt of 2 ranks is missing; no"):
         trained(monkeypatch, kept, 2, "dpsgd", {})
-    del state["own_loop"]
-    for rank in range(2):
-        write(kept / name_of(4) / file_of(rank), Header(header.id, 4, 2, rank), state, "")
-    with pytest.raises(SetupError, match="is a checkpoint of `grsgd train`: name another folder$"):
-        trained(monkeypatch, kept, 2, "dpsgd", {})
+    other = {"own_loop": state["own_loop"] | {"optimizer": "Adam"}}
+    for change, words in (
+        (other, "has the state of Adam, for SGD: name another folder$"),
+        ({"own_loop": None}, "is a checkpoint of `grsgd train`: name another folder$"),
+    ):
+        for rank in range(2):
+            write(kept / name_of(4) / file_of(rank), Header(header.id, 4, 2, rank), state | change, "")
+        with pytest.raises(SetupError, match=words):
+            trained(monkeypatch, kept, 2, "dpsgd", {})
     shutil.rmtree(kept)
     kept.write_text("")
     with pytest.raises((SetupError, ConfigError), match="no checkpoint can be written there"):
