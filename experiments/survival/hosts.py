@@ -31,7 +31,6 @@ import numpy as np
 
 from experiments.arguments import parse_once
 from grsgd import load_run
-from grsgd.job.hosts import AGENTS
 from grsgd.mpi_environment import job_environment
 from grsgd.testbed import links
 from grsgd.testbed.hosts import EAGER, EAGER_BYTES, ENTER, Testbed
@@ -134,7 +133,7 @@ def environment(testbed: Testbed) -> dict[str, str]:
     library = {"pml": "ob1", "btl": "tcp,self"} | dict.fromkeys(EAGER, EAGER_BYTES)
     options = {f"PRTE_MCA_{key}": value for key, value in launcher.items()}
     options |= {f"OMPI_MCA_{key}": value for key, value in library.items()}
-    return job_environment() | {key: str(value) for key, value in options.items()} | {AGENTS[0]: str(ENTER)}
+    return job_environment() | {key: str(value) for key, value in options.items()}
 
 
 class Found(NamedTuple):
@@ -188,7 +187,7 @@ def make(options, algorithm: str, rate: str, seed: int, calm: Found | None) -> t
     with tempfile.TemporaryDirectory() as folder, Testbed(hosts=HOSTS, rate=rate) as testbed:
         config = Path(folder, "run.toml")
         config.write_text(config_of(algorithm, round(planned / STEP_SECONDS)))
-        more = ["--every", options.checkpoints]
+        more = ["--every", options.checkpoints, *(["--memory", options.memory] if options.memory else [])]
         calm = calm or run(testbed, config, planned, more, None)
         found = run(testbed, config, planned, more, Storm(testbed, options.every, options.back, seed))
     back = " ".join(f"{seconds:g}" for seconds in found.back)
@@ -245,6 +244,7 @@ def main():
     parser.add_argument("--every", type=float, default=60, metavar="SECONDS", help="(default: %(default)s)")
     parser.add_argument("--back", type=float, default=30, metavar="SECONDS", help="(default: %(default)s)")
     parser.add_argument("--checkpoints", default="10", metavar="STEPS", help="steps of a checkpoint (default: 10)")
+    parser.add_argument("--memory", metavar="STEPS", help="steps of a checkpoint in memory (default: none)")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.csv", help="table of the jobs")
     options = parse_once(parser)
     jobs = read(options.out)
