@@ -126,9 +126,10 @@ class Server:
         """int64 of shape [ranks]: 1 for ranks that were lost and had not come back when all other workers had ended."""
         self.lock = threading.Lock()
         self.activities = []
+        self.strategy = make_strategy(options, self.n)
 
     def start(self):
-        """Make the strategy; all workers hold the first model now."""
+        """Begin the strategy's time; all workers hold the first model now."""
         self.strategy = make_strategy(self.options, self.n, self.driver.clock())
 
     def go_on(self):

@@ -11,6 +11,7 @@ from grsgd.comm.stop_signal import UnevenSteps
 from grsgd.own_loop import served
 from grsgd.own_loop.distribute import distribute
 from grsgd.own_loop.ranks import shard
+from grsgd.own_loop.recording import recording
 from tests.support.own_loop import leaves_nothing, loss, network, sgd, vector
 from tests.support.threads import on_threads
 
@@ -359,3 +360,16 @@ def test_other_algorithms_have_all_batches_on_all_ranks(monkeypatch):
         return optimizer.steps, optimizer.workers
 
     assert on_threads(monkeypatch, 3, work) == [(STEPS, 3)] * 3
+
+
+@pytest.mark.parametrize("algorithm", ["parameter_server", "asgd", "decoupled"])
+def test_a_recording_begins_before_the_server_does(algorithm, monkeypatch, tmp_path):
+    def work(mpi):
+        model, optimizer = started(mpi, algorithm)
+        with recording(tmp_path / "run.h5", optimizer, batch_size=4) as run:
+            assert optimizer.loop.left_out == 0
+            take_steps(mpi, model, optimizer, range(STEPS))
+            optimizer.finish()
+        return run.result.attributes["participation"] if mpi.rank == 0 else 1.0
+
+    assert on_threads(monkeypatch, 3, work) == [1.0] * 3
