@@ -221,8 +221,13 @@ def test_a_trial_is_dropped(algorithm, place, monkeypatch):
         return trained, left
 
     found = on_threads(monkeypatch, 2, work)
-    gc.collect()
-    assert place == "on some ranks in a step" or not any(left() for _, left in found)
+    if place == "on some ranks in a step":
+        return
+    deadline = time.monotonic() + 5
+    while any(left() for _, left in found) and time.monotonic() < deadline:  # a thread may still hold an optimizer
+        gc.collect()
+        time.sleep(0.01)
+    assert not any(left() for _, left in found)
 
 
 def begin(mpi, algorithm):
