@@ -37,18 +37,19 @@ def run(processes: int, spares: int, arguments: list) -> tuple[int, str]:
 
 @pytest.mark.parametrize("algorithm", ["ring_allreduce", pytest.param("grsgd", marks=pytest.mark.exhaustive)])
 def test_a_spare_takes_the_rank_of_a_process_that_dies(algorithm, tmp_path):
-    """Rank 0, which otherwise saves; the last death has no spare any more."""
+    """Rank 0, which otherwise saves; the last death has no spare any more. The spare takes the rank after a second, and
+    the steps last six seconds."""
     out = tmp_path / "run.h5"
-    script = ["python", "-m", "experiments.survival.loop", "--algorithm", algorithm, "--out", out]
+    script = ["python", "-m", "experiments.survival.loop", "--algorithm", algorithm, "--out", out, "--steps", 800]
     code, output = run(4, 1, [*script, "--die", "0:0.2,2:0.7"])
-    found = re.findall(r"rank (\d): 200 steps, loss ([\d.]+)", output)
+    found = re.findall(r"rank (\d): 800 steps, loss ([\d.]+)", output)
     assert code == 0 and {rank for rank, _ in found} == {"0", "1"} and "Traceback" not in output, output
     assert len({loss for _, loss in found}) == 1
     saved = load_run(out)
     assert saved.attributes["ended"] == "completed" and saved.attributes["lost"] == [2]
     assert saved.extra["death_rank"].tolist() == [0, 2]
     assert np.isfinite(saved.extra["death_replaced_seconds"]).tolist() == [True, False]
-    assert saved.ranks["steps"].tolist() == [200, 200, 0]
+    assert saved.ranks["steps"].tolist() == [800, 800, 0]
     assert saved.curve["train_loss"][-1] == pytest.approx(float(found[0][1]), abs=1e-6)
 
 
