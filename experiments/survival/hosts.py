@@ -15,15 +15,13 @@ again.
 import argparse
 import csv
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,7 +31,7 @@ from experiments.arguments import parse_once
 from grsgd import load_run
 from grsgd.mpi_environment import job_environment
 from grsgd.testbed import links
-from grsgd.testbed.hosts import EAGER, EAGER_BYTES, ENTER, Testbed
+from grsgd.testbed.hosts import Testbed
 from grsgd.training.description import commit
 
 ALGORITHMS = {"grsgd": {}, "ring_allreduce": {}, "diloco": {"H": 8}}
@@ -112,28 +110,12 @@ class Storm:
                     index = int(self.random.choice(taken))
                     away[index] = now + self.back, cuts.enter_context(ExitStack())
                     away[index][1].enter_context(self.testbed.cut(index))
-                    kill(self.testbed.hosts[index])
+                    self.testbed.kill(index)
                     self.losses += 1
                     due = now + self._interval()
 
     def _interval(self) -> float:
         return self.every * self.random.uniform(0.5, 1.5)
-
-
-def kill(host: str):
-    """Kill all processes on a host."""
-    for process in links.processes(host):
-        with suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
-
-
-def environment(testbed: Testbed) -> dict[str, str]:
-    """Return the environment in which `grsgd run` on the head of the testbed starts ranks on its hosts."""
-    launcher = {"plm": "ssh", "plm_ssh_agent": ENTER, "plm_ssh_no_tree_spawn": 1, "prte_tmpdir_base": testbed.folder}
-    library = {"pml": "ob1", "btl": "tcp,self"} | dict.fromkeys(EAGER, EAGER_BYTES)
-    options = {f"PRTE_MCA_{key}": value for key, value in launcher.items()}
-    options |= {f"OMPI_MCA_{key}": value for key, value in library.items()}
-    return job_environment() | {key: str(value) for key, value in options.items()}
 
 
 class Found(NamedTuple):
@@ -161,7 +143,7 @@ def run(testbed: Testbed, config: Path, planned: float, options: list[str], stor
             job = subprocess.Popen(
                 testbed.enter(testbed.head, command),
                 cwd=folder,
-                env=environment(testbed),
+                env=job_environment() | testbed.settings(),
                 stdout=file,
                 stderr=file,
             )

@@ -193,6 +193,21 @@ class Testbed:
         ]
         return self.enter(self.head, [find_mpiexec(), *options, *arguments])
 
+    def settings(self) -> dict[str, str]:
+        """Return the environment variables with which `grsgd run --hosts` on the head starts ranks on the hosts, which
+        use only the network."""
+        launcher = {"plm": "ssh", "plm_ssh_agent": ENTER, "plm_ssh_no_tree_spawn": 1, "prte_tmpdir_base": self.folder}
+        library = {"pml": "ob1", "btl": "tcp,self"} | dict.fromkeys(EAGER, EAGER_BYTES)
+        found = {f"PRTE_MCA_{key}": value for key, value in launcher.items()}
+        found |= {f"OMPI_MCA_{key}": value for key, value in library.items()}
+        return {key: str(value) for key, value in found.items()}
+
+    def kill(self, index: int):
+        """Kill all processes on host ``index``."""
+        for process in links.processes(self.hosts[index]):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
     def hearing(self) -> Hearing:
         """Return a watch over the hosts, for one job; the testbed's head hears the hearts of its ranks."""
         with links.inside(self.head):

@@ -6,7 +6,6 @@ The hosts of a testbed share /dev/shm, so the test removes the folder of a dead 
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -18,8 +17,7 @@ import torch
 
 from grsgd.mpi_environment import job_environment, without_launcher
 from grsgd.runs.run_file import load_run
-from grsgd.testbed import links
-from grsgd.testbed.hosts import ENTER, Testbed, TestbedError
+from grsgd.testbed.hosts import Testbed, TestbedError
 
 ROOT = Path(__file__).parents[2]
 STEPS, RANKS, BATCH = 60, 3, 12
@@ -64,20 +62,12 @@ def memory(tmp_path_factory):
 def start(testbed, folder: Path, memory: Path) -> subprocess.Popen:
     """``grsgd run`` on three hosts, with three spare hosts."""
     (folder / "run.toml").write_text(RUN)
-    settings = {
-        "PRTE_MCA_plm": "ssh",
-        "PRTE_MCA_plm_ssh_agent": ENTER,
-        "PRTE_MCA_plm_ssh_no_tree_spawn": 1,
-        "PRTE_MCA_prte_tmpdir_base": testbed.folder,
-        "OMPI_MCA_pml": "ob1",
-        "OMPI_MCA_btl": "tcp,self",
-    }
     hosts = ",".join(f"{host}:1" for host in testbed.hosts)
     command = ["-m", "grsgd", "run", "-n", RANKS, "--hosts", hosts, "--restarts", 2, "run.toml", "--out", "run.h5"]
     command += ["--save", "model.pt", "--checkpoint", "kept", "--every", 36, "--memory", 5, "--memory-folder", memory]
     return subprocess.Popen(
         testbed.enter(testbed.head, [sys.executable, *command]),
-        env=without_launcher(job_environment()) | {name: str(value) for name, value in settings.items()},
+        env=without_launcher(job_environment()) | testbed.settings(),
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -88,8 +78,7 @@ def start(testbed, folder: Path, memory: Path) -> subprocess.Popen:
 def kill(testbed, memory: Path, numbers: list[int]):
     """Kill all processes on hosts, and remove the states in the memory of these hosts."""
     for number in numbers:
-        for process in links.processes(testbed.hosts[number]):
-            os.kill(process, signal.SIGKILL)
+        testbed.kill(number)
         for place in memory.glob(f"*-{testbed.hosts[number]}"):
             shutil.rmtree(place)
 

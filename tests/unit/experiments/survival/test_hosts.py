@@ -42,7 +42,7 @@ class FakeTestbed:
     hosts = ["tb0-0", "tb0-1", "tb0-2"]
 
     def __init__(self):
-        self.cuts = []
+        self.cuts, self.killed = [], []
         self.at_once = 0
         self.most = 0
 
@@ -54,14 +54,17 @@ class FakeTestbed:
         yield
         self.at_once -= 1
 
+    def kill(self, index):
+        self.killed.append(self.hosts[index])
+
 
 def test_a_storm_takes_hosts_with_ranks_and_gives_every_host_back(monkeypatch):
-    killed, testbed = [], FakeTestbed()
+    testbed = FakeTestbed()
     monkeypatch.setattr(hosts.links, "processes", lambda host: [] if host == "tb0-2" else [1])
-    monkeypatch.setattr(hosts, "kill", killed.append)
     with hosts.Storm(testbed, every=0.1, back=0.05, seed=0) as storm:
         deadline = time.monotonic() + 10
         while storm.losses < 3 and time.monotonic() < deadline:
             time.sleep(0.02)
-    assert len(testbed.cuts) == len(killed) == storm.losses >= 3
-    assert {testbed.hosts[index] for index in testbed.cuts} == {*killed} == {"tb0-0", "tb0-1"} and testbed.at_once == 0
+    assert len(testbed.cuts) == len(testbed.killed) == storm.losses >= 3
+    assert {testbed.hosts[index] for index in testbed.cuts} == {*testbed.killed} == {"tb0-0", "tb0-1"}
+    assert testbed.at_once == 0
