@@ -44,19 +44,6 @@ class Forecast:
         return hours_of(self.missing, workers, costs) + calibrating / 3600
 
 
-def learn(plan: Plan, costs: Costs):
-    """Let the costs learn from existing runs that do not count as made.
-
-    Simulated times of all-reduces alone are excluded: without processor times they are calculated at once, and not
-    message by message.
-    """
-    for specs in plan.planned_runs().values():
-        for spec in specs:
-            at_once = spec.source == TIMING_ONLY and spec.load().traits.only_allreduces
-            if not at_once and (run := plan.find(spec)) is not None:
-                costs.learn(spec, run)
-
-
 def forecast_targets(plans: Iterable[Plan], costs: Costs) -> dict[str, Forecast]:
     """Return the forecast of each target; the costs learn from the existing runs."""
     return {target: forecast for plan in plans for target, forecast in forecast_plan(plan, costs).items()}

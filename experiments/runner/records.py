@@ -11,8 +11,11 @@ import lzma
 import re
 import shutil
 import tarfile
+import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+import tomli_w
 
 from experiments.runner.networks import CALIBRATION, WORK
 from grsgd.errors import ConfigError
@@ -29,14 +32,16 @@ MOST_BYTES = 2**28
 """Greatest number of bytes of an unpacked archive; the largest one has 60 million."""
 PLAIN = re.compile(r"\w[\w .,=+@-]*\.h5")
 """Pattern for the names of run files in an archive."""
-OF_CALIBRATIONS = (f"*{CALIBRATION}", f"*{WORK}", "*-computing.toml")
+OF_CALIBRATIONS = f"*{CALIBRATION}", f"*{WORK}"
 """Patterns for the names of files of calibrations."""
 
 
 def unpack(recorded: Path, folder: Path):
-    """Put the recorded runs and calibrations of a scale into the folder of its runs; existing runs are kept.
+    """Copy recorded runs and calibrations into the folder of a scale.
 
-    Recorded calibrations replace others. Simulated runs that rest on replaced calibrations are not found any more.
+    Runs that exist in the folder stay. A recorded calibration, or recorded work of an algorithm, replaces a different
+    measurement, and simulated runs that rest on the replaced measurement are no longer found. Works of algorithms that
+    exist only in the folder stay.
     """
     for archive in sorted(recorded.glob(f"*{ARCHIVE}")):
         for name, content in files_in(archive):
@@ -46,16 +51,32 @@ def unpack(recorded: Path, folder: Path):
                     whole.write_bytes(content)
     (folder / NETWORKS).mkdir(parents=True, exist_ok=True)
     for file in _calibrations(recorded / "networks"):
-        there = folder / NETWORKS / file.relative_to(recorded / "networks")
-        if there.exists() and there.read_bytes() != file.read_bytes():
-            # the files include the networks that were made from the calibration
-            for old in there.parent.glob("*.toml"):
-                old.unlink()
-            return unpack(recorded, folder)
-        there.parent.mkdir(exist_ok=True)
-        shutil.copyfile(file, there)
+        _unpack_calibration(file, folder / NETWORKS / file.relative_to(recorded / "networks"))
     if (recorded / PLACES).exists():
         shutil.copyfile(recorded / PLACES, folder / NETWORKS / PLACES)
+
+
+def _unpack_calibration(file: Path, there: Path):
+    """Copy a recorded calibration to ``there``. If this changes a file, remove the networks made of calibrations."""
+    content = file.read_bytes()
+    if there.exists():
+        old, content = there.read_bytes(), _with_works_there(content, there)
+        if content == old:
+            return
+        made_of_them = set(there.parent.glob("*.toml")) - set(_calibrations(there.parent))
+        for network in made_of_them:
+            network.unlink()
+    there.parent.mkdir(exist_ok=True)
+    with atomic_write(there) as whole:
+        whole.write_bytes(content)
+
+
+def _with_works_there(content: bytes, there: Path) -> bytes:
+    """Return the content of a recorded file, together with the works that exist only in the file ``there``."""
+    if not there.name.endswith(WORK):
+        return content
+    recorded, works = tomllib.loads(content.decode()), tomllib.loads(there.read_text())
+    return content if works.keys() <= recorded.keys() else tomli_w.dumps(works | recorded).encode()
 
 
 def files_in(archive: Path) -> Iterator[tuple[str, bytes]]:

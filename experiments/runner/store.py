@@ -10,7 +10,6 @@ from experiments.runner import records
 from experiments.runner.batch import MpiHost, Training, make_each
 from experiments.runner.hosts import Hosts
 from experiments.runner.networks import Networks
-from experiments.runner.networks_before import NetworksBefore
 from experiments.runner.parallel import Unfinished, is_finished
 from experiments.runner.run_spec import MEASURED, TIMING_ONLY, UNIT_STEPS, RunSpec
 from grsgd.config.sources import DIGEST_LETTERS
@@ -24,8 +23,6 @@ STEP_BY_STEP = "1gbit,50us", "constant:1"
 """Network and computing time of simulations whose times mean nothing."""
 NAMED = re.compile(rf"-([0-9a-f]{{{of_today.LETTERS}}})-[0-9a-f]{{{DIGEST_LETTERS}}}\.h5$")
 """Pattern for the end of a run's name that contains the digest of its code."""
-BEFORE = ""
-"""The code of runs that were recorded before names contained the code; they are from several commits."""
 
 
 class Store:
@@ -41,8 +38,8 @@ class Store:
         self.runs.mkdir(parents=True, exist_ok=True)
         self.code = of_today.digest_code() if code is None else code
         mine = hashlib.sha256(on.place.encode()).hexdigest()[:12]
-        networks = folder / (records.NETWORKS if is_joined else Path("networks") / mine) / self.code
-        self.networks = NetworksBefore(networks, on) if self.code == BEFORE else Networks(networks, on)
+        networks = records.NETWORKS if is_joined else Path("networks") / mine
+        self.networks = Networks(folder / networks / self.code, on)
         self.places: list[str] = records.places(folder) if is_joined else []
 
     def with_code(self, code: str) -> "Store":
@@ -50,7 +47,7 @@ class Store:
         return Store(self.folder, self.hosts, self.is_joined, code)
 
     def other_codes(self) -> list[str]:
-        """Return the other codes that have made runs in the folder, except runs whose names have no code."""
+        """Return the other codes that have made runs in the folder."""
         named = (NAMED.search(file.name) for file in self.runs.glob("*.h5"))
         return sorted({found[1] for found in named if found} - {self.code})
 

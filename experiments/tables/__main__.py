@@ -35,7 +35,7 @@ from experiments.runner.plan import Plan
 from experiments.runner.progress import duration, hours_of
 from experiments.runner.run_spec import MEASURED, RunSpec
 from experiments.runner.scale import SCALES
-from experiments.runner.store import BEFORE, Store
+from experiments.runner.store import Store
 from experiments.tables import codes, report, results_page, sequential
 from experiments.tables.arguments import PROGRAM, parse_arguments
 from experiments.tables.claims import read_claims
@@ -108,8 +108,7 @@ def make_plans(options: argparse.Namespace, folder: Path) -> list[Plan]:
     """Return the plans of the chosen targets.
 
     The first plan makes runs with the present code. If recorded runs count, each other version of the code that has
-    made runs gets a plan. Such a plan has the targets for which this version has made all runs. If recorded runs are
-    shown or packed, the last plan is for the version that has made the oldest runs.
+    made runs gets a plan. Such a plan has the targets for which this version has made all runs.
     """
     scale = SCALES[options.scale]
     is_joined = scale.is_joined or options.recorded
@@ -117,7 +116,6 @@ def make_plans(options: argparse.Namespace, folder: Path) -> list[Plan]:
         records.unpack(RECORDS / scale.name, folder)
     store = Store(folder, find_hosts(max(scale.clock_ranks) + 1, scale.cpu), is_joined)
     others = store.other_codes() if is_joined else []
-    others += [BEFORE] * (options.recorded or options.record)
     plans = [plan_of(options, each) for each in (store, *map(store.with_code, others))]
     codes.share(plans)
     return plans
@@ -131,18 +129,9 @@ def plan_of(options: argparse.Namespace, store: Store) -> Plan:
 def foretell(options: argparse.Namespace, folder: Path) -> int:
     """Print the forecast of the runs' durations."""
     plans = make_plans(options, folder)
-    costs, on = informed_costs(options, plans), plans[0].store.hosts
+    costs, on = costs_on(plans[0].store.hosts), plans[0].store.hosts
     print(forecast.format_table(forecast.forecast_targets(plans, costs), costs, options.workers * on.nodes))
     return 0
-
-
-def informed_costs(options: argparse.Namespace, plans: list[Plan]) -> Costs:
-    """Return estimates that know the durations of recorded runs, including the oldest ones."""
-    store = plans[0].store
-    costs = costs_on(store.hosts)
-    if store.is_joined:
-        forecast.learn(plan_of(options, store.with_code(BEFORE)), costs)
-    return costs
 
 
 def costs_on(on: Hosts) -> Costs:
@@ -189,7 +178,7 @@ def make_tables(options: argparse.Namespace, folder: Path) -> int:
     plans = make_plans(options, folder)
     maker = Maker(
         plans[0].store,
-        informed_costs(options, plans),
+        costs_on(plans[0].store.hosts),
         options.workers,
         SCALES[options.scale].run_timeout,
         -math.inf if options.recorded else began + 3600 * (options.hours or math.inf),

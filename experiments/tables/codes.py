@@ -1,12 +1,11 @@
 """The code that made the runs of a target: one version made all of them; runs of different versions are not joined."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from experiments.runner.parallel import Unfinished
 from experiments.runner.plan import Plan
-from experiments.runner.store import BEFORE
 from grsgd.runs.run_file import Run
 
 DIRTY = "-dirty"
@@ -25,20 +24,6 @@ def share(plans: Sequence[Plan]):
         for plan in plans:
             if plan is not having:
                 del plan.needs[target]
-
-
-def note(plan: Plan, commits: Iterable[str]) -> list[str]:
-    """Return notes on the code of a target's runs, which were made at these commits."""
-    commits = sorted(set(commits))
-    if plan.store.code != BEFORE:
-        return []
-    dirty = [commit for commit in commits if commit.endswith(DIRTY)]
-    changed = f"; the code of {' and '.join(dirty)} was not committed, and cannot be had again" if dirty else ""
-    joined = f"joins runs of {len(commits)} commits" if len(commits) > 1 else "has runs of a commit"
-    return [
-        f"To be made anew: this target {joined} ({', '.join(commits)}) from before runs of other code were kept apart, "
-        f"and its simulated times rest on a network whose messages take no processor time{changed}."
-    ]
 
 
 def check_committed(runs: Mapping[Path, Run], recorded: Collection[str]):

@@ -7,7 +7,6 @@ from experiments.runner.hosts import describe_machine
 from experiments.runner.outcome import Outcome, Table
 from experiments.runner.plan import Plan
 from experiments.runner.run_spec import MEASURED, RunSpec
-from experiments.tables import codes
 from experiments.tables.nearby_rates import with_nearby_rates
 from experiments.tables.numbers import part_of_a_step
 from experiments.tables.section import Section
@@ -41,7 +40,7 @@ def outcome(target: Target, plan: Plan, folder: Path, command: str) -> Outcome:
         tables=section.tables,
         figures=section.figures,
         findings=section.findings,
-        notes=section.notes + codes.note(plan, commits) + caveats(plan, used),
+        notes=section.notes + caveats(plan, used),
         provenance={
             "machine": describe_machine(),
             "code": str(commit()),

@@ -27,7 +27,6 @@ from experiments.runner.outcome import (
 from experiments.runner.plan import Plan
 from experiments.runner.run_spec import MEASURED, SIMULATED, TIMING_ONLY
 from experiments.runner.setting import Setting
-from experiments.runner.store import BEFORE
 from experiments.tables.compare import condition
 from experiments.tables.show import QUANTITIES
 from grsgd.config import Config
@@ -73,10 +72,10 @@ def with_simulator_errors(outcomes: dict[str, Outcome], plans: Mapping[str, Plan
         return error_note(mine or of_paper(name, what), "the same" if mine else "other", what)
 
     for name, found in outcomes.items():
-        mine, all_of_paper, is_before = own["times"][name], of_paper(name, "times"), plans[name].store.code == BEFORE
+        mine, all_of_paper = own["times"][name], of_paper(name, "times")
 
-        def judged(case: Case, mine=mine, all_of_paper=all_of_paper, is_before=is_before) -> Case:
-            return robust(case_with_error(without_spread(case) if is_before else case, mine, all_of_paper))
+        def judged(case: Case, mine=mine, all_of_paper=all_of_paper) -> Case:
+            return robust(case_with_error(case, mine, all_of_paper))
 
         shown.append(
             replace(
@@ -174,11 +173,6 @@ def robust(case: Case) -> Case:
 
 def noted(case: Case, note: str) -> Case:
     return replace(case, note="; ".join(filter(None, [case.note, note])))
-
-
-def without_spread(case: Case) -> Case:
-    """Return a case without spread, because all its runs rest on one calibration."""
-    return replace(case, spread_low=None, spread_high=None)
 
 
 # ---- the errors of a target

@@ -16,7 +16,7 @@ from experiments.runner.needs import Need, to_target
 from experiments.runner.plan import Plan
 from experiments.runner.sample import Sample
 from experiments.runner.scale import DESK
-from experiments.runner.store import BEFORE, Store
+from experiments.runner.store import Store
 
 RECORDED = ROOT / "docs" / "results" / DESK.name
 """Folder of the recorded tables."""
@@ -33,7 +33,7 @@ def factors(task: Task, nodes: Iterable[int]) -> dict[int, float]:
         store = Store(Path(folder), Hosts(1, 1.0), is_joined=True)
         conditions = Conditions(DESK, emulated=True)
         needs = best_redundancy.needs(task, conditions)
-        stores = map(store.with_code, (*store.other_codes(), BEFORE))
+        stores = map(store.with_code, store.other_codes())
         plans = (Plan(conditions, each, {"recorded": needs}) for each in stores)
         return max((factors_of(plan, task, nodes) for plan in plans), key=len)
 

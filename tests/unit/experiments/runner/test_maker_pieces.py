@@ -250,6 +250,29 @@ def test_records_bring_runs_and_calibrations_to_another_machine(tmp_path):
     assert Store(tmp_path / "second", there).find(simulated) is None, "where nothing is joined"
 
 
+def test_what_was_measured_since_the_records_stays_when_they_are_unpacked(tmp_path):
+    """Works of further algorithms are in the file of the recorded works, which replaced it with all that lay beside."""
+    store, recorded = Store(tmp_path / "here", EmulatedHosts(9, 0.2), is_joined=True), tmp_path / "docs" / "desk"
+    old, new = but(source=SIMULATED), but("data.batch_size=7", config="grsgd/grsgd", source=SIMULATED)
+    work_alone = but(config="grsgd/grsgd", source=SIMULATED)
+    calibrate(store, old, "1.0e-2")
+    save(store, old)
+    records.record(recorded, {"grsgd": [store.path(old)]}, {store.code: store.networks.calibrations([old])}, [])
+    calibrate(store, new, "3.0e-2")
+    store.networks.keep_work(work_alone, 2e-3)
+    for spec in (new, work_alone):
+        save(store, spec)
+    names = [store.path(spec) for spec in (old, new, work_alone)]
+    for _ in range(2):
+        records.unpack(recorded, tmp_path / "here")
+        assert [store.path(spec) for spec in (old, new, work_alone)] == names
+        assert all(store.find(spec) for spec in (old, new, work_alone))
+    store.networks.keep_work(old, 9e-3)
+    records.unpack(recorded, tmp_path / "here")
+    assert store.networks.work(old) == 1e-3 and store.find(old), "what is recorded replaces another measurement"
+    assert store.find(new) and store.find(work_alone)
+
+
 def calibrate(store: Store, spec: RunSpec, median: str):
     network = f'where = "there"\nmade = "then"\n{MEASURED_NETWORK}'
     store.networks.calibration(spec).write_text(network.replace("1e-2", median))

@@ -4,15 +4,11 @@ import tomllib
 
 import pytest
 
-from experiments.papers import ROOT
-from experiments.runner import records
 from experiments.runner.hosts import EmulatedHosts, Hosts
 from experiments.runner.networks import ABOUT, OF_ONE_RATE, OF_RANKS, number_of
 from experiments.runner.occasions import CALIBRATIONS
-from experiments.runner.run_spec import SIMULATED, TIMING_ONLY, Link, RunSpec
-from experiments.runner.store import BEFORE, Store
-from grsgd.config import parse
-from grsgd.runs.run_file import load_run
+from experiments.runner.run_spec import TIMING_ONLY, Link, RunSpec
+from experiments.runner.store import Store
 from grsgd.runs.settings import flattened
 from grsgd.simulator.calibration.calibrate import Calibration, Pair, StepTimes
 from grsgd.simulator.calibration.messages import ProcessorTimes
@@ -121,25 +117,3 @@ def test_calibrations_of_other_code_stand_for_none(tmp_path):
     here = Store(tmp_path / "smoke", Hosts(9, 0.2), code="0123abcd")
     calibrated(here.networks, RUN)
     assert here.with_code("0123abce").networks.missing(RUN) and not here.with_code("0123abcd").networks.missing(RUN)
-
-
-class Recorded(RunSpec):
-    """The run in a file, with links of 1 Gbit/s."""
-
-    def load(self):
-        return parse(tomllib.loads(self.config), "recorded")
-
-
-def test_recorded_runs_from_before_are_found_as_what_they_are(tmp_path):
-    """With the networks and names that they had, and not as runs of today's code."""
-    recorded = ROOT / "docs" / "results" / "desk"
-    if not list((recorded / "networks").glob("*-computing.toml")):
-        pytest.skip("nothing from before is recorded any more")
-    records.unpack(recorded, tmp_path)
-    today = Store(tmp_path, EmulatedHosts(9, 0.2), is_joined=True)
-    before = today.with_code(BEFORE)
-    file = min(before.runs.glob("grsgd-n8-simulated-*.h5"))
-    run = load_run(file)
-    spec = Recorded(run.attributes["config"], (), run.attributes["ranks"], SIMULATED, Link("1gbit"))
-    assert before.path(spec) == file and before.find(spec) is not None
-    assert today.find(spec) is None and BEFORE not in today.other_codes()

@@ -12,7 +12,7 @@ from experiments.runner.parallel import Unfinished
 from experiments.runner.plan import Plan
 from experiments.runner.run_spec import MEASURED, SIMULATED, UNIT_STEPS
 from experiments.runner.setting import Setting
-from experiments.runner.store import BEFORE, Store
+from experiments.runner.store import Store
 from experiments.tables import codes
 from tests.support.runs import fake_run
 from tests.support.store import any_run, plan
@@ -47,7 +47,6 @@ def test_a_run_has_its_code_in_its_name(tmp_path, monkeypatch):
     unit = spec._replace(source=UNIT_STEPS)
     assert today.path(unit) != tomorrow.path(unit) == today.with_code("f" * 8).path(unit)
     tomorrow.path(unit).touch()
-    today.with_code(BEFORE).path(unit).touch()
     assert today.other_codes() == ["f" * 8]
 
 
@@ -63,14 +62,6 @@ def test_runs_of_code_that_was_not_committed_are_not_recorded():
     with pytest.raises(Unfinished, match=r"\(1 of 133f6b4e317c-dirty, 1 of no commit\)"):
         codes.check_committed(runs, [])
     codes.check_committed(runs, ["133f6b4e317c-dirty.h5", "none.h5"])
-
-
-def test_runs_from_before_are_told_to_be_what_they_are():
-    found = plan({})
-    assert codes.note(found, ["a-dirty", "b"]) == []
-    found.store.code = BEFORE
-    (note,) = codes.note(found, ["a-dirty", "b"])
-    assert "To be made anew: this target joins runs of 2 commits (a-dirty, b)" in note and "a-dirty was not" in note
 
 
 def test_a_missing_run_that_has_no_calibration_yet_has_no_name(tmp_path):

@@ -12,7 +12,6 @@ from experiments.runner.outcome import AGREES, CONTROL, EVIDENCE, INCONCLUSIVE, 
 from experiments.runner.run_spec import MEASURED, SIMULATED
 from experiments.runner.sample import Sample, geometric_mean, of
 from experiments.runner.setting import Setting
-from experiments.runner.store import BEFORE
 from experiments.tables.compare import quotient
 from experiments.tables.simulator_error import Error, case_with_error, robust, with_simulator_errors
 from tests.support.runs import fake_run
@@ -126,7 +125,7 @@ def test_the_spread_reaches_to_the_effect_without_the_simulators_error():
 
 
 def test_outcomes_have_the_errors_of_their_algorithms():
-    """Simulated here in half of the measured times; seeds that were recorded before share a calibration."""
+    """Simulated here in half of the measured times."""
 
     def run(spec):
         found = fake_run(label=spec.load().traits.label, seed=spec.load().seed)
@@ -139,8 +138,6 @@ def test_outcomes_have_the_errors_of_their_algorithms():
     found = plan(needs, run)
     cases = [replace(CASE, spread_low=10.0, spread_high=30.0)]
     shown = Outcome("it", "Title", "grsgd", "smoke", "make it", findings=[Finding("faster", "time", cases)])
-    for code, low in (("0123abcd", 10.0), (BEFORE, None)):
-        found.store.code = code
-        (judged,) = with_simulator_errors({"it": shown}, {"it": found})
-        (case,) = judged.findings[0].cases
-        assert case.kind == OFF and case.spread_low == low and judged.simulator_errors == [("grsgd", -0.5)]
+    (judged,) = with_simulator_errors({"it": shown}, {"it": found})
+    (case,) = judged.findings[0].cases
+    assert case.kind == OFF and case.spread_low == 10.0 and judged.simulator_errors == [("grsgd", -0.5)]
