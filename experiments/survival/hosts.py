@@ -2,10 +2,10 @@
 
     python -m experiments.survival.hosts --losses 10 --rate 1gbit --rate 10mbit --out FILE.csv
 
-Eight ranks train on four hosts of two ranks, and a fifth host is spare. Every ``--every`` seconds on average all
-processes of a random host that has ranks are killed, and its link is cut; the host is back after ``--back`` seconds. A
-job has the steps for which it needs ``--losses`` times ``--every`` seconds without losses. A step is mostly a pause, so
-that two cores suffice.
+Eight ranks train on four hosts of two ranks, and a fifth host is spare. Every ``--every`` seconds on average a random
+host that has ranks is lost, as by a power failure: its link is cut, its processes are stopped, and its memory is empty.
+The host is back after ``--back`` seconds. A job has the steps for which it needs ``--losses`` times ``--every`` seconds
+without losses. A step is mostly a pause, so that two cores suffice.
 
 Goodput is the duration of the same job without losses, divided by the duration with losses: both do the same work. Both
 durations are of the whole command, from its start to its exit code. The jobs that are in the table already are not run
@@ -16,6 +16,7 @@ import argparse
 import csv
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -79,10 +80,13 @@ def config_of(algorithm: str, steps: int) -> str:
 
 
 class Storm:
-    """Thread that takes a host away every ``every`` seconds on average; each host is back after ``back`` seconds."""
+    """Thread that takes a host away every ``every`` seconds on average; each host is back after ``back`` seconds.
 
-    def __init__(self, testbed: Testbed, every: float, back: float, seed: int):
-        self.testbed, self.every, self.back = testbed, every, back
+    ``memory`` is the folder with the states in the memory of all hosts.
+    """
+
+    def __init__(self, testbed: Testbed, every: float, back: float, seed: int, memory: Path):
+        self.testbed, self.every, self.back, self.memory = testbed, every, back, memory
         self.random, self.losses = np.random.default_rng(seed), 0
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -109,8 +113,9 @@ class Storm:
                 if taken:
                     index = int(self.random.choice(taken))
                     away[index] = now + self.back, cuts.enter_context(ExitStack())
-                    away[index][1].enter_context(self.testbed.cut(index))
-                    self.testbed.kill(index)
+                    away[index][1].enter_context(self.testbed.lost(index))
+                    for states in self.memory.glob(f"*-{self.testbed.hosts[index]}"):
+                        shutil.rmtree(states, ignore_errors=True)
                     self.losses += 1
                     due = now + self._interval()
 
@@ -166,12 +171,17 @@ def run(testbed: Testbed, config: Path, planned: float, options: list[str], stor
 def make(options, algorithm: str, rate: str, seed: int, calm: Found | None) -> tuple[Job, Found]:
     """Run a job with losses, after the same job without losses unless its result ``calm`` is known."""
     planned = options.losses * options.every
-    with tempfile.TemporaryDirectory() as folder, Testbed(hosts=HOSTS, rate=rate) as testbed:
+    with ExitStack() as opened:
+        folder = opened.enter_context(tempfile.TemporaryDirectory())
+        memory = opened.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm"))
+        testbed = opened.enter_context(Testbed(hosts=HOSTS, rate=rate))
         config = Path(folder, "run.toml")
         config.write_text(config_of(algorithm, round(planned / STEP_SECONDS)))
-        more = ["--every", options.checkpoints, *(["--memory", options.memory] if options.memory else [])]
+        more = ["--every", options.checkpoints]
+        more += ["--memory", options.memory, "--memory-folder", memory] if options.memory else []
         calm = calm or run(testbed, config, planned, more, None)
-        found = run(testbed, config, planned, more, Storm(testbed, options.every, options.back, seed))
+        storm = Storm(testbed, options.every, options.back, seed, Path(memory))
+        found = run(testbed, config, planned, more, storm)
     back = " ".join(f"{seconds:g}" for seconds in found.back)
     seconds = round(found.seconds, 1), round(calm.seconds, 1)
     quality = found.accuracy, calm.accuracy, found.participation

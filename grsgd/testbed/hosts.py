@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -204,9 +204,23 @@ class Testbed:
 
     def kill(self, index: int):
         """Kill all processes on host ``index``."""
-        for process in links.processes(self.hosts[index]):
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+        send(signal.SIGKILL, links.processes(self.hosts[index]))
+
+    @contextmanager
+    def lost(self, index: int):
+        """Return a context in which host ``index`` says nothing, as after a power failure.
+
+        The host's link carries nothing, and its processes are stopped, so no connection is closed. At the end of the
+        context these processes are killed, and the link carries messages again. Raises TestbedError.
+        """
+        host = self.hosts[index]
+        with self.cut(index):
+            stopped = set(links.processes(host))
+            try:
+                send(signal.SIGSTOP, stopped)
+                yield
+            finally:
+                send(signal.SIGKILL, stopped & set(links.processes(host)))
 
     def hearing(self) -> Hearing:
         """Return a watch over the hosts, for one job; the testbed's head hears the hearts of its ranks."""
@@ -226,6 +240,13 @@ class Testbed:
     def counters(self) -> np.ndarray:
         """Return the bytes sent and received by the interface of each host so far, int64 of shape [hosts, 2]."""
         return np.array([links.counters(host) for host in self.hosts], np.int64)
+
+
+def send(number: int, processes: Iterable[int]):
+    """Send the signal ``number`` to those ``processes`` that exist."""
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, number)
 
 
 def group_of(host: str) -> str:

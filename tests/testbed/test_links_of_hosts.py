@@ -114,3 +114,12 @@ def test_a_host_is_lost_if_it_is_stopped_for_long(testbed, hearing):
     assert look_for(hearing, SILENT_SECONDS + 1) == testbed.hosts[1:]
     tell_all(signal.SIGCONT)
     assert hearing.why(hearing.lost) == f"no sign of life of host {testbed.hosts[1]} (rank 1) for {SILENT_SECONDS:g} s"
+
+
+def test_a_host_of_the_testbed_that_is_lost_says_nothing_and_its_processes_never_run_again(testbed, hearing):
+    with testbed.lost(1):
+        assert live(hearing) == [True, True], "stopped, and not ended"
+        assert look_for(hearing, SILENT_SECONDS + 1) == testbed.hosts[1:]
+        assert live(hearing) == [True, True], "a heart that is stopped kills no rank"
+    hearing.ranks[1].wait(5)
+    assert live(hearing) == [True, False] and links.processes(testbed.hosts[1]) == []

@@ -37,34 +37,34 @@ def test_every_algorithm_has_a_configuration_for_the_ranks(algorithm, tmp_path):
 
 
 class FakeTestbed:
-    """A testbed that notes which links are cut; two of its hosts have processes."""
+    """A testbed that notes which hosts are lost; two of its hosts have processes."""
 
     hosts = ["tb0-0", "tb0-1", "tb0-2"]
 
     def __init__(self):
-        self.cuts, self.killed = [], []
+        self.taken = []
         self.at_once = 0
         self.most = 0
 
     @contextmanager
-    def cut(self, index):
-        self.cuts.append(index)
+    def lost(self, index):
+        self.taken.append(self.hosts[index])
         self.at_once += 1
         self.most = max(self.most, self.at_once)
         yield
         self.at_once -= 1
 
-    def kill(self, index):
-        self.killed.append(self.hosts[index])
 
-
-def test_a_storm_takes_hosts_with_ranks_and_gives_every_host_back(monkeypatch):
+def test_a_storm_takes_hosts_with_ranks_and_gives_every_host_back(monkeypatch, tmp_path):
+    """The states in the memory of lost hosts are gone."""
     testbed = FakeTestbed()
+    for host in testbed.hosts:
+        (tmp_path / f"grsgd-job-{host}" / "samples-8").mkdir(parents=True)
     monkeypatch.setattr(hosts.links, "processes", lambda host: [] if host == "tb0-2" else [1])
-    with hosts.Storm(testbed, every=0.1, back=0.05, seed=0) as storm:
+    with hosts.Storm(testbed, every=0.1, back=0.05, seed=0, memory=tmp_path) as storm:
         deadline = time.monotonic() + 10
         while storm.losses < 3 and time.monotonic() < deadline:
             time.sleep(0.02)
-    assert len(testbed.cuts) == len(testbed.killed) == storm.losses >= 3
-    assert {testbed.hosts[index] for index in testbed.cuts} == {*testbed.killed} == {"tb0-0", "tb0-1"}
+    assert len(testbed.taken) == storm.losses >= 3 and {*testbed.taken} == {"tb0-0", "tb0-1"}
+    assert [path.name for path in tmp_path.iterdir()] == ["grsgd-job-tb0-2"]
     assert testbed.at_once == 0
