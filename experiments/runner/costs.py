@@ -154,7 +154,7 @@ class Costs:
 
     def learn(self, spec: RunSpec, run: Run):
         """Take the duration of a run into account."""
-        took = run.attributes["wall_seconds"]
+        took = seconds_taken(run)
         if spec.source == MEASURED:  # the wall_seconds of a measured run cover only the training
             took += self.expect(spec, self.cpu).other
         self._took[kind(spec)].append(took)
@@ -165,6 +165,15 @@ class Costs:
         if took := self._took.get(kind(spec)):
             return median(took)
         return sum(self.expect(spec, self.cpu)) * median(self._factors.get(_alike(spec), [1.0]))
+
+
+def seconds_taken(run: Run) -> float:
+    """Return the seconds of a core that a simulated run took, or the seconds of a measured run.
+
+    Run files from before processor time was noted have only the real time of a simulation, which is longer if other
+    programs had the processor.
+    """
+    return run.attributes.get("processor_seconds", run.attributes["wall_seconds"])
 
 
 def kind(spec: RunSpec) -> RunSpec:

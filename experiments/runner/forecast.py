@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from experiments.runner.costs import Costs, kind
+from experiments.runner.costs import Costs, kind, seconds_taken
 from experiments.runner.networks import Measurement
 from experiments.runner.plan import Plan
 from experiments.runner.progress import duration, hours_of
@@ -69,7 +69,7 @@ def forecast_plan(plan: Plan, costs: Costs) -> dict[str, Forecast]:
                 calibrations |= forecast.calibrations
             else:
                 forecast.there += 1
-                forecast.took += run.attributes["wall_seconds"]
+                forecast.took += seconds_taken(run)
                 costs.learn(spec, run)
     return found
 

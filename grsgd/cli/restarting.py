@@ -183,14 +183,16 @@ class Restarting:
             there = places.answering(self.hosts, self.missed)
             self.missed = {host.name for host in self.hosts if host not in there}
             most = min(self.wanted, places.slots(there))
-            self.ranks = next((ranks for ranks in range(most, 0, -1) if self._may_train(ranks)), 0)
+            refused = {ranks: self._refusal(ranks) for ranks in range(most, 0, -1)}
+            self.ranks = next((ranks for ranks, refusal in refused.items() if not refusal), 0)
             self.used = places.placed(there, self.ranks)
             if self.ranks:
                 return True
             if time.monotonic() > deadline:
                 break
         asked, found = (", ".join(map(str, hosts)) or "none" for hosts in (self.hosts, there))
-        print_error(f"run: too few hosts answer within {PATIENCE_SECONDS:g} s{self._remedy()}: {found} of {asked}")
+        why = f"; with {most} rank{'s' * (most > 1)}: {refused[most]}" if refused else ""
+        print_error(f"run: too few hosts answer within {PATIENCE_SECONDS:g} s{self._remedy()}: {found} of {asked}{why}")
         return False
 
     def _remedy(self) -> str:
@@ -199,12 +201,14 @@ class Restarting:
     def _has_checkpoint(self) -> bool:
         return self.folder is not None and any(Path(self.folder).glob("samples-*"))
 
-    def _may_train(self, ranks: int) -> bool:
-        """Return whether ``ranks`` processes are more than the spares, and the configuration allows them."""
-        trained = ranks - ((self.of_train or self.options).spares or 0)
+    def _refusal(self, ranks: int) -> str:
+        """Return why the job cannot train with ``ranks`` processes, or "" if it can."""
+        spares = (self.of_train or self.options).spares or 0
+        if ranks <= spares:
+            return f"all of them are spares, --spares {spares}"
         try:
-            if self.config is not None and trained > 0:
-                self.config.check_ranks(trained)
-        except ConfigError:
-            return False
-        return trained > 0
+            if self.config is not None:
+                self.config.check_ranks(ranks - spares)
+        except ConfigError as error:
+            return str(error)
+        return ""

@@ -25,6 +25,7 @@ ABOUT = {
     "commit": "commit of the source code of grsgd; ends in -dirty if the code was changed since",
     "started": "date and time, UTC, ISO 8601",
     "wall_seconds": "s, from the start of training to its end, without evaluation; for a simulation its real time",
+    "processor_seconds": "s of a core that a simulation has used, evaluation included",
     "ended": "how the run ended: completed, diverged, interrupted or failed",
     "reason": "why the run ended",
     "restarts": "losses of hosts after which `grsgd run --restarts` has started the job again",

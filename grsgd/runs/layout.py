@@ -45,6 +45,7 @@ KNOWN = {
     "model": str,
     "clock": str,
     "virtual_seconds": float,
+    "processor_seconds": float,
     "network": str,
     "compute": str,
     "transport": str,

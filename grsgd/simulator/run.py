@@ -53,7 +53,7 @@ def simulate(
         raise ConfigError(f"{option} with --timing-only: no gradients are computed, so no model is trained")
     check_writable(out, expected_bytes(config, ranks))
     recording.check(out, spares > 0 or config.faults.are_deadly, network, config.traits.sends_early)
-    began = time.perf_counter()
+    began, used_before = time.perf_counter(), time.process_time()
     gpu.use_threads()
     line.doing(f"preparing {ranks} rank{'s' if ranks > 1 else ''}")
     simulation = Simulation(config, ranks, network, compute, timing_only, line.update, models, spares, recording)
@@ -76,7 +76,9 @@ def simulate(
     if not evaluated:
         models = saved_without(models, line)
     line.doing("saving")
-    result = assemble(records, attributes | {"wall_seconds": time.perf_counter() - began}, *evaluated)
+    attributes["wall_seconds"] = time.perf_counter() - began
+    attributes["processor_seconds"] = time.process_time() - used_before
+    result = assemble(records, attributes, *evaluated)
     add_cables(result, simulation.network)
     if timing_only:
         for column in ("train_loss", "consensus_distance", *columns_of(result)):

@@ -118,6 +118,18 @@ def test_no_host_answers(job, capsys):
     assert "too few hosts answer within 0 s (to go on later: --resume kept): none of b:2, c:1, a:2" in said
 
 
+def test_hosts_that_answer_but_allow_no_number_of_ranks(job, tmp_path, monkeypatch, capsys):
+    """The line says what the configuration demands of the ranks that fit."""
+    (tmp_path / "pauses.toml").write_text(
+        '[algorithm]\nname = "grsgd"\n[model]\nname = "mlp"\n[data]\nname = "digits"\n[optimizer]\nlr = 0.1\n'
+        "[train]\nsteps = 5\n[stragglers.pause]\n3 = { every = 1, seconds = 0.1 }\n"
+    )
+    monkeypatch.setattr(restarting, "PATIENCE_SECONDS", 0.0)
+    code, _ = job([(1, ["a"], "b")], *HOSTS, "pauses.toml", "--checkpoint", "kept")
+    line = "with 2 ranks: stragglers.pause: rank 3 in a job of 2; allowed: 0 to 1"
+    assert code == 1 and line in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "number, target, code",
     [(signal.SIGUSR1, "run.toml", 75), (signal.SIGTERM, "own.py", 130), (signal.SIGUSR2, "own.py", 0)],
@@ -170,11 +182,11 @@ def test_fewer_ranks_must_be_allowed():
     class Even:
         def check_ranks(self, ranks):
             if ranks % 2:
-                raise restarting.ConfigError("even")
+                raise restarting.ConfigError("must be even")
 
     class Options:
         restarts, spares, checkpoint, resume, memory = 1, 1, "kept", None, None
 
     made = restarting.Restarting(Options, Options, 4, [Host("a", 4), Host("b", 4)])
     made.config = Even()
-    assert [made._may_train(ranks) for ranks in (4, 3, 1)] == [False, True, False], "one process is a spare"
+    assert [made._refusal(ranks) for ranks in (4, 3, 1)] == ["must be even", "", "all of them are spares, --spares 1"]

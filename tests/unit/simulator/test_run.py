@@ -27,7 +27,7 @@ SOME = ("ring_allreduce", "grsgd", "lasgd", "easgd", "parameter_server", "cssgd"
 """Algorithms of each kind."""
 TESTED = ("train_loss", "test_accuracy", "test_accuracy_min", "test_accuracy_max", "consensus_distance")
 """Columns of the curve that need gradients."""
-WALL = {"started", "wall_seconds"}
+WALL = {"started", "wall_seconds", "processor_seconds"}
 """Attributes of a run file that say when it was made and how long that took."""
 
 
