@@ -7,9 +7,9 @@ host that has ranks is lost, as by a power failure: its link is cut, its process
 The host is back after ``--back`` seconds. A job has the steps for which it needs ``--losses`` times ``--every`` seconds
 without losses. A step is mostly a pause, so that two cores suffice.
 
-Goodput is the duration of the same job without losses, divided by the duration with losses: both do the same work. Both
-durations are of the whole command, from its start to its exit code. The jobs that are in the table already are not run
-again.
+Goodput is the duration of the same job without losses and without checkpoints in memory, divided by the duration with
+losses: both do the same work. Both durations are of the whole command, from its start to its exit code. The jobs that
+are in the table already are not run again.
 """
 
 import argparse
@@ -40,6 +40,9 @@ SLOTS, RANKS = 2, 8
 """Ranks of a host, and of a job."""
 HOSTS = RANKS // SLOTS + 1
 STEP_SECONDS = 0.5
+MEMORY_STEPS = {"grsgd": 20, "ring_allreduce": 2, "diloco": 2}
+"""Steps from one checkpoint in memory to the next. The ranks of an asynchronous algorithm wait for each other at each
+checkpoint, for half a step on average."""
 BOUND = 4.0
 """Time after which a job has hung, as a multiple of its planned duration."""
 
@@ -177,11 +180,11 @@ def make(options, algorithm: str, rate: str, seed: int, calm: Found | None) -> t
         testbed = opened.enter_context(Testbed(hosts=HOSTS, rate=rate))
         config = Path(folder, "run.toml")
         config.write_text(config_of(algorithm, round(planned / STEP_SECONDS)))
-        more = ["--every", options.checkpoints]
-        more += ["--memory", options.memory, "--memory-folder", memory] if options.memory else []
-        calm = calm or run(testbed, config, planned, more, None)
+        on_disk = ["--every", options.checkpoints]
+        in_memory = ["--memory", MEMORY_STEPS[algorithm], "--memory-folder", memory]
+        calm = calm or run(testbed, config, planned, on_disk, None)
         storm = Storm(testbed, options.every, options.back, seed, Path(memory))
-        found = run(testbed, config, planned, more, storm)
+        found = run(testbed, config, planned, [*on_disk, *in_memory], storm)
     back = " ".join(f"{seconds:g}" for seconds in found.back)
     seconds = round(found.seconds, 1), round(calm.seconds, 1)
     quality = found.accuracy, calm.accuracy, found.participation
@@ -235,8 +238,9 @@ def main():
     parser.add_argument("--losses", type=float, default=10, help="planned losses of a job (default: %(default)s)")
     parser.add_argument("--every", type=float, default=60, metavar="SECONDS", help="(default: %(default)s)")
     parser.add_argument("--back", type=float, default=30, metavar="SECONDS", help="(default: %(default)s)")
-    parser.add_argument("--checkpoints", default="10", metavar="STEPS", help="steps of a checkpoint (default: 10)")
-    parser.add_argument("--memory", metavar="STEPS", help="steps of a checkpoint in memory (default: none)")
+    parser.add_argument(
+        "--checkpoints", default="60s", metavar="SECONDS", help="between checkpoints on disk (default: %(default)s)"
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.csv", help="table of the jobs")
     options = parse_once(parser)
     jobs = read(options.out)
