@@ -28,6 +28,7 @@ import torch
 from experiments.arguments import parse_once
 from grsgd import load_run
 from grsgd.mpi_environment import find_mpiexec, job_environment
+from grsgd.training.description import commit
 
 ALGORITHMS = {
     "grsgd": {},
@@ -211,12 +212,31 @@ def main():
                 found.append(run(options.out, f"{label}-{seed}", text, options.ranks, spares, options.simulated))
                 print(f"  {found[-1]}", flush=True)
             rows.append(row(algorithm, per_kill, options.ranks, calm, found))
-            (options.out / f"{label}.json").write_text(json.dumps({"calm": calm, "runs": found}, indent=1))
+            about = {"algorithm": algorithm, "ranks": options.ranks, "kills_per_hour": round(3600 / every, 3)}
+            about |= {"commit": str(commit()), "calm": calm, "runs": found}
+            (options.out / f"{label}.json").write_text(json.dumps(about, indent=1))
+            (options.out / "runs.csv").write_text(table_of_runs(options.out))
             print(rows[-1], flush=True)
     if not options.simulated and "ring_allreduce" in options.algorithms:
         common = options.out, options.ranks
         rows += [reference(*common, per_kill, options.run_kills) for per_kill in rates]
     print("\n".join([HEAD, *rows]))
+
+
+COLUMNS = ("algorithm", "ranks", "kills_per_hour", "seed", "is_calm")
+MEASURED = ("deaths", "steps", "accuracy", "participation", "longest_wait", "lost", "seconds")
+
+
+def table_of_runs(folder: Path) -> str:
+    """Return a CSV table of all runs whose JSON files are in ``folder``; runs that failed have no measurements."""
+    lines = [",".join((*COLUMNS, *MEASURED, "commit"))]
+    for path in sorted(folder.glob("*.json")):
+        found = json.loads(path.read_text())
+        for kind in ("calm", "runs"):
+            for each in found[kind]:
+                key = *(found[name] for name in COLUMNS[:3]), each["name"].rpartition("-")[2], int(kind == "calm")
+                lines.append(",".join(map(str, (*key, *(each.get(name, "") for name in MEASURED), found["commit"]))))
+    return "\n".join(lines) + "\n"
 
 
 HEAD = (

@@ -31,6 +31,7 @@ import numpy as np
 from experiments.arguments import parse_once
 from grsgd import load_run
 from grsgd.mpi_environment import job_environment
+from grsgd.runs.ending import Ended
 from grsgd.testbed import links
 from grsgd.testbed.hosts import Testbed
 from grsgd.training.description import commit
@@ -43,6 +44,8 @@ STEP_SECONDS = 0.5
 MEMORY_STEPS = {"grsgd": 20, "ring_allreduce": 2, "diloco": 2}
 """Steps from one checkpoint in memory to the next. The ranks of an asynchronous algorithm wait for each other at each
 checkpoint, for half a step on average."""
+NO_RESULT = 99
+"""Exit code in the table of a job that has ended with exit code 0, but has left no whole run file."""
 BOUND = 4.0
 """Time after which a job has hung, as a multiple of its planned duration."""
 
@@ -127,8 +130,9 @@ class Storm:
 
 
 class Found(NamedTuple):
-    """Result of a command: its exit code, 124 if it has hung, its duration, its last line if it has failed, the number
-    of lost hosts, and numbers of its run file."""
+    """Result of a command: its exit code, its duration, its last line if it has failed, the number of lost hosts, and
+    numbers of its run file. The exit code is 124 if the command has hung, and `NO_RESULT` in place of 0 without a whole
+    run file."""
 
     code: int
     seconds: float
@@ -141,7 +145,7 @@ class Found(NamedTuple):
 
 def run(testbed: Testbed, config: Path, planned: float, options: list[str], storm: Storm | None) -> Found:
     """Run a job, with losses if there is a ``storm``; ``planned`` is its duration in seconds without losses."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         out, kept, log = (Path(folder, name) for name in ("run.h5", "kept", "log"))
         hosts = ",".join(f"{host}:{SLOTS}" for host in testbed.hosts)
         command = [sys.executable, "-m", "grsgd", "run", "-n", RANKS, "--hosts", hosts, "--restarts", 1000]
@@ -159,14 +163,15 @@ def run(testbed: Testbed, config: Path, planned: float, options: list[str], stor
                 code = job.wait(BOUND * planned)
             except subprocess.TimeoutExpired:
                 job.kill()
+                job.wait()
                 code = 124
         seconds = time.monotonic() - began
         lines = log.read_text().splitlines()
         losses = storm.losses if storm else 0
-        if code or not out.exists():
+        about = load_run(out).attributes if out.exists() else {}
+        if code or about.get("ended") != Ended.COMPLETED:
             print("\n".join(lines[-20:]), flush=True)
-            return Found(code, seconds, lines[-1] if lines else "", losses, [])
-        about = load_run(out).attributes
+            return Found(code or NO_RESULT, seconds, lines[-1] if lines else "", losses, [])
         back = [float(text) for text in re.findall(r"went on after ([\d.]+) s", str(about.get("restarts")))]
         return Found(code, seconds, "", losses, back, about["final_test_accuracy"], about["participation"])
 
@@ -183,6 +188,8 @@ def make(options, algorithm: str, rate: str, seed: int, calm: Found | None) -> t
         on_disk = ["--every", options.checkpoints]
         in_memory = ["--memory", MEMORY_STEPS[algorithm], "--memory-folder", memory]
         calm = calm or run(testbed, config, planned, on_disk, None)
+        if calm.code:
+            raise SystemExit(f"the job without losses has failed with exit code {calm.code}: {calm.said}")
         storm = Storm(testbed, options.every, options.back, seed, Path(memory))
         found = run(testbed, config, planned, [*on_disk, *in_memory], storm)
     back = " ".join(f"{seconds:g}" for seconds in found.back)

@@ -199,7 +199,7 @@ class Restarting:
         return f" (to go on later: --resume {self.folder})" if self._has_checkpoint() else ""
 
     def _has_checkpoint(self) -> bool:
-        return self.folder is not None and any(Path(self.folder).glob("samples-*"))
+        return self.folder is not None and any(Path(self.folder).glob("samples-*/rank-*.ckpt"))
 
     def _refusal(self, ranks: int) -> str:
         """Return why the job cannot train with ``ranks`` processes, or "" if it can."""

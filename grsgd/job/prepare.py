@@ -32,7 +32,7 @@ from grsgd.job.silence import Silence
 from grsgd.job.survival import check_spares, survives
 from grsgd.job.timeline_file import TimelineFile
 from grsgd.job.timeline_file import check as check_timeline
-from grsgd.job.told_deaths import tell_deaths
+from grsgd.job.told_deaths import ToldDeaths
 from grsgd.machine import binding
 from grsgd.runs.run_file import check_content, check_writable
 from grsgd.training import device as gpu
@@ -62,7 +62,7 @@ def prepare(mpi, request: RunRequest, comms: Communicators) -> Prepared:
         comms.timeline = TimelineFile(request.timeline, mpi)
     if survives(config):
         comms.membership = Membership(comms.of_processes(), ranks, place.driver.clock)
-        tell_deaths(comms.membership)
+        ToldDeaths(comms.membership)
     resumed, config = find_resumed(mpi, config, request.keeping, ranks)
     request = request._replace(config=config)
     tolerant = config.traits.tolerates_lost_ranks or comms.membership is not None

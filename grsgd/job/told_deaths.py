@@ -1,24 +1,32 @@
 """Lines on stderr about the deaths of processes that a job survives."""
 
 import sys
-from functools import partial
 
 from grsgd.comm.elastic.membership import Membership
 
 
-def tell_deaths(membership: Membership):
-    """Print a line whenever the process of a rank dies, and whenever a spare takes a rank.
+class ToldDeaths:
+    """Lines about the ranks of a `Membership` whose processes die, and about the spares that take ranks.
 
-    Only the lowest living process prints.
+    Only the lowest living process prints. If this process dies together with others, a line may be missing.
     """
-    membership.on_change.append(partial(_tell, membership))
+
+    def __init__(self, membership: Membership):
+        self.membership, self._told = membership, 0
+        membership.on_change.append(self._tell)
+
+    def _tell(self, rank: int):
+        membership = self.membership
+        new, self._told = membership.deaths[self._told :], len(membership.deaths)
+        if membership.process != min(membership.living, default=None):
+            return
+        left = membership.size - len(membership.vacant)
+        for death in new:
+            say(f"rank {death.rank}: its process has died; {left} rank{'s' * (left != 1)} left")
+        if (process := membership.holders[rank]) is not None:
+            say(f"rank {rank}: process {process}, a spare, has taken this rank")
 
 
-def _tell(membership: Membership, rank: int):
-    if membership.process != membership.living[0]:
-        return
-    process = membership.holders[rank]
-    left = membership.size - len(membership.vacant)
-    died = f"its process has died; {left} rank{'s' * (left != 1)} left"
-    line = died if process is None else f"process {process}, a spare, has taken this rank"
-    print(f"\ngrsgd: rank {rank}: {line}", file=sys.stderr, flush=True)
+def say(line: str):
+    """Print a line to stderr."""
+    print(f"\ngrsgd: {line}", file=sys.stderr, flush=True)

@@ -6,7 +6,7 @@ from grsgd.comm.elastic.membership import Membership
 from grsgd.comm.stop_signal import StopSignal
 from grsgd.job.agreement import on_the_living
 from grsgd.job.communicators import Communicators
-from grsgd.job.told_deaths import tell_deaths
+from grsgd.job.told_deaths import ToldDeaths
 
 
 class Lives:
@@ -18,7 +18,7 @@ class Lives:
     def __init__(self, backend, ranks: int, clock):
         comms = Communicators(backend)
         self.membership = comms.membership = Membership(comms.of_processes(), ranks, clock)
-        tell_deaths(self.membership)
+        ToldDeaths(self.membership)
         self.states, self.world = comms.of_processes(), comms.copy().mpi
         self.comm, self.uncounted, self.checkpoints = (comms.communicator() for _ in range(3))
         self.signal = StopSignal(comms.communicator(), tolerant=True)

@@ -215,9 +215,11 @@ class Testbed:
         """
         host = self.hosts[index]
         with self.cut(index):
-            stopped = set(links.processes(host))
+            stopped: set[int] = set()
             try:
-                send(signal.SIGSTOP, stopped)
+                while new := set(links.processes(host)) - stopped:  # a process may start others meanwhile
+                    send(signal.SIGSTOP, new)
+                    stopped |= new
                 yield
             finally:
                 send(signal.SIGKILL, stopped & set(links.processes(host)))

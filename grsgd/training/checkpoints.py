@@ -6,6 +6,7 @@ ranks have written their files.
 
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -93,8 +94,8 @@ class Checkpoints(Recovery):
         super().__init__(go_on)
         self.writer, self.folder, self.every, self.meeting = writer, writer.folder, every, meeting
         self.memory = memory or NoMemory()
-        self._is_for_memory = False
-        """Whether the meeting that rank 0 has asked for is only for a checkpoint in memory; used on rank 0."""
+        self._for_folder: deque[str] = deque()
+        """This rank's requests for a checkpoint in the folder, which no request for a checkpoint in memory replaces."""
         self._was_for_memory = False
         """Whether the last checkpoint was a checkpoint in memory."""
         self.comm, self.in_lockstep = meeting.comm, meeting.in_lockstep
@@ -134,10 +135,10 @@ class Checkpoints(Recovery):
         step = self.trainer.recovery.position
         self.memory.watch()
         if self.comm.rank == 0 and self._is_time(step):
-            self._step, self._time, self._is_for_memory = step, time.monotonic(), False
-            self.meeting.ask()
+            self._step, self._time = step, time.monotonic()
+            self.asks_for_checkpoint(GO_ON)
         elif self.comm.rank == 0 and self._is_time_for_memory(step):
-            self.memory.step, self._is_for_memory = step, True
+            self.memory.step = step
             self.meeting.ask()
         self.meeting.watch(step)
 
@@ -169,7 +170,7 @@ class Checkpoints(Recovery):
             self._meets = meets
             return bool(meets or is_due)
         if meets or is_due:
-            yield from self._take(self.meeting.over() if meets else GO_ON, meets)
+            yield from self._take(self.meeting.over() if meets else GO_ON)
         return False
 
     def leave_steps(self):
@@ -198,20 +199,21 @@ class Checkpoints(Recovery):
             return True
         if meet:
             yield from self.meeting.arranged()
-        yield from self._take(self.meeting.over(want_the_end) if meet else GO_ON, bool(meet))
+        yield from self._take(self.meeting.over(want_the_end) if meet else GO_ON)
         return False
 
-    def _take(self, reason: str, meets: bool):
+    def _take(self, reason: str):
         """Copy the state of the trainer, and begin to write the copy in a thread. This method is a schedule, run on all
         ranks at once. If ``reason`` is not empty, it raises Stopped after writing.
 
-        ``meets`` says whether the ranks meet; rank 0 then knows whether the checkpoint is for memory only.
+        The checkpoint is only for memory if no rank has a request for the folder, and none is due there.
         """
-        self._ends_for = reason
-        only_memory = self._is_for_memory if meets else not self._is_due(self.trainer.recovery.position)
-        self._is_for_memory = False
+        self._ends_for, requests = reason, len(self._for_folder)
+        for _ in range(requests):  # a signal may add another request meanwhile
+            self._for_folder.popleft()
         self.memory.step = self.trainer.recovery.position
-        in_folder, is_free, is_whole = yield from self.memory.agree(bool(reason) or not only_memory)
+        wants_folder = bool(reason or requests) or self._is_due(self.trainer.recovery.position)
+        in_folder, is_free, is_whole = yield from self.memory.agree(wants_folder)
         if not (in_folder or is_free):
             return
         yield from self.written()
@@ -289,7 +291,7 @@ class Checkpoints(Recovery):
         self._at = max(0, *numbers[::2])  # an interrupted checkpoint does not count: it may be taken anew
 
     def asks_for_checkpoint(self, reason: str) -> bool:
-        self._is_for_memory = False
+        self._for_folder.append(reason)
         self.meeting.ask(reason)
         return True
 

@@ -133,9 +133,9 @@ class MemoryCheckpoints:
         """Return (whether the checkpoint that is due is for the folder of all ranks, whether no state is under way,
         whether the checkpoint that was begun last is whole).
 
-        This method is a schedule, run on all ranks at once. ``in_folder`` counts on rank 0.
+        This method is a schedule, run on all ranks at once. ``in_folder`` of any rank suffices.
         """
-        own = [self.comm.rank == 0 and in_folder, self.is_under_way, self.lacks_part]
+        own = [in_folder, self.is_under_way, self.lacks_part]
         told = np.array(own, float)
         yield from halving_doubling_allreduce(self.comm, told, tags.CHECKPOINT)
         in_folder, under_way, failed = told.astype(bool).tolist()

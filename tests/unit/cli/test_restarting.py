@@ -53,7 +53,9 @@ def job(tmp_path, monkeypatch):
 
         def launched(command, gently, hearing):
             commands.append((command.short(), losses()))
-            (tmp_path / "kept" / f"samples-{len(commands)}").mkdir(parents=True, exist_ok=True)
+            place = tmp_path / "kept" / f"samples-{len(commands)}"
+            place.mkdir(parents=True, exist_ok=True)
+            (place / "rank-0000.ckpt").touch()
             words.leave(words.GONE_ON, f"went on for the {len(commands)}. time")
             code, _, answer = todo.pop(0)
             answers.append(answer)
@@ -173,6 +175,7 @@ def test_what_is_refused(job, options, line, capsys):
 
 def test_a_run_does_not_go_on_from_checkpoints_of_another_run(job, tmp_path, capsys):
     (tmp_path / "kept" / "samples-1").mkdir(parents=True)
+    assert job([(0, [], "")], *HOSTS, "run.toml", "--checkpoint", "kept")[1], "no rank had written a file yet"
     assert job([], *HOSTS, "run.toml", "--checkpoint", "kept") == (2, [])
     assert "--checkpoint kept: there are checkpoints of another run" in capsys.readouterr().err
     assert job([(0, [], "")], *HOSTS, "run.toml", "--resume", "kept")[1]

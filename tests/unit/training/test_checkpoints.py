@@ -2,6 +2,7 @@
 
 import itertools
 import os
+from collections import deque
 from types import SimpleNamespace
 
 import h5py
@@ -149,9 +150,48 @@ def test_batches_from_any_number_on_are_those_of_the_whole_stream(samples, batch
 
 def test_after_a_signal_all_ranks_are_asked_for_a_checkpoint():
     asked = []
-    checkpoints = SimpleNamespace(meeting=SimpleNamespace(ask=asked.append))
+    checkpoints = SimpleNamespace(meeting=SimpleNamespace(ask=asked.append), _for_folder=deque())
     assert Checkpoints.asks_for_checkpoint(checkpoints, "SIGTERM") and asked == ["SIGTERM"]
     assert Checkpoints.asks_for_checkpoint(checkpoints, "") and asked == ["SIGTERM", ""]
+
+
+class Alone(Checkpoints):
+    """Checkpoints of rank 0 of an asynchronous algorithm, in the folder and in memory; it notes which are taken."""
+
+    def __init__(self, every: int, every_in_memory: int):
+        self.every, self.in_lockstep, self._step, self._time = Every(steps=every), False, 0, 0.0
+        self._for_folder, self.asked, self.taken = deque(), 0, []
+        self.comm = SimpleNamespace(rank=0, size=1)
+        self.memory = SimpleNamespace(step=0, every=every_in_memory, watch=lambda: None, agree=self.agree)
+        self.trainer = SimpleNamespace(recovery=SimpleNamespace(position=0))
+        self.meeting = SimpleNamespace(ask=self.ask, watch=lambda step: None)
+
+    def ask(self, reason=""):
+        self.asked += 1
+
+    def agree(self, in_folder):
+        self.taken.append((self.trainer.recovery.position, in_folder))
+        return False, False, False  # nothing is written
+        yield
+
+    def train(self, steps: int):
+        for _ in range(steps):
+            self.trainer.recovery.position += 1
+            self.watch()  # after the step
+            self.watch()  # before the next step
+            if self.asked:
+                self.asked = 0
+                assert not list(self._take(""))
+
+
+def test_a_checkpoint_in_memory_takes_the_place_of_none_in_the_folder():
+    """Both are due at steps 4 and 8: the folder gets its checkpoints."""
+    alone = Alone(every=4, every_in_memory=2)
+    alone.train(9)
+    assert alone.taken == [(2, False), (4, True), (6, False), (8, True)]
+    alone.asks_for_checkpoint("")
+    alone.train(1)
+    assert alone.taken[4:] == [(10, True)], "after SIGUSR2 a checkpoint in memory was due, too"
 
 
 def frozen_first():
