@@ -79,8 +79,7 @@ def prepare(mpi, request: RunRequest, comms: Communicators) -> Prepared:
         trainer = make() if mpi.rank < ranks else None
         start_up.passed("algorithm")
     give_first_model(mpi, trainer, resumed, place.driver, timeout)
-    attributes = reasons | describe_job(mpi, request, trainer, place, transfer)
-    attributes |= about(resumed, config, ranks)
+    attributes = reasons | describe_job(mpi, request, trainer, place, transfer) | about(resumed, config, ranks)
     with launch.collective_setup(mpi, timeout):
         check_content(request.out, attributes | request.models.places) if mpi.rank == 0 else None
     with within(timeout, "telling all ranks the other processes"):
