@@ -20,6 +20,7 @@ from grsgd.job.hosts import Host
 from grsgd.job.restarts import Loss, variables
 from grsgd.job.signals import CHECKPOINTED, EXIT_CODE
 from grsgd.text import hosts_in_words
+from grsgd.training import memory_folder
 
 OVERLAP = "SLURM_OVERLAP"
 """Environment variable by which srun starts ranks on cores that Slurm still counts as used by the job that has lost a
@@ -43,6 +44,8 @@ class Restarting:
         self.missed: set[str] = set()
         """Names of the hosts that were lost, or have not answered."""
         self.used = places.placed(hosts, ranks)
+        self.left: set[str] = set()
+        """Names of the hosts of all attempts that have lost a host."""
         self.losses: list[Loss] = []
         self.id = secrets.token_hex(8)
         """Id of the job, the same in all attempts."""
@@ -95,8 +98,16 @@ class Restarting:
                 print_error(f"run: ended by {by} before the ranks were started{again}{self._remedy()}")
             return CHECKPOINTED if self.losses and self._has_checkpoint() else EXIT_CODE
         finally:
+            self._clear_hosts_left_behind()
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _clear_hosts_left_behind(self):
+        """Remove the states of this job from the memory of hosts on which no rank of the last attempt can remove them,
+        if these hosts answer."""
+        if self.of_train and self.of_train.memory is not None:
+            behind = self.left - {host.name for host in self.used}
+            places.run_on(behind, memory_folder.removal(Path(self.of_train.memory_folder), self.id))
 
     def _ask(self, number, frame):
         if number != signal.SIGUSR2:
@@ -113,6 +124,7 @@ class Restarting:
             if loss is None:
                 return code
             self.losses.append(loss)
+            self.left |= {host.name for host in self.used or self.hosts}
             if len(self.losses) > self.options.restarts:
                 if most := self.options.restarts:
                     losses = "; ".join(map(str, self.losses))

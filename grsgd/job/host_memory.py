@@ -8,10 +8,11 @@ from grsgd.comm.watchdog import within
 from grsgd.config import Config
 from grsgd.errors import ConfigError
 from grsgd.job import launch, places
-from grsgd.job.restarts import job_id
+from grsgd.job.restarts import job_id, restarts
 from grsgd.job.survival import survives
 from grsgd.training import memory_folder
-from grsgd.training.memory_folder import Neighbours
+from grsgd.training.checkpoint_folder import LEASE_SECONDS
+from grsgd.training.memory_folder import LOCK_SECONDS, Neighbours
 
 
 class HostFolder(NamedTuple):
@@ -23,6 +24,12 @@ class HostFolder(NamedTuple):
     def neighbours(self, rank: int) -> Neighbours:
         """Return the ranks with which ``rank`` exchanges states."""
         return Neighbours.of(rank, self.hosts)
+
+    def remove_except(self, rank: int, keep: set[str]):
+        """Remove the states on the host of process ``rank``, except the states of the checkpoints whose names are in
+        ``keep``; to be called on all processes, while no process of the host uses the other states."""
+        if self.neighbours(rank).leads:
+            memory_folder.remove_except(self.folder, keep)
 
 
 def check_memory(config: Config, steps: int | None, has_folder: bool):
@@ -45,7 +52,8 @@ def held(mpi, config: Config, base: Path):
     """Run the block with this job's folder in the memory of each host, which the lowest rank on the host locks.
 
     The folder is removed if the block ends without an error, and if it holds no states. Folders of dead jobs are
-    removed at the beginning. Raises SetupError on all ranks if a folder cannot be used.
+    removed at the beginning. After a restart, stopped ranks of the last attempt may hold the lock for up to
+    `LEASE_SECONDS`. Raises SetupError on all ranks if a folder cannot be used.
     """
     timeout = config.comm.timeout
     with within(timeout, "telling all ranks their hosts"):
@@ -56,7 +64,7 @@ def held(mpi, config: Config, base: Path):
         with launch.collective_setup(mpi, timeout):
             if leads:
                 memory_folder.remove_remains(base, job_id())
-                lock = memory_folder.take(memory.folder)
+                lock = memory_folder.take(memory.folder, LEASE_SECONDS if restarts() else LOCK_SECONDS)
         yield memory
         has_ended = True
     finally:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from grsgd.errors import UsageError
@@ -87,7 +88,8 @@ def answering(hosts: Sequence[Host], missed: Collection[str] = (), seconds: floa
     """
     hearing, come = Hearing([host.name for host in hosts]), set()
     awaited = {number for number, host in enumerate(hosts) if host.name not in missed} or {*range(len(hosts))}
-    asked = [start_on(host.name, [*hearing.arguments, str(number), "0", "0"]) for number, host in enumerate(hosts)]
+    heart = [sys.executable, "-I", "-S", str(HEART), *hearing.arguments]
+    asked = [start_on(host.name, [*heart, str(number), "0", "0"]) for number, host in enumerate(hosts)]
     deadline = time.monotonic() + seconds
     try:
         while not awaited <= come and time.monotonic() < deadline:
@@ -101,9 +103,21 @@ def answering(hosts: Sequence[Host], missed: Collection[str] = (), seconds: floa
     return [host for number, host in enumerate(hosts) if number in come]
 
 
-def start_on(host: str, arguments: list[str]) -> subprocess.Popen:
-    """Start the program of a heart on ``host``, without input and output."""
-    program = [sys.executable, "-I", "-S", str(HEART), *arguments]
+def run_on(hosts: Collection[str], program: list[str], seconds: float = ANSWER_SECONDS):
+    """Run ``program`` on all ``hosts`` at once, and wait for at most ``seconds`` altogether. Errors are ignored."""
+    running, deadline = [], time.monotonic() + seconds
+    for host in hosts:
+        with suppress(OSError):
+            running.append(start_on(host, program))
+    for process in running:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(deadline - time.monotonic(), 0.0))
+        process.kill()
+        process.wait()
+
+
+def start_on(host: str, program: list[str]) -> subprocess.Popen:
+    """Start a program, given as its words, on ``host``, without input and output."""
     quiet = subprocess.DEVNULL
     return subprocess.Popen([*agent(host), *program_for(program)], stdin=quiet, stdout=quiet, stderr=quiet)
 

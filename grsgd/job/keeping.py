@@ -11,7 +11,7 @@ from grsgd.errors import ConfigError
 from grsgd.job import launch, memory_resume, restarts
 from grsgd.job.host_memory import HostFolder, check_memory, held
 from grsgd.job.resume import Resumed, find, listed
-from grsgd.training.checkpoint_folder import LEASE_SECONDS, LOCK_SECONDS, is_same_folder, take
+from grsgd.training.checkpoint_folder import LEASE_SECONDS, LOCK_SECONDS, is_same_folder, name_of, take
 from grsgd.training.checkpoints import Every
 from grsgd.training.memory_folder import BASE
 from grsgd.training.trainer import Trainer
@@ -71,7 +71,9 @@ def check_keeping(config: Config, keeping: Keeping):
 
 def find_resumed(mpi, config: Config, keeping: Keeping, ranks: int) -> tuple[Resumed | None, Config]:
     """Return the checkpoint from which this run of ``ranks`` ranks goes on, or None, and the configuration to use.
-    Raises SetupError if the run cannot go on."""
+
+    All other states of this job are removed from the memory of this host. Raises SetupError if the run cannot go on.
+    """
     timeout, resumed = config.comm.timeout, None
     if keeping.host is not None and restarts.restarts():
         on_disk = listed(mpi, keeping.folder, timeout)[0] if keeping.resume else ()
@@ -84,6 +86,8 @@ def find_resumed(mpi, config: Config, keeping: Keeping, ranks: int) -> tuple[Res
             config = resumed.configured(config, ranks)
         for line in resumed.other_code(config) if mpi.rank == 0 else ():
             print(line, file=sys.stderr, flush=True)
+    if keeping.host is not None:
+        keeping.host.remove_except(mpi.rank, {name_of(resumed.samples)} if resumed and resumed.memory else set())
     return resumed, config
 
 

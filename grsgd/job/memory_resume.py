@@ -44,6 +44,7 @@ def find(mpi, memory: HostFolder, folder: Path, timeout: float, ranks: int, leas
         missing = next((rank for rank in range(checkpoint.ranks) if not any(rank in states for states in there)), None)
         problem, resumed = f"the state of rank {missing} of {checkpoint.ranks} is on no host, or damaged", None
         if missing is None:
+            memory.remove_except(mpi.rank, {name_of(each) for each, _ in found if each <= samples})  # makes room
             with within(timeout, "fetching states from the memory of other hosts"):
                 problem = _fetch(mpi, memory, checkpoint, there, ranks)
         if not problem:

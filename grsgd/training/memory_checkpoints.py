@@ -99,13 +99,19 @@ class MemoryCheckpoints:
         self._exchanges: list = []
         self._begun = ""
         """Name of the checkpoint that was begun last; empty after `conclude`."""
+        self._has_whole = False
+        """Whether this attempt has taken a whole checkpoint in memory."""
         self._touched = 0.0
 
     def attach(self, trainer: Trainer):
-        """Take checkpoints of ``trainer`` from now on. Raises ConfigError if the folder is certainly too small."""
+        """Take checkpoints of ``trainer`` from now on. Raises ConfigError if the folder is certainly too small.
+
+        States of the last attempt count as free, because the new checkpoints replace these states.
+        """
         replica = trainer.replica
         least = replica.params.array.nbytes + replica.buffers.array.nbytes
-        needed, free = memory_folder.COPIES * self.neighbours.states * least, memory_folder.room(self.folder)
+        needed = memory_folder.COPIES * self.neighbours.states * least
+        free = memory_folder.size(self.folder) + memory_folder.room(self.folder)
         if needed > free:
             raise ConfigError(f"--memory: {self.folder}: {memory_folder.too_small(needed, free)}")
 
@@ -148,6 +154,7 @@ class MemoryCheckpoints:
         To be called on all ranks while no state is under way. ``following`` is the name of the next checkpoint, whose
         files other ranks on this host may have begun.
         """
+        self._has_whole |= bool(self._begun and is_whole)
         if self._begun and self.neighbours.leads:
             if is_whole:
                 memory_folder.remove_except(self.folder, {self._begun, following})
@@ -173,10 +180,22 @@ class MemoryCheckpoints:
         return [f"the last checkpoint in memory is not whole: {self.problem}"] if self.problem else []
 
     def _check_room(self):
-        """Raise OSError if the states of this host do not fit into the folder."""
-        needed, free = self.neighbours.states * self.writer.state_bytes, memory_folder.room(self.folder)
+        """Raise OSError if the states of this host do not fit into the folder.
+
+        The first checkpoint of an attempt takes the room of the last attempt's states, if the room is needed: otherwise
+        no later checkpoint would fit either.
+        """
+        needed, free = self.neighbours.states * self.writer.state_bytes, self._room()
+        if needed > free and not self._has_whole:
+            memory_folder.remove_except(self.folder, {self._begun})
+            free = self._room()
         if needed > free:
             raise OSError(errno.ENOSPC, memory_folder.too_small(needed, free))
+
+    def _room(self) -> int:
+        """Return the number of bytes for the checkpoint that was begun last, including files that other ranks of this
+        host have already written for it."""
+        return memory_folder.size(self.folder / self._begun) + memory_folder.room(self.folder)
 
     def _send(self, header: Header, writing: threading.Thread):
         """Send this rank's file to the next host as soon as ``writing`` has written the file; a schedule."""

@@ -7,6 +7,7 @@ the states: a job that is started again finds them, and a later job removes what
 
 import os
 import re
+import shlex
 import shutil
 import stat
 import time
@@ -24,7 +25,7 @@ from grsgd.training.checkpoint_folder import LOCK, SAMPLES, file_of, name_of
 BASE = Path("/dev/shm")
 """Folder in memory on Linux, in which a job makes its folder by default."""
 LOCK_SECONDS = 15.0
-"""Seconds to wait until the ranks of the same job's last attempt have ended on this host."""
+"""Seconds to wait for the lock of a job's folder at the job's first start."""
 LEFT_SECONDS = 180.0
 """Seconds without a sign of a job after which the job counts as dead; a job is started again in less time."""
 TOUCH_SECONDS = 5.0
@@ -70,17 +71,17 @@ def path_of(base: Path, job: str, host: str) -> Path:
     return base / f"{_prefix()}{job}-{re.sub(r'[^A-Za-z0-9.-]', '-', host)[:100]}"
 
 
-def take(folder: Path) -> IO:
+def take(folder: Path, seconds: float = LOCK_SECONDS) -> IO:
     """Make a job's folder if it does not exist, and lock it; the lock ends when the returned file is closed or this
     process ends. Raises ConfigError if the folder belongs to another user or cannot be made, or if processes of the
-    same job still live."""
+    same job still live after ``seconds`` seconds."""
     try:
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
             raise ConfigError(f"--memory: {folder}: belongs to another user: name another folder with --memory-folder")
-        lock = exclusive_lock(folder / LOCK, LOCK_SECONDS)
+        lock = exclusive_lock(folder / LOCK, seconds)
         os.utime(folder / LOCK)
         return lock
     except TimeoutError:
@@ -132,6 +133,21 @@ def remove_except(folder: Path, keep: set[str]):
 def remove(folder: Path):
     """Remove a folder with all its states."""
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def removal(base: Path, job: str) -> list[str]:
+    """Return the words of a program that removes the folders of a job on any host."""
+    return ["sh", "-c", f"rm -rf {shlex.quote(str(base.absolute()))}/grsgd-*-{job}-*"]
+
+
+def size(folder: Path) -> int:
+    """Return the number of bytes in the files of a folder and of its subfolders; 0 if the folder does not exist."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):  # another process may remove the file
+                total += os.lstat(os.path.join(place, name)).st_size
+    return total
 
 
 def room(folder: Path) -> int:

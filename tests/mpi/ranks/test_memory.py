@@ -118,6 +118,7 @@ def find(world, folder, monkeypatch):
         found = memory_resume.find(world, HostFolder(own, hosts), folder, 60.0, ranks, least)
         return found and (found.samples, *read["id"])
 
+    looked.names = lambda: sorted(path.name for path in own.iterdir())
     return looked
 
 
@@ -127,6 +128,7 @@ def test_only_a_whole_checkpoint_of_one_step_is_used(world, find, capfd):
     assert find([]) is None
     assert find(whole) == (12, "a") and find(whole, least=12) is None
     assert find([*whole, *((24, "b", rank, n, rank) for rank in ranks[1:])]) == (12, "a"), "a state is missing"
+    assert find.names() == [name_of(12)], "the newer states have made room"
     mixed = [(24, "b" if rank else "c", rank, n, rank) for rank in ranks]
     assert find([*whole, *mixed]) == (12, "a"), "of two checkpoints"
     damaged = [(24, "b!" if rank == 0 else "b", rank, n, rank) for rank in ranks]

@@ -90,6 +90,16 @@ def test_a_spare_host_takes_ranks_and_the_job_goes_on_from_its_checkpoint(job, c
     assert "restart 1 of 2: 3 ranks on b:2, c:1" in capsys.readouterr().err
 
 
+def test_states_are_removed_on_hosts_that_were_left_behind(job, monkeypatch):
+    """Ranks of the last attempt remove the states on their own hosts."""
+    removed = []
+    monkeypatch.setattr(restarting.places, "run_on", lambda hosts, program: removed.append((hosts, program)))
+    options = (*HOSTS, "run.toml", "--checkpoint", "kept", "--memory", "10", "--memory-folder", "/mem ory")
+    assert job([(1, ["a"], "bc"), (0, [], "")], *options, said=2)[0] == 1, "no rank has written a run file"
+    ((hosts, program),) = removed
+    assert hosts == {"a"} and program[-1].startswith("rm -rf '/mem ory'/grsgd-*-")
+
+
 def test_a_script_is_started_again_until_the_restarts_are_used_up(job, capsys):
     """A host that was lost and answers takes ranks after the other hosts."""
     code, commands = job([(1, ["a"], "abc"), (1, ["b"], "a"), (137, ["a"], "")], *HOSTS, "own.py")

@@ -9,6 +9,7 @@ from grsgd.errors import UsageError
 from grsgd.job import hosts
 from grsgd.job.hearing import Hearing
 from grsgd.job.hosts import Host, answering, is_same, options, placed, read, slots
+from grsgd.training import memory_folder
 
 
 def test_hosts_are_read_with_their_slots():
@@ -47,6 +48,23 @@ def test_hosts_that_answer_in_time(tmp_path, monkeypatch):
     assert answering(asked, "bc", 30.0) == asked[:1] and time.monotonic() - began < 30, "b and c are not awaited"
     assert answering(asked, seconds=2.0) == asked[:1]
     assert answering(asked[1:], "bc", 0.2) == [] == answering([])
+
+
+def test_folders_are_removed_on_the_hosts_that_answer_in_time(tmp_path, monkeypatch):
+    """The agent starts the program for host a, and never returns for host b."""
+    for name in ("SLURM_JOB_ID", *hosts.AGENTS):
+        monkeypatch.delenv(name, raising=False)
+    agent, base = tmp_path / "agent", tmp_path / "in memory"
+    agent.write_text('#!/bin/sh\ncase $1 in a) exec sh -c "$2";; *) exec sleep 60;; esac\n')
+    agent.chmod(0o755)
+    monkeypatch.setenv(hosts.AGENTS[0], str(agent))
+    for job in ("5f3a", "77aa"):
+        (memory_folder.path_of(base, job, "a") / "samples-12").mkdir(parents=True)
+    began = time.monotonic()
+    hosts.run_on(["b", "a"], memory_folder.removal(base, "5f3a"), 1.0)
+    assert [path.name.split("-")[2] for path in base.iterdir()] == ["77aa"] and time.monotonic() - began < 30
+    monkeypatch.setenv(hosts.AGENTS[0], str(tmp_path / "none"))
+    hosts.run_on(["a"], ["true"], 1.0)
 
 
 def test_names_of_one_host():

@@ -148,6 +148,28 @@ def test_too_little_room(memory, monkeypatch):
     memory._check_room()
 
 
+def test_states_of_the_last_attempt_make_room(memory, monkeypatch):
+    """The folder has room for exactly two checkpoints, and a state of the last attempt takes a quarter of this room."""
+    left = memory.folder / name_of(6) / file_of(OWN)
+    left.parent.mkdir()
+    left.write_bytes(bytes(500))
+    monkeypatch.setattr(memory_folder, "room", lambda folder: 2000 - memory_folder.size(memory.folder))
+    array = SimpleNamespace(nbytes=250)
+    replica = SimpleNamespace(params=SimpleNamespace(array=array), buffers=SimpleNamespace(array=array))
+    memory.attach(SimpleNamespace(replica=replica))
+    memory._begun = name_of(12)
+    written = memory.folder / name_of(12) / file_of(SOURCE)
+    written.parent.mkdir()
+    written.write_bytes(bytes(1000))
+    memory._check_room()
+    assert kept(memory) == [f"{name_of(12)}/{file_of(SOURCE)}"], "another rank's file of the new checkpoint stays"
+    memory.conclude(True, name_of(24))
+    memory._begun = name_of(24)
+    with pytest.raises(OSError, match="--memory-folder"):
+        memory._check_room()
+    assert len(kept(memory)) == 1, "the last whole checkpoint stays"
+
+
 def test_it_is_due_every_few_steps(memory):
     assert [step for step in range(12) if memory.is_due(step)] == [5, 10]
     memory.step = 5

@@ -50,16 +50,15 @@ def test_remains_of_dead_jobs_are_removed_and_nothing_else(tmp_path):
     locks[2].close()
 
 
-def test_a_folder_of_others_is_refused(tmp_path, monkeypatch):
+def test_a_folder_of_others_is_refused(tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "other")
-    monkeypatch.setattr(memory_folder, "LOCK_SECONDS", 0.0)
     with pytest.raises(ConfigError, match="link: belongs to another user: name another folder with --memory-folder"):
         memory_folder.take(tmp_path / "link")
     with pytest.raises(ConfigError, match="none/own: .*: name another folder in memory with --memory-folder"):
         memory_folder.take(tmp_path / "none" / "own")
     with memory_folder.take(tmp_path / "own"), pytest.raises(ConfigError, match="ranks of this job still live"):
-        memory_folder.take(tmp_path / "own")
+        memory_folder.take(tmp_path / "own", 0.0)
     assert (tmp_path / "own").stat().st_mode & 0o777 == 0o700
 
 
@@ -79,7 +78,10 @@ def test_states_in_a_folder(tmp_path):
 
 
 def test_too_little_room_is_said_with_the_remedy(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b").write_bytes(bytes(7))
     assert memory_folder.room(tmp_path) > 0
+    assert memory_folder.size(tmp_path) == 7 and memory_folder.size(tmp_path / "none") == 0
     assert "need 2.00 MiB, and 1.00 MiB are free: enlarge it" in memory_folder.too_small(2**21, 2**20)
 
 
