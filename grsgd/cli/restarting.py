@@ -14,6 +14,7 @@ from grsgd.config import Config
 from grsgd.errors import ConfigError, UsageError
 from grsgd.job import hosts as places
 from grsgd.job import start, words
+from grsgd.job.absence import Absence
 from grsgd.job.ending import ENDING, kill_orphans
 from grsgd.job.hearing import Hearing, heard_by
 from grsgd.job.hosts import Host
@@ -27,6 +28,8 @@ OVERLAP = "SLURM_OVERLAP"
 node."""
 PATIENCE_SECONDS = 30.0
 """Seconds in which a host must answer after a loss; otherwise the job ends."""
+ROUND_SECONDS = 1.0
+"""Seconds between two rounds in which all hosts are asked after a loss."""
 
 
 class Restarting:
@@ -63,7 +66,7 @@ class Restarting:
             check_at_least("--memory", of_train.memory, 1)
             if not options.restarts:
                 raise UsageError("--memory: only with --restarts N, which starts the job again")
-            if len(self.used) == 1:
+            if len(places.placed(self.hosts, ranks)) == 1:
                 raise UsageError(f"--memory: all {ranks} ranks are on one host, so no other host can keep their states")
         if options.restarts and not self.hosts:
             raise UsageError("--restarts: only with --hosts a:4,b:4, or in an allocation of Slurm")
@@ -165,15 +168,26 @@ class Restarting:
     def _hearing(self) -> Hearing | None:
         """Return a watch over the hosts of an attempt; None for a job on this host only."""
         if self.hosts or int(os.environ.get("SLURM_JOB_NUM_NODES") or 1) > 1:
-            return Hearing([host.name for host in self.hosts], fences=self.options.restarts > 0)
+            absence = Absence(self.used, has_answered=bool(self.losses))
+            names, fences = [host.name for host in self.hosts], self.options.restarts > 0
+            return Hearing(names, fences=fences, absent=absence.look)
         return None
 
     def _lost(self, hearing: Hearing) -> str:
         """Return the hosts that a job has lost, as text with their ranks; "" if none was lost.
 
-        If the hearts do not tell which hosts were lost, the hosts of ``--hosts`` are asked.
+        If the hearts do not tell which hosts were lost, the hosts of ``--hosts`` are asked. A host is also asked if its
+        hearts have said no last word after the launcher's end, because srun may have killed them on a living host.
         """
+        known = [*hearing.lost]
         lost = hearing.conclude()
+        doubtful = {
+            name: next((host for host in self.hosts if places.is_same(host.name, name)), Host(name, 1))
+            for name in lost
+            if name not in known and name not in hearing.cut
+        }
+        there = places.answering([*doubtful.values()]) if doubtful else []
+        lost = [name for name in lost if doubtful.get(name) not in there]
         self.missed |= {host.name for host in self.hosts if any(places.is_same(host.name, name) for name in lost)}
         if lost:
             return hearing.in_words(lost)
@@ -200,11 +214,14 @@ class Restarting:
             self.used = places.placed(there, self.ranks)
             if self.ranks:
                 return True
-            if time.monotonic() > deadline:
+            are_all = len(there) == len(self.hosts)
+            if are_all or time.monotonic() > deadline:
                 break
+            time.sleep(ROUND_SECONDS)
         asked, found = (", ".join(map(str, hosts)) or "none" for hosts in (self.hosts, there))
         why = f"; with {most} rank{'s' * (most > 1)}: {refused[most]}" if refused else ""
-        print_error(f"run: too few hosts answer within {PATIENCE_SECONDS:g} s{self._remedy()}: {found} of {asked}{why}")
+        few = "all hosts answer, but are too few" if are_all else f"too few hosts answer within {PATIENCE_SECONDS:g} s"
+        print_error(f"run: {few}{self._remedy()}: {found} of {asked}{why}")
         return False
 
     def _remedy(self) -> str:

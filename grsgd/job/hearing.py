@@ -42,12 +42,21 @@ class Hearing:
         Whether hearts that get no answers kill their ranks.
     clock
         Function that returns seconds.
+    absent
+        See `absent`.
     """
 
     def __init__(
-        self, hosts: Collection[str] = (), fences: bool = False, clock: Callable[[], float] = time.monotonic
+        self,
+        hosts: Collection[str] = (),
+        fences: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        absent: Callable[[Collection[str]], list[str]] = lambda heard: [],
     ):
         self.clock, self.fences = clock, fences
+        self.absent = absent
+        """Function that returns newly lost hosts of which no heart was heard, given the hosts that were heard. The
+        function, such as `Absence.look`, is called at each look while the launcher runs."""
         self.key = secrets.token_hex(8)
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind(("", 0))
@@ -79,7 +88,15 @@ class Hearing:
         return {HEARTS: " ".join([*self.arguments, str(FENCE_SECONDS if self.fences else 0.0)])}
 
     def look(self) -> list[str]:
-        """Receive the datagrams that have arrived, and answer them; return the hosts that are newly lost."""
+        """Receive the datagrams that have arrived, and answer them; return the hosts that are newly lost, while the
+        launcher of the job runs."""
+        lost = self._hear()
+        absent = [host for host in self.absent(self.hosts) if host not in self.lost]
+        self._lose(absent)
+        return lost + absent
+
+    def _hear(self) -> list[str]:
+        """Receive the datagrams that have arrived, and answer them; return the hosts that are newly silent or cut."""
         now = self.clock()
         if now - self._looked > STOPPED_SECONDS:
             self.heard = dict.fromkeys(self.heard, now)
@@ -132,10 +149,10 @@ class Hearing:
         """Return all lost hosts, after the launcher of the job has ended: a host is also lost if none of its hearts has
         said a last word, although a heart of another host has."""
         deadline = self.clock() + LAST_WORDS_SECONDS
-        self.look()
+        self._hear()
         while self._unsaid() and self.clock() < deadline:
             time.sleep(LOOK_SECONDS)
-            self.look()
+            self._hear()
         if any(self._said(host) for host in self.hosts):
             self._lose(self._unsaid())
         return self.lost
@@ -153,13 +170,16 @@ class Hearing:
 
     def why(self, hosts: Collection[str]) -> str:
         """Return a text on the loss of ``hosts``."""
+        if not any(host in self.hosts for host in hosts):
+            return f"no sign of life of {self.in_words(hosts)} since the launch"
         if self.cut.issuperset(hosts):
             return f"no answers arrive at {self.in_words(hosts)}"
         return f"no sign of life of {self.in_words(hosts)} for {SILENT_SECONDS:g} s"
 
     def in_words(self, hosts: Collection[str]) -> str:
-        """Return ``hosts`` with their ranks as text for a sentence."""
-        return hosts_in_words([f"{host} ({ranks_in_words(sorted(self.hosts[host]))})" for host in hosts])
+        """Return ``hosts`` as text for a sentence, with the ranks that were heard there."""
+        ranks = {host: f" ({ranks_in_words(sorted(found))})" for host, found in self.hosts.items()}
+        return hosts_in_words([host + ranks.get(host, "") for host in hosts])
 
 
 def own_addresses(hosts: Collection[str]) -> list[str]:

@@ -80,11 +80,14 @@ def options(launcher: str, hosts: Sequence[Host]) -> list[str]:
     return ["--host", ",".join(map(str, hosts)), "--map-by", "slot:OVERSUBSCRIBE"]
 
 
-def answering(hosts: Sequence[Host], missed: Collection[str] = (), seconds: float = ANSWER_SECONDS) -> list[Host]:
+def answering(
+    hosts: Sequence[Host], missed: Collection[str] = (), seconds: float = ANSWER_SECONDS, silently: bool = False
+) -> list[Host]:
     """Return the hosts that answer within ``seconds``: a process can be started there, and its datagrams arrive.
 
     All hosts are asked at once. The function returns as soon as all hosts that are not named in ``missed`` have
-    answered, or all hosts if all are missed.
+    answered, or all hosts if all are missed. With ``silently`` a host also answers if the process ends there without
+    an error, although a firewall keeps its datagrams away.
     """
     hearing, come = Hearing([host.name for host in hosts]), set()
     awaited = {number for number, host in enumerate(hosts) if host.name not in missed} or {*range(len(hosts))}
@@ -95,6 +98,8 @@ def answering(hosts: Sequence[Host], missed: Collection[str] = (), seconds: floa
         while not awaited <= come and time.monotonic() < deadline:
             hearing.look()
             come = {number for ranks in hearing.hosts.values() for number in ranks}
+            if silently:
+                come |= {number for number, process in enumerate(asked) if process.poll() == 0}
             time.sleep(0.02)
     finally:
         for process in asked:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 
 import pytest
 
@@ -18,7 +19,7 @@ class Hears:
     """Stands for a hearing: ``lost`` are the hosts whose hearts have said no last word, and ``said`` is the number of
     hosts whose hearts have."""
 
-    lost_at, asked = None, 0
+    lost_at, asked, cut = None, 0, ()
 
     def __init__(self, lost, said):
         self.lost, self.said, self.hosts = lost, said, "abc"[:said]
@@ -48,7 +49,7 @@ def job(tmp_path, monkeypatch):
     for script in ("own.py", "plain.py"):
         (tmp_path / script).touch()
 
-    def run(attempts, *options, said=0, then=lambda: None):
+    def run(attempts, *options, said=0, then=lambda: None, patience=0.0):
         todo, commands, answers = list(attempts), [], []
 
         def launched(command, gently, hearing):
@@ -63,9 +64,9 @@ def job(tmp_path, monkeypatch):
 
         monkeypatch.setattr(start, "run", launched)
         monkeypatch.setattr(start, "library_of", lambda launcher: "Open MPI")
-        monkeypatch.setattr(restarting, "Hearing", lambda names, fences: Hears(todo[0][1], said))
+        monkeypatch.setattr(restarting, "Hearing", lambda names, fences, absent: Hears(todo[0][1], said))
         monkeypatch.setattr(restarting, "kill_orphans", lambda: None)
-        monkeypatch.setattr(restarting, "PATIENCE_SECONDS", 0.0)
+        monkeypatch.setattr(restarting, "PATIENCE_SECONDS", patience)
 
         def there(hosts, missed=()):
             then()
@@ -128,6 +129,67 @@ def test_no_host_answers(job, capsys):
     said = capsys.readouterr().err
     assert code == 1 and len(commands) == 1
     assert "too few hosts answer within 0 s (to go on later: --resume kept): none of b:2, c:1, a:2" in said
+
+
+class Concludes(Hears):
+    """Stands for a hearing that finds its lost hosts only after the launcher's end."""
+
+    def __init__(self, lost, said):
+        super().__init__([], said)
+        self.found = lost
+
+    def conclude(self):
+        self.lost += self.found
+        return self.lost
+
+
+def test_a_host_without_last_words_is_asked(job, monkeypatch, capsys):
+    """After the crash of a rank, srun kills all hearts, so a living host may say no last word."""
+    monkeypatch.setattr(sys.modules[__name__], "Hears", Concludes)
+    code, commands = job([(137, ["b"], "abc")], *HOSTS, "own.py", said=1)
+    assert code == 137 and len(commands) == 1 and "lost" not in capsys.readouterr().err
+    code, commands = job([(1, ["b"], "ac"), (0, [], "")], *HOSTS, "own.py", said=1)
+    assert code == 0 and "lost host b (rank 0)" in capsys.readouterr().err and len(commands) == 2
+
+
+def test_hosts_that_die_during_a_launch_are_searched_for(job, monkeypatch):
+    """Hosts are known to answer only after a restart."""
+    made = []
+
+    class Absence:
+        def __init__(self, hosts, has_answered):
+            made.append((" ".join(map(str, hosts)), has_answered))
+
+        def look(self, heard):
+            return []
+
+    monkeypatch.setattr(restarting, "Absence", Absence)
+    job([(1, ["a"], "bc"), (0, [], "")], *HOSTS, "own.py")
+    assert made == [("a:2 b:2", False), ("b:2 c:1", True)]
+
+
+@pytest.mark.parametrize("answers, rounds", [("abc", 1), ("ab", 3)])
+def test_hosts_are_not_asked_again_without_need_or_pause(answers, rounds, job, monkeypatch, capsys):
+    """The configuration allows no number of ranks; hosts that have not answered may come back."""
+    clock, asked = [0.0], []
+    monkeypatch.setattr(restarting.Restarting, "_refusal", lambda self, ranks: "must be 9")
+    monkeypatch.setattr(restarting.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(restarting.time, "sleep", lambda seconds: clock.append(clock.pop() + seconds))
+
+    def then():
+        asked.append(clock[0])
+        assert len(asked) < 9
+
+    code, _ = job([(1, ["a"], answers)], *HOSTS, "own.py", then=then, patience=1.5)
+    said = capsys.readouterr().err
+    assert code == 1 and asked == [float(number) for number in range(rounds)] and "must be 9" in said
+    assert ("all hosts answer, but are too few: b:2, c:1, a:2 of b:2, c:1, a:2; with 4 ranks" in said) == (rounds == 1)
+
+
+def test_states_in_memory_need_two_nodes_of_an_allocation(job, monkeypatch, capsys):
+    monkeypatch.setattr(restarting.places, "of_allocation", lambda ranks: [Host("a", ranks)])
+    assert job([], "--restarts", "1", *KEPT, "--memory", "5") == (2, [])
+    assert "--memory: all 2 ranks are on one host" in capsys.readouterr().err
 
 
 def test_hosts_that_answer_but_allow_no_number_of_ranks(job, tmp_path, monkeypatch, capsys):

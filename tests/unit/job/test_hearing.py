@@ -115,6 +115,15 @@ def test_no_host_is_named_if_all_ranks_are_killed(hearing, say):
     assert hearing.conclude() == []
 
 
+def test_a_host_is_lost_before_it_was_heard(clock):
+    """The search for such hosts is told which hosts were heard, and ends with the launcher."""
+    told = []
+    hearing = Hearing(["127.0.0.1"], clock=clock, absent=lambda heard: told.append([*heard]) or ["b"])
+    assert hearing.look() == ["b"] and hearing.look() == [] and told == [[], []]
+    assert hearing.why(["b"]) == "no sign of life of host b since the launch" and hearing.lost_at > 0
+    assert hearing.conclude() == ["b"] and len(told) == 2 and hearing.in_words(["b"]) == "host b"
+
+
 def test_datagrams_of_others_are_no_signs_of_life(hearing):
     places = hearing.arguments[1]
     for key, rank in (("0123", "0"), (hearing.key, "x"), (hearing.key, "")):

@@ -67,6 +67,18 @@ def test_folders_are_removed_on_the_hosts_that_answer_in_time(tmp_path, monkeypa
     hosts.run_on(["a"], ["true"], 1.0)
 
 
+def test_hosts_whose_datagrams_do_not_arrive(tmp_path, monkeypatch):
+    """The agent's process ends without an error for host a, and with an error for host b."""
+    for name in ("SLURM_JOB_ID", *hosts.AGENTS):
+        monkeypatch.delenv(name, raising=False)
+    agent = tmp_path / "agent"
+    agent.write_text("#!/bin/sh\ntest $1 = a\n")
+    agent.chmod(0o755)
+    monkeypatch.setenv(hosts.AGENTS[0], str(agent))
+    asked = [Host(name, 2) for name in "ab"]
+    assert answering(asked, "b", 30.0, silently=True) == asked[:1] and answering(asked, seconds=0.3) == []
+
+
 def test_names_of_one_host():
     assert is_same("a", "a.cluster") and is_same("a.cluster", "a") and is_same("10.0.0.1", "10.0.0.1")
     assert not is_same("a", "ab") and not is_same("a.x", "a.y") and not is_same("10.0.0.1", "10.0.0.11")

@@ -1,0 +1,74 @@
+"""Search for hosts that die during the launch of a job: `grsgd run` has heard no heart there, and asks these hosts."""
+
+import socket
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from grsgd.job import hosts as places
+from grsgd.job.hosts import Host
+
+LAUNCH_SECONDS = 60.0
+"""Seconds after the launch, and between two rounds of questions, in which each host should have been heard."""
+AGAIN_SECONDS = 4.0
+"""Seconds after which hosts are asked again if one of them has not answered. Within this time the hearts of other hosts
+get answers, so that no heart kills its rank."""
+
+
+class Absence:
+    """Search for lost hosts among ``hosts``, on which a job is being launched.
+
+    Launchers wait for hours for a host that loses power during the launch. A host of which no heart was heard is
+    therefore asked to start a process. The host is lost if it does not answer in two rounds, one after the other. A
+    host that starts a process is not lost, although a firewall may keep the datagrams of its hearts away.
+
+    The questions themselves may become impossible, for example without a valid key of ssh. So a round without any
+    answer has no effect, except with ``has_answered``: all hosts have answered just before the launch, and none since.
+    """
+
+    def __init__(self, hosts: Sequence[Host], has_answered: bool, clock: Callable[[], float] = time.monotonic):
+        self.hosts, self.has_answered, self.clock = hosts, has_answered, clock
+        self._missed: set[str] = set()
+        """Names of the hosts that have not answered in the last round."""
+        self._due = clock() + LAUNCH_SECONDS
+
+    def look(self, heard: Collection[str]) -> list[str]:
+        """Return the names of newly lost hosts; ``heard`` are the names of the hosts of which a heart was heard.
+
+        A round of questions takes at most `grsgd.job.hosts.ANSWER_SECONDS` seconds.
+        """
+        if self.clock() < self._due:
+            return []
+        unheard = self._unheard(heard)
+        there = self._ask() if unheard else []
+        missed = {name for name in unheard if name not in there} if there or self.has_answered else set()
+        lost = [name for name in unheard if name in missed & self._missed]
+        self._missed = missed.difference(lost)
+        self.has_answered = self.has_answered and not there
+        self._due = self.clock() + (AGAIN_SECONDS if self._missed else LAUNCH_SECONDS)
+        return lost
+
+    def _unheard(self, heard: Collection[str]) -> list[str]:
+        """Return the names of the hosts that were not heard. This machine is left out, because it lives. If as many
+        hosts were heard as the job has, these are its hosts, perhaps by other names."""
+        if len(heard) >= len(self.hosts):
+            return []
+        names = [host.name for host in self.hosts if not any(places.is_same(host.name, other) for other in heard)]
+        return [name for name in names if not is_here(name)]
+
+    def _ask(self) -> list[str]:
+        try:
+            return [host.name for host in places.answering(self.hosts, silently=True)]
+        except OSError:  # no ssh, so that no host can be asked
+            return [host.name for host in self.hosts]
+
+
+def is_here(name: str) -> bool:
+    """Return whether the host ``name`` is this machine."""
+    if places.is_same(name, socket.gethostname()):
+        return True
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+        try:
+            way.connect((name, 9))
+        except OSError:
+            return False
+        return way.getsockname()[0] == way.getpeername()[0]
