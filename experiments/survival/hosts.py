@@ -53,7 +53,7 @@ BOUND = 4.0
 class Job(NamedTuple):
     """Row of the table. ``losses`` is the number of hosts that were taken away. ``seconds`` is the duration of the
     command, and ``calm_seconds`` its duration without losses; the same holds for ``accuracy``. ``back`` has the seconds
-    from each loss until training went on. ``said`` is the last line of a job that has failed.
+    from the moment when each loss was known until training went on. ``said`` is the last line of a job that has failed.
     """
 
     algorithm: str

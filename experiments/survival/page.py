@@ -1,27 +1,107 @@
-"""The part of the page on failures that tells what became of the jobs of `experiments.survival.own_loops`.
+"""Parts of pages about recorded jobs in which processes or hosts were lost.
 
-    python -m experiments.survival.page OWN_LOOPS.csv TRAIN.csv
+    python -m experiments.survival.page
 
-``OWN_LOOPS.csv`` is the table of the script ``gpt``, and ``TRAIN.csv`` the table of the script ``train``. The part lies
-between two comments of the page, whose present text is replaced.
+The tables in docs/findings have the jobs of `experiments.survival.own_loops` and of `experiments.survival.hosts`. Each
+part lies between two comments of its page; this program replaces the part's text.
 """
 
-import argparse
+import csv
 import re
+from collections.abc import Iterable
 from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
 
-from experiments.arguments import parse_once
+from experiments.survival import hosts
 from experiments.survival.own_loops import CALM_RUNS, LARGEST_DIFFERENCE, PROCESSES, Job, is_right, outside, read
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "failures.md"
-BEGIN, END = "<!-- recorded: own_loops -->", "<!-- end of recorded -->"
+DOCS = Path(__file__).parents[2] / "docs"
+FINDINGS = DOCS / "findings"
+END = "<!-- end of recorded -->"
 
 
-def text_of(jobs: list[Job], trained: list[Job]) -> str:
+class Part(NamedTuple):
+    """Part ``name`` of the page at ``path``."""
+
+    path: Path
+    name: str
+    text: str
+
+    def put_into(self, page: str) -> str:
+        """Return the text of the page with this part."""
+        between = re.compile(f"(?<=<!-- recorded: {self.name} -->\n).*?(?={re.escape(END)})", re.DOTALL)
+        return between.sub(lambda _: f"\n{self.text}\n\n", page, count=1)
+
+
+def parts() -> list[Part]:
+    """Return the parts of all pages, from the recorded tables."""
+    own_loops = text_of_own_loops(read(FINDINGS / "own-loops.csv"), read(FINDINGS / "own-loops-train.csv"))
+    lost_hosts = text_of_lost_hosts(hosts.read(FINDINGS / "lost-hosts.csv"))
+    with (FINDINGS / "simulated-storms.csv").open(newline="") as file:
+        storms = text_of_storms(list(csv.DictReader(file)))
+    return [
+        Part(DOCS / "how-to" / "failures.md", "own_loops", own_loops),
+        Part(FINDINGS / "goodput.md", "hosts", lost_hosts),
+        Part(FINDINGS / "goodput.md", "storms", storms),
+    ]
+
+
+def text_of_lost_hosts(jobs: list[hosts.Job]) -> str:
+    """Return sentences on jobs whose hosts were lost, and their table."""
+    right = [job for job in jobs if not job.exit_code]
+    lost = sum(job.losses for job in jobs)
+    return "\n".join(
+        [
+            f"In {len(jobs)} jobs {lost} hosts were lost; {len(right)} of the jobs ended with exit code 0 and a whole "
+            "run file.",
+            f"The code is commit {commits_of(jobs)}; the jobs are in [lost-hosts.csv](lost-hosts.csv).",
+            "",
+            hosts.table(jobs),
+        ]
+    )
+
+
+def text_of_storms(runs: list[dict[str, str]]) -> str:
+    """Return a table of simulated runs in which processes died, from the rows of a table that
+    `experiments.survival.goodput.table_of_runs` has made."""
+    lines = [
+        "| algorithm | kills per hour | runs | kills | goodput, mean (lowest) | participation | "
+        "accuracy, and without kills |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for algorithm, kills in dict.fromkeys((run["algorithm"], run["kills_per_hour"]) for run in runs):
+        alike = [run for run in runs if (run["algorithm"], run["kills_per_hour"]) == (algorithm, kills)]
+        calm, stormy = ([run for run in alike if run["is_calm"] == is_calm] for is_calm in "10")
+        steps, accuracies, takes_part = (
+            [[float(run[name]) for run in some] for some in (stormy, calm)]
+            for name in ("steps", "accuracy", "participation")
+        )
+        goodput = [100 * each / fmean(steps[1]) for each in steps[0]]
+        cells = [
+            f"`{algorithm}`",
+            f"{float(kills):g}",
+            len(stormy),
+            sum(int(run["deaths"]) for run in stormy),
+            f"{fmean(goodput):.1f} % ({min(goodput):.1f})",
+            f"{100 * fmean(takes_part[0]):.1f} %",
+            ", ".join(f"{100 * fmean(each):.1f} %" for each in accuracies),
+        ]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    commits = ", ".join(sorted({f"`{run['commit']}`" for run in runs}))
+    lines += ["", f"The code is commit {commits}; the runs are in [simulated-storms.csv](simulated-storms.csv)."]
+    return "\n".join(lines)
+
+
+def commits_of(jobs: Iterable) -> str:
+    """Return the commits of jobs as text."""
+    return ", ".join(sorted({f"`{job.commit}`" for job in jobs}))
+
+
+def text_of_own_loops(jobs: list[Job], trained: list[Job]) -> str:
     """Return the part of the page: sentences on ``jobs``, which have loops of their own, and a table of these jobs and
     of the jobs ``trained`` by `grsgd train`."""
     right = [job for job in jobs if is_right("gpt", job)]
-    commits = ", ".join(sorted({f"`{job.commit}`" for job in (*jobs, *trained)}))
     largest = max((outside(float(job.loss), job.losses_without_deaths) for job in right), default=0.0)
     rows = [
         row(*key, *([job for job in each if key_of(job) == key] for each in (jobs, trained)))
@@ -40,8 +120,8 @@ def text_of(jobs: list[Job], trained: list[Job]) -> str:
             f"  An own loop takes the same number of steps with and without deaths, so it may end sooner on fewer "
             f"ranks: {PROCESSES} processes share two cores here.",
             "  `grsgd train` takes the same number of samples, so the ranks that are left take more steps.",
-            f"  The code is commit {commits}; the jobs are in [own-loops.csv](../findings/own-loops.csv) and "
-            "[own-loops-train.csv](../findings/own-loops-train.csv).",
+            f"  The code is commit {commits_of((*jobs, *trained))}; the jobs are in "
+            "[own-loops.csv](../findings/own-loops.csv) and [own-loops-train.csv](../findings/own-loops-train.csv).",
             "  `python -m experiments.survival.own_loops --script gpt` repeats the trial, and `--script train` "
             "repeats it with `grsgd train`.",
             "",
@@ -70,13 +150,8 @@ def key_of(job: Job) -> tuple[str, int]:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("own_loops", type=Path, help="table of the jobs of the script gpt")
-    parser.add_argument("train", type=Path, nargs="?", help="table of the jobs of the script train")
-    options = parse_once(parser)
-    text = text_of(read(options.own_loops), read(options.train))
-    between = re.compile(f"(?<={re.escape(BEGIN)}\n).*?(?={re.escape(END)})", re.DOTALL)
-    PAGE.write_text(between.sub(lambda _: f"\n{text}\n\n", PAGE.read_text(), count=1))
+    for part in parts():
+        part.path.write_text(part.put_into(part.path.read_text()))
 
 
 if __name__ == "__main__":

@@ -176,15 +176,15 @@ class Restarting:
     def _lost(self, hearing: Hearing) -> str:
         """Return the hosts that a job has lost, as text with their ranks; "" if none was lost.
 
-        If the hearts do not tell which hosts were lost, the hosts of ``--hosts`` are asked. A host is also asked if its
-        hearts have said no last word after the launcher's end, because srun may have killed them on a living host.
+        If the hearts do not tell which hosts were lost, the hosts of ``--hosts`` are asked. In an allocation of Slurm a
+        host is also asked if its hearts have said no last word, because srun may have killed them on a living host.
         """
         known = [*hearing.lost]
         lost = hearing.conclude()
         doubtful = {
             name: next((host for host in self.hosts if places.is_same(host.name, name)), Host(name, 1))
             for name in lost
-            if name not in known and name not in hearing.cut
+            if places.in_allocation() and name not in known and name not in hearing.cut
         }
         there = places.answering([*doubtful.values()]) if doubtful else []
         lost = [name for name in lost if doubtful.get(name) not in there]

@@ -56,6 +56,11 @@ def of_allocation(ranks: int) -> list[Host]:
     return read(",".join(names), ranks) if names else []
 
 
+def in_allocation() -> bool:
+    """Return whether this process is in an allocation of Slurm, where srun starts processes on the hosts."""
+    return "SLURM_JOB_ID" in os.environ
+
+
 def placed(hosts: Sequence[Host], ranks: int) -> list[Host]:
     """Return the first of ``hosts`` that hold ``ranks`` ranks, or all if they hold fewer; the others are spare."""
     found: list[Host] = []
@@ -134,7 +139,7 @@ def is_same(name: str, other: str) -> bool:
 
 def agent(host: str) -> list[str]:
     """Return the beginning of a command line that is executed on ``host``."""
-    if "SLURM_JOB_ID" in os.environ:
+    if in_allocation():
         return ["srun", f"--nodelist={host}", "--nodes=1", "--ntasks=1", "--overlap", "--mpi=none"]
     own = next((os.environ[name] for name in AGENTS if os.environ.get(name)), None)
     return [*(shlex.split(own) if own else SSH), host]
@@ -142,4 +147,4 @@ def agent(host: str) -> list[str]:
 
 def program_for(program: list[str]) -> list[str]:
     """Return the words of ``program`` as `agent` needs them: other agents than srun pass them through a shell."""
-    return program if "SLURM_JOB_ID" in os.environ else [shlex.join(program)]
+    return program if in_allocation() else [shlex.join(program)]

@@ -146,10 +146,14 @@ class Concludes(Hears):
 def test_a_host_without_last_words_is_asked(job, monkeypatch, capsys):
     """After the crash of a rank, srun kills all hearts, so a living host may say no last word."""
     monkeypatch.setattr(sys.modules[__name__], "Hears", Concludes)
+    monkeypatch.setattr(restarting.places, "in_allocation", lambda: True)
     code, commands = job([(137, ["b"], "abc")], *HOSTS, "own.py", said=1)
     assert code == 137 and len(commands) == 1 and "lost" not in capsys.readouterr().err
     code, commands = job([(1, ["b"], "ac"), (0, [], "")], *HOSTS, "own.py", said=1)
     assert code == 0 and "lost host b (rank 0)" in capsys.readouterr().err and len(commands) == 2
+    monkeypatch.setattr(restarting.places, "in_allocation", lambda: False)
+    code, commands = job([(1, ["b"], "abc"), (0, [], "")], *HOSTS, "own.py", said=1)
+    assert code == 0 and len(commands) == 2, "mpiexec kills no heart"
 
 
 def test_hosts_that_die_during_a_launch_are_searched_for(job, monkeypatch):

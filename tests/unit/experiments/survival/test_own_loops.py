@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from experiments.survival import own_loops, page
+from experiments.survival import own_loops
 from experiments.survival.own_loops import Job, Outcome, read
 
 
@@ -64,23 +64,3 @@ def test_jobs_whose_results_differ_are_compared_with_the_range_of_several(runs, 
     assert own_loops.outside(1.632, "1.4 1.6") == pytest.approx(0.02)
     job = Job(4, "grsgd", 0, "", 0, 1, "1", "1 nan", "1", "1", "abc")
     assert not own_loops.is_right("gpt", job), "a job without deaths has failed"
-
-
-def test_the_part_of_the_page(tmp_path, monkeypatch):
-    numbers = "1.002", "1", "2.5", "2", "abc"
-    jobs = [Job(number, "grsgd", 0, "0:0.5,1:0.6", number // 3, 1, *numbers) for number in range(4)]
-    trained = [jobs[0]._replace(seconds="4")]
-    text = page.text_of(jobs, trained)
-    assert "with 4 jobs of" in text and "Of these jobs, 3 ended with exit code 0 and a loss at most 1 % from" in text
-    assert "largest difference is 0.20 %" in text and "commit `abc`;" in text
-    assert text.endswith("\n  | `grsgd` | 0 | 4 | 3 | 80 % (80) | 50 % (50) |")
-    file = tmp_path / "failures.md"
-    file.write_text(page.PAGE.read_text())
-    monkeypatch.setattr(page, "PAGE", file)
-    for name, table in (("jobs", jobs), ("trained", trained)):
-        own_loops.write(tmp_path / name, table)
-    monkeypatch.setattr(sys, "argv", ["page", str(tmp_path / "jobs"), str(tmp_path / "trained")])
-    page.main()
-    page.main()
-    written = file.read_text()
-    assert f"{page.BEGIN}\n\n{text}\n\n{page.END}\n" in written and written.count("**Tried** with") == 1
