@@ -8,10 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from grsgd.job.heart import BYE, CUT, PAUSE, SEEN, TOLD
+from grsgd.job.heart import BYE, CUT, FROM_STDIN, PAUSE, SEEN, TOLD
 from grsgd.mpi_environment import HEARTS, rank
 from grsgd.text import hosts_in_words, ranks_in_words
 
@@ -216,6 +216,9 @@ def start_heart():
     """Start the heart of this rank, if `grsgd run` or `grsgd testbed` watches over the hosts of this job."""
     if os.environ.get(HEARTS) and not _hearts:
         key, places, fence = os.environ[HEARTS].split()
-        command = [sys.executable, "-I", "-S", HEART, key, places, rank() or "0", fence, str(os.getpid())]
+        command = [sys.executable, "-I", "-S", HEART, FROM_STDIN, places, rank() or "0", fence, str(os.getpid())]
         quiet = subprocess.DEVNULL
-        _hearts.append(subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet))
+        heart = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet)
+        with suppress(OSError), heart.stdin:  # the heart may have ended already
+            heart.stdin.write(f"{key}\n".encode())
+        _hearts.append(heart)

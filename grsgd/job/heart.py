@@ -19,6 +19,8 @@ BEATS, TOLD, BYE, CUT, HERE, SEEN, PAUSE = "beats", "told", "bye", "cut", "here"
 """Words of datagrams. A heart says ``beats`` again and again, ``told`` after a signal that ends the job, and ``bye``
 after the end of its rank. A heart without answers kills its rank and says ``cut``. A host that is asked says ``here``.
 The launcher's side answers ``seen``, and says ``pause`` before it is stopped."""
+FROM_STDIN = "-"
+"""Argument in place of a key that is read from stdin, because all users of a host can read arguments."""
 REPEATS = 3
 """Number of datagrams with each word that is said once, because datagrams may be lost."""
 
@@ -98,6 +100,8 @@ class Heart:
 
 if __name__ == "__main__":
     key, places, rank, fence, parent = sys.argv[1:]
+    if key == FROM_STDIN:
+        key = sys.stdin.readline().strip()
     heart = Heart(key, places, rank, float(fence), int(parent))
     if int(parent):
         heart.beat()

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -145,6 +146,9 @@ def test_a_heart_lives_as_long_as_its_rank(monkeypatch):
         hearing.look()
     ((host, ranks),) = hearing.hosts.items()
     assert ranks == {3: False}
+    children = Path(f"/proc/{rank.pid}/task/{rank.pid}/children").read_text().split()
+    arguments = [Path(f"/proc/{child}/cmdline").read_text() for child in children]
+    assert any("heart.py" in each for each in arguments) and not any(hearing.key in each for each in arguments)
     rank.kill()
     rank.wait()
     while not hearing.hosts[host][3] and time.monotonic() < deadline:
