@@ -55,7 +55,8 @@ def text_of_lost_hosts(jobs: list[hosts.Job]) -> str:
         [
             f"In {len(jobs)} jobs {lost} hosts were lost; {len(right)} of the jobs ended with exit code 0 and a whole "
             "run file.",
-            f"The code is commit {commits_of(jobs)}; the jobs are in [lost-hosts.csv](lost-hosts.csv).",
+            f"The code is commit {in_words(job.commit for job in jobs)}; the jobs are in "
+            "[lost-hosts.csv](lost-hosts.csv).",
             "",
             hosts.table(jobs),
         ]
@@ -88,14 +89,14 @@ def text_of_storms(runs: list[dict[str, str]]) -> str:
             ", ".join(f"{100 * fmean(each):.1f} %" for each in accuracies),
         ]
         lines.append(f"| {' | '.join(map(str, cells))} |")
-    commits = ", ".join(sorted({f"`{run['commit']}`" for run in runs}))
+    commits = in_words(run["commit"] for run in runs)
     lines += ["", f"The code is commit {commits}; the runs are in [simulated-storms.csv](simulated-storms.csv)."]
     return "\n".join(lines)
 
 
-def commits_of(jobs: Iterable) -> str:
-    """Return the commits of jobs as text."""
-    return ", ".join(sorted({f"`{job.commit}`" for job in jobs}))
+def in_words(commits: Iterable[str]) -> str:
+    """Return commits as text, once each."""
+    return ", ".join(f"`{commit}`" for commit in sorted(set(commits)))
 
 
 def text_of_own_loops(jobs: list[Job], trained: list[Job]) -> str:
@@ -120,7 +121,7 @@ def text_of_own_loops(jobs: list[Job], trained: list[Job]) -> str:
             f"  An own loop takes the same number of steps with and without deaths, so it may end sooner on fewer "
             f"ranks: {PROCESSES} processes share two cores here.",
             "  `grsgd train` takes the same number of samples, so the ranks that are left take more steps.",
-            f"  The code is commit {commits_of((*jobs, *trained))}; the jobs are in "
+            f"  The code is commit {in_words(job.commit for job in (*jobs, *trained))}; the jobs are in "
             "[own-loops.csv](../findings/own-loops.csv) and [own-loops-train.csv](../findings/own-loops-train.csv).",
             "  `python -m experiments.survival.own_loops --script gpt` repeats the trial, and `--script train` "
             "repeats it with `grsgd train`.",

@@ -129,7 +129,8 @@ def plan_of(options: argparse.Namespace, store: Store) -> Plan:
 def foretell(options: argparse.Namespace, folder: Path) -> int:
     """Print the forecast of the runs' durations."""
     plans = make_plans(options, folder)
-    costs, on = costs_on(plans[0].store.hosts), plans[0].store.hosts
+    on = plans[0].store.hosts
+    costs = costs_on(on)
     print(forecast.format_table(forecast.forecast_targets(plans, costs), costs, options.workers * on.nodes))
     return 0
 

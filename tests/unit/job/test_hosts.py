@@ -35,14 +35,24 @@ def test_options_of_launchers():
     assert options("Open MPI", two) == ["--host", "a:2,b:1", "--map-by", "slot:OVERSUBSCRIBE"]
 
 
-def test_hosts_that_answer_in_time(tmp_path, monkeypatch):
+@pytest.fixture
+def use_agent(tmp_path, monkeypatch):
+    """Return a function that makes a shell script the agent; its arguments are a host and a program."""
+
+    def use(script: str):
+        for name in ("SLURM_JOB_ID", *hosts.AGENTS):
+            monkeypatch.delenv(name, raising=False)
+        agent = tmp_path / "agent"
+        agent.write_text(f"#!/bin/sh\n{script}\n")
+        agent.chmod(0o755)
+        monkeypatch.setenv(hosts.AGENTS[0], str(agent))
+
+    return use
+
+
+def test_hosts_that_answer_in_time(use_agent, monkeypatch):
     """The agent starts the program for host a, refuses host b, and never returns for host c."""
-    for name in ("SLURM_JOB_ID", *hosts.AGENTS):
-        monkeypatch.delenv(name, raising=False)
-    agent = tmp_path / "agent"
-    agent.write_text('#!/bin/sh\ncase $1 in a) exec sh -c "$2";; b) exit 1;; *) exec sleep 60;; esac\n')
-    agent.chmod(0o755)
-    monkeypatch.setenv(hosts.AGENTS[0], str(agent))
+    use_agent('case $1 in a) exec sh -c "$2";; b) exit 1;; *) exec sleep 60;; esac')
     monkeypatch.setattr(hosts, "Hearing", lambda names: Hearing(["127.0.0.1"]))
     asked, began = [Host(name, 2) for name in "abc"], time.monotonic()
     assert answering(asked, "bc", 30.0) == asked[:1] and time.monotonic() - began < 30, "b and c are not awaited"
@@ -50,14 +60,10 @@ def test_hosts_that_answer_in_time(tmp_path, monkeypatch):
     assert answering(asked[1:], "bc", 0.2) == [] == answering([])
 
 
-def test_folders_are_removed_on_the_hosts_that_answer_in_time(tmp_path, monkeypatch):
+def test_folders_are_removed_on_the_hosts_that_answer_in_time(use_agent, tmp_path, monkeypatch):
     """The agent starts the program for host a, and never returns for host b."""
-    for name in ("SLURM_JOB_ID", *hosts.AGENTS):
-        monkeypatch.delenv(name, raising=False)
-    agent, base = tmp_path / "agent", tmp_path / "in memory"
-    agent.write_text('#!/bin/sh\ncase $1 in a) exec sh -c "$2";; *) exec sleep 60;; esac\n')
-    agent.chmod(0o755)
-    monkeypatch.setenv(hosts.AGENTS[0], str(agent))
+    use_agent('case $1 in a) exec sh -c "$2";; *) exec sleep 60;; esac')
+    base = tmp_path / "in memory"
     for job in ("5f3a", "77aa"):
         (memory_folder.path_of(base, job, "a") / "samples-12").mkdir(parents=True)
     began = time.monotonic()
@@ -67,14 +73,9 @@ def test_folders_are_removed_on_the_hosts_that_answer_in_time(tmp_path, monkeypa
     hosts.run_on(["a"], ["true"], 1.0)
 
 
-def test_hosts_whose_datagrams_do_not_arrive(tmp_path, monkeypatch):
+def test_hosts_whose_datagrams_do_not_arrive(use_agent):
     """The agent's process ends without an error for host a, and with an error for host b."""
-    for name in ("SLURM_JOB_ID", *hosts.AGENTS):
-        monkeypatch.delenv(name, raising=False)
-    agent = tmp_path / "agent"
-    agent.write_text("#!/bin/sh\ntest $1 = a\n")
-    agent.chmod(0o755)
-    monkeypatch.setenv(hosts.AGENTS[0], str(agent))
+    use_agent("test $1 = a")
     asked = [Host(name, 2) for name in "ab"]
     assert answering(asked, "b", 30.0, silently=True) == asked[:1] and answering(asked, seconds=0.3) == []
 
