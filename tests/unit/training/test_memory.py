@@ -80,6 +80,9 @@ def test_a_rank_holds_as_many_bytes_as_is_said(algorithm, options, ranks, monkey
         assert found == pytest.approx(expected, abs=0.2)
 
 
+NOT_FOUND = {"decoupled": 3 * 4 + 2 * 4}
+"""Bytes per parameter with models of bfloat16 that no measurement finds: of the changes by three late workers, which no
+simulated run here has, and of two arrays that torch allocates in place of NumPy."""
 NARROW = [
     *((name, {}) for name, each in ALGORITHMS.items() if each.traits.trains_bfloat16),
     ("local_sgd", {"beta": 0.5}),
@@ -100,7 +103,8 @@ def test_arrays_of_32_bits_of_models_of_bfloat16_are_counted(algorithm, options,
     assert said.model == said.gradient == 2 and said.algorithm >= wide.algorithm / 2
     expected = said.model + said.algorithm + (said.gradient if ALGORITHMS[algorithm].traits.sends_gradients else 0)
     if algorithm in AT_MOST:
-        assert 0.25 * expected < found <= expected + 0.2 + PACKETS.get((algorithm, 4), 0)
+        least = 0.25 * (expected - NOT_FOUND.get(algorithm, 0))
+        assert least < found <= expected + 0.2 + PACKETS.get((algorithm, 4), 0)
     else:
         assert expected - 0.2 <= found <= expected + said.model + 0.2  # an all-reduce may keep an array of 16 bits
 
@@ -146,7 +150,7 @@ def test_outer_state_in_host_memory_is_counted_apart(algorithm, options, on_devi
     gradient = said.gradient if ALGORITHMS[algorithm].traits.sends_gradients else 0
     expected = said.model + said.algorithm + said.outer + gradient
     if algorithm in AT_MOST:
-        assert 0.25 * expected < found <= expected + 0.2
+        assert 0.25 * (expected - NOT_FOUND.get(algorithm, 0)) < found <= expected + 0.2
     else:
         assert found == pytest.approx(expected, abs=0.2)
     (less, lent), (more, lent_more) = (
