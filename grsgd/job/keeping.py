@@ -108,4 +108,4 @@ def say_from_where(resumed: Resumed, ranks: int):
 def go_on_from(resumed: Resumed, trainer: Trainer):
     """Set the state of a rank, whose algorithm has just started, to the state in the checkpoint."""
     curve = resumed.restore(trainer)
-    trainer.recovery.go_on_from_checkpoint(resumed.folder, resumed.samples, resumed.names, curve)
+    trainer.recovery.go_on_from_checkpoint(resumed.folder, resumed.samples, resumed.whole, curve)

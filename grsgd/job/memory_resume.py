@@ -21,6 +21,9 @@ from grsgd.training.memory_folder import headers
 
 PIECE = 2**26
 """Number of bytes in a message with a piece of a state."""
+SLOWEST = 5e5
+"""Bytes per second that a network between hosts carries at least: the time limit of a transfer of states follows from
+this rate."""
 
 
 def find(mpi, memory: HostFolder, folder: Path, timeout: float, ranks: int, least: int) -> Resumed | None:
@@ -45,12 +48,12 @@ def find(mpi, memory: HostFolder, folder: Path, timeout: float, ranks: int, leas
         problem, resumed = f"the state of rank {missing} of {checkpoint.ranks} is on no host, or damaged", None
         if missing is None:
             memory.remove_except(mpi.rank, {name_of(each) for each, _ in found if each <= samples})  # makes room
-            with within(timeout, "fetching states from the memory of other hosts"):
-                problem = _fetch(mpi, memory, checkpoint, there, ranks)
+            problem = _fetch(mpi, memory, checkpoint, there, ranks, timeout)
         if not problem:
             problem, resumed = together(mpi, timeout, partial(load, memory.folder, checkpoint, mpi.rank, ranks))
         if resumed:
-            return replace(with_all_ranks(mpi, timeout, resumed, ranks), folder=folder, memory=memory.folder)
+            whole = with_all_ranks(mpi, timeout, resumed, ranks)
+            return replace(whole, folder=folder, memory=memory.folder, on_disk=least)
         if mpi.rank == 0:
             line = f"{name_of(samples)} in memory: {problem}: goes back to an older checkpoint"
             print(line, file=sys.stderr, flush=True)
@@ -72,14 +75,27 @@ def _undamaged(mpi, memory: HostFolder, told: list[list[Header]], which: tuple, 
         return mpi.allgather(undamaged)
 
 
-def _fetch(mpi, memory: HostFolder, checkpoint: Found, there: list[set[int]], ranks: int) -> str:
+def _fetch(mpi, memory: HostFolder, checkpoint: Found, there: list[set[int]], ranks: int, timeout: float) -> str:
     """Copy the states that the processes of a host need, and the host lacks, from other hosts. Return the reason why a
-    host cannot keep a state, or ""."""
-    place, sending, problem = memory.folder / name_of(checkpoint.samples), [], ""
+    host cannot keep a state, or "".
+
+    The job ends if the transfer takes longer than ``timeout`` seconds and the time of all states at the rate `SLOWEST`.
+    """
+    place = memory.folder / name_of(checkpoint.samples)
     transfers = list(_transfers(memory.hosts, checkpoint, there, ranks))
-    sizes = mpi.allgather(
-        {rank: (place / file_of(rank)).stat().st_size for source, to, rank in transfers if source == mpi.rank}
-    )
+    own = {rank: (place / file_of(rank)).stat().st_size for source, _, rank in transfers if source == mpi.rank}
+    with within(timeout, "telling all ranks the sizes of states in memory"):
+        sizes = mpi.allgather(own)
+    limit = timeout + sum(sizes[source][rank] for source, _, rank in transfers) / SLOWEST
+    with within(limit, "fetching states from the memory of other hosts"):
+        problem = _exchange(mpi, place, transfers, sizes)
+        return next(filter(None, mpi.allgather(problem)), "")
+
+
+def _exchange(mpi, place: Path, transfers: list[tuple[int, int, int]], sizes: list[dict[int, int]]) -> str:
+    """Send and receive this process's part of ``transfers``. Return the reason why a received state cannot be kept in
+    the folder ``place``, or ""."""
+    sending, problem = [], ""
     for source, to, rank in transfers:
         if source == mpi.rank:
             content = np.fromfile(place / file_of(rank), np.uint8)
@@ -97,7 +113,7 @@ def _fetch(mpi, memory: HostFolder, checkpoint: Found, there: list[set[int]], ra
                 problem = f"{place}: {error.strerror or error}"
     for request in sending:
         request.Wait()
-    return next(filter(None, mpi.allgather(problem)), "")
+    return problem
 
 
 def _transfers(

@@ -50,7 +50,8 @@ class Resumed:
     ``reached`` has the samples and the seconds that the run had reached, the largest values that any rank knew.
     ``weights`` is the sum of all ranks' weights in the average of the models, if the number of ranks has not changed.
     ``memory`` is the folder in the memory of this host, if the checkpoint comes from there; the snapshots of the curve
-    are in ``folder`` nevertheless.
+    are in ``folder`` nevertheless. ``on_disk`` is then the number of samples at the newest whole checkpoint in
+    ``folder``, or 0.
     """
 
     folder: Path
@@ -62,6 +63,7 @@ class Resumed:
     reached: tuple[float, float] = (0.0, 0.0)
     weights: float = math.nan
     memory: Path | None = None
+    on_disk: int = 0
 
     def __str__(self):
         return str((self.memory or self.folder) / name_of(self.samples))
@@ -72,9 +74,10 @@ class Resumed:
         return self.state["progress"]["elapsed"]
 
     @property
-    def names(self) -> tuple[str, str]:
-        """Names of the checkpoint's folder and of its curve's folder."""
-        return name_of(self.samples), self.state["curve"]["name"]
+    def whole(self) -> list[tuple[str, str]]:
+        """Names of the newest whole checkpoint in ``folder``, if there is one, and of the folder of the curve."""
+        samples = self.on_disk if self.memory else self.samples
+        return [(name_of(samples), self.state["curve"]["name"])] if samples else []
 
     def configured(self, config: Config, ranks: int) -> Config:
         """Return the configuration with which the run goes on: options of the algorithm that are "auto" get the

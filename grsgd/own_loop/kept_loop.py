@@ -159,4 +159,4 @@ def go_on_from(resumed: Resumed, loop):
     except Exception as error:  # the state may be of another version or from another user, and have any content
         raise ConfigError(f"{resumed}: {unfit(error)}") from error
     loop.go_on(resumed.samples, kept["record"] if resumed.ranks == ranks else None)
-    loop.recovery.go_on_from_checkpoint(resumed.folder, resumed.samples, resumed.names, None)
+    loop.recovery.go_on_from_checkpoint(resumed.folder, resumed.samples, resumed.whole, None)

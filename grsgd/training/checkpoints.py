@@ -120,13 +120,15 @@ class Checkpoints(Recovery):
         self.writer.attach(trainer)
         self.memory.attach(trainer)
 
-    def go_on_from_checkpoint(self, folder: Path, samples: int, names: tuple[str, str], curve: CurveFile | None):
-        """Note the checkpoint from which this run goes on. Newer checkpoints in ``folder`` are not whole; they are
-        removed after the next whole checkpoint."""
+    def go_on_from_checkpoint(
+        self, folder: Path, samples: int, whole: list[tuple[str, str]], curve: CurveFile | None
+    ):
+        """Note the checkpoint from which this run goes on, and the whole checkpoints in ``folder``. Newer checkpoints
+        there are not whole; they are removed after the next whole checkpoint."""
         self._at, self._step, self._time = samples, self.trainer.recovery.position, time.monotonic()
         self.memory.step = self._step
         if is_same_folder(self.folder, folder):
-            self._whole = [names]
+            self._whole = list(whole)
             self._curve = curve or self._curve
 
     def watch(self):

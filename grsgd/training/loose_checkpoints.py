@@ -134,12 +134,14 @@ class LooseCheckpoints(Recovery):
         super().attach(trainer)
         self.writer.attach(trainer)
 
-    def go_on_from_checkpoint(self, folder: Path, samples: int, names: tuple[str, str], curve: CurveFile | None):
+    def go_on_from_checkpoint(
+        self, folder: Path, samples: int, whole: list[tuple[str, str]], curve: CurveFile | None
+    ):
         """Note the checkpoint from which this run goes on. The snapshots are written anew, because the processes of the
         ranks are others than before."""
         self._at = samples
         if is_same_folder(self.folder, folder):
-            self._curves[samples] = names[1]
+            ((_, self._curves[samples]),) = whole
 
     def begun(self):
         """Begin to count steps and seconds to the next checkpoint."""

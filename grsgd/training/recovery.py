@@ -123,10 +123,12 @@ class Recovery:
         this rank's last step."""
         return self.trainer.algorithm.snapshot()
 
-    def go_on_from_checkpoint(self, folder: Path, samples: int, names: tuple[str, str], curve: CurveFile | None):
+    def go_on_from_checkpoint(
+        self, folder: Path, samples: int, whole: list[tuple[str, str]], curve: CurveFile | None
+    ):
         """Note the checkpoint from which the run goes on. ``folder`` is the folder of all checkpoints. ``samples`` is
-        the number of samples of all ranks at the checkpoint. ``names`` are the names of the checkpoint's own folder and
-        of its curve's folder.
+        the number of samples of all ranks at the checkpoint. ``whole`` has two names for each whole checkpoint in
+        ``folder`` that stays: its own folder, and the folder of its curve.
 
         ``curve`` is the checkpoint's curve if new snapshots can be appended to it, else None.
         """

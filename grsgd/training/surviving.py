@@ -73,8 +73,10 @@ class Surviving(Recovery):
     def at_rest(self, ended: bool):
         return (yield from self.checkpoints.at_rest(ended))
 
-    def go_on_from_checkpoint(self, folder: Path, samples: int, names: tuple[str, str], curve: CurveFile | None):
-        self.checkpoints.go_on_from_checkpoint(folder, samples, names, curve)
+    def go_on_from_checkpoint(
+        self, folder: Path, samples: int, whole: list[tuple[str, str]], curve: CurveFile | None
+    ):
+        self.checkpoints.go_on_from_checkpoint(folder, samples, whole, curve)
 
     def asks_for_checkpoint(self, reason: str) -> bool:
         return self.checkpoints.asks_for_checkpoint(reason)

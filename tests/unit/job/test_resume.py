@@ -32,6 +32,12 @@ def resumed(state: dict, toml: str = "") -> Resumed:
     return Resumed(Path("kept"), 32, 1, state, None, toml, (32, 1.0))
 
 
+@pytest.mark.parametrize("memory, on_disk, expected", [(None, 0, 32), (Path("memory"), 16, 16), (Path("memory"), 0, 0)])
+def test_the_whole_checkpoint_in_the_folder_is_the_one_on_disk(memory, on_disk, expected):
+    found = dataclasses.replace(resumed({"curve": {"name": "curve-5f"}}), memory=memory, on_disk=on_disk)
+    assert found.whole == ([(name_of(expected), "curve-5f")] if expected else [])
+
+
 def kept(trainer) -> dict:
     state = state_of(trainer)
     state["curve"] |= {"name": "", "digests": []}

@@ -14,6 +14,7 @@ from grsgd.data.shards import index_stream
 from grsgd.errors import ConfigError, RunFileError
 from grsgd.models.replica import Replica
 from grsgd.training.checkpoint_file import PLACE, Header, read, read_header, write
+from grsgd.training.checkpoint_folder import file_of, name_of
 from grsgd.training.checkpoints import Checkpoints, Every
 from grsgd.training.rank_state import (
     digests_of_frozen,
@@ -192,6 +193,32 @@ def test_a_checkpoint_in_memory_takes_the_place_of_none_in_the_folder():
     alone.asks_for_checkpoint("")
     alone.train(1)
     assert alone.taken[4:] == [(10, True)], "after SIGUSR2 a checkpoint in memory was due, too"
+
+
+def test_a_run_that_goes_on_from_memory_keeps_the_checkpoint_on_disk_until_the_second_new_one(tmp_path):
+    """The checkpoint in memory is of sample 40; the folder has a whole one of sample 20, and parts of an older one."""
+    def there():
+        return {path.name for path in tmp_path.iterdir() if path.name.startswith("samples-")}
+
+    def save(samples: int):
+        for path in (tmp_path / name_of(samples) / file_of(0), tmp_path / "curve-5f" / "rank-0000.bin"):
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+
+    alone = Alone(every=1, every_in_memory=1)
+    alone.folder, alone._was_for_memory = tmp_path, False
+    alone._curve = SimpleNamespace(name="curve-5f")
+    alone.writer = SimpleNamespace(has_begun=True, written=lambda: iter(()), problem="")
+    save(10)
+    save(20)
+    alone.go_on_from_checkpoint(tmp_path, 40, [(name_of(20), "curve-5f")], None)
+    left = []
+    for alone._at in (60, 80):
+        save(alone._at)
+        list(alone.written())
+        left.append(there())
+    assert left == [{name_of(20), name_of(60)}, {name_of(60), name_of(80)}]
+    assert (tmp_path / "curve-5f").exists()
 
 
 def frozen_first():
