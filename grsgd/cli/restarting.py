@@ -209,8 +209,7 @@ class Restarting:
             there = places.answering(self.hosts, self.missed)
             self.missed = {host.name for host in self.hosts if host not in there}
             most = min(self.wanted, places.slots(there))
-            refused = {ranks: self._refusal(ranks) for ranks in range(most, 0, -1)}
-            self.ranks = next((ranks for ranks, refusal in refused.items() if not refusal), 0)
+            self.ranks = next((ranks for ranks in range(most, 0, -1) if not self._refusal(ranks)), 0)
             self.used = places.placed(there, self.ranks)
             if self.ranks:
                 return True
@@ -219,7 +218,7 @@ class Restarting:
                 break
             time.sleep(ROUND_SECONDS)
         asked, found = (", ".join(map(str, hosts)) or "none" for hosts in (self.hosts, there))
-        why = f"; with {most} rank{'s' * (most > 1)}: {refused[most]}" if refused else ""
+        why = f"; with {most} rank{'s' * (most > 1)}: {self._refusal(most)}" if most else ""
         few = "all hosts answer, but are too few" if are_all else f"too few hosts answer within {PATIENCE_SECONDS:g} s"
         print_error(f"run: {few}{self._remedy()}: {found} of {asked}{why}")
         return False

@@ -19,7 +19,7 @@ from grsgd.job.binding import srun_options
 from grsgd.job.ending import adopt_orphans, with_parent
 from grsgd.job.foreign_launchers import check_alone
 from grsgd.job.hearing import LOOK_SECONDS, Hearing
-from grsgd.job.hosts import Host, options
+from grsgd.job.hosts import Host, in_allocation, options
 from grsgd.job.signals import CHECKPOINTED, EXIT_CODE
 from grsgd.machine.binding import BIND, computing_threads
 from grsgd.mpi_environment import DEFAULTS, HEARTS, JOB, RESTARTS, SPARES, WORDS, find_mpiexec, module
@@ -177,12 +177,12 @@ def tasks_of_allocation() -> int:
 
 def start_command(launcher: str, ranks: int) -> tuple[dict[str, str], list[str]]:
     """Return the environment variables that a launcher needs, and its part of the command."""
-    in_allocation = "SLURM_JOB_ID" in os.environ
+    is_allocated = in_allocation()
     cores = int(os.environ.get("SLURM_CPUS_PER_TASK") or 0)
     threads = {"OMP_NUM_THREADS": str(computing_threads(cores)) if cores else DEFAULTS["OMP_NUM_THREADS"]}
-    mpiexec = None if launcher == "srun" else mpiexec_if_any() if in_allocation else find_mpiexec()
+    mpiexec = None if launcher == "srun" else mpiexec_if_any() if is_allocated else find_mpiexec()
     library = library_of(mpiexec) if mpiexec else None
-    if launcher == "srun" or (launcher == "auto" and in_allocation and library != "MPICH" and srun_starts()):
+    if launcher == "srun" or (launcher == "auto" and is_allocated and library != "MPICH" and srun_starts()):
         plugin = os.environ.get("SLURM_MPI_TYPE") or "pmix"
         # srun does not inherit this value from sbatch
         variables = threads | ({"SRUN_CPUS_PER_TASK": str(cores)} if cores else {})
@@ -193,12 +193,12 @@ def start_command(launcher: str, ranks: int) -> tuple[dict[str, str], list[str]]
     variables = DEFAULTS | threads
     if os.geteuid() != 0:
         variables = {name: value for name, value in variables.items() if "AS_ROOT" not in name}
-    if in_allocation and os.environ.get("SLURM_GPUS_PER_TASK") and os.environ.get("SLURM_JOB_NUM_NODES", "1") != "1":
+    if is_allocated and os.environ.get("SLURM_GPUS_PER_TASK") and os.environ.get("SLURM_JOB_NUM_NODES", "1") != "1":
         raise ConfigError(
             "run: mpiexec: with --gpus-per-task, all ranks of a further node would share its first GPUs: ask Slurm for "
             "--gpus-per-node, or use --launcher srun"
         )
-    if in_allocation:  # Slurm's allocation decides the hosts of the ranks, and they bind themselves
+    if is_allocated:  # Slurm's allocation decides the hosts of the ranks, and they bind themselves
         for name in ("PRTE_MCA_rmaps_default_mapping_policy", "OMPI_MCA_rmaps_base_oversubscribe"):
             variables.pop(name)
         variables.pop("OMPI_MCA_mpi_yield_when_idle")  # no other program needs the cores

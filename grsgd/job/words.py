@@ -19,6 +19,7 @@ from pathlib import Path
 from grsgd.errors import RunFileError
 from grsgd.job import exit_code
 from grsgd.job.hearing import start_heart
+from grsgd.job.hosts import in_allocation
 from grsgd.mpi_environment import WORDS, fault_tolerant, rank
 from grsgd.text import ranks_in_words
 
@@ -133,7 +134,7 @@ def asked_for(out: str | None = None, on_hosts: bool = False) -> Iterator[Words]
     In an allocation of Slurm, and for a job ``on_hosts`` other than this host, the folder is in the working directory,
     which all hosts see; otherwise the folder is in the folder of temporary files.
     """
-    on_hosts = on_hosts or "SLURM_JOB_ID" in os.environ
+    on_hosts = on_hosts or in_allocation()
     place = Path.cwd() if on_hosts and os.access(".", os.W_OK) else None
     folder = tempfile.mkdtemp(prefix=".grsgd-words-", dir=place)
     before = os.environ.get(WORDS)
