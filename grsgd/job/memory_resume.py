@@ -52,8 +52,8 @@ def find(mpi, memory: HostFolder, folder: Path, timeout: float, ranks: int, leas
         if not problem:
             problem, resumed = together(mpi, timeout, partial(load, memory.folder, checkpoint, mpi.rank, ranks))
         if resumed:
-            whole = with_all_ranks(mpi, timeout, resumed, ranks)
-            return replace(whole, folder=folder, memory=memory.folder, on_disk=least)
+            resumed = with_all_ranks(mpi, timeout, resumed, ranks)
+            return replace(resumed, folder=folder, memory=memory.folder, on_disk=least)
         if mpi.rank == 0:
             line = f"{name_of(samples)} in memory: {problem}: goes back to an older checkpoint"
             print(line, file=sys.stderr, flush=True)

@@ -141,7 +141,7 @@ class LooseCheckpoints(Recovery):
         ranks are others than before."""
         self._at = samples
         if is_same_folder(self.folder, folder):
-            ((_, self._curves[samples]),) = whole
+            self._curves.update((samples, curve_name) for _, curve_name in whole)
 
     def begun(self):
         """Begin to count steps and seconds to the next checkpoint."""

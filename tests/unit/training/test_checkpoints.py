@@ -197,6 +197,7 @@ def test_a_checkpoint_in_memory_takes_the_place_of_none_in_the_folder():
 
 def test_a_run_that_goes_on_from_memory_keeps_the_checkpoint_on_disk_until_the_second_new_one(tmp_path):
     """The checkpoint in memory is of sample 40; the folder has a whole one of sample 20, and parts of an older one."""
+
     def there():
         return {path.name for path in tmp_path.iterdir() if path.name.startswith("samples-")}
 
