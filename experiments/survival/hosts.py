@@ -2,7 +2,8 @@
 
     python -m experiments.survival.hosts --losses 10 --rate 1gbit --rate 10mbit --out FILE.csv
 
-Eight ranks train on four hosts of two ranks, and a fifth host is spare. Every ``--every`` seconds on average a random
+Ranks train on four hosts, two on each or as many as ``--ranks-per-host`` says, and a fifth host is spare. Every
+``--every`` seconds on average a random
 host that has ranks is lost, as by a power failure: its link is cut, its processes are stopped, and its memory is empty.
 The host is back after ``--back`` seconds. A job has the steps for which it needs ``--losses`` times ``--every`` seconds
 without losses. A step is mostly a pause, so that two cores suffice.
@@ -37,9 +38,8 @@ from grsgd.testbed.hosts import Testbed
 from grsgd.training.description import commit
 
 ALGORITHMS = {"grsgd": {}, "ring_allreduce": {}, "diloco": {"H": 8}}
-SLOTS, RANKS = 2, 8
-"""Ranks of a host, and of a job."""
-HOSTS = RANKS // SLOTS + 1
+HOSTS = 5
+"""Number of hosts, the spare one among them."""
 STEP_SECONDS = 0.5
 MEMORY_STEPS = {"grsgd": 20, "ring_allreduce": 2, "diloco": 2}
 """Steps from one checkpoint in memory to the next. The ranks of an asynchronous algorithm wait for each other at each
@@ -51,13 +51,16 @@ BOUND = 4.0
 
 
 class Job(NamedTuple):
-    """Row of the table. ``losses`` is the number of hosts that were taken away. ``seconds`` is the duration of the
+    """Row of the table. ``slots`` is the number of ranks of a host, and ``every`` the mean number of seconds from one
+    loss to the next. ``losses`` is the number of hosts that were taken away. ``seconds`` is the duration of the
     command, and ``calm_seconds`` its duration without losses; the same holds for ``accuracy``. ``back`` has the seconds
     from the moment when each loss was known until training went on. ``said`` is the last line of a job that has failed.
     """
 
     algorithm: str
     rate: str
+    slots: int
+    every: float
     seed: int
     losses: int
     exit_code: int
@@ -75,13 +78,13 @@ class Job(NamedTuple):
         return self.calm_seconds / self.seconds
 
 
-def config_of(algorithm: str, steps: int) -> str:
+def config_of(algorithm: str, steps: int, ranks: int) -> str:
     """Return a configuration as TOML."""
     lines = ["seed = 0", "[algorithm]", f'name = "{algorithm}"']
     lines += [f"{key} = {json.dumps(value)}" for key, value in ALGORITHMS[algorithm].items()]
     lines += ["[model]", 'name = "mlp"', "hidden = [256]", "[data]", 'name = "digits"', "batch_size = 32"]
     lines += ["[optimizer]", "lr = 0.05", "[train]", f"steps = {steps}", "snapshots = 4", "[comm]", "timeout = 60.0"]
-    lines += ["[stragglers.pause]", *(f"{rank} = {{ every = 1, seconds = {STEP_SECONDS} }}" for rank in range(RANKS))]
+    lines += ["[stragglers.pause]", *(f"{rank} = {{ every = 1, seconds = {STEP_SECONDS} }}" for rank in range(ranks))]
     return "\n".join(lines) + "\n"
 
 
@@ -143,12 +146,15 @@ class Found(NamedTuple):
     participation: float = np.nan
 
 
-def run(testbed: Testbed, config: Path, planned: float, options: list[str], storm: Storm | None) -> Found:
-    """Run a job, with losses if there is a ``storm``; ``planned`` is its duration in seconds without losses."""
+def run(testbed: Testbed, slots: int, config: Path, planned: float, options: list[str], storm: Storm | None) -> Found:
+    """Run a job with ``slots`` ranks on each host but the spare one, and with losses if there is a ``storm``.
+
+    ``planned`` is the duration in seconds without losses.
+    """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         out, kept, log = (Path(folder, name) for name in ("run.h5", "kept", "log"))
-        hosts = ",".join(f"{host}:{SLOTS}" for host in testbed.hosts)
-        command = [sys.executable, "-m", "grsgd", "run", "-n", RANKS, "--hosts", hosts, "--restarts", 1000]
+        hosts = ",".join(f"{host}:{slots}" for host in testbed.hosts)
+        command = [sys.executable, "-m", "grsgd", "run", "-n", (HOSTS - 1) * slots, "--hosts", hosts, "--restarts", 1000]
         command += [config, "--out", out, "--checkpoint", kept, *options]
         began = time.monotonic()
         with log.open("w") as file, storm or ExitStack():
@@ -178,24 +184,24 @@ def run(testbed: Testbed, config: Path, planned: float, options: list[str], stor
 
 def make(options, algorithm: str, rate: str, seed: int, calm: Found | None) -> tuple[Job, Found]:
     """Run a job with losses, after the same job without losses unless its result ``calm`` is known."""
-    planned = options.losses * options.every
+    planned, slots = options.losses * options.every, options.ranks_per_host
     with ExitStack() as opened:
         folder = opened.enter_context(tempfile.TemporaryDirectory())
         memory = opened.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm"))
         testbed = opened.enter_context(Testbed(hosts=HOSTS, rate=rate))
         config = Path(folder, "run.toml")
-        config.write_text(config_of(algorithm, round(planned / STEP_SECONDS)))
+        config.write_text(config_of(algorithm, round(planned / STEP_SECONDS), (HOSTS - 1) * slots))
         on_disk = ["--every", options.checkpoints]
         in_memory = ["--memory", MEMORY_STEPS[algorithm], "--memory-folder", memory]
-        calm = calm or run(testbed, config, planned, on_disk, None)
+        calm = calm or run(testbed, slots, config, planned, on_disk, None)
         if calm.code:
             raise SystemExit(f"the job without losses has failed with exit code {calm.code}: {calm.said}")
         storm = Storm(testbed, options.every, options.back, seed, Path(memory))
-        found = run(testbed, config, planned, [*on_disk, *in_memory], storm)
+        found = run(testbed, slots, config, planned, [*on_disk, *in_memory], storm)
     back = " ".join(f"{seconds:g}" for seconds in found.back)
     seconds = round(found.seconds, 1), round(calm.seconds, 1)
     quality = found.accuracy, calm.accuracy, found.participation
-    row = algorithm, rate, seed, found.losses, found.code, *seconds, back, *quality, found.said, str(commit())
+    row = algorithm, rate, slots, options.every, seed, found.losses, found.code, *seconds, back, *quality, found.said, str(commit())
     return Job(*row), calm
 
 
@@ -213,22 +219,27 @@ def write(path: Path, jobs: list[Job]):
         csv.writer(file, lineterminator="\n").writerows([Job._fields, *jobs])
 
 
+def set_up(job: Job) -> tuple[str, str, int, float]:
+    """Return what jobs have in common that differ only in the moments of their losses."""
+    return job.algorithm, job.rate, job.slots, job.every
+
+
 def table(jobs: list[Job]) -> str:
-    """Return a Markdown table with a row per algorithm and rate."""
+    """Return a Markdown table with a row per algorithm, rate, number of ranks and time between losses."""
     lines = [
-        "| algorithm | links | lost hosts | hung or failed | goodput, mean (lowest) | seconds back, median (longest) | "
+        "| algorithm | links | ranks | a loss every | lost hosts | hung or failed | goodput, mean (lowest) | seconds back, median (longest) | "
         "participation | accuracy, and without losses |",
-        "|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for key in dict.fromkeys((job.algorithm, job.rate) for job in jobs):
-        of_key = [job for job in jobs if (job.algorithm, job.rate) == key]
+    for key in dict.fromkeys(map(set_up, jobs)):
+        of_key = [job for job in jobs if set_up(job) == key]
         right = [job for job in of_key if job.exit_code == 0]
         goodput = [100 * job.goodput for job in right] or [np.nan]
         back = [float(seconds) for job in right for seconds in job.back.split()] or [np.nan]
         names = "participation", "accuracy", "calm_accuracy"
         shares = [100 * np.mean([getattr(job, name) for job in right] or [np.nan]) for name in names]
         cells = [
-            *(f"`{key[0]}`", key[1], sum(job.losses for job in of_key), len(of_key) - len(right)),
+            *(f"`{key[0]}`", key[1], (HOSTS - 1) * key[2], f"{key[3]:g} s", sum(job.losses for job in of_key), len(of_key) - len(right)),
             f"{np.mean(goodput):.1f} % ({min(goodput):.1f})",
             f"{np.median(back):.1f} ({max(back):.1f})",
             "{:.1f} % | {:.1f} %, {:.1f} %".format(*shares),
@@ -241,6 +252,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=list(ALGORITHMS))
     parser.add_argument("--rate", action="append", metavar="RATE", help="rate of the links (default: 1gbit and 10mbit)")
+    parser.add_argument("--ranks-per-host", type=int, default=2, metavar="N", help="(default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=1, help="jobs per algorithm and rate (default: %(default)s)")
     parser.add_argument("--losses", type=float, default=10, help="planned losses of a job (default: %(default)s)")
     parser.add_argument("--every", type=float, default=60, metavar="SECONDS", help="(default: %(default)s)")
@@ -255,7 +267,8 @@ def main():
         for algorithm in options.algorithms:
             calm = None
             for seed in range(options.jobs):
-                if any((job.algorithm, job.rate, job.seed) == (algorithm, rate, seed) for job in jobs):
+                wanted = algorithm, rate, options.ranks_per_host, options.every
+                if any((set_up(job), job.seed) == (wanted, seed) for job in jobs):
                     continue
                 job, calm = make(options, algorithm, rate, seed, calm)
                 print(job, flush=True)

@@ -8,7 +8,7 @@ import pytest
 from experiments.survival import hosts
 from grsgd.config import load
 
-JOB = hosts.Job("diloco", "10mbit", 0, 3, 0, 250.0, 200.0, "4.5 7 6", 0.9, 0.92, 0.995, "", "abc")
+JOB = hosts.Job("diloco", "10mbit", 2, 60.0, 0, 3, 0, 250.0, 200.0, "4.5 7 6", 0.9, 0.92, 0.995, "", "abc")
 
 
 def test_a_table_of_jobs_is_read_as_it_was_written(tmp_path):
@@ -22,17 +22,20 @@ def test_a_table_of_jobs_is_read_as_it_was_written(tmp_path):
 def test_goodput_is_of_the_jobs_that_ended_as_they_should():
     jobs = [JOB, JOB._replace(seconds=400.0), JOB._replace(exit_code=1, seconds=1.0), JOB._replace(rate="1gbit")]
     *_, slow, fast = hosts.table(jobs).splitlines()
-    assert slow == "| `diloco` | 10mbit | 9 | 1 | 65.0 % (50.0) | 6.0 (7.0) | 99.5 % | 90.0 %, 92.0 % |"
-    assert fast == "| `diloco` | 1gbit | 3 | 0 | 80.0 % (80.0) | 6.0 (7.0) | 99.5 % | 90.0 %, 92.0 % |"
+    assert slow == "| `diloco` | 10mbit | 8 | 60 s | 9 | 1 | 65.0 % (50.0) | 6.0 (7.0) | 99.5 % | 90.0 %, 92.0 % |"
+    assert fast == "| `diloco` | 1gbit | 8 | 60 s | 3 | 0 | 80.0 % (80.0) | 6.0 (7.0) | 99.5 % | 90.0 %, 92.0 % |"
+    often = JOB._replace(slots=1, every=30.0)
+    assert hosts.table([JOB, often]).endswith(hosts.table([often]).splitlines()[-1])
+    assert "| `diloco` | 10mbit | 4 | 30 s | 3 |" in hosts.table([JOB, often])
     assert "| 1 | nan % (nan) | nan (nan) |" in hosts.table([JOB._replace(exit_code=1)])
 
 
 @pytest.mark.parametrize("algorithm", hosts.ALGORITHMS)
 def test_every_algorithm_has_a_configuration_for_the_ranks(algorithm, tmp_path):
     path = tmp_path / "run.toml"
-    path.write_text(hosts.config_of(algorithm, 120))
+    path.write_text(hosts.config_of(algorithm, 120, 4))
     config = load(path)
-    config.check_ranks(hosts.RANKS)
+    config.check_ranks(4)
     assert config.train.steps == 120
 
 
