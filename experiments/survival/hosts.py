@@ -2,11 +2,10 @@
 
     python -m experiments.survival.hosts --losses 10 --rate 1gbit --rate 10mbit --out FILE.csv
 
-Ranks train on four hosts, two on each or as many as ``--ranks-per-host`` says, and a fifth host is spare. Every
-``--every`` seconds on average a random
-host that has ranks is lost, as by a power failure: its link is cut, its processes are stopped, and its memory is empty.
-The host is back after ``--back`` seconds. A job has the steps for which it needs ``--losses`` times ``--every`` seconds
-without losses. A step is mostly a pause, so that two cores suffice.
+Ranks train on four hosts, with ``--ranks-per-host`` ranks on each, and a fifth host is spare. Every ``--every`` seconds
+on average a random host that has ranks is lost, as by a power failure: its link is cut, its processes are stopped, and
+its memory is empty. The host is back after ``--back`` seconds. A job has the steps for which it needs ``--losses``
+times ``--every`` seconds without losses. A step is mostly a pause, so that two cores suffice.
 
 Goodput is the duration of the same job without losses and without checkpoints in memory, divided by the duration with
 losses: both do the same work. Both durations are of the whole command, from its start to its exit code. The jobs that
@@ -154,8 +153,8 @@ def run(testbed: Testbed, slots: int, config: Path, planned: float, options: lis
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         out, kept, log = (Path(folder, name) for name in ("run.h5", "kept", "log"))
         hosts = ",".join(f"{host}:{slots}" for host in testbed.hosts)
-        command = [sys.executable, "-m", "grsgd", "run", "-n", (HOSTS - 1) * slots, "--hosts", hosts, "--restarts", 1000]
-        command += [config, "--out", out, "--checkpoint", kept, *options]
+        command = [sys.executable, "-m", "grsgd", "run", "-n", (HOSTS - 1) * slots, "--hosts", hosts]
+        command += ["--restarts", 1000, config, "--out", out, "--checkpoint", kept, *options]
         began = time.monotonic()
         with log.open("w") as file, storm or ExitStack():
             job = subprocess.Popen(
@@ -201,8 +200,8 @@ def make(options, algorithm: str, rate: str, seed: int, calm: Found | None) -> t
     back = " ".join(f"{seconds:g}" for seconds in found.back)
     seconds = round(found.seconds, 1), round(calm.seconds, 1)
     quality = found.accuracy, calm.accuracy, found.participation
-    row = algorithm, rate, slots, options.every, seed, found.losses, found.code, *seconds, back, *quality, found.said, str(commit())
-    return Job(*row), calm
+    row = algorithm, rate, slots, options.every, seed, found.losses, found.code, *seconds, back, *quality
+    return Job(*row, found.said, str(commit())), calm
 
 
 def read(path: Path) -> list[Job]:
@@ -227,8 +226,8 @@ def set_up(job: Job) -> tuple[str, str, int, float]:
 def table(jobs: list[Job]) -> str:
     """Return a Markdown table with a row per algorithm, rate, number of ranks and time between losses."""
     lines = [
-        "| algorithm | links | ranks | a loss every | lost hosts | hung or failed | goodput, mean (lowest) | seconds back, median (longest) | "
-        "participation | accuracy, and without losses |",
+        "| algorithm | links | ranks | a loss every | lost hosts | hung or failed | goodput, mean (lowest) | "
+        "seconds back, median (longest) | participation | accuracy, and without losses |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for key in dict.fromkeys(map(set_up, jobs)):
@@ -239,7 +238,8 @@ def table(jobs: list[Job]) -> str:
         names = "participation", "accuracy", "calm_accuracy"
         shares = [100 * np.mean([getattr(job, name) for job in right] or [np.nan]) for name in names]
         cells = [
-            *(f"`{key[0]}`", key[1], (HOSTS - 1) * key[2], f"{key[3]:g} s", sum(job.losses for job in of_key), len(of_key) - len(right)),
+            *(f"`{key[0]}`", key[1], (HOSTS - 1) * key[2], f"{key[3]:g} s"),
+            *(sum(job.losses for job in of_key), len(of_key) - len(right)),
             f"{np.mean(goodput):.1f} % ({min(goodput):.1f})",
             f"{np.median(back):.1f} ({max(back):.1f})",
             "{:.1f} % | {:.1f} %, {:.1f} %".format(*shares),
