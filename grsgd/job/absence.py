@@ -23,12 +23,15 @@ class Absence:
 
     The questions themselves may become impossible, for example without a valid key of ssh. So a round without any
     answer has no effect, except with ``has_answered``: all hosts have answered just before the launch, and none since.
+    A single host is asked at once, before the launch, because no other host can show that questions are possible.
     """
 
     def __init__(self, hosts: Sequence[Host], has_answered: bool, clock: Callable[[], float] = time.monotonic):
         self.hosts, self.has_answered, self.clock = hosts, has_answered, clock
         self._missed: set[str] = set()
         """Names of the hosts that have not answered in the last round."""
+        if len(hosts) == 1 and not has_answered and not is_here(hosts[0].name):
+            self.has_answered = bool(self._ask())
         self._due = clock() + LAUNCH_SECONDS
 
     def look(self, heard: Collection[str]) -> list[str]:

@@ -14,11 +14,11 @@ def search(monkeypatch):
     """Look every second, for 200 s, with answers of hosts in each round, or None if no host can be asked; return (time,
     lost host) of each loss, and the times of the rounds."""
 
-    def search(answers, heard="", has_answered=False):
-        now, rounds, lost = [0.0], [], []
+    def search(answers, heard="", has_answered=False, hosts=HOSTS):
+        now, rounds, lost, asked = [0.0], [], [], hosts
 
         def answering(hosts, silently):
-            assert hosts == HOSTS and silently
+            assert hosts == asked and silently
             rounds.append(now[0])
             answer = answers[min(len(rounds), len(answers)) - 1]
             if answer is None:
@@ -27,7 +27,7 @@ def search(monkeypatch):
 
         monkeypatch.setattr(absence.places, "answering", answering)
         monkeypatch.setattr(absence, "is_here", lambda name: name == "a")
-        found = Absence(HOSTS, has_answered, clock=lambda: now[0])
+        found = Absence(hosts, has_answered, clock=lambda: now[0])
         while now[0] < 200:
             lost += [(now[0], name) for name in found.look(heard)]
             now[0] += 1.0
@@ -59,6 +59,16 @@ def test_hosts_that_were_heard_are_not_asked(search):
     """Also if their names are others."""
     for heard in (["b", "c.cluster"], ["node1", "node2", "node3"]):
         assert search([""], heard, has_answered=True) == ([], [])
+
+
+def test_a_single_host_is_asked_before_the_launch(search):
+    """It is lost if it dies after its answer, and not if it has never answered. This machine is not asked."""
+    again = LAUNCH_SECONDS + AGAIN_SECONDS
+    lost, rounds = search(["b", ""], hosts=HOSTS[1:2])
+    assert lost[0] == (again, "b") and rounds[:3] == [0, LAUNCH_SECONDS, again]
+    assert search([""], hosts=HOSTS[1:2])[0] == search([None], hosts=HOSTS[1:2])[0] == []
+    assert search(["b"], hosts=HOSTS[1:2])[0] == []
+    assert search(["a", ""], hosts=HOSTS[:1]) == ([], [])
 
 
 def test_this_machine(monkeypatch):
