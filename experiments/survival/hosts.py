@@ -45,8 +45,6 @@ MEMORY_STEPS = {"grsgd": 20, "ring_allreduce": 2, "diloco": 2}
 checkpoint, for half a step on average."""
 NO_RESULT = 99
 """Exit code in the table of a job that has ended with exit code 0, but has left no whole run file."""
-BOUND = 4.0
-"""Time after which a job has hung, as a multiple of its planned duration."""
 
 
 class Job(NamedTuple):
@@ -145,10 +143,10 @@ class Found(NamedTuple):
     participation: float = np.nan
 
 
-def run(testbed: Testbed, slots: int, config: Path, planned: float, options: list[str], storm: Storm | None) -> Found:
+def run(testbed: Testbed, slots: int, config: Path, bound: float, options: list[str], storm: Storm | None) -> Found:
     """Run a job with ``slots`` ranks on each host but the spare one, and with losses if there is a ``storm``.
 
-    ``planned`` is the duration in seconds without losses.
+    The job has hung if it has not ended after ``bound`` seconds.
     """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         out, kept, log = (Path(folder, name) for name in ("run.h5", "kept", "log"))
@@ -165,7 +163,7 @@ def run(testbed: Testbed, slots: int, config: Path, planned: float, options: lis
                 stderr=file,
             )
             try:
-                code = job.wait(BOUND * planned)
+                code = job.wait(bound)
             except subprocess.TimeoutExpired:
                 job.kill()
                 job.wait()
@@ -184,6 +182,7 @@ def run(testbed: Testbed, slots: int, config: Path, planned: float, options: lis
 def make(options, algorithm: str, rate: str, seed: int, calm: Found | None) -> tuple[Job, Found]:
     """Run a job with losses, after the same job without losses unless its result ``calm`` is known."""
     planned, slots = options.losses * options.every, options.ranks_per_host
+    bound = planned * options.bound
     with ExitStack() as opened:
         folder = opened.enter_context(tempfile.TemporaryDirectory())
         memory = opened.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm"))
@@ -192,11 +191,11 @@ def make(options, algorithm: str, rate: str, seed: int, calm: Found | None) -> t
         config.write_text(config_of(algorithm, round(planned / STEP_SECONDS), (HOSTS - 1) * slots))
         on_disk = ["--every", options.checkpoints]
         in_memory = ["--memory", MEMORY_STEPS[algorithm], "--memory-folder", memory]
-        calm = calm or run(testbed, slots, config, planned, on_disk, None)
+        calm = calm or run(testbed, slots, config, bound, on_disk, None)
         if calm.code:
             raise SystemExit(f"the job without losses has failed with exit code {calm.code}: {calm.said}")
         storm = Storm(testbed, options.every, options.back, seed, Path(memory))
-        found = run(testbed, slots, config, planned, [*on_disk, *in_memory], storm)
+        found = run(testbed, slots, config, bound, [*on_disk, *in_memory], storm)
     back = " ".join(f"{seconds:g}" for seconds in found.back)
     seconds = round(found.seconds, 1), round(calm.seconds, 1)
     quality = found.accuracy, calm.accuracy, found.participation
@@ -257,6 +256,13 @@ def main():
     parser.add_argument("--losses", type=float, default=10, help="planned losses of a job (default: %(default)s)")
     parser.add_argument("--every", type=float, default=60, metavar="SECONDS", help="(default: %(default)s)")
     parser.add_argument("--back", type=float, default=30, metavar="SECONDS", help="(default: %(default)s)")
+    parser.add_argument(
+        "--bound",
+        type=float,
+        default=4.0,
+        metavar="TIMES",
+        help="a job has hung after this multiple of its duration without losses (default: %(default)s)",
+    )
     parser.add_argument(
         "--checkpoints", default="60s", metavar="SECONDS", help="between checkpoints on disk (default: %(default)s)"
     )
