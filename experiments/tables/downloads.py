@@ -9,6 +9,8 @@ from pathlib import Path
 from experiments.runner.outcome import BreakEven, Case, Figure, Outcome
 from experiments.tables.claims import PaperResult
 
+CASES = "cases.csv"
+"""File next to the papers' pages: the table of all cases."""
 CASE_COLUMNS = ("scale", "paper", "claim", "target", *Case.__dataclass_fields__)
 """Columns of the table of cases."""
 

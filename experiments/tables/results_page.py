@@ -10,9 +10,19 @@ from pathlib import Path
 
 from experiments.runner.outcome import EVIDENCE, BreakEven
 from experiments.runner.scale import DESK, SMOKE
-from experiments.tables import break_even_strip, downloads, headlines, markdown, paper_page, sentences, trust
+from experiments.tables import (
+    break_even_strip,
+    downloads,
+    headlines,
+    markdown,
+    paper_page,
+    repetition,
+    sentences,
+    trust,
+)
 from experiments.tables.answers import Answer, PaperAnswers
 from experiments.tables.claims import BY_CONSTRUCTION
+from experiments.tables.repetition import Repetition
 from experiments.tables.scale_result import ScaleResult
 from experiments.tables.trust import Trust
 from grsgd.files import atomic_write
@@ -23,8 +33,8 @@ MOST_BYTES = 10_000
 """Greatest size of the page, in bytes; undecided and untried claims without room are only on the papers' pages."""
 FEW_TARGETS = 10
 """A scale's targets are named on the page only if fewer than this number of them have runs."""
-FOREST, STRIP, CASES = "forest.svg", "break-even.svg", "cases.csv"
-"""Files next to the papers' pages: the pictures of the page, and the table of all cases."""
+FOREST, STRIP = "forest.svg", "break-even.svg"
+"""Files next to the papers' pages: the pictures of the page."""
 
 
 def build(made: Path, papers: Sequence[Path], docs: Path) -> Path:
@@ -46,7 +56,8 @@ def build(made: Path, papers: Sequence[Path], docs: Path) -> Path:
         (folder / name).write_text(content, encoding="utf-8")
     path = docs / "results.md"
     with atomic_write(path) as partly:
-        text = fitting(scales, told, trust.load(folder / trust.RECORD.name), files)
+        tried, again = trust.load(folder / trust.RECORD.name), repetition.load(folder / repetition.RECORD)
+        text = fitting(scales, told, tried, again, files)
         partly.write_text(text, encoding="utf-8")
     return path
 
@@ -58,14 +69,18 @@ def written(scales: Sequence[ScaleResult], papers: Sequence[PaperAnswers], made:
     if found := break_evens(scales, papers):
         yield STRIP, break_even_strip.draw(found, pays_elsewhere(papers))
         yield "break-even.csv", downloads.break_evens_csv(found)
-    yield CASES, downloads.cases_csv(paper for scale in scales for paper in scale.papers)
+    yield downloads.CASES, downloads.cases_csv(paper for scale in scales for paper in scale.papers)
     yield "simulator.csv", downloads.simulator_csv(one for scale in scales for one in scale.outcomes.values())
     for paper in papers:
         yield from paper_page.written(paper, scales, made)
 
 
 def fitting(
-    scales: Sequence[ScaleResult], papers: Sequence[PaperAnswers], tried: Trust | None, files: Mapping[str, str]
+    scales: Sequence[ScaleResult],
+    papers: Sequence[PaperAnswers],
+    tried: Trust | None,
+    again: Repetition | None,
+    files: Mapping[str, str],
 ) -> str:
     """Return the page, with as many lines in each list as there is room for. Raises ValueError if there is no room."""
     values = {
@@ -74,6 +89,7 @@ def fitting(
         "papers": papers,
         "counted": counted(papers),
         "tried": tried,
+        "again": again,
         "errors": simulator_errors(scales),
         "alone": against_one_rank(papers),
         "lists": [("Not decided", not_decided(papers)), ("Not tried", not_tried(papers))],

@@ -10,13 +10,15 @@ import pytest
 
 from experiments import papers
 from experiments.runner.outcome import EVIDENCE
-from experiments.tables import results_page, trust
+from experiments.tables import downloads, repetition, results_page, trust
 from experiments.tables.claims import EXPECTED, read_claims
 from experiments.tables.targets import PAPERS
 from tests.support.numbers import NUMBER, OF_THE_TEMPLATE, all_numbers, told
 
 ROOT = papers.ROOT
-CASES = ROOT / "docs" / "results" / results_page.CASES
+CASES = ROOT / "docs" / "results" / downloads.CASES
+
+REPEATED = CASES.parent / repetition.RECORD
 
 
 def rows_of(name: str) -> list[dict[str, str]]:
@@ -31,7 +33,8 @@ def recorded_numbers() -> set[str]:
         [list(row.values()) for name in files if (CASES.parent / name).exists() for row in rows_of(name)]
     )
     known |= set(NUMBER.findall("\n".join((papers.folder(name) / "claims.toml").read_text() for name in PAPERS)))
-    known |= all_numbers(json.loads(trust.RECORD.read_text())) if trust.RECORD.exists() else set()
+    for record in (trust.RECORD, REPEATED):
+        known |= all_numbers(json.loads(record.read_text())) if record.exists() else set()
     return known
 
 
@@ -55,6 +58,16 @@ def test_every_claim_of_a_paper_has_its_row_in_docs(name):
     page = (ROOT / "docs" / "results" / f"{name}.md").read_text()
     for claim in read_claims([papers.folder(name)]).values():
         assert "| " + " ".join(claim["statement"].split()).replace("<", "&lt;").replace("|", "\\|") in page, claim["id"]
+
+
+@pytest.mark.skipif(not REPEATED.exists(), reason="no scale was recorded a second time")
+def test_the_comparison_of_two_recordings_is_that_of_the_table_beside_it():
+    """The table has the present verdicts of the first recording."""
+    found, rows = repetition.load(REPEATED), rows_of(repetition.TABLE)
+    assert vars(found).items() >= repetition.counts(rows).items()
+    first = dict(repetition.named(row for row in rows_of("cases.csv") if row["scale"] == found.scale))
+    for name, row in repetition.named(rows):
+        assert row["verdict"] == first[name]["verdict"], name
 
 
 def test_readme_shows_the_picture_of_all_main_claims():
