@@ -230,6 +230,11 @@ class BreakEven:
     here: list[float] = field(default_factory=list)
     reaches: float | None = None
 
+    @property
+    def is_known(self) -> bool:
+        """Return whether the interval is shorter than the range of tried ratios."""
+        return self.low != self.first or self.high is not None
+
     def text(self) -> str:
         """Return the ratio with its interval, as text: ``0.42 (0.3 to 0.61)``."""
         if self.low is None:

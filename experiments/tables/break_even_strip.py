@@ -9,7 +9,7 @@ from experiments.runner.outcome import BreakEven
 from experiments.tables.draw import as_svg
 from grsgd.runs.series import COLOURS
 
-PAYS, DOES_NOT = COLOURS[2], "#bbbbbb"
+PAYS, DOES_NOT, UNKNOWN = COLOURS[2], "#bbbbbb", "#e6e6e6"
 TITLE = "The cost of communication from which on each method saves time, with equal ranks"
 REACHES = "saves the paper's number from here on"
 ROW_INCHES, WIDTH = 0.3, 8.2
@@ -18,6 +18,8 @@ TICKS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 
 def words(one: BreakEven) -> str:
     """Return a break-even as a clause."""
+    if not one.is_known:
+        return f"{one.method} against {one.against}: not known from {one.first:.2g} to {one.last:.2g}"
     begins = one.text() if one.low is None else f"from {one.text()} on"
     reached = "" if one.reaches is None else f", and saves the paper's number from {one.reaches:.3g} on"
     return f"{one.method} against {one.against}: {begins}{reached}"
@@ -53,8 +55,9 @@ def draw(found: Sequence[BreakEven], elsewhere: Mapping[str, str]) -> str:
 
 
 def _draw_row(ax, place: int, one: BreakEven):
-    ax.plot([one.first, one.last], [place, place], color=DOES_NOT, linewidth=7, solid_capstyle="butt")
-    if one.at is not None:
+    rest = DOES_NOT if one.is_known else UNKNOWN
+    ax.plot([one.first, one.last], [place, place], color=rest, linewidth=7, solid_capstyle="butt")
+    if one.at is not None and one.is_known:
         ax.plot([one.at, one.last], [place, place], color=PAYS, linewidth=7, solid_capstyle="butt")
     if one.low is not None:
         high = one.last if one.high is None else one.high
@@ -71,6 +74,7 @@ def _legend() -> list[Line2D]:
     return [
         Line2D([], [], color=PAYS, linewidth=7, label="saves time (simulated)"),
         Line2D([], [], color=DOES_NOT, linewidth=7, label="does not"),
+        Line2D([], [], color=UNKNOWN, linewidth=7, label="not known"),
         Line2D(
             [], [], color="black", linewidth=1.2, marker="|", markersize=8, label="95 % interval of the break-even"
         ),

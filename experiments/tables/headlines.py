@@ -39,15 +39,16 @@ class Row:
 
 
 def rows_of(main: Sequence[Answer]) -> list[Row]:
-    """Return the rows of a paper: of its headline, one per further main claim on time, and the control.
+    """Return the rows of a paper: of its headline, the first ones of each further main claim on time, and the control.
 
     main: the answers to the main claims; the headline is the first.
     """
     headline, *others = map(rows, main)
-    first = (next((row for row in some if not row.is_control), None) for some in others)
-    further = [row for row in first if row and row.label not in {shown.label for shown in headline}]
     of_claims = [row for row in headline if not row.is_control]
-    return of_claims + further + [row for row in headline if row.is_control]
+    for answer, some in zip(main[1:], others, strict=True):
+        first = [row for row in some if not row.is_control][: bool(answer.holding) + bool(answer.failing) or 1]
+        of_claims += [row for row in first if row.label not in {shown.label for shown in of_claims}]
+    return of_claims + [row for row in headline if row.is_control]
 
 
 def rows(answer: Answer) -> list[Row]:
@@ -121,7 +122,7 @@ def draw(by_paper: dict[str, Sequence[Row]]) -> str:
     ax.grid(alpha=0.3, axis="x")
     ax.set_axisbelow(True)
     figure.legend(handles=_legend(cases), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
-    return as_svg(figure, "The main claims of five papers, with all that is uncertain", describe(by_paper))
+    return as_svg(figure, "The main claims of five papers, with their uncertainties", describe(by_paper))
 
 
 def _draw_row(ax, place: int, row: Row, scale: Differences | Ratios):
@@ -172,7 +173,7 @@ def _legend(cases: Sequence[Case]) -> list[Line2D]:
         ),
         Line2D([], [], color="black", linewidth=0.9, marker="|", label="thin: over calibrations, simulator's error"),
         *(
-            Line2D([], [], label=f"{bound} this much", **point | {"marker": MARKERS[bound]})
-            for bound in dict.fromkeys(case.bound for case in cases if case.bound)
+            Line2D([], [], label=f"saves {case.bound} this much", linestyle="", **_point(case, "black"))
+            for case in {case.bound: case for case in cases if case.bound}.values()
         ),
     ]

@@ -18,6 +18,7 @@ from experiments.tables import (
     paper_page,
     repetition,
     sentences,
+    simulator_error,
     trust,
 )
 from experiments.tables.answers import Answer, PaperAnswers
@@ -47,6 +48,8 @@ def build(made: Path, papers: Sequence[Path], docs: Path) -> Path:
     if not scales:
         raise ValueError(f"{made}: nothing was made at the scales {', '.join(scale.name for scale in SHOWN)}")
     told = [PaperAnswers({scale.name: scale.papers[i] for scale in scales}) for i in range(len(papers))]
+    for paper in told:
+        check_in_short(paper)
     folder = docs / "results"
     files = dict(written(scales, told, made))
     folder.mkdir(parents=True, exist_ok=True)
@@ -107,6 +110,18 @@ def fitting(
 # ---- the contents of the page
 
 
+def check_in_short(paper: PaperAnswers):
+    """Raise ValueError if the paper's sentence ``in_short`` was written for other verdicts on its main claims.
+
+    Its claims.toml says for which ones, as ``in_short_of``: cases for, against and undecided, by claim.
+    """
+    now = ", ".join(
+        f"{answer.claim['id']} {len(answer.holding)}/{len(answer.failing)}/{len(answer.open)}" for answer in paper.main
+    )
+    if "in_short" in paper.about and paper.about.get("in_short_of") != now:
+        raise ValueError(f'{paper.paper.id}/claims.toml: read in_short again, and set in_short_of = "{now}"')
+
+
 def counted(papers: Sequence[PaperAnswers]) -> dict[str, int]:
     """Return the number of the papers' claims, and the number of cases of all scales on them."""
     own = [answer for paper in papers for answer in paper.own]
@@ -137,7 +152,7 @@ def simulator_errors(scales: Sequence[ScaleResult]) -> dict[str, str]:
     for outcome in (outcome for scale in scales for outcome in scale.outcomes.values()):
         for name, error in outcome.simulator_errors:
             found.setdefault(name, []).append(error)
-    return {name: sentences.errors(found[name]) for name in sorted(found)}
+    return {name: simulator_error.in_percent(found[name]) for name in sorted(found)}
 
 
 def against_one_rank(papers: Sequence[PaperAnswers]) -> dict[str, str]:

@@ -30,11 +30,13 @@ VERDICT_WORDS = {
 }
 LEGEND = (
     f"{SIGNS[MEASURED]} measured times, {SIGNS[SIMULATED]} simulated times, {NO_TIMES} bytes or accuracies.\n"
-    "A case is a comparison with one other algorithm under one condition.\n"
+    "A case is a comparison with one other algorithm under one condition. "
+    "The table has one case of each verdict: measured before simulated, `desk` before `smoke`, then the clearest.\n"
     "Brackets hold the 95 % interval and the runs per side; runs are pairs if both sides share random numbers.\n"
     f"How sure: {'; '.join(f'{grade}: {meaning}' for grade, meaning in GRADES.items())}.\n"
     "An interval without zero is not enough for a verdict: a test at 0.9 % (for up to ten seeds) must be significant, "
-    "and the effect be more than 5 % of time (10 % if measured) or 1 point of accuracy."
+    "and the effect be more than 5 % of time (10 % if measured) or 1 point of accuracy.\n"
+    "The more cases may support a claim, the clearer each must be, so a case may be decided for one claim alone."
 )
 """The meaning of the signs and the grades."""
 CONDITIONS = (
@@ -46,7 +48,7 @@ CONDITIONS = (
     "*r* is the number of nodes that compute each sample, *n* the number of nodes or ranks."
 )
 """Explanations of the words in descriptions of conditions."""
-ON_NUMBER = {AGREES: "agrees with the paper's {}", MORE: "more than the paper's {}", LESS: "less than the paper's {}"}
+ON_NUMBER = {AGREES: "agrees with the paper's {}", MORE: "above the paper's {}", LESS: "below the paper's {}"}
 """Texts for the position of a case relative to the paper's number."""
 
 
@@ -83,7 +85,9 @@ def number(claim: dict) -> str:
 
 
 def best(some: Sequence[Evidence], answer: Answer) -> str:
-    """Return the best of some evidence of an answer, with the number of cases that agree and of undecided ones.
+    """Return the best of some evidence of an answer, with the number of cases that agree.
+
+    The number of undecided cases is given, too, but only beside the evidence for the claim if such evidence exists.
 
     Of a claim with several numbers, such as one number per baseline, the best evidence on each number is named. Returns
     "" if there is no evidence.
@@ -92,7 +96,8 @@ def best(some: Sequence[Evidence], answer: Answer) -> str:
         return ""
     named = "; ".join(effect(evidence[0]) for evidence in by_number(some, answer))
     count = len(answer.evidence)
-    undecided = f", {len(answer.open)} undecided" if answer.open else ""
+    is_second = some != answer.holding and answer.holding
+    undecided = f", {len(answer.open)} undecided" if answer.open and not is_second else ""
     return f"{named}; {f'{len(some)} of {count} cases{undecided}' if count > 1 else 'the only case'}"
 
 
@@ -157,12 +162,6 @@ def why_open(answer: Answer) -> str:
 def soonest(some: Sequence[Evidence]) -> Evidence:
     """Return the evidence that the fewest seeds would decide, or the first if no number of seeds is known."""
     return min(some, key=lambda one: one.case.seeds_needed or math.inf)
-
-
-def errors(some: Sequence[float]) -> str:
-    """Return relative errors in words: a single one, or the range from the least to the greatest."""
-    low, high = (f"{100 * error:+.0f}" for error in (min(some), max(some)))
-    return f"{low} %" if low == high else f"{low} to {high} %"
 
 
 def first_sentence(text: str) -> str:

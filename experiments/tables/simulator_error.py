@@ -91,19 +91,31 @@ def with_simulator_errors(outcomes: dict[str, Outcome], plans: Mapping[str, Plan
 # ---- captions
 
 
-def error_note(errors: Iterable[tuple], which: str, what: str = "times") -> str:
+def error_note(errors: Iterable[tuple], which: str, what: str = "times", unmeasured: Iterable[str] = ()) -> str:
     """Return in words the difference of simulated from measured times, or of another quantity.
 
-    It is given for each algorithm; for many algorithms, as median and extremes. errors: begin with name and share.
+    It is given for each algorithm, as a range if several trainings were measured; for many algorithms, as median and
+    extremes. errors: begin with name and share. unmeasured: the algorithms without a measured training.
     """
     ordered = sorted(errors, key=lambda error: error[1])
     if not ordered:
         return "not compared with measured times here"
-    words = [f"{name} {share:+.0%}" for name, share, *_ in ordered]
+    shares: dict[str, list[float]] = {}
+    for name, share, *_ in ordered:
+        shares.setdefault(name, []).append(share)
+    words = [f"{name} {in_percent(some)}" for name, some in shares.items()]
     if len(words) > MOST_ERRORS:
         middle = median(error[1] for error in ordered)
-        words = [f"median {middle:+.0%}, from {words[0]} to {words[-1]}, of {len(words)}"]
+        least, most = (f"{name} {in_percent([share])}" for name, share, *_ in (ordered[0], ordered[-1]))
+        words = [f"median {in_percent([middle])}, from {least} to {most}, of {len(ordered)}"]
+    words += [f"{name} not measured" for name in unmeasured]
     return f"against measured {what} of {which} trainings: {', '.join(words)}"
+
+
+def in_percent(shares: Sequence[float]) -> str:
+    """Return signed shares in per cent: a single one, or the range from the least to the greatest."""
+    low, high = (f"{100 * share:+.0f}" for share in (min(shares), max(shares)))
+    return f"{low} %" if low == high else f"{low} to {high} %"
 
 
 def with_error(figure: Figure, note: str, runs: list[dict]) -> Figure:
@@ -124,16 +136,19 @@ def case_with_error(case: Case, own: Sequence[Error], of_paper: Sequence[Error])
     """
     if case.source not in (SIMULATED, TIMING_ONLY):
         return case
-    of_sides = [errors_of(side.split(", "), case.condition, own, of_paper) for side in (case.ours, case.theirs)]
+    algorithms = [list(filter(None, side.split(", "))) for side in (case.ours, case.theirs)]
+    of_sides = [errors_of(side, case.condition, own, of_paper) for side in algorithms]
     errors = list(dict.fromkeys(error for side in of_sides for error in side))
+    measured = {error.algorithm for error in errors}
+    unmeasured = [name.replace("_", " ") for name in dict.fromkeys(sum(algorithms, [])) if name not in measured]
     if not errors:  # no run was measured for its algorithms
         return replace(case, simulator_error=error_note(own or of_paper, "the same" if own else "other"))
     which = "the same" if set(errors) <= set(own) else "other"
-    case = replace(with_correction(case, *of_sides), simulator_error=error_note(errors, which))
+    case = replace(with_correction(case, *of_sides), simulator_error=error_note(errors, which, unmeasured=unmeasured))
     worst = max(errors, key=lambda error: abs(error.share))
     if case.kind != EVIDENCE or abs(worst.share) <= MOST_ERROR:
         return case
-    return noted(replace(case, kind=OFF), f"simulated times of {worst.name} are off by {worst.share:+.0%}")
+    return noted(replace(case, kind=OFF), f"simulated times of {worst.name} are off by {in_percent([worst.share])}")
 
 
 def errors_of(side: Sequence[str], where: str, own: Sequence[Error], of_paper: Sequence[Error]) -> list[Error]:

@@ -121,7 +121,7 @@ def show_wait(found, section):
         decide.at_most(
             some[OURS],
             MAX_PACE,
-            f"a step of the other ranks, compared with equal ranks, {condition(place)}",
+            f"step of the other ranks, {condition(place)}, compared with a step of equal ranks",
             "times as long",
             source=place.source,
             kind=kind_of_pace(found[settings[place][OURS]]),

@@ -146,7 +146,5 @@ def test_the_number_of_the_paper_stands_beside_what_holds():
     assert "than ring, agrees with the paper's 22, equal ranks" in sentences.effect(one)
 
 
-def test_the_first_sentence_and_errors_in_words():
+def test_the_first_sentence():
     assert sentences.first_sentence("It cannot be had. Nor can\nthat.") == "It cannot be had."
-    assert sentences.errors([-0.451, 0.02]) == "-45 to +2 %"
-    assert sentences.errors([0.05]) == "+5 %"

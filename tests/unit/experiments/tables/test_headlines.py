@@ -98,6 +98,7 @@ STRIP = [
     BreakEven("ours", "theirs", 1.0, 0.5, None, 0.1, 10.0, [0.3, 3.0]),
     BreakEven("ours", "others", None, None, None, 0.1, 10.0, [0.3]),
     BreakEven("ours", "all", 2.0, 2.0, 2.0, 0.1, 10.0, reaches=5.0),
+    BreakEven("ours", "any", 2.0, 0.1, None, 0.1, 10.0),
 ]
 
 
@@ -106,6 +107,7 @@ def test_the_strip_says_from_where_on_each_method_pays():
     assert "saves time" in title
     assert "ours against theirs: from 1 (0.5 to more than 10) on" in description
     assert "ours against all: from 2 on, and saves the paper's number from 5 on" in description
+    assert "ours against any: not known from 0.1 to 10" in description
     assert "ours against others: none up to 10" in description and "third: not a matter of links" in description
     words = {text.text for text in root.iter(f"{SVG}text")}
     assert {"ours against theirs", "third", "not a matter of links"} <= words

@@ -227,3 +227,16 @@ def test_every_number_of_the_page_is_in_an_outcome_or_the_papers_own(paper):
         evidence += sum(len(finding.evidence) for finding in load(file).findings)
     known |= OF_THE_TEMPLATE | {str(evidence), "3"}  # the cases, and the paper's own claims, counted
     assert told(page) - known == set()
+
+
+def test_a_sentence_on_a_paper_is_read_again_when_verdicts_change(paper):
+    make(paper, "smoke", "fast-time", "faster")
+    claims = paper / "claims.toml"
+    said = 'name = "Fast SGD"\nin_short = "is fast\\n  if n < 8."\nin_short_of = '
+    claims.write_text(CLAIMS.replace('name = "Fast SGD"\n', f'{said}"faster 9/0/0"\n'))
+    with pytest.raises(ValueError, match="fast_2020/claims.toml: read in_short again") as raised:
+        built(paper)
+    now = re.search('in_short_of = "(.*)"', str(raised.value))[1]
+    assert re.fullmatch(r"faster \d/\d/\d, traffic 0/0/0", now)
+    claims.write_text(CLAIMS.replace('name = "Fast SGD"\n', f'{said}"{now}"\n'))
+    assert "\n\n- **Fast SGD** is fast if n &lt; 8.\n\nThe table" in built(paper)

@@ -13,7 +13,7 @@ from experiments.runner.run_spec import MEASURED, SIMULATED
 from experiments.runner.sample import Sample, geometric_mean, of
 from experiments.runner.setting import Setting
 from experiments.tables.compare import quotient
-from experiments.tables.simulator_error import Error, case_with_error, robust, with_simulator_errors
+from experiments.tables.simulator_error import Error, case_with_error, in_percent, robust, with_simulator_errors
 from tests.support.runs import fake_run
 from tests.support.store import plan
 
@@ -46,9 +46,9 @@ def test_where_the_simulator_is_more_than_10_percent_off_the_clock_decides():
     """For an algorithm of the case, on these trainings; others do not matter."""
     close = case_with_error(CASE, [OURS, THEIRS], [])
     assert close.kind == EVIDENCE
-    assert close.simulator_error == "against measured times of the same trainings: ring allreduce -2%, grsgd +4%"
+    assert close.simulator_error == "against measured times of the same trainings: ring allreduce -2 %, grsgd +4 %"
     off = case_with_error(CASE, [OURS, THEIRS._replace(share=-0.19)], [])
-    assert off.kind == OFF and "ring allreduce are off by -19%" in off.note
+    assert off.kind == OFF and "ring allreduce are off by -19 %" in off.note
     assert case_with_error(CASE, [OURS, THEIRS, Error("lasgd", -0.45, "lasgd", HERE)], []).kind == EVIDENCE
     assert case_with_error(replace(CASE, kind=CONTROL), [OURS, THEIRS._replace(share=-0.19)], []).kind == CONTROL
     for other in (replace(CASE, source=MEASURED), replace(CASE, source="")):
@@ -69,13 +69,15 @@ def test_a_case_of_derived_times_is_judged_by_the_errors_of_all_algorithms_behin
     assert "grsgd, sgp" == case.ours
     assert case_with_error(case, [OURS, Error("sgp", 0.05, "sgp", HERE)], []).kind == EVIDENCE
     off = case_with_error(case, [OURS], [Error("sgp", -0.4, "sgp", HERE)])
-    assert off.kind == OFF and "sgp are off by -40%" in off.note
+    assert off.kind == OFF and "sgp are off by -40 %" in off.note
 
 
 def test_errors_under_the_condition_of_a_case_count_before_those_of_others():
     elsewhere = THEIRS._replace(condition="slow links, n = 8", share=-0.3)
     assert case_with_error(CASE, [OURS, THEIRS, elsewhere], []).kind == EVIDENCE
     assert case_with_error(CASE, [OURS, elsewhere], [THEIRS]).kind == OFF
+    one_side = case_with_error(CASE, [OURS], [])
+    assert one_side.simulator_error.endswith(f"{OURS.name} {in_percent([OURS.share])}, ring allreduce not measured")
     of_others = case_with_error(CASE, [], [OURS, THEIRS])
     assert of_others.kind == EVIDENCE and "of other trainings" in of_others.simulator_error
     unknown = case_with_error(CASE, [], [])

@@ -320,7 +320,7 @@ def test_simulated_waiting_is_held_against_measured_waiting():
     assert ("ring allreduce", 0.0) in [error[:2] for error in simulator_errors(plan(needs, run), "it")]
     note = error_note([("ring allreduce", -0.75)], "the same", "waiting")
     figure = with_error(Figure("Milliseconds.", "x.svg", shows="waiting"), note, [{"source": SIMULATED}])
-    said = "Simulated waiting, against measured waiting of the same trainings: ring allreduce -75%."
+    said = "Simulated waiting, against measured waiting of the same trainings: ring allreduce -75 %."
     assert figure.caption == f"Milliseconds. {said}"
 
 
@@ -341,9 +341,11 @@ def test_times_of_synchronous_algorithms_are_held_against_those_of_the_same_scen
 
 def test_what_is_said_of_the_simulators_error():
     note, simulated = error_note([("sgp", 0.1), ("lasgd", -0.1)], "the same"), [{"source": SIMULATED}]
-    assert note == "against measured times of the same trainings: lasgd -10%, sgp +10%"
+    assert note == "against measured times of the same trainings: lasgd -10 %, sgp +10 %"
     many = error_note([(f"coded {number}", number / 100) for number in range(9)], "other")
-    assert many == "against measured times of other trainings: median +4%, from coded 0 +0% to coded 8 +8%, of 9"
+    assert many == "against measured times of other trainings: median +4 %, from coded 0 +0 % to coded 8 +8 %, of 9"
+    several = error_note([("sgp", 0.05), ("sgp", -0.451), ("lasgd", 0.02)], "other", unmeasured=["gosgd"])
+    assert several == "against measured times of other trainings: sgp -45 to +5 %, lasgd +2 %, gosgd not measured"
     assert error_note([], "other") == "not compared with measured times here"
     figure = Figure("Seconds.", "x.svg")
     assert with_error(figure, note, simulated).caption == f"Seconds. Simulated times, {note}."
