@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.arguments import parse_once
+from experiments.arguments import parse_once, positive
 from grsgd import load_run
 from grsgd.mpi_environment import job_environment
 from grsgd.runs.ending import Ended
@@ -48,16 +48,18 @@ NO_RESULT = 99
 
 
 class Job(NamedTuple):
-    """Row of the table. ``slots`` is the number of ranks of a host, and ``every`` the mean number of seconds from one
-    loss to the next. ``losses`` is the number of hosts that were taken away. ``seconds`` is the duration of the
-    command, and ``calm_seconds`` its duration without losses; the same holds for ``accuracy``. ``back`` has the seconds
-    from the moment when each loss was known until training went on. ``said`` is the last line of a job that has failed.
+    """Row of the table. ``slots`` is the number of ranks of a host, and ``every`` the mean number of seconds from
+    one loss to the next. The job would have hung after ``bound`` times its planned duration. ``losses`` is the
+    number of hosts that were taken away. ``seconds`` is the duration of the command, and ``calm_seconds`` its
+    duration without losses; the same holds for ``accuracy``. ``back`` has the seconds from the moment when each
+    loss was known until training went on. ``said`` is the last line of a job that has failed.
     """
 
     algorithm: str
     rate: str
     slots: int
     every: float
+    bound: float
     seed: int
     losses: int
     exit_code: int
@@ -199,7 +201,7 @@ def make(options, algorithm: str, rate: str, seed: int, calm: Found | None) -> t
     back = " ".join(f"{seconds:g}" for seconds in found.back)
     seconds = round(found.seconds, 1), round(calm.seconds, 1)
     quality = found.accuracy, calm.accuracy, found.participation
-    row = algorithm, rate, slots, options.every, seed, found.losses, found.code, *seconds, back, *quality
+    row = algorithm, rate, slots, options.every, options.bound, seed, found.losses, found.code, *seconds, back, *quality
     return Job(*row, found.said, str(commit())), calm
 
 
@@ -218,7 +220,7 @@ def write(path: Path, jobs: list[Job]):
 
 
 def set_up(job: Job) -> tuple[str, str, int, float]:
-    """Return what jobs have in common that differ only in the moments of their losses."""
+    """Return algorithm, rate, ranks per host, and seconds between losses of a job."""
     return job.algorithm, job.rate, job.slots, job.every
 
 
@@ -231,13 +233,14 @@ def table(jobs: list[Job]) -> str:
     ]
     for key in dict.fromkeys(map(set_up, jobs)):
         of_key = [job for job in jobs if set_up(job) == key]
+        algorithm, rate, slots, every = key
         right = [job for job in of_key if job.exit_code == 0]
         goodput = [100 * job.goodput for job in right] or [np.nan]
         back = [float(seconds) for job in right for seconds in job.back.split()] or [np.nan]
         names = "participation", "accuracy", "calm_accuracy"
         shares = [100 * np.mean([getattr(job, name) for job in right] or [np.nan]) for name in names]
         cells = [
-            *(f"`{key[0]}`", key[1], (HOSTS - 1) * key[2], f"{key[3]:g} s"),
+            *(f"`{algorithm}`", rate, (HOSTS - 1) * slots, f"{every:g} s"),
             *(sum(job.losses for job in of_key), len(of_key) - len(right)),
             f"{np.mean(goodput):.1f} % ({min(goodput):.1f})",
             f"{np.median(back):.1f} ({max(back):.1f})",
@@ -251,7 +254,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=list(ALGORITHMS))
     parser.add_argument("--rate", action="append", metavar="RATE", help="rate of the links (default: 1gbit and 10mbit)")
-    parser.add_argument("--ranks-per-host", type=int, default=2, metavar="N", help="(default: %(default)s)")
+    parser.add_argument(
+        "--ranks-per-host", type=positive, default=2, metavar="N", help="ranks on each host (default: %(default)s)"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="jobs per algorithm and rate (default: %(default)s)")
     parser.add_argument("--losses", type=float, default=10, help="planned losses of a job (default: %(default)s)")
     parser.add_argument("--every", type=float, default=60, metavar="SECONDS", help="(default: %(default)s)")
@@ -261,7 +266,7 @@ def main():
         type=float,
         default=4.0,
         metavar="TIMES",
-        help="a job has hung after this multiple of its duration without losses (default: %(default)s)",
+        help="end a job as hung after this multiple of LOSSES times SECONDS of --every (default: %(default)s)",
     )
     parser.add_argument(
         "--checkpoints", default="60s", metavar="SECONDS", help="between checkpoints on disk (default: %(default)s)"
@@ -273,8 +278,8 @@ def main():
         for algorithm in options.algorithms:
             calm = None
             for seed in range(options.jobs):
-                wanted = algorithm, rate, options.ranks_per_host, options.every
-                if any((set_up(job), job.seed) == (wanted, seed) for job in jobs):
+                wanted = (algorithm, rate, options.ranks_per_host, options.every), options.bound, seed
+                if any((set_up(job), job.bound, job.seed) == wanted for job in jobs):
                     continue
                 job, calm = make(options, algorithm, rate, seed, calm)
                 print(job, flush=True)

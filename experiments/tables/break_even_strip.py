@@ -62,7 +62,7 @@ def _draw_row(ax, place: int, one: BreakEven):
     if one.low is not None:
         high = one.last if one.high is None else one.high
         ax.plot([one.low, high], [place, place], color="black", linewidth=1.2, marker="|", markersize=8)
-    if one.reaches is not None:
+    if one.reaches is not None and one.is_known:
         ax.plot([one.reaches] * 2, [place - 0.36, place + 0.36], color="black", linewidth=2)
     ax.plot(one.here, [place] * len(one.here), **_HERE)
 

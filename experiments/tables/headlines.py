@@ -39,14 +39,17 @@ class Row:
 
 
 def rows_of(main: Sequence[Answer]) -> list[Row]:
-    """Return the rows of a paper: of its headline, the first ones of each further main claim on time, and the control.
+    """Return the rows of a paper: of its headline, of the best evidence on each further main claim on time, and the
+    control.
 
     main: the answers to the main claims; the headline is the first.
     """
     headline, *others = map(rows, main)
     of_claims = [row for row in headline if not row.is_control]
     for answer, some in zip(main[1:], others, strict=True):
-        first = [row for row in some if not row.is_control][: bool(answer.holding) + bool(answer.failing) or 1]
+        there = [row for row in some if not row.is_control]
+        best = {_label(one.place) for one in answer.holding[:1] + answer.failing[:1]}
+        first = [row for row in there if row.label in best] or there[:1]
         of_claims += [row for row in first if row.label not in {shown.label for shown in of_claims}]
     return of_claims + [row for row in headline if row.is_control]
 

@@ -1,86 +1,101 @@
-"""A second recording of a scale, made on another day: which of its verdicts are those of the first one.
+"""Comparison of the verdicts of a recording of a scale with the verdicts of a second recording from another day.
 
-    git clone . ../second && cd ../second && make setup
-    make tables                                      # on another day: all runs anew, with their own calibrations
-    cd -; python -m experiments.tables.repetition ../second/results
+    git clone . ../second && make -C ../second tables        # on another day: new runs, calibrations and learning rates
+    python -m experiments.tables.repetition ../second/results
 
-The program compares the cases of both recordings, and writes repetition.csv and repetition.json into docs/results. The
-page of results says how many verdicts are the same.
+The program compares each case of docs/results/cases.csv with the same case of the second recording, and writes
+repetition.csv and repetition.json into docs/results. The page of results says how many verdicts are the same.
 """
 
 import argparse
 import csv
+import io
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from experiments.papers import ROOT, YEARS, folder
-from experiments.runner.outcome import EVIDENCE
-from experiments.runner.scale import SMOKE
+from experiments.runner.outcome import ALIKE, EVIDENCE, REFUTED, SUPPORTED
+from experiments.runner.scale import SCALES, SMOKE
 from experiments.tables import downloads
-from experiments.tables.answers import DECIDED
 from experiments.tables.scale_result import ScaleResult
 from grsgd.files import atomic_write
 
 FOLDER = ROOT / "docs" / "results"
 RECORD, TABLE = "repetition.json", "repetition.csv"
-OF_A_CASE = ("paper", "claim", "target", "condition", "baseline", "ours", "unit", "source")
-"""Columns that name a case; cases with equal names are told apart by their order."""
+OF_A_CASE = ("paper", "claim", "target", "condition", "baseline", "unit", "source")
+"""Columns that name a case."""
+RATIO = re.compile(r"(T_?comm / T_?calc) = [^,;]*")
+"""Pattern for a measured ratio in a condition, which no second recording repeats exactly."""
 NUMBERS = ("estimate", "low", "high")
-COLUMNS = (*OF_A_CASE, "kind", "verdict", *NUMBERS, "again", *(f"{name}_again" for name in NUMBERS))
+OF_A_RECORDING = ("verdict", "kind", *NUMBERS)
+"""Columns that both recordings have."""
+COLUMNS = (*OF_A_CASE, *OF_A_RECORDING, *(f"{name}_again" for name in OF_A_RECORDING))
+ANSWERS = {SUPPORTED: "for", REFUTED: "against", ALIKE: "against"}
+"""Answers of decided cases to their claims."""
 
 
 @dataclass(frozen=True)
 class Repetition:
     """Comparison of the verdicts of two recordings of a scale.
 
-    date, machine, commits: of the second recording. cases: number of cases in both recordings that count as evidence
-    in the first one. same: number of cases with the same verdict. once: number of cases that are decided in one
-    recording only. reversed: number of cases with two different decisions.
+    date, machines, commits: of the second recording. cases: number of cases that count as evidence in both recordings,
+    and whose numbers differ, so that they were made anew. same: number of cases with the same verdict; a refuted case
+    and a case without a difference are both against the claim. once: number of cases that are decided in one recording
+    only. reversed: number of cases that are for the claim in one recording and against it in the other. missing: number
+    of cases that count as evidence in the first recording, and not in the second.
     """
 
     scale: str
     date: str
-    machine: str
+    machines: str
     commits: str
     cases: int
     same: int
     once: int
     reversed: int
+    missing: int
 
 
 def compare(first: Iterable[dict[str, str]], second: Iterable[dict[str, str]]) -> list[dict[str, str]]:
-    """Return the cases of both recordings, each as a row with the columns `COLUMNS`, from rows of tables of cases."""
-    again = dict(named(second))
+    """Return the cases of the first recording, each as a row with the columns `COLUMNS`, from rows of tables of cases.
+
+    The columns of the second recording are empty for a case that it lacks. Cases with the same name are compared in
+    their order, if both recordings have the same number of them.
+    """
+    again = by_name(second)
     rows = []
-    for name, case in named(first):
-        if name in again:
-            other = {f"{key}_again": again[name][key] for key in NUMBERS}
-            rows.append({**case, **other, "again": again[name]["verdict"]})
+    for name, cases in by_name(first).items():
+        others = again.get(name, [])
+        others = others if len(others) == len(cases) else [dict.fromkeys(OF_A_RECORDING, "")] * len(cases)
+        for case, other in zip(cases, others, strict=True):
+            rows.append({**case, **{f"{column}_again": other[column] for column in OF_A_RECORDING}})
     return rows
 
 
-def named(cases: Iterable[dict[str, str]]) -> Iterable[tuple[tuple[str, ...], dict[str, str]]]:
-    """Yield the name of each case, and the case."""
-    seen: dict[tuple[str, ...], int] = {}
+def by_name(cases: Iterable[dict[str, str]]) -> dict[tuple[str, ...], list[dict[str, str]]]:
+    """Return cases by their names, without the measured ratios in conditions."""
+    found: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for case in cases:
-        name = tuple(case[column] for column in OF_A_CASE)
-        seen[name] = seen.get(name, 0) + 1
-        yield (*name, str(seen[name])), case
+        found.setdefault(tuple(RATIO.sub(r"\1", case[column]) for column in OF_A_CASE), []).append(case)
+    return found
 
 
 def counts(rows: Sequence[dict[str, str]]) -> dict[str, int]:
     """Return the numbers of cases of a `Repetition`."""
-    pairs = [(row["verdict"], row["again"]) for row in rows if row["kind"] == EVIDENCE]
-    decided = [(one in DECIDED) + (other in DECIDED) for one, other in pairs]
-    same = [one == other for one, other in pairs]
+    there = [row for row in rows if row["kind"] == EVIDENCE]
+    both = [row for row in there if row["kind_again"] == EVIDENCE]
+    anew = [row for row in both if any(row[name] != row[f"{name}_again"] for name in NUMBERS)]
+    pairs = [(ANSWERS.get(row["verdict"]), ANSWERS.get(row["verdict_again"])) for row in anew]
     return {
         "cases": len(pairs),
-        "same": sum(same),
-        "once": decided.count(1),
-        "reversed": sum(number == 2 and not is_same for number, is_same in zip(decided, same, strict=True)),
+        "same": sum(one == other for one, other in pairs),
+        "once": sum((one is None) != (other is None) for one, other in pairs),
+        "reversed": sum({one, other} == {"for", "against"} for one, other in pairs),
+        "missing": len(there) - len(both),
     }
 
 
@@ -94,18 +109,32 @@ def load(path: Path) -> Repetition | None:
         raise ValueError(f"{path} is damaged, make it again: {error}") from None
 
 
+def repetition_of(scale: str, results: Path) -> tuple[Repetition, list[dict[str, str]]]:
+    """Return the comparison of the recorded cases of a scale with the outcomes in the folder ``results``, and its rows.
+
+    Raises ValueError if no case was made anew, and for damaged outcomes. Raises OSError without recorded cases.
+    """
+    second = ScaleResult.of(results / scale, list(map(folder, YEARS)))
+    with (FOLDER / downloads.CASES).open(newline="", encoding="utf-8") as file:
+        first = [case for case in csv.DictReader(file) if case["scale"] == scale]
+    rows = compare(first, csv.DictReader(io.StringIO(downloads.cases_csv(second.papers))))
+    found = counts(rows)
+    if not found["cases"]:
+        raise ValueError(f"{results / scale}: no case was made anew: `make tables SCALE={scale}` in a new clone")
+    return Repetition(scale, second.span, second.machines, second.commits, **found), rows
+
+
 def main(arguments: Sequence[str] | None = None):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("results", type=Path, help="folder of the scales' outcomes in the second recording")
-    parser.add_argument("--scale", default=SMOKE.name, help="scale of both recordings (default: %(default)s)")
+    parser.add_argument(
+        "--scale", choices=sorted(SCALES), default=SMOKE.name, help="scale of both recordings (default: %(default)s)"
+    )
     given = parser.parse_args(arguments)
-    second = ScaleResult.of(given.results / given.scale, list(map(folder, YEARS)))
-    if not second.outcomes:
-        sys.exit(f"{given.results / given.scale}: no outcomes: `make tables SCALE={given.scale}` makes some")
-    with (FOLDER / downloads.CASES).open(newline="", encoding="utf-8") as file:
-        first = [case for case in csv.DictReader(file) if case["scale"] == given.scale]
-    rows = compare(first, csv.DictReader(downloads.cases_csv(second.papers).splitlines()))
-    found = Repetition(given.scale, second.span, second.told("machine"), second.commits, **counts(rows))
+    try:
+        found, rows = repetition_of(given.scale, given.results)
+    except (ValueError, OSError) as error:
+        sys.exit(f"experiments.tables.repetition: {error}")
     for name, content in (
         (TABLE, downloads.as_csv(rows, COLUMNS)),
         (RECORD, json.dumps(asdict(found), indent=1) + "\n"),

@@ -1,5 +1,6 @@
 """The outcomes of a scale, their answers on each paper, and the machines and commits that made them."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,6 +10,9 @@ from experiments.runner.outcome import Outcome
 from experiments.runner.scale import SCALES
 from experiments.tables.claims import PaperResult, results
 from experiments.tables.report import read_outcomes
+
+MACHINE = re.compile(r"of (\d+ cores?, [^,;]+)")
+"""Pattern for the machine in the description of a testbed."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,12 @@ class ScaleResult:
         return ", ".join(
             sorted({outcome.provenance[key] for outcome in self.outcomes.values() if key in outcome.provenance})
         )
+
+    @property
+    def machines(self) -> str:
+        """Return the machines of measured runs and calibrations; if there are none, those of the evaluation."""
+        found = MACHINE.findall("; ".join(map(self.told, ("clock", "calibrated"))))
+        return ", ".join(sorted(set(found))) or self.told("machine")
 
     @property
     def commits(self) -> str:

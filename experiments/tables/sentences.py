@@ -31,12 +31,12 @@ VERDICT_WORDS = {
 LEGEND = (
     f"{SIGNS[MEASURED]} measured times, {SIGNS[SIMULATED]} simulated times, {NO_TIMES} bytes or accuracies.\n"
     "A case is a comparison with one other algorithm under one condition. "
-    "The table has one case of each verdict: measured before simulated, `desk` before `smoke`, then the clearest.\n"
+    "A cell has its best case, or the best on each number: measured before simulated, `desk` before `smoke`.\n"
     "Brackets hold the 95 % interval and the runs per side; runs are pairs if both sides share random numbers.\n"
     f"How sure: {'; '.join(f'{grade}: {meaning}' for grade, meaning in GRADES.items())}.\n"
     "An interval without zero is not enough for a verdict: a test at 0.9 % (for up to ten seeds) must be significant, "
     "and the effect be more than 5 % of time (10 % if measured) or 1 point of accuracy.\n"
-    "The more cases may support a claim, the clearer each must be, so a case may be decided for one claim alone."
+    "Tests are corrected for the number of cases on a claim: a comparison may be decided for one claim only."
 )
 """The meaning of the signs and the grades."""
 CONDITIONS = (
@@ -96,8 +96,8 @@ def best(some: Sequence[Evidence], answer: Answer) -> str:
         return ""
     named = "; ".join(effect(evidence[0]) for evidence in by_number(some, answer))
     count = len(answer.evidence)
-    is_second = some != answer.holding and answer.holding
-    undecided = f", {len(answer.open)} undecided" if answer.open and not is_second else ""
+    is_beside = some == answer.holding or not answer.holding
+    undecided = f", {len(answer.open)} undecided" if answer.open and is_beside else ""
     return f"{named}; {f'{len(some)} of {count} cases{undecided}' if count > 1 else 'the only case'}"
 
 

@@ -91,7 +91,7 @@ def with_simulator_errors(outcomes: dict[str, Outcome], plans: Mapping[str, Plan
 # ---- captions
 
 
-def error_note(errors: Iterable[tuple], which: str, what: str = "times", unmeasured: Iterable[str] = ()) -> str:
+def error_note(errors: Iterable[tuple], which: str, what: str = "times", unmeasured: Sequence[str] = ()) -> str:
     """Return in words the difference of simulated from measured times, or of another quantity.
 
     It is given for each algorithm, as a range if several trainings were measured; for many algorithms, as median and
@@ -108,7 +108,8 @@ def error_note(errors: Iterable[tuple], which: str, what: str = "times", unmeasu
         middle = median(error[1] for error in ordered)
         least, most = (f"{name} {in_percent([share])}" for name, share, *_ in (ordered[0], ordered[-1]))
         words = [f"median {in_percent([middle])}, from {least} to {most}, of {len(ordered)}"]
-    words += [f"{name} not measured" for name in unmeasured]
+    if unmeasured:
+        words += [f"{', '.join(unmeasured) if len(unmeasured) <= MOST_ERRORS else len(unmeasured)} not measured"]
     return f"against measured {what} of {which} trainings: {', '.join(words)}"
 
 
@@ -142,7 +143,8 @@ def case_with_error(case: Case, own: Sequence[Error], of_paper: Sequence[Error])
     measured = {error.algorithm for error in errors}
     unmeasured = [name.replace("_", " ") for name in dict.fromkeys(sum(algorithms, [])) if name not in measured]
     if not errors:  # no run was measured for its algorithms
-        return replace(case, simulator_error=error_note(own or of_paper, "the same" if own else "other"))
+        which = "the same" if own else "other"
+        return replace(case, simulator_error=error_note(own or of_paper, which, unmeasured=unmeasured))
     which = "the same" if set(errors) <= set(own) else "other"
     case = replace(with_correction(case, *of_sides), simulator_error=error_note(errors, which, unmeasured=unmeasured))
     worst = max(errors, key=lambda error: abs(error.share))

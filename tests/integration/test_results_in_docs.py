@@ -11,7 +11,7 @@ import pytest
 from experiments import papers
 from experiments.runner.outcome import EVIDENCE
 from experiments.tables import downloads, repetition, results_page, trust
-from experiments.tables.claims import EXPECTED, read_claims
+from experiments.tables.claims import EXPECTED, read, read_claims
 from experiments.tables.targets import PAPERS
 from tests.support.numbers import NUMBER, OF_THE_TEMPLATE, all_numbers, told
 
@@ -65,9 +65,17 @@ def test_the_comparison_of_two_recordings_is_that_of_the_table_beside_it():
     """The table has the present verdicts of the first recording."""
     found, rows = repetition.load(REPEATED), rows_of(repetition.TABLE)
     assert vars(found).items() >= repetition.counts(rows).items()
-    first = dict(repetition.named(row for row in rows_of("cases.csv") if row["scale"] == found.scale))
-    for name, row in repetition.named(rows):
-        assert row["verdict"] == first[name]["verdict"], name
+    first = [row for row in rows_of("cases.csv") if row["scale"] == found.scale]
+    columns = (*repetition.OF_A_CASE, *repetition.OF_A_RECORDING)
+    assert {tuple(row[column] for column in columns) for row in rows} == {
+        tuple(row[column] for column in columns) for row in first
+    }
+
+
+def test_the_page_begins_with_sentences_on_each_paper():
+    """They are left out if verdicts have changed since they were written."""
+    page = (ROOT / "docs" / "results.md").read_text().partition("The table")[0]
+    assert all(f"\n- **{read(papers.folder(name))['paper']['name']}** " in page for name in PAPERS)
 
 
 def test_readme_shows_the_picture_of_all_main_claims():

@@ -8,7 +8,7 @@ import pytest
 from experiments.survival import hosts
 from grsgd.config import load
 
-JOB = hosts.Job("diloco", "10mbit", 2, 60.0, 0, 3, 0, 250.0, 200.0, "4.5 7 6", 0.9, 0.92, 0.995, "", "abc")
+JOB = hosts.Job("diloco", "10mbit", 2, 60.0, 4.0, 0, 3, 0, 250.0, 200.0, "4.5 7 6", 0.9, 0.92, 0.995, "", "abc")
 
 
 def test_a_table_of_jobs_is_read_as_it_was_written(tmp_path):

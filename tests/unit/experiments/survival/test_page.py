@@ -5,7 +5,7 @@ import pytest
 from experiments.survival import hosts, page
 from experiments.survival.own_loops import Job
 
-JOB = hosts.Job("diloco", "10mbit", 2, 60.0, 0, 3, 0, 250.0, 200.0, "4.5 7 6", 0.9, 0.92, 0.995, "", "abc")
+JOB = hosts.Job("diloco", "10mbit", 2, 60.0, 4.0, 0, 3, 0, 250.0, 200.0, "4.5 7 6", 0.9, 0.92, 0.995, "", "abc")
 
 
 @pytest.mark.parametrize("part", page.parts(), ids=lambda part: part.name)

@@ -119,6 +119,14 @@ def test_what_the_simulator_is_too_far_off_for_is_left_to_the_clock():
     assert [one.case for one in answer([off, clock]).evidence] == [clock]
 
 
+def test_undecided_cases_are_counted_once_beside_the_evidence_for_a_claim():
+    found = answer([FASTER, replace(SLOWER, condition="slow links"), replace(OPEN_CASE, condition="fast links")])
+    assert sentences.best(found.holding, found).endswith("; 1 of 3 cases, 1 undecided")
+    assert sentences.best(found.failing, found).endswith("; 1 of 3 cases")
+    without = answer([SLOWER, replace(OPEN_CASE, condition="fast links")])
+    assert sentences.best(without.failing, without).endswith("; 1 of 2 cases, 1 undecided")
+
+
 def test_how_sure_tells_what_holds_from_what_does_not():
     clock = replace(FASTER, source=MEASURED)
     slow = replace(SLOWER, condition="slow links", simulator_error="against measured times: grsgd -9%")

@@ -49,6 +49,18 @@ def test_a_row_has_the_measured_and_the_simulated_case_of_one_place():
     assert [row.is_control for row in found] == [False, False, True]
 
 
+def test_a_further_main_claim_has_rows_for_its_best_evidence_for_and_against():
+    """A case that is undecided, or that the headline shows, has no further row."""
+    faster, slower = (replace(CASE, baseline=name, p=0.0) for name in ("gossip", "push"))
+    slower = replace(slower, verdict=REFUTED, estimate=-30.0, low=-40.0, high=-20.0)
+    others = [replace(CASE, baseline="other", verdict=INCONCLUSIVE), replace(faster, baseline="third", p=0.5)]
+    found = headlines.rows_of([answer([CASE]), answer([*others, faster, slower, CASE])])
+    shown = [row.label.partition(":")[0] for row in found]
+    assert shown == ["against ring <all-reduce>", "against gossip", "against push"]
+    found = headlines.rows_of([answer([CASE]), answer([others[0]])])
+    assert [row.label.partition(":")[0] for row in found] == ["against ring <all-reduce>", "against other"]
+
+
 def test_a_paper_has_a_row_for_each_main_claim_on_time_before_its_control():
     gossip = replace(CASE, baseline="gossip", verdict=REFUTED, estimate=-30.0, low=-40.0, high=-20.0)
     accuracy = replace(CASE, baseline="gossip", unit="points")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.runner.outcome import BreakEven, Figure, Outcome, load
-from experiments.tables import headlines, paper_page, results_page, trust
+from experiments.tables import headlines, paper_page, repetition, results_page, trust
 from experiments.tables.claims import read_claims
 from experiments.tables.draw import in_words
 from tests.support import outcomes as made_up
@@ -229,14 +229,25 @@ def test_every_number_of_the_page_is_in_an_outcome_or_the_papers_own(paper):
     assert told(page) - known == set()
 
 
-def test_a_sentence_on_a_paper_is_read_again_when_verdicts_change(paper):
+def test_a_sentence_on_a_paper_is_left_out_when_verdicts_change(paper, capsys):
+    name = 'name = "Fast SGD"\n'
+    said = CLAIMS.replace(name, f'{name}in_short = "is quick if n < 8."\nin_short_of = "0"\n')
+    (paper / "claims.toml").write_text(said)
     make(paper, "smoke", "fast-time", "faster")
-    claims = paper / "claims.toml"
-    said = 'name = "Fast SGD"\nin_short = "is fast\\n  if n < 8."\nin_short_of = '
-    claims.write_text(CLAIMS.replace('name = "Fast SGD"\n', f'{said}"faster 9/0/0"\n'))
-    with pytest.raises(ValueError, match="fast_2020/claims.toml: read in_short again") as raised:
-        built(paper)
-    now = re.search('in_short_of = "(.*)"', str(raised.value))[1]
-    assert re.fullmatch(r"faster \d/\d/\d, traffic 0/0/0", now)
-    claims.write_text(CLAIMS.replace('name = "Fast SGD"\n', f'{said}"{now}"\n'))
-    assert "\n\n- **Fast SGD** is fast if n &lt; 8.\n\nThe table" in built(paper)
+    assert "is quick" not in built(paper)
+    told = 'fast_2020/claims.toml: read in_short again, and set in_short_of = "(.{8})": left out\n'
+    now = re.fullmatch(told, capsys.readouterr().err)[1]
+    (paper / "claims.toml").write_text(said.replace('in_short_of = "0"', f'in_short_of = "{now}"'))
+    assert "\n\n- **Fast SGD** is quick if n &lt; 8.\n\nThe table" in built(paper)
+    make(paper, "smoke", "fast-traffic", "traffic")
+    assert "is quick" not in built(paper)
+
+
+def test_a_second_recording_is_told(paper):
+    make(paper, "smoke", "fast-time", "faster")
+    assert "a second time" not in built(paper)
+    again = repetition.Repetition("smoke", "2026-01-03", "8 cores, X", "abc1234", 20, 14, 5, 1, 2)
+    (paper.parent / "docs" / "results" / repetition.RECORD).write_text(json.dumps(vars(again)))
+    page = built(paper)
+    assert "`smoke` was made a second time (2026-01-03, 8 cores, X): 14 of 20 verdicts are [the same]" in page
+    assert "5 cases are decided in one recording only, and 1 verdicts are reversed" in page
