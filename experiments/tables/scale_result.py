@@ -50,7 +50,7 @@ class ScaleResult:
 
     @property
     def machines(self) -> str:
-        """Return the machines of measured runs and calibrations; if there are none, those of the evaluation."""
+        """Return the machines of measured runs and calibrations, or without any the machine of the evaluation."""
         found = MACHINE.findall("; ".join(map(self.told, ("clock", "calibrated"))))
         return ", ".join(sorted(set(found))) or self.told("machine")
 
