@@ -49,7 +49,7 @@ class Maker:
     def make(self, specs: Iterable[RunSpec], what: str):
         """Make the missing runs, calibration by calibration, so that calibrations are made at different times.
 
-        what: words for the progress line. Raises Unfinished if a calibration fails.
+        what: words for the progress line.
         """
         specs = list(specs)
         for number in range(CALIBRATIONS):
@@ -59,7 +59,9 @@ class Maker:
         """Make the missing runs that rest on one calibration."""
         lost_signals.raise_again()
         if time.monotonic() < self.until:
-            calibrate(specs, self.store)
+            self.failures |= dict.fromkeys(calibrate(specs, self.store))
+            unmade = set(list_uncalibrated(specs, self.store))
+            specs = [spec for spec in specs if spec not in unmade]
         elif missing := list_uncalibrated(specs, self.store):
             self.left |= dict.fromkeys(missing)
             specs = [spec for spec in specs if spec not in self.left]
@@ -125,27 +127,43 @@ def find_turn(spec: RunSpec) -> int:
     return number_of(spec) if spec.source in (SIMULATED, TIMING_ONLY) and not is_stated(spec) else 0
 
 
-def calibrate(specs: list[RunSpec], store: Store):
+def calibrate(specs: list[RunSpec], store: Store) -> list[str]:
     """Measure links, processors and the work of algorithms for the simulations; earlier measurements are kept.
 
-    Raises Unfinished.
+    Return the reasons why measurements are missing, each once.
     """
-    networks = store.networks
+    networks, allowed, failures = store.networks, [], {}
+    for spec in list_uncalibrated(specs, store):
+        try:
+            networks.check_hosts(spec)
+            allowed.append(spec)
+        except Unfinished as error:
+            failures[str(error)] = None
 
     def fastest_first(spec: RunSpec) -> float:
         return -rate(networks.measured(spec).link.rate)
 
-    for _, alike in groupby(sorted(list_uncalibrated(specs, store), key=fastest_first), key=fastest_first):
-        if not (left := list_uncalibrated(alike, store)):  # the work was measured with links of another rate
-            continue
-        with store.hosts.connected(networks.measured(left[0])) as mpi_host:
-            if wanted := [networks.measured(spec) for spec in left if not networks.calibration(spec).exists()]:
-                models = sorted({spec.load().model.name for spec in wanted})
-                say(f"calibrating {', '.join(models)} with links of {wanted[0].link.rate}")
-                networks.calibrate(wanted, mpi_host)
-            if left := list_uncalibrated(left, store):
-                say(f"measuring what {len({networks.work_name(spec) for spec in left})} algorithms take in a step")
-                networks.measure_works(left, mpi_host)
+    for _, alike in groupby(sorted(allowed, key=fastest_first), key=fastest_first):
+        try:
+            _calibrate_links(list_uncalibrated(alike, store), store)
+        except Unfinished as error:
+            failures[str(error)] = None
+    return list(failures)
+
+
+def _calibrate_links(left: list[RunSpec], store: Store):
+    """Measure what is missing for runs with links of one rate. Raises Unfinished if a measurement fails twice."""
+    if not left:  # the work was measured with links of another rate
+        return
+    networks = store.networks
+    with store.hosts.connected(networks.measured(left[0])) as mpi_host:
+        if wanted := [networks.measured(spec) for spec in left if not networks.calibration(spec).exists()]:
+            models = sorted({spec.load().model.name for spec in wanted})
+            say(f"calibrating {', '.join(models)} with links of {wanted[0].link.rate}")
+            networks.calibrate(wanted, mpi_host)
+        if left := list_uncalibrated(left, store):
+            say(f"measuring what {len({networks.work_name(spec) for spec in left})} algorithms take in a step")
+            networks.measure_works(left, mpi_host)
 
 
 def say(line: str):

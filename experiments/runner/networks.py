@@ -147,6 +147,23 @@ class Networks:
                     raise Unfinished(f"calibration with links of {spec.link.rate}: {error}")
                 self._keep_calibration(spec, tomllib.loads(Path(job.out).read_text()), file)
 
+    def check_hosts(self, spec: RunSpec):
+        """Raise Unfinished if calibrations of the run's model, with the number of its calibration, were made on other
+        hosts than the hosts here.
+
+        A comparison of algorithms, or of links, would otherwise be a comparison of machines.
+        """
+        ending = f"-{number_of(spec) + 1}{CALIBRATION}"
+        beginning = self._named(spec, "").name
+        for file in sorted(self.folder.glob(f"{beginning}*{ending}")):
+            rate = file.name.removeprefix(beginning).removesuffix(ending)
+            here = self._about(spec._replace(link=Link(rate)))["where"]
+            if (where := tomllib.loads(file.read_text())["where"]) != here:
+                raise Unfinished(
+                    f"{file}: was measured on {where}, and the hosts here are {here}: go on there, or remove the "
+                    "calibrations of this model, so that all of them and their runs are made here"
+                )
+
     def _keep_calibration(self, spec: RunSpec, found: dict, file: Path):
         # if links could not be emulated, the measured links are not the wanted ones
         nominal = {} if self.hosts.emulated else {"bandwidth": spec.link.rate, "latency": spec.link.latency}

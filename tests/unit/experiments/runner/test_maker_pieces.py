@@ -215,6 +215,28 @@ def test_each_processor_and_link_is_calibrated_once(store):
     assert calibrated == ["1gbit", "200mbit"], "nominal links have the processor of those of the scale"
 
 
+def test_other_runs_are_made_if_a_calibration_fails_or_was_made_elsewhere(store):
+    """The reasons are named, each once; a link whose calibration fails does not stop other links."""
+    tried = []
+
+    def fail(specs: list[RunSpec], mpi_host):
+        tried.append(specs[0].link.rate)
+        raise Unfinished(f"calibration with links of {specs[0].link.rate}: it ended")
+
+    store.networks.calibrate = fail
+    there = but(source=SIMULATED)
+    calibrate(store, there, "1.0e-2")  # says that it was made "there"
+    elsewhere = [there._replace(link=Link("200mbit")), but("train.epochs=1", source=SIMULATED, link=Link("100mbit"))]
+    other_model = [but('model.name="linear"', source=SIMULATED, link=Link(rate)) for rate in ("1gbit", "50mbit")]
+    save(store, RUN)
+    piece = maker(store, math.inf)
+    piece.make([*elsewhere, *other_model, RUN], "it")
+    assert tried == ["1gbit", "50mbit"] and not piece.left
+    refused, *failed = piece.failures
+    assert "was measured on there, and the hosts here are" in refused
+    assert failed == [f"calibration with links of {rate}: it ended" for rate in tried]
+
+
 def test_nothing_is_calibrated_when_time_is_over(store):
     late = maker(store, -math.inf)
     late.make([but(source=SIMULATED), RUN], "it")

@@ -7,6 +7,7 @@ import pytest
 from experiments.runner.hosts import EmulatedHosts, Hosts
 from experiments.runner.networks import ABOUT, OF_ONE_RATE, OF_RANKS, number_of
 from experiments.runner.occasions import CALIBRATIONS
+from experiments.runner.parallel import Unfinished
 from experiments.runner.run_spec import TIMING_ONLY, Link, RunSpec
 from experiments.runner.store import Store
 from grsgd.runs.settings import flattened
@@ -117,3 +118,19 @@ def test_calibrations_of_other_code_stand_for_none(tmp_path):
     here = Store(tmp_path / "smoke", Hosts(9, 0.2), code="0123abcd")
     calibrated(here.networks, RUN)
     assert here.with_code("0123abce").networks.missing(RUN) and not here.with_code("0123abcd").networks.missing(RUN)
+
+
+def test_measurements_of_two_machines_are_not_mixed(networks):
+    """Measurements beside calibrations of the same model and number from other hosts are refused."""
+    calibrated(networks, RUN)
+    slow = RUN._replace(link=Link("100mbit"))
+    other_number = slow._replace(overrides=(*DIGITS, "seed=1"))
+    assert networks.calibration(other_number).name.endswith("-2.measured.toml")
+    networks.check_hosts(other_number)
+    for spec in (OTHER, slow):
+        with pytest.raises(Unfinished, match="was measured on a testbed, and the hosts here are testbed of 9 hosts"):
+            networks.check_hosts(spec)
+    kept = networks.calibration(RUN)
+    kept.write_text(kept.read_text().replace("a testbed", networks.hosts.describe(RUN)))
+    for spec in (OTHER, slow):
+        networks.check_hosts(spec)
