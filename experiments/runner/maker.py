@@ -152,7 +152,7 @@ def calibrate(specs: list[RunSpec], store: Store) -> list[str]:
 
 
 def _calibrate_links(left: list[RunSpec], store: Store):
-    """Measure what is missing for runs with links of one rate. Raises Unfinished if a measurement fails twice."""
+    """Make the missing measurements for runs with links of one rate. Raises Unfinished if a measurement fails twice."""
     if not left:  # the work was measured with links of another rate
         return
     networks = store.networks

@@ -87,7 +87,7 @@ def number(claim: dict) -> str:
 def best(some: Sequence[Evidence], answer: Answer) -> str:
     """Return the best of some evidence of an answer, with the number of cases that agree.
 
-    The number of undecided cases is given, too, but not beside evidence against a claim that also has evidence for it.
+    The number of undecided cases follows, unless ``some`` is against a claim that also has evidence for it.
 
     Of a claim with several numbers, such as one number per baseline, the best evidence on each number is named. Returns
     "" if there is no evidence.
