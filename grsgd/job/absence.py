@@ -1,6 +1,7 @@
 """Search for hosts that die during the launch of a job: `grsgd run` has heard no heart there, and asks these hosts."""
 
 import socket
+import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 
@@ -23,7 +24,8 @@ class Absence:
 
     The questions themselves may become impossible, for example without a valid key of ssh. So a round without any
     answer has no effect, except with ``has_answered``: all hosts have answered just before the launch, and none since.
-    A single host is asked at once, before the launch, because no other host can show that questions are possible.
+    A single host is asked at once, before the launch, because no other host can show that questions are possible. If it
+    does not answer, a line on stderr says so.
     """
 
     def __init__(self, hosts: Sequence[Host], has_answered: bool, clock: Callable[[], float] = time.monotonic):
@@ -32,6 +34,9 @@ class Absence:
         """Names of the hosts that have not answered in the last round."""
         if len(hosts) == 1 and not has_answered and not is_here(hosts[0].name):
             self.has_answered = bool(self._ask())
+            if not self.has_answered:
+                line = f"host {hosts[0].name} does not answer: its death during the launch would not be noticed"
+                print(f"grsgd: {line}", file=sys.stderr, flush=True)
         self._due = clock() + LAUNCH_SECONDS
 
     def look(self, heard: Collection[str]) -> list[str]:

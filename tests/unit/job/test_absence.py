@@ -61,12 +61,15 @@ def test_hosts_that_were_heard_are_not_asked(search):
         assert search([""], heard, has_answered=True) == ([], [])
 
 
-def test_a_single_host_is_asked_before_the_launch(search):
-    """It is lost if it dies after its answer, and not if it has never answered. This machine is not asked."""
+def test_a_single_host_is_asked_before_the_launch(search, capsys):
+    """It is lost if it dies after its answer. If it has never answered, it is not lost, but named. This machine is not
+    asked."""
     again = LAUNCH_SECONDS + AGAIN_SECONDS
     lost, rounds = search(["b", ""], hosts=HOSTS[1:2])
     assert lost[0] == (again, "b") and rounds[:3] == [0, LAUNCH_SECONDS, again]
-    assert search([""], hosts=HOSTS[1:2])[0] == search([None], hosts=HOSTS[1:2])[0] == []
+    assert search([None], hosts=HOSTS[1:2])[0] == [] and not capsys.readouterr().err
+    assert search([""], hosts=HOSTS[1:2])[0] == []
+    assert "host b does not answer: its death during the launch would not be noticed" in capsys.readouterr().err
     assert search(["b"], hosts=HOSTS[1:2])[0] == []
     assert search(["a", ""], hosts=HOSTS[:1]) == ([], [])
 
