@@ -10,17 +10,16 @@ repetition.csv and repetition.json into docs/results. The page of results says h
 import argparse
 import csv
 import io
-import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.papers import ROOT, YEARS, folder
 from experiments.runner.outcome import ALIKE, EVIDENCE, REFUTED, SUPPORTED
 from experiments.runner.scale import SCALES, SMOKE
-from experiments.tables import downloads
+from experiments.tables import checks, downloads
 from experiments.tables.scale_result import ScaleResult
 from grsgd.files import atomic_write
 
@@ -99,16 +98,6 @@ def counts(rows: Sequence[dict[str, str]]) -> dict[str, int]:
     }
 
 
-def load(path: Path) -> Repetition | None:
-    """Return the comparison in a file; None if it does not exist. Raises ValueError for a damaged file."""
-    if not path.exists():
-        return None
-    try:
-        return Repetition(**json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} is damaged, make it again: {error}") from None
-
-
 def repetition_of(scale: str, results: Path) -> tuple[Repetition, list[dict[str, str]]]:
     """Return the comparison of the recorded cases of a scale with the outcomes in the folder ``results``, and its rows.
 
@@ -135,14 +124,10 @@ def main(arguments: Sequence[str] | None = None):
         found, rows = repetition_of(given.scale, given.results)
     except (ValueError, OSError) as error:
         sys.exit(f"experiments.tables.repetition: {error}")
-    for name, content in (
-        (TABLE, downloads.as_csv(rows, COLUMNS)),
-        (RECORD, json.dumps(asdict(found), indent=1) + "\n"),
-    ):
-        with atomic_write(FOLDER / name) as partly:
-            partly.write_text(content, encoding="utf-8")
-        print(FOLDER / name)
-    print(found)
+    with atomic_write(FOLDER / TABLE) as partly:
+        partly.write_text(downloads.as_csv(rows, COLUMNS), encoding="utf-8")
+    checks.save(found, FOLDER / RECORD)
+    print(FOLDER / TABLE, FOLDER / RECORD, found, sep="\n")
 
 
 if __name__ == "__main__":

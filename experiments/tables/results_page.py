@@ -15,6 +15,7 @@ from experiments.runner.outcome import EVIDENCE, BreakEven
 from experiments.runner.scale import DESK, SMOKE
 from experiments.tables import (
     break_even_strip,
+    checks,
     downloads,
     headlines,
     markdown,
@@ -60,7 +61,8 @@ def build(made: Path, papers: Sequence[Path], docs: Path) -> Path:
         (folder / name).write_text(content, encoding="utf-8")
     path = docs / "results.md"
     with atomic_write(path) as partly:
-        tried, again = trust.load(folder / trust.RECORD.name), repetition.load(folder / repetition.RECORD)
+        tried = checks.load(Trust, folder / trust.RECORD.name)
+        again = checks.load(Repetition, folder / repetition.RECORD)
         text = fitting(scales, told, tried, again, files)
         partly.write_text(text, encoding="utf-8")
     return path

@@ -9,7 +9,6 @@ The runs are taken from results/SCALE, where ``make tables-recorded`` has put th
 """
 
 import argparse
-import json
 import random
 import shlex
 import subprocess
@@ -17,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +24,8 @@ import numpy as np
 from experiments.papers import ROOT
 from experiments.runner.outcome import Outcome
 from experiments.runner.run_spec import SIMULATED, TIMING_ONLY
-from experiments.tables import nulls
+from experiments.tables import checks, nulls
 from experiments.tables.report import read_outcomes
-from grsgd.files import atomic_write
 from grsgd.runs.run_file import Run, load_run
 from grsgd.training.description import commit
 
@@ -55,16 +53,6 @@ class Trust:
     wrong_refuted: float
     made: int
     equal: int
-
-
-def load(path: Path) -> Trust | None:
-    """Return the results in a file; None if it does not exist. Raises ValueError for a damaged file."""
-    if not path.exists():
-        return None
-    try:
-        return Trust(**json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} is damaged, make it again: {error}") from None
 
 
 def is_same(one: Run, other: Run) -> bool:
@@ -121,8 +109,7 @@ def main(arguments: Sequence[str] | None = None):
     given = parser.parse_args(arguments)
     outcomes = [outcome for folder in sorted(given.results.iterdir()) for outcome in read_outcomes(folder)[0].values()]
     found = try_anew(outcomes, given.runs, given.draws, given.seed)
-    with atomic_write(RECORD) as partly:
-        partly.write_text(json.dumps(asdict(found), indent=1) + "\n", encoding="utf-8")
+    checks.save(found, RECORD)
     print(RECORD)
 
 

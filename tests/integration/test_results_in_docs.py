@@ -10,7 +10,7 @@ import pytest
 
 from experiments import papers
 from experiments.runner.outcome import EVIDENCE
-from experiments.tables import downloads, repetition, results_page, trust
+from experiments.tables import checks, downloads, repetition, results_page, trust
 from experiments.tables.claims import EXPECTED, read, read_claims
 from experiments.tables.targets import PAPERS
 from tests.support.numbers import NUMBER, OF_THE_TEMPLATE, all_numbers, told
@@ -63,7 +63,7 @@ def test_every_claim_of_a_paper_has_its_row_in_docs(name):
 @pytest.mark.skipif(not REPEATED.exists(), reason="no scale was recorded a second time")
 def test_the_comparison_of_two_recordings_is_that_of_the_table_beside_it():
     """The table has the present verdicts of the first recording."""
-    found, rows = repetition.load(REPEATED), rows_of(repetition.TABLE)
+    found, rows = checks.load(repetition.Repetition, REPEATED), rows_of(repetition.TABLE)
     assert vars(found).items() >= repetition.counts(rows).items()
     first = [row for row in rows_of("cases.csv") if row["scale"] == found.scale]
     columns = (*repetition.OF_A_CASE, *repetition.OF_A_RECORDING)

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.papers import YEARS, folder
 from experiments.runner.outcome import ALIKE, EVIDENCE, INCONCLUSIVE, OFF, REFUTED, SUPPORTED, Outcome
-from experiments.tables import downloads, repetition
+from experiments.tables import checks, downloads, repetition
 from experiments.tables.claims import read_claims
 from experiments.tables.scale_result import ScaleResult
 from tests.support import outcomes as made_up
@@ -73,7 +73,7 @@ def recorded(tmp_path, monkeypatch):
 
 def test_the_comparison_is_written_and_read(recorded, tmp_path):
     repetition.main([str(recorded)])
-    found = repetition.load(tmp_path / repetition.RECORD)
+    found = checks.load(repetition.Repetition, tmp_path / repetition.RECORD)
     assert (found.scale, found.date, found.machines, found.commits) == (
         "smoke",
         "2026-01-02",
@@ -91,10 +91,10 @@ def test_what_cannot_be_compared_is_named(recorded, tmp_path):
     (tmp_path / downloads.CASES).unlink()
     with pytest.raises(SystemExit, match=downloads.CASES):
         repetition.main([str(recorded)])
-    assert repetition.load(tmp_path / "none") is None
+    assert checks.load(repetition.Repetition, tmp_path / "none") is None
     (tmp_path / repetition.RECORD).write_text("{}")
     with pytest.raises(ValueError, match="repetition.json is damaged, make it again"):
-        repetition.load(tmp_path / repetition.RECORD)
+        checks.load(repetition.Repetition, tmp_path / repetition.RECORD)
 
 
 @pytest.mark.parametrize("scale", ["smoke", "desk"])

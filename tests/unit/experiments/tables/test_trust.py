@@ -8,7 +8,7 @@ import pytest
 
 from experiments.runner.outcome import Outcome
 from experiments.runner.run_spec import MEASURED, SIMULATED
-from experiments.tables import trust
+from experiments.tables import checks, trust
 from grsgd.runs.run_file import save_run
 from tests.support.runs import fake_run
 
@@ -48,7 +48,7 @@ def test_a_run_that_comes_out_otherwise_is_named(tmp_path, monkeypatch, capsys):
 
 
 def test_a_damaged_record_is_named(tmp_path):
-    assert trust.load(tmp_path / "trust.json") is None
+    assert checks.load(trust.Trust, tmp_path / "trust.json") is None
     (tmp_path / "trust.json").write_text("{}")
     with pytest.raises(ValueError, match="trust.json is damaged, make it again"):
-        trust.load(tmp_path / "trust.json")
+        checks.load(trust.Trust, tmp_path / "trust.json")

@@ -1,0 +1,23 @@
+"""Results of checks that support the page, each a dataclass in a JSON file."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from grsgd.files import atomic_write
+
+
+def load(kind: type, path: Path):
+    """Return the ``kind`` in a file; None if the file does not exist. Raises ValueError for a damaged file."""
+    if not path.exists():
+        return None
+    try:
+        return kind(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is damaged, make it again: {error}") from None
+
+
+def save(found, path: Path):
+    """Write a dataclass to a file."""
+    with atomic_write(path) as partly:
+        partly.write_text(json.dumps(asdict(found), indent=1) + "\n", encoding="utf-8")
