@@ -129,4 +129,4 @@ def test_a_background_schedule_has_its_value():
         handle = driver.start(schedule())
         simulated.settle()
         assert handle.Test() and handle.value == 7
-    assert not ENGINE.handles
+        assert handle not in ENGINE.handles
