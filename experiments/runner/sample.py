@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import stats
 
+from grsgd.config import Config
 from grsgd.runs.run_file import Run
 
 
@@ -109,18 +110,30 @@ def of(runs: Iterable[Run], value: Callable[[Run], float | None]) -> Sample:
 
 
 def labels_of(runs: Iterable[Run]) -> frozenset[str]:
-    """Return the labels of the algorithms of runs, as from `label`."""
-    algorithms = ((run, tomllib.loads(run.attributes["config"])["algorithm"]) for run in runs)
+    """Return the labels of the algorithms of runs, as from `label_of`."""
+    configs = ((run, tomllib.loads(run.attributes["config"])["algorithm"]) for run in runs)
     return frozenset(
-        label(str(run.attributes["label"]), options.get("r"), int(run.attributes["ranks"]))
-        for run, options in algorithms
+        _label(str(run.attributes["label"]), options, int(run.attributes["ranks"])) for run, options in configs
     )
 
 
-def label(algorithm: str, redundancy: int | None, ranks: int) -> str:
-    """Return the label of an algorithm with its redundancy, whose effect depends on the number of ranks; None for an
-    algorithm without redundancy."""
-    return algorithm if redundancy is None else f"{algorithm} r={redundancy} n={ranks}"
+def label_of(loaded: Config, ranks: int) -> str:
+    """Return the label of the algorithm of a configuration on ``ranks`` ranks.
+
+    The label tells apart the variants of an algorithm that a comparison has on its two sides. So it has the redundancy,
+    whose effect depends on the number of ranks, or the rule for exchanges.
+    """
+    return _label(loaded.traits.label, loaded.algorithm_options.model_dump(exclude_none=True), ranks)
+
+
+def _label(algorithm: str, options: Mapping[str, object], ranks: int) -> str:
+    if "r" in options:
+        return f"{algorithm} r={options['r']} n={ranks}"
+    if "adaptive" not in options:
+        return algorithm
+    if options["adaptive"]:
+        return f"adaptive {algorithm}"
+    return f"{algorithm} every " + ("step" if options["period"] == 1 else f"{options['period']} steps")
 
 
 def _finite(value: float | None) -> float | None:

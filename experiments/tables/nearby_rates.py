@@ -12,6 +12,7 @@ from dataclasses import replace
 from experiments.runner.learning_rates import LearningRates, MissingRun, Tuned, best
 from experiments.runner.outcome import DIFFERENCE, Case, Outcome
 from experiments.runner.plan import Plan
+from experiments.runner.sample import label_of
 
 
 def with_nearby_rates(outcome: Outcome, plan: Plan) -> Outcome:
@@ -35,7 +36,7 @@ def factors_of(plan: Plan, target: str) -> Iterator[tuple[str, tuple[Tuned, list
     """
     tuned: dict[str, set[Tuned]] = {}
     for setting in plan.settings(target):
-        label = plan.conditions.load(setting.config, setting.overrides).traits.label
+        label = label_of(plan.conditions.load(setting.config, setting.overrides), setting.ranks)
         tuned.setdefault(label, set()).add(plan.rates.tuned(setting))
     for label, (one, *others) in tuned.items():
         with suppress(MissingRun):

@@ -40,7 +40,7 @@ MOST_ERRORS = 8
 class Error(NamedTuple):
     """The difference of simulated from measured times of a training, as a share of measured times.
 
-    name: of its configuration, with its redundancy. algorithm: the label of its runs, as from `sample.label`.
+    name: of its configuration, with its redundancy. algorithm: the label of its runs, as from `sample.label_of`.
     condition: its condition, in the words of cases. model: name of the trained model.
     """
 
@@ -233,9 +233,8 @@ def as_simulated(need: Need) -> Need:
 def error_of(plan: Plan, setting: Setting, share: float) -> Error:
     loaded = configuration(plan, setting)
     redundancy = getattr(loaded.algorithm_options, "r", None)
-    algorithm = sample.label(loaded.traits.label, redundancy, setting.ranks)
     name = name_of(setting) if redundancy is None else f"{name_of(setting)} r={redundancy}"
-    return Error(name, share, algorithm, condition(setting), loaded.model.name)
+    return Error(name, share, sample.label_of(loaded, setting.ranks), condition(setting), loaded.model.name)
 
 
 def configuration(plan: Plan, setting: Setting) -> Config:

@@ -5,8 +5,10 @@ import math
 import pytest
 
 from experiments.runner import sample
+from experiments.runner.conditions import Conditions
 from experiments.runner.needs import product, to_target
 from experiments.runner.sample import Sample
+from experiments.runner.scale import SMOKE
 from tests.support.runs import fake_run
 
 
@@ -66,3 +68,20 @@ def test_an_upper_bound_is_less_than_all_values():
     assert Sample({0: 2.0, 1: 2.0, 2: 4.0}, upper=frozenset({0, 1})).median() is None
     with pytest.raises(ValueError, match="a lower and an upper bound"):
         Sample({0: 2.0}, frozenset({0}), frozenset({0}))
+
+
+@pytest.mark.parametrize(
+    ("config", "label"),
+    [
+        ("adgossip/adaptive", "adaptive gossip"),
+        ("adgossip/gossip_1", "gossip every step"),
+        ("adgossip/gossip_10", "gossip every 10 steps"),
+        ("adgossip/easgd", "easgd every 10 steps"),
+        ("cssgd/dnn/coded", "cssgd coded r=2 n=8"),
+        ("grsgd/dpsgd", "dpsgd"),
+    ],
+)
+def test_variants_of_an_algorithm_have_labels_of_their_own(config, label):
+    loaded = Conditions(SMOKE, emulated=True).load(config, ())
+    run = fake_run(ranks=8, label=loaded.traits.label, config=loaded.toml())
+    assert sample.label_of(loaded, 8) == label and sample.labels_of([run]) == {label}

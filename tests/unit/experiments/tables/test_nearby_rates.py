@@ -81,6 +81,12 @@ def test_algorithms_that_are_tuned_twice_have_none():
     assert dict(nearby_rates.factors_of(plan(twice, lambda spec: trial(spec, {}), DESK), "it")) == {}
 
 
+def test_variants_of_an_algorithm_have_rates_of_their_own():
+    needs = {name: TimeToTarget(Setting(f"adgossip/{name}", 8)) for name in ("adaptive", "gossip_1", "gossip_10")}
+    found = dict(nearby_rates.factors_of(plan(needs, lambda spec: trial(spec, {}), DESK), "it"))
+    assert set(found) == {"adaptive gossip", "gossip every step", "gossip every 10 steps"}
+
+
 def test_trials_that_are_missing_leave_the_outcome_as_it_is():
     needs = {"ours": TimeToTarget(GRSGD), "theirs": TimeToTarget(DPSGD)}
     outcome = Outcome("it", "", "grsgd", "desk", "", findings=[Finding("grsgd-time", "", [CASE])])
