@@ -261,7 +261,7 @@ class Engine:
 
     def _run(self, ends: threading.Event):
         """Resume schedules, in the engine's thread, until ``ends`` is set."""
-        moved_at, prepared = 0.0, None
+        moved_at, handles, prepared = 0.0, [], None
 
         def prepare(driver):
             """Make the driver's device the current device of this thread."""
@@ -273,6 +273,7 @@ class Engine:
         while True:
             with self._changed:
                 while not (ends.is_set() or (self.handles and self._thread_allowed)):
+                    handles, prepared = [], None  # a thread without work keeps no driver, and no model behind it
                     self._changed.wait()
             rest = 0.0 if self._by_thread else self._polled + TAKEOVER_SECONDS - time.perf_counter()
             if ends.wait(rest) if rest > 0 else ends.is_set():
@@ -287,9 +288,8 @@ class Engine:
             if moved:
                 moved_at = now
             elif self._by_thread and handles:
-                driver = handles[0].driver
-                driver.look_at_quota(now)
-                back_off(now - moved_at, *driver.thread_pauses)
+                handles[0].driver.look_at_quota(now)
+                back_off(now - moved_at, *handles[0].driver.thread_pauses)
             else:  # the trainer computes, perhaps on the same core as this thread
                 time.sleep(min(SLEEP_SECONDS + (now - max(moved_at, self._polled)) / 16, TAKEOVER_SECONDS))
 

@@ -308,7 +308,7 @@ def test_what_another_fetch_works_in_stays_without_locks(tmp_path, monkeypatch):
     old = tmp_path / f"{fetch.TEMPORARY}old-host-2-x"
     old.mkdir()
     os.utime(old, (0, 0))
-    dead = tmp_path / fetch._temporary_name().replace(str(os.getpid()), str(2**22 + 1))
+    dead = tmp_path / fetch._temporary_name().replace(f"-{os.getpid()}-", f"-{2**22 + 1}-")
     dead.mkdir()
     with fetch._only_one(tmp_path, print):
         left = {path.name for path in tmp_path.iterdir()}

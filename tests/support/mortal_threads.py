@@ -149,7 +149,7 @@ def on_mortal_threads(monkeypatch, n: int, work) -> list:
         values = list(pool.map(rank, range(n)))
     if errors:
         for handle in ENGINE.handles:  # their processes would end, and with them their schedules
-            handle.driver.abandon()
+            handle.driver.close()
         raise errors[0]
     return values
 
@@ -157,6 +157,6 @@ def on_mortal_threads(monkeypatch, n: int, work) -> list:
 def die(mpi: MortalMpi, *drivers):
     """End this thread as if its process had died; the schedules of its ``drivers`` end with it."""
     for driver in drivers:
-        driver.abandon()
+        driver.close()
     mpi.job.dead.add(mpi.group.members[mpi.rank])
     raise Died

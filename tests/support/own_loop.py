@@ -1,13 +1,17 @@
 """A training loop of a user's own, on ranks that are threads: its model, its optimizer and its steps."""
 
 import atexit
+import os
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from grsgd.job import launch
+from grsgd.comm import watchdog
+from grsgd.comm.engine import ENGINE
+from grsgd.job import ending, launch
 from grsgd.own_loop import distributed_optimizer
 
 SEEDING = threading.Lock()
@@ -18,10 +22,14 @@ SEEDING = threading.Lock()
 def leaves_nothing(monkeypatch):
     """Keep `distribute` from ending the process; after the test, remove everything that it leaves in the process."""
     monkeypatch.setattr(launch, "abort_on_error", lambda mpi: None)
+    monkeypatch.setattr(watchdog, "os", SimpleNamespace(**vars(os) | {"_exit": lambda code: code or os._exit(code)}))
     yield
     for optimizer in distributed_optimizer.unfinished:
         atexit.unregister(optimizer._check_finished)
     distributed_optimizer.unfinished.clear()
+    ending.BEFORE_ABORT.clear()
+    for driver in list(ENGINE._drivers):
+        driver.close()
 
 
 def network(seed=0):

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from grsgd.comm.engine import ENGINE
+
 SECONDS = 20
 """Seconds after which a rank gives up a collective call."""
 ANY_SOURCE, UNDEFINED = -1, -2
@@ -222,5 +224,7 @@ def on_threads(monkeypatch, n: int, work) -> list:
     with ThreadPoolExecutor(n) as pool:
         values = list(pool.map(rank, range(n)))
     if errors:
+        for handle in ENGINE.handles:  # their processes would end, and with them their schedules
+            handle.driver.close()
         raise errors[0]
     return values

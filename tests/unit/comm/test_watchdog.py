@@ -27,7 +27,7 @@ BLOCKED = "import ctypes; ctypes.PyDLL(None).sleep(60)"
 def run(context, block, seconds="0.1"):
     program = PROGRAM.format(context=context, block=block, seconds=seconds)
     environment = os.environ | {"PMIX_RANK": "3"}
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, env=environment)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, env=environment)
 
 
 @pytest.mark.parametrize("context, block", [("within", "time.sleep(60)"), ("stopped_within", BLOCKED)])
@@ -66,7 +66,7 @@ launch.end_alike(SetupError("shard(): no samples", is_printed=False))
 
 def test_an_error_of_all_ranks_that_one_has_alone():
     environment = os.environ | {"PMIX_RANK": "3"}
-    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=30, env=environment)
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=120, env=environment)
     (line,) = done.stderr.strip().splitlines()
     assert line == "grsgd: rank 3: shard(): no samples (other ranks go on without this error)" and done.returncode != 0
 

@@ -33,13 +33,15 @@ def conversation(mpi, seconds=10.0):
 
 
 def test_rank_0_learns_everything(monkeypatch):
+    monkeypatch.setattr(links, "PAIR_SECONDS", 20.0)
+
     def talk(mpi):
-        mine = conversation(mpi)
+        mine = conversation(mpi, 60.0)
         if mpi.rank:
             return mine.answer({"rank": mpi.rank})
-        told = mine.gather({"rank": 0}, 5.0)
+        told = mine.gather({"rank": 0}, 20.0)
         found = told, mine.offsets(HOSTS), [mine.measured(link) for link in links.plan(HOSTS)]
-        assert mine.end(5.0) == []
+        assert mine.end(20.0) == []
         return found
 
     told, offsets, measured = on_threads(monkeypatch, 3, talk)[0]
@@ -52,10 +54,11 @@ def test_rank_0_learns_everything(monkeypatch):
 
 def test_a_rank_that_does_not_come_is_known(monkeypatch):
     def talk(mpi):
-        mine = conversation(mpi, 1.0)
-        if mpi.rank == 0:
-            return mine.gather("facts", 0.3)
-        return mine.post.send("facts", 0) if mpi.rank == 1 else None
+        mine = conversation(mpi, 10.0)
+        if mpi.rank == 1:
+            mine.post.send("facts", 0)
+        mpi.Barrier()
+        return mine.gather("facts", 0.3) if mpi.rank == 0 else None
 
     assert on_threads(monkeypatch, 3, talk)[0] == ["facts", "facts", None]
 

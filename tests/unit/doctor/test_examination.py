@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -34,19 +35,45 @@ def test_a_rank_that_cannot_load_mpi_says_so(rank, tmp_path, monkeypatch, capsys
         assert "LD_LIBRARY_PATH" in line
 
 
+WAITS_FOR_THE_OTHER = """
+import sys, time
+from pathlib import Path
+from types import SimpleNamespace
+from grsgd.cli import main
+from grsgd.doctor import examination
+
+def sleep(seconds):
+    assert seconds == examination.FIRST_SPEAKS_SECONDS
+    Path(sys.argv[1]).touch()
+    while Path(sys.argv[1]).exists():
+        time.sleep(0.05)
+
+examination.LOAD_SECONDS = examination.START_SECONDS = 60.0
+examination.time = SimpleNamespace(**vars(time) | {"sleep": sleep})
+sys.exit(main(["doctor", "--output", sys.argv[2]]))
+"""
+"""Program of a process whose pause at its end lasts until the file that it makes is removed."""
+
+
 def test_of_unconnected_processes_only_the_first_fails_and_it_ends_last(tmp_path):
+    pause, folder = tmp_path / "pause", tmp_path / "folder"
+    folder.mkdir()
     jobs = [
         subprocess.Popen(
-            [sys.executable, "-m", "grsgd", "doctor", "--output", tmp_path],
+            [sys.executable, *how, folder],
             env=without_launcher(os.environ) | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": str(number)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for number in range(2)
+        for number, how in enumerate((["-c", WAITS_FOR_THE_OTHER, pause], ["-m", "grsgd", "doctor", "--output"]))
     ]
     silent, _ = jobs[1].communicate(timeout=60)
-    assert jobs[0].poll() is None, "srun would have killed the second process"
+    deadline = time.monotonic() + 60
+    while not pause.exists() and jobs[0].poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert pause.exists() and jobs[0].poll() is None, "srun would have killed the second process"
+    pause.unlink()
     text, _ = jobs[0].communicate(timeout=60)
     assert (jobs[1].returncode, silent) == (0, "") and jobs[0].returncode == 1
     assert "! launcher, ranks: srun started 2 tasks" in text

