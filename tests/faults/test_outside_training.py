@@ -1,5 +1,6 @@
 """Faults outside of the training loop of ``grsgd train``, and those of rank 0, which otherwise saves."""
 
+import re
 import signal
 
 import pytest
@@ -51,7 +52,8 @@ def test_a_rank_that_stops_while_groups_are_made(launcher, start):
     job = start(launcher, "cssgd", options="r = 2", program=STOPS_BEFORE_GROUPS, ranks=4)
     code, output = job.finish(120)
     assert code != 0 and "Traceback" not in output, output
-    assert "making a communicator of ranks 0, 1, 2: not done after 10 s: another rank has not joined" in output, output
+    last = r"making a communicator of ranks 0, 1, [23]: not done after 10 s: another rank has not joined"
+    assert re.search(last, output), output  # ranks 0 and 2, or rank 3, say so first
 
 
 OWN_LOOP = (

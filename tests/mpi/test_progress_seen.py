@@ -105,7 +105,7 @@ def test_the_line_on_a_terminal_moves(library, launcher, config, tmp_path):
 def test_lines_in_a_file_while_the_job_runs(config, tmp_path):
     log, table, out = tmp_path / "log", tmp_path / "course.csv", tmp_path / "run.h5"
     with open(log, "w") as file:
-        arguments = ["-m", "grsgd", "train", config, "--out", out, "--csv", table]
+        arguments = ["-m", "grsgd", "train", config, "--out", out, "--csv", table, "--set", "train.seconds=6"]
         job = start("openmpi", 2, arguments, stdout=file)
     seen, rows, deadline = [], 0, time.monotonic() + 90
     while job.poll() is None and len(seen) < 2:

@@ -3,11 +3,11 @@
 The hosts of a testbed share /dev/shm, so the test removes the folder of a dead host there.
 """
 
-import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -53,8 +53,7 @@ def testbed():
 
 @pytest.fixture
 def memory(tmp_path_factory):
-    folder = Path(f"/dev/shm/grsgd-test-{os.getpid()}")
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp(prefix="grsgd-test-", dir="/dev/shm"))
     yield folder
     shutil.rmtree(folder)
 

@@ -44,12 +44,13 @@ listening.bind(("239.255.1.2", 5555))
 member = socket.inet_aton("239.255.1.2") + socket.inet_aton(sys.argv[1])
 listening.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
 listening.setsockopt(socket.SOL_SOCKET, 33, 2**22)  # SO_RCVBUFFORCE: it may not come to read for a while
-listening.settimeout(3)
+listening.settimeout(60)
 print("ready", flush=True)
 count = 0
 try:
     while True:
         count += len(listening.recv(9000)) == 8000
+        listening.settimeout(3)
 except TimeoutError:
     print(count)
 """
@@ -110,7 +111,8 @@ def test_packets_leave_once(testbed, runs):
     assert once.sum() == pytest.approx(8 * 4 / 3 * model, rel=1e-4)
     headers = run.traffic["headers"].max(1).sum() + 70 * once.sum() / 8928
     interfaces = run.traffic["interface"][:, 0].sum()
-    assert interfaces == pytest.approx(once.sum() + headers, rel=0.05), "the last average is in it, too"
+    repaired = np.nansum(run.traffic["repaired"])
+    assert interfaces == pytest.approx(once.sum() + headers + repaired, rel=0.05), "the last average is in it, too"
     lossy = runs["lossy"].traffic
     np.testing.assert_array_equal(lossy["sent_once"], once)
     assert lossy["repaired"].sum() > 0.05 * once.sum() and (lossy["lost"] > 0).all()

@@ -19,7 +19,7 @@ SECONDS = 240
 ENDED = ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY")
 SHORT = ("--set", "train.steps=20")
 DELAYS = [f"stragglers.tail.0.{key}" for key in ("probability=1", "seconds=0.1")]
-SLOW = [word for setting in ["train.steps=100", *DELAYS] for word in ("--set", setting)]
+SLOW = [word for setting in ["train.steps=200", *DELAYS] for word in ("--set", setting)]
 OWN_SCRIPT = """
 import torch
 from mpi4py import MPI
@@ -250,7 +250,7 @@ def test_a_run_takes_a_checkpoint_when_asked_and_goes_on_from_another_after_its_
     job.ends()
     run = the_run(job, "dpsgd")
     assert job.show()[0]["Restarts"] == "1" and run.attributes["resumed"] >= 10
-    assert run.attributes["reason"] == "steps" and list(run.ranks["steps"]) == [100, 100]
+    assert run.attributes["reason"] == "steps" and list(run.ranks["steps"]) == [200, 200]
     assert not kept.exists()
 
 

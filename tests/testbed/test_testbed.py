@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -266,22 +266,24 @@ def test_after_kill(sleeping):
 
 
 @pytest.mark.parametrize("command", [True, False], ids=["command", "next testbed"])
-def test_after_all_was_killed(sleeping, command):
+def test_after_all_was_killed(sleeping, command, monkeypatch, capsys):
     job, name = sleeping
     pids = sleepers(name)
-    for pid in Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split():
-        if "--clear" in Path(f"/proc/{pid}/cmdline").read_text():
-            os.kill(int(pid), signal.SIGKILL)
-    job.kill()
-    job.wait(10)
-    assert traces(name)
-    if command:
-        said, _ = start("--clear").communicate(timeout=60)
-        assert name in said.splitlines()
-    else:
-        with Testbed(hosts=1):
-            pass
-    assert traces(name) == [] and not any(map(alive, pids))
+    with hosts.only_one():  # no testbed of another process clears up first
+        monkeypatch.setattr(hosts, "only_one", nullcontext)
+        for pid in Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split():
+            if "--clear" in Path(f"/proc/{pid}/cmdline").read_text():
+                os.kill(int(pid), signal.SIGKILL)
+        job.kill()
+        job.wait(10)
+        assert traces(name)
+        if command:
+            main(["--clear"])
+            assert name in capsys.readouterr().out.splitlines()
+        else:
+            with Testbed(hosts=1):
+                pass
+        assert traces(name) == [] and not any(map(alive, pids))
 
 
 def test_two_side_by_side(testbed, sleeping):

@@ -183,7 +183,7 @@ def test_a_run_whose_messages_are_under_way_goes_on_with_all_of_them(variant, tr
     original = Resumed.restore
     monkeypatch.setattr(Resumed, "restore", restore)
     delays = {str(rank): {"probability": 1.0, "seconds": 0.004} for rank in range(world.size)}
-    steps = 120  # so many that all hear in time that they are to end
+    steps = 400  # so many that all hear in time that they are to end
     slow = config(variant, train={"steps": steps, "snapshots": 4}, stragglers={"tail": delays})
     end, ended, _ = trained("ended", slow, Keeping(kept, Every(steps=2)), ENDED_AT)
     assert end.reason == ASKED_TO_END and end.checkpoint.parent == kept

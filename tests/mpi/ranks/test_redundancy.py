@@ -66,8 +66,8 @@ def test_all_ranks_measure_and_choose_the_same(comm, driver, scheme, transport):
 
 @pytest.mark.ranks(2, 3)
 def test_a_slow_rank_and_what_every_block_takes_are_found(comm, driver):
-    measured, _, _ = chosen(comm, driver, "coded", "multicast", load(comm, FACTOR, scale=5.0))
-    factors = 5.0 * np.where(np.arange(comm.size) == SLOW, FACTOR, 1.0)
+    measured, _, _ = chosen(comm, driver, "coded", "multicast", load(comm, FACTOR, scale=15.0))
+    factors = 15.0 * np.where(np.arange(comm.size) == SLOW, FACTOR, 1.0)
     assert np.median(measured.computing.gradients, axis=0) == pytest.approx(factors * 8e-3, rel=0.3)
     assert measured.computing.per_block == pytest.approx(factors * PER_BLOCK, rel=0.5)
 

@@ -181,8 +181,9 @@ def test_no_room(comm, driver, monkeypatch, without):
 @pytest.mark.ranks(2, 3, 4, 5)
 def test_a_wait_names_the_ranks_that_are_missing(comm, driver):
     reduce(comm, driver, np.ones(10))
+    comm.backend.mpi.Barrier()
     if comm.rank != 1:
-        driver.timeout = 0.1
+        driver.timeout = 1.0
         with pytest.raises(WaitTimeout, match="for ranks 1, which have not begun an all-reduce through shared"):
             reduce(comm, driver, np.ones(10))
     comm.backend.mpi.Barrier()
