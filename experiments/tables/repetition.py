@@ -4,7 +4,8 @@
     python -m experiments.tables.repetition ../second/results
 
 The program compares each case of docs/results/cases.csv with the same case of the second recording, and writes
-repetition.csv and repetition.json into docs/results. The page of results says how many verdicts are the same.
+repetition.csv and repetition.json into docs/results. The page of results says how many verdicts are the same. The
+simulator's errors in the second recording are in repetition-errors.csv.
 """
 
 import argparse
@@ -17,14 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.papers import ROOT, YEARS, folder
-from experiments.runner.outcome import ALIKE, EVIDENCE, REFUTED, SUPPORTED
+from experiments.runner.outcome import ALIKE, EVIDENCE, OFF, REFUTED, SUPPORTED
 from experiments.runner.scale import SCALES, SMOKE
 from experiments.tables import checks, downloads
 from experiments.tables.scale_result import ScaleResult
 from grsgd.files import atomic_write
 
 FOLDER = ROOT / "docs" / "results"
-RECORD, TABLE = "repetition.json", "repetition.csv"
+RECORD, TABLE, ERRORS = "repetition.json", "repetition.csv", "repetition-errors.csv"
 OF_A_CASE = ("paper", "claim", "target", "condition", "baseline", "unit", "source")
 """Columns that name a case."""
 RATIO = re.compile(r"(T_?comm / T_?calc) = [^,;]*")
@@ -45,7 +46,8 @@ class Repetition:
     and whose numbers differ, so that they were made anew. same: number of cases with the same verdict; a refuted case
     and a case without a difference are both against the claim. once: number of cases that are decided in one recording
     only. reversed: number of cases that are for the claim in one recording and against it in the other. missing: number
-    of cases that count as evidence in the first recording, and not in the second.
+    of cases that count as evidence in the first recording, and not in the second. off: number of missing cases that do
+    not count in the second recording because of the simulator's error.
     """
 
     scale: str
@@ -57,6 +59,7 @@ class Repetition:
     once: int
     reversed: int
     missing: int
+    off: int
 
 
 def compare(first: Iterable[dict[str, str]], second: Iterable[dict[str, str]]) -> list[dict[str, str]]:
@@ -95,11 +98,13 @@ def counts(rows: Sequence[dict[str, str]]) -> dict[str, int]:
         "once": sum((one is None) != (other is None) for one, other in pairs),
         "reversed": sum({one, other} == {"for", "against"} for one, other in pairs),
         "missing": len(there) - len(both),
+        "off": sum(row["kind_again"] == OFF for row in there),
     }
 
 
-def repetition_of(scale: str, results: Path) -> tuple[Repetition, list[dict[str, str]]]:
-    """Return the comparison of the recorded cases of a scale with the outcomes in the folder ``results``, and its rows.
+def repetition_of(scale: str, results: Path) -> tuple[Repetition, list[dict[str, str]], str]:
+    """Return the comparison of the recorded cases of a scale with the outcomes in the folder ``results``, its rows, and
+    the simulator's errors in these outcomes as CSV.
 
     Raises ValueError if no case was made anew, and for damaged outcomes. Raises OSError without recorded cases.
     """
@@ -110,7 +115,8 @@ def repetition_of(scale: str, results: Path) -> tuple[Repetition, list[dict[str,
     found = counts(rows)
     if not found["cases"]:
         raise ValueError(f"{results / scale}: no case was made anew: `make tables SCALE={scale}` in a new clone")
-    return Repetition(scale, second.span, second.machines, second.commits, **found), rows
+    errors = downloads.simulator_csv(second.outcomes.values())
+    return Repetition(scale, second.span, second.machines, second.commits, **found), rows, errors
 
 
 def main(arguments: Sequence[str] | None = None):
@@ -121,11 +127,12 @@ def main(arguments: Sequence[str] | None = None):
     )
     given = parser.parse_args(arguments)
     try:
-        found, rows = repetition_of(given.scale, given.results)
+        found, rows, errors = repetition_of(given.scale, given.results)
     except (ValueError, OSError) as error:
         sys.exit(f"experiments.tables.repetition: {error}")
-    with atomic_write(FOLDER / TABLE) as partly:
-        partly.write_text(downloads.as_csv(rows, COLUMNS), encoding="utf-8")
+    for name, text in ((TABLE, downloads.as_csv(rows, COLUMNS)), (ERRORS, errors)):
+        with atomic_write(FOLDER / name) as partly:
+            partly.write_text(text, encoding="utf-8")
     checks.save(found, FOLDER / RECORD)
     print(FOLDER / TABLE, FOLDER / RECORD, found, sep="\n")
 

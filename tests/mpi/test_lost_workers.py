@@ -14,7 +14,7 @@ CONFIG = """
 name = "parameter_server"
 strategy = "STRATEGY"
 on_lost_worker = "POLICY"
-worker_timeout = 1.0
+worker_timeout = 2.0
 [model]
 name = "mlp"
 hidden = [16]
@@ -38,7 +38,7 @@ def job(tmp_path):
     """Starts trainings of 2 workers and a server; with ``silent``, worker 1 pauses for ever in its tenth step."""
     with training_jobs(tmp_path) as begin:
 
-        def start(library, strategy="asp", policy="stop", end="seconds = 4.0", silent=False):
+        def start(library, strategy="asp", policy="stop", end="seconds = 6.0", silent=False):
             pauses = [f"{rank} = {{ every = 1, seconds = 0.01 }}" for rank in range(SERVER)]
             if silent:
                 pauses[1] = "1 = { every = 10, seconds = 1000.0 }"
@@ -69,7 +69,7 @@ def test_the_others_go_on(job):
     assert warning.startswith("rank 2: went on without rank 1: no push for")
     assert 0.1 < run.attributes["final_test_accuracy"] <= 1 and len(run.curve["time"]) >= 1
     assert run.ranks["steps"][1] == 0 < run.ranks["steps"][0]
-    assert run.curve["time"][-1] > 3.5
+    assert run.curve["time"][-1] > 5.5
 
 
 @pytest.mark.exhaustive

@@ -285,10 +285,13 @@ def test_user_signals_are_passed_on(target, stops, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("text, code", [("75", 75), ("3", 130), ("0", 0)])
-def test_the_exit_code_of_a_checkpoint_is_kept_after_a_signal(text, code, number, monkeypatch):
+def test_the_exit_code_of_a_checkpoint_is_kept_after_a_signal(text, code, number):
+    """In a process of one thread: another thread of this one may receive the signal, which would end the process."""
     launcher = f"import os, signal; signal.signal({start.GENTLE:d}, lambda *_: os._exit({text})); "
     launcher += f"os.kill(os.getppid(), {number:d}); signal.pause()"
-    assert start.run(start.JobCommand({}, [sys.executable, "-c", launcher]), gently=True) == code
+    program = "import sys; from grsgd.job import start; "
+    program += f"sys.exit(start.run(start.JobCommand({{}}, [sys.executable, '-c', {launcher!r}]), gently=True))"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == code
 
 
 def test_the_end_of_a_job_is_seen_without_its_signal():

@@ -50,7 +50,7 @@ def test_verdicts_of_evidence_that_was_made_anew_are_counted():
     second += [case(REFUTED, "control", kind="control", estimate="3"), case(SUPPORTED, "the same numbers")]
     second += [case(REFUTED, "off", kind=OFF, estimate="3")]
     found = repetition.counts(repetition.compare(first, second))
-    assert found == {"cases": 7, "same": 3, "once": 2, "reversed": 2, "missing": 1}
+    assert found == {"cases": 7, "same": 3, "once": 2, "reversed": 2, "missing": 1, "off": 1}
 
 
 @pytest.fixture
@@ -80,6 +80,7 @@ def test_the_comparison_is_written_and_read(recorded, tmp_path):
         "8 cores, AMD EPYC",
         "abc1234",
     )
+    assert (tmp_path / repetition.ERRORS).read_text() == "scale,target,algorithm,error\n"
     with (tmp_path / repetition.TABLE).open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert repetition.counts(rows).items() <= vars(found).items() and found.cases + found.missing > 0
