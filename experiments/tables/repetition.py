@@ -13,6 +13,7 @@ import csv
 import io
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +48,8 @@ class Repetition:
     and a case without a difference are both against the claim. once: number of cases that are decided in one recording
     only. reversed: number of cases that are for the claim in one recording and against it in the other. missing: number
     of cases that count as evidence in the first recording, and not in the second. off: number of missing cases that do
-    not count in the second recording because of the simulator's error.
+    not count in the second recording because of the simulator's error. apart: numbers of cases that count as evidence
+    in the first recording, and whose intervals do not overlap, by the paper's folder.
     """
 
     scale: str
@@ -60,6 +62,7 @@ class Repetition:
     reversed: int
     missing: int
     off: int
+    apart: dict[str, int]
 
 
 def compare(first: Iterable[dict[str, str]], second: Iterable[dict[str, str]]) -> list[dict[str, str]]:
@@ -86,7 +89,7 @@ def by_name(cases: Iterable[dict[str, str]]) -> dict[tuple[str, ...], list[dict[
     return found
 
 
-def counts(rows: Sequence[dict[str, str]]) -> dict[str, int]:
+def counts(rows: Sequence[dict[str, str]]) -> dict[str, int | dict[str, int]]:
     """Return the numbers of cases of a `Repetition`."""
     there = [row for row in rows if row["kind"] == EVIDENCE]
     both = [row for row in there if row["kind_again"] == EVIDENCE]
@@ -99,7 +102,17 @@ def counts(rows: Sequence[dict[str, str]]) -> dict[str, int]:
         "reversed": sum({one, other} == {"for", "against"} for one, other in pairs),
         "missing": len(there) - len(both),
         "off": sum(row["kind_again"] == OFF for row in there),
+        "apart": dict(Counter(row["paper"] for row in there if are_apart(row))),
     }
+
+
+def are_apart(row: dict[str, str]) -> bool:
+    """Return whether a case has two intervals that do not overlap; an end that is not known overlaps."""
+    ends = [row[name] for name in ("high", "low_again", "high_again", "low")]
+    if "" in ends:
+        return False
+    high, low_again, high_again, low = map(float, ends)
+    return high < low_again or high_again < low
 
 
 def repetition_of(scale: str, results: Path) -> tuple[Repetition, list[dict[str, str]], str]:

@@ -96,6 +96,7 @@ def fitting(
         "counted": counted(papers),
         "tried": tried,
         "again": again,
+        "apart": intervals_apart(papers, again),
         "errors": simulator_errors(scales),
         "alone": against_one_rank(papers),
         "lists": [("Not decided", not_decided(papers)), ("Not tried", not_tried(papers))],
@@ -171,6 +172,12 @@ def simulator_errors(scales: Sequence[ScaleResult]) -> dict[str, str]:
         for name, error in outcome.simulator_errors:
             found.setdefault(name, []).append(error)
     return {name: simulator_error.in_percent(found[name]) for name in sorted(found)}
+
+
+def intervals_apart(papers: Sequence[PaperAnswers], again: Repetition | None) -> dict[str, int]:
+    """Return the numbers of cases whose intervals in two recordings do not overlap, by the paper's name."""
+    found = again.apart if again else {}
+    return {paper.about["name"]: found[paper.paper.id] for paper in papers if paper.paper.id in found}
 
 
 def against_one_rank(papers: Sequence[PaperAnswers]) -> dict[str, str]:

@@ -28,7 +28,7 @@ def rows_of(name: str) -> list[dict[str, str]]:
 
 def recorded_numbers() -> set[str]:
     """The numbers of what lies beside the page as CSV, of the papers' claims, and of what its trust rests on."""
-    files = ("cases.csv", "simulator.csv", "break-even.csv")
+    files = ("cases.csv", "simulator.csv", "break-even.csv", repetition.TABLE)
     known = all_numbers(
         [list(row.values()) for name in files if (CASES.parent / name).exists() for row in rows_of(name)]
     )

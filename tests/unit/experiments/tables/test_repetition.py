@@ -50,7 +50,22 @@ def test_verdicts_of_evidence_that_was_made_anew_are_counted():
     second += [case(REFUTED, "control", kind="control", estimate="3"), case(SUPPORTED, "the same numbers")]
     second += [case(REFUTED, "off", kind=OFF, estimate="3")]
     found = repetition.counts(repetition.compare(first, second))
-    assert found == {"cases": 7, "same": 3, "once": 2, "reversed": 2, "missing": 1, "off": 1}
+    assert found == {"cases": 7, "same": 3, "once": 2, "reversed": 2, "missing": 1, "off": 1, "apart": {}}
+
+
+@pytest.mark.parametrize(
+    "first, second, apart",
+    [
+        (("0", "2"), ("2", "3"), False),
+        (("0", "2"), ("2.1", "3"), True),
+        (("0", "2"), ("-3", "-0.1"), True),
+        (("0", "2"), ("", "-0.1"), False),
+    ],
+)
+def test_cases_whose_intervals_do_not_overlap_are_counted_by_paper(first, second, apart):
+    one, other = (case(SUPPORTED, paper="cssgd_2021", low=low, high=high) for low, high in (first, second))
+    found = repetition.counts(repetition.compare([one], [other | {"kind": OFF}]))
+    assert found["apart"] == ({"cssgd_2021": 1} if apart else {})
 
 
 @pytest.fixture

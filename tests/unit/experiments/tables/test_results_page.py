@@ -246,9 +246,11 @@ def test_a_sentence_on_a_paper_is_left_out_when_verdicts_change(paper, capsys):
 def test_a_second_recording_is_told(paper):
     make(paper, "smoke", "fast-time", "faster")
     assert "a second time" not in built(paper)
-    again = repetition.Repetition("smoke", "2026-01-03", "8 cores, X", "abc1234", 20, 14, 5, 1, 2, 1)
+    again = repetition.Repetition("smoke", "2026-01-03", "8 cores, X", "abc1234", 20, 14, 5, 1, 2, 1, {paper.name: 3})
     (paper.parent / "docs" / "results" / repetition.RECORD).write_text(json.dumps(vars(again)))
     page = built(paper)
     assert "`smoke` was made a second time (2026-01-03, 8 cores, X): 14 of 20 verdicts are [the same]" in page
-    assert "5 cases are decided in one recording only, and 1 verdicts are reversed; 2 cases count in the first" in page
+    assert "5 cases are decided in one recording only, and 1 verdicts are reversed." in page
+    assert "- The intervals of 3 cases do not overlap in the two recordings (Fast SGD: 3): an interval at" in page
+    assert "- 2 cases count in the first recording only, 1 because" in page
     assert "only, 1 because simulated times are off by more than 10 % in the second ([errors](results/rep" in page
