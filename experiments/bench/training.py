@@ -148,8 +148,9 @@ def main():
         allreduce = {f"grsgd {EXACT_ONE}, {v}": partial(Ours, algorithm=EXACT_ONE, variant=v) for v in VARIANTS}
         groups += [{BAR: FlatLoop} | allreduce]
         rest = [name for name in sorted(ALGORITHMS) if name != EXACT_ONE]
-        groups += [bars | {f"grsgd {name}": partial(Ours, algorithm=name)} for name in rest]
+        groups += [bars | {f"grsgd {name}": maker} for name in rest if (maker := maker_of(name))]
         rows, losses, notes = compare(mpi, size, groups, widths, quick)
+        notes += [f"grsgd {name}: not run: chooses the batches of each rank" for name in rest if not maker_of(name)]
         notes += ["gloo: not in this torch"] * (not gloo) + ["decent-dp: not installed"] * (not decent)
         exact = [losses[name] for name in EXACT if name in losses]
         difference = (max(exact) - min(exact)) / min(exact)
@@ -158,6 +159,14 @@ def main():
         title = f"Training a {size} MLP on {mpi.size} ranks, batch {BATCH} per rank, median (min-max)"
         headers = ["", "steps/s", f"speed / {BAR}", f"speed / {SECOND_BAR}", "final loss"]
         report(mpi, title, headers, rows, notes)
+
+
+def maker_of(name: str) -> partial | None:
+    """Return a maker of an algorithm with which every rank trains on its own batches; None if there is no such form."""
+    algorithm = ALGORITHMS[name]
+    if not algorithm.traits.decides_who_computes:
+        return partial(Ours, algorithm=name)
+    return partial(Ours, algorithm=name, server="shared") if "server" in algorithm.Options.model_fields else None
 
 
 def compare(mpi, size, groups, widths, quick):
