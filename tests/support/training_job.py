@@ -17,6 +17,8 @@ RANKS = 3
 LAUNCHERS = {"openmpi": ("openmpi", []), "ulfm": ("openmpi", ["--with-ft", "ulfm"]), "mpich": ("mpich", [])}
 """Ways to start jobs: the library, and options of its launcher."""
 START_SECONDS = 90
+CRASH = "ompi_errhandler_proc_failed_internal"
+"""Function of Open MPI that ends ranks by a segmentation fault now and then, after the death of another rank."""
 PROGRAM = """
 import os, pathlib, sys
 folder = pathlib.Path(sys.argv.pop())
@@ -92,7 +94,10 @@ class TrainingJob:
             code = self.process.wait(bound)
         except subprocess.TimeoutExpired:
             pytest.fail(f"no end within {bound:g} s; output:\n{self.output()[-5000:]}")
-        return code, self.output()
+        output = self.output()
+        if "Segmentation fault" in output and CRASH in output:
+            pytest.xfail(f"Open MPI crashed in {CRASH}, its own handler of failures (docs/how-to/failures.md)")
+        return code, output
 
     def output(self) -> str:
         return self.printed.read_text(errors="replace")

@@ -72,7 +72,7 @@ def test_what_was_started_ends_too(number, script, children):
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=lambda: [signal.signal(each, signal.SIG_DFL) for each in (signal.SIGINT, signal.SIGHUP)],
     )
     for _ in range(children):
         assert program.stdout.readline() == "begun\n"
