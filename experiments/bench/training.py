@@ -147,10 +147,10 @@ def main():
         groups = [{BAR: FlatLoop} | others]
         allreduce = {f"grsgd {EXACT_ONE}, {v}": partial(Ours, algorithm=EXACT_ONE, variant=v) for v in VARIANTS}
         groups += [{BAR: FlatLoop} | allreduce]
-        rest = [name for name in sorted(ALGORITHMS) if name != EXACT_ONE]
-        groups += [bars | {f"grsgd {name}": maker} for name in rest if (maker := maker_of(name))]
+        makers = {f"grsgd {name}": maker_of(name) for name in sorted(ALGORITHMS) if name != EXACT_ONE}
+        groups += [bars | {name: maker} for name, maker in makers.items() if maker]
         rows, losses, notes = compare(mpi, size, groups, widths, quick)
-        notes += [f"grsgd {name}: not run: chooses the batches of each rank" for name in rest if not maker_of(name)]
+        notes += [f"{name}: not run: chooses the batches of each rank" for name, maker in makers.items() if not maker]
         notes += ["gloo: not in this torch"] * (not gloo) + ["decent-dp: not installed"] * (not decent)
         exact = [losses[name] for name in EXACT if name in losses]
         difference = (max(exact) - min(exact)) / min(exact)

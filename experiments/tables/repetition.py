@@ -147,7 +147,7 @@ def main(arguments: Sequence[str] | None = None):
         with atomic_write(FOLDER / name) as partly:
             partly.write_text(text, encoding="utf-8")
     checks.save(found, FOLDER / RECORD)
-    print(FOLDER / TABLE, FOLDER / RECORD, found, sep="\n")
+    print(FOLDER / TABLE, FOLDER / ERRORS, FOLDER / RECORD, found, sep="\n")
 
 
 if __name__ == "__main__":

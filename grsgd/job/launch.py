@@ -254,7 +254,7 @@ def abort(mpi, failed_here: bool = True, code: int = 1):
     ``failed_here`` says whether the error arose on this rank.
     """
     flush()
-    for tell in BEFORE_ABORT:
+    for tell in list(BEFORE_ABORT):  # another thread may end its loop meanwhile
         tell(mpi.rank)
     time.sleep(PASSING_ON_SECONDS)
     if mpi.size == 1 and is_alone():

@@ -65,14 +65,15 @@ class Interruption:
                 self.on_checkpoint()
 
 
+def raise_interrupt(number: int, frame):
+    """Raise KeyboardInterrupt with the reason of the signal ``number``; a signal handler."""
+    raise KeyboardInterrupt(REASONS[number])
+
+
 @contextmanager
 def as_exceptions():
     """Raise KeyboardInterrupt in the block, with the reason, in the main thread, for the signals of `REASONS`."""
-
-    def interrupt(number, frame):
-        raise KeyboardInterrupt(REASONS[number])
-
-    handlers = {number: signal.signal(number, interrupt) for number in REASONS}
+    handlers = {number: signal.signal(number, raise_interrupt) for number in REASONS}
     try:
         yield
     finally:

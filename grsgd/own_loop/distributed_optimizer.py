@@ -220,6 +220,7 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
             self._let_go()
             self.loop.finish()
             self._end(frees=False)
+            BEFORE_ABORT.remove(self.stops.tell_failure)
             for process in self.loop.lives.membership.dead:  # the job is whole without them
                 words.leave(words.ENDED, process=process)
             return
@@ -254,6 +255,12 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
         if not uneven[0]:
             self._drain()
         self._end(frees=not uneven[0])
+
+    def give_up(self):
+        """End the training of a loop over `surviving` that has stopped between two iterations, on all ranks at once.
+        Each rank's model keeps the rank's own weights."""
+        self._let_go()
+        self._end(frees=False)
 
     def _let_go(self):
         """Remove the hooks that `distribute` has given the model."""

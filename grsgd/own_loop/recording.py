@@ -7,6 +7,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from grsgd.comm.backend import MpiBackend
@@ -19,6 +20,7 @@ from grsgd.job import network_counters as interfaces
 from grsgd.job.rescue import save
 from grsgd.job.signals import REASONS, Interruption, as_exceptions
 from grsgd.own_loop import given, spares
+from grsgd.own_loop.asked_checkpoints import EndedBySignal
 from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
 from grsgd.own_loop.entrances import Entrances
 from grsgd.own_loop.loop_record import (
@@ -287,17 +289,18 @@ class LoopRun:
             raise RuntimeError("recording() ended before finish(): with surviving(), call finish() in the block")
         save_on_the_living(self.optimizer.loop, self.record(), self.save)
 
-    def save(self, records: list[LoopMeasurements], lost: list[int] | None = None):
+    def save(self, records: list[LoopMeasurements], lost: list[int] | None = None, reason: str = END_OF_LOOP):
         """Write the file, on one rank; raises RunFileError if it could not be written to its place.
 
-        ``lost`` are ranks whose processes have died.
+        ``lost`` are ranks whose processes have died. ``reason`` is the reason of the loop's end.
         """
         out, diverged = self._rescue.out, divergence(records)
-        attributes = self._rescue.attributes | end_attributes(diverged or END_OF_LOOP) | {"lost": lost}
-        path = save(out, run_of(records, attributes))
-        if diverged:
+        reason = diverged or reason
+        path = save(out, run_of(records, self._rescue.attributes | end_attributes(reason) | {"lost": lost}))
+        if reason != END_OF_LOOP:
+            what = "diverged" if diverged else "stopped early"
             earlier = f"; {out} is still the file of an earlier run" if path != out else ""
-            print(f"grsgd: {path}: diverged: {diverged}{earlier}", file=sys.stderr, flush=True)
+            print(f"grsgd: {path}: {what}: {reason}{earlier}", file=sys.stderr, flush=True)
         self.result = load_run(path)
         self._each_logger(lambda logger: conclude(logger, self.result))
 
@@ -311,7 +314,9 @@ class LoopRun:
         if isinstance(error, Stopped) and not self._stop_signal.failed:
             self._rescue.end(str(error))
             raise KeyboardInterrupt(str(error)) from None
-        if isinstance(error, KeyboardInterrupt):
+        if isinstance(error, EndedBySignal):
+            save_on_the_living(self.optimizer.loop, self.record(), partial(self.save, reason=error.reason))
+        elif isinstance(error, KeyboardInterrupt):
             self._rescue.end(self._rescue.cause(str(error) or INTERRUPTED))
         else:
             self._rescue.failed(error)

@@ -7,8 +7,12 @@ loop, so it makes these calls alone.
 
 import math
 import os
+import signal
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 from grsgd.comm.backend import MpiBackend
@@ -105,11 +109,27 @@ def spares_of(world) -> int:
 def stand_by(lives: Lives) -> int:
     """Wait, as a spare, until a rank has no process; return the rank. Does not return if the job ends before."""
     membership = lives.membership
-    while not membership.is_wanted():
-        if membership.is_over:
-            end_unused(lives)
-        time.sleep(LOOK_SECONDS if membership.is_next else LATER_LOOK_SECONDS)
+    with without_signals():
+        while not membership.is_wanted():
+            if membership.is_over:
+                end_unused(lives)
+            time.sleep(LOOK_SECONDS if membership.is_next else LATER_LOOK_SECONDS)
     return membership.vacant[0]
+
+
+@contextmanager
+def without_signals() -> Iterator[None]:
+    """Ignore the signals in the block that ask a job for a checkpoint, unless the script has handlers for them."""
+    is_in_main_thread = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGUSR1, signal.SIGUSR2) if is_in_main_thread else ()  # a handler cannot be set in other threads
+    usual = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
+    for number in usual:
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        for number in usual:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def end_unused(lives: Lives):

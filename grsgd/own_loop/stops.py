@@ -33,6 +33,10 @@ class Stops:
         if self.signal is not None:
             self.signal.watch()
 
+    def stop(self, reason: str):
+        """Raise Stopped on this rank; a checkpoint after which all ranks stop calls this method on all ranks."""
+        raise Stopped(reason)
+
     def attend(self):
         """Receive failures of other ranks in the background, without end, also while this rank is in a call of MPI; a
         schedule."""
@@ -56,6 +60,11 @@ class Stops:
         as after the death of its process."""
         if self.signal is not None and not self.signal.failed:
             self.signal.fail(f"rank {rank} has failed")
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether this rank or another rank has failed, as far as this rank knows."""
+        return self.signal is not None and self.signal.failed
 
     def watch_in_step(self):
         """Raise Stopped while this rank waits in a step that can no longer end."""

@@ -18,6 +18,8 @@ from grsgd.comm.allreduce import broadcast
 from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.pollables import Until
+from grsgd.comm.stop_signal import Stopped
+from grsgd.own_loop.asked_checkpoints import end_by_signal, signals_ask
 from grsgd.own_loop.iterations import CountedIterations
 from grsgd.own_loop.lives import GO_ON, Lives, meet
 from grsgd.own_loop.loop import Loop
@@ -121,14 +123,17 @@ class SurvivingLoop(Loop):
             self.progress.start()
         self.recovery.begun()
         self.averages.start()
-        self.progress.begin()
 
     def iterate(self, items: Iterable) -> Iterator:
         """Yield the items of this rank's iterations; leave out items of iterations that a regrouping has passed over.
 
-        Each iteration has at most one step.
+        Each iteration has at most one step. Raises EndedBySignal if a signal ends the loop, after a checkpoint.
         """
-        items, drawn = iter(items), 0
+        with signals_ask(self):
+            yield from self._iterations(iter(items))
+
+    def _iterations(self, items: Iterator) -> Iterator:
+        drawn = 0
         while not self.is_over:
             if self._is_wanted:
                 self._pack()
@@ -163,9 +168,13 @@ class SurvivingLoop(Loop):
         return next(islice(items, missed, None))
 
     def _take_checkpoint(self):
-        """Take a checkpoint between two iterations, if one is due. If ranks regroup meanwhile, take over the state of
-        another rank that is ahead."""
-        self.driver.run(self.whole(self._between_iterations))
+        """Take a checkpoint, if one is due, between two iterations; take over another rank's state after regrouping."""
+        try:
+            self.driver.run(self.whole(self._between_iterations))
+        except Stopped as stopped:
+            if self.stop_signal.has_failed:
+                raise
+            end_by_signal(self, str(stopped))
         self._take(self._state_of_another)
         self._state_of_another = {}
 
@@ -218,6 +227,7 @@ class SurvivingLoop(Loop):
 
         If other ranks had taken the step in which this rank is, this rank has their model, and leaves the step out.
         """
+        self.progress.begin()
         yield from self.averages.settle()
         self.is_overtaken |= not self._has_stepped and self.position > self._iteration
         if not self.is_overtaken:

@@ -265,13 +265,19 @@ class Counted(Progress):
         self.step = max(1, self.end // (RESOLUTION * self.comm.size)) if self.end is not None else 1
         self._sending: list = []
         self._report = np.zeros(self.comm.size, np.int64)
-        self._receiving = None
+        self._receiving = self.activity = None
 
     def begin(self):
-        self.activity = self.driver.start(self._learn())
+        """Begin to receive reports, unless this rank receives them already."""
+        if self.activity is None:
+            self.activity = self.driver.start(self._learn())
 
     def go_on(self, comm, furthest):
-        """Go on with the counts of samples of all earlier ranks, including ranks that are gone."""
+        """Go on with the counts of samples of all earlier ranks, including ranks that are gone.
+
+        The driver has abandoned its schedules, so call `begin` again.
+        """
+        self.activity = None
         self.take(furthest.counts)
         self.marks.passed = max(self.marks.passed, int(furthest.marks))
         return self.batches

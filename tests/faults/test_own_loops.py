@@ -1,14 +1,16 @@
 """Processes of a script die, under a fault-tolerant Open MPI, and its loop goes on: with spares, or without."""
 
 import re
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
 
 from grsgd import load_run
-from grsgd.training.checkpoint_folder import checkpoints, parts
+from grsgd.training.checkpoint_folder import checkpoints, name_of, parts
 from tests.support import launcher
 
 BARRIER = """
@@ -30,9 +32,20 @@ optimizer.finish()
 
 def run(processes: int, spares: int, arguments: list) -> tuple[int, str]:
     """Run a script by ``grsgd run``; return the exit code and the output."""
+    return launcher.finish(start(processes, spares, arguments), 120)
+
+
+def start(processes: int, spares: int, arguments: list) -> subprocess.Popen:
     command = [sys.executable, "-m", "grsgd", "run", "-n", processes, "--spares", spares, *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return launcher.finish(launcher.start_command(command, **pipes), 120)
+    return launcher.start_command(command, **pipes)
+
+
+def wait_for(condition, process: subprocess.Popen):
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("algorithm", ["ring_allreduce", pytest.param("grsgd", marks=pytest.mark.exhaustive)])
@@ -65,6 +78,31 @@ def test_a_job_goes_on_from_a_checkpoint_of_the_ranks_that_were_left(algorithm, 
     code, output = run(3, 0, script)
     assert code == 0 and "goes on from here; 3 ranks start from the average of the models of 2\n" in output, output
     assert set(re.findall(r"rank (\d): 200 steps, loss", output)) == {"0", "1", "2"}, output
+
+
+@pytest.mark.parametrize("algorithm", ["dpsgd", pytest.param("grsgd", marks=pytest.mark.exhaustive)])
+def test_signals_ask_a_loop_for_checkpoints(algorithm, tmp_path):
+    """After SIGUSR2 the loop goes on; SIGUSR1 ends the job, also its spare, with the code for going on."""
+    kept, out = tmp_path / "kept", tmp_path / "run.h5"
+    script = ["python", "-m", "experiments.survival.loop", "--algorithm", algorithm, "--steps", "1600", "--out", out]
+    script += ["--checkpoints", kept]
+    process = start(4, 1, script)
+    try:
+        wait_for(lambda: (kept / "lock").exists(), process)
+        time.sleep(1.0)  # from the lock to the first iteration
+        process.send_signal(signal.SIGUSR2)
+        wait_for(lambda: any(not each.problem for each in checkpoints(parts(kept, 0, 1))), process)
+        first = checkpoints(parts(kept, 0, 1))[-1]
+        process.send_signal(signal.SIGUSR1)
+    finally:
+        code, output = launcher.finish(process, 60)
+    newest = checkpoints(parts(kept, 0, 1))[0]
+    assert code == 75 and newest.ranks == 3 and newest.samples > first.samples, output
+    assert f"grsgd: interrupted: the same command goes on from {kept / name_of(newest.samples)}\n" in output, output
+    assert load_run(out).attributes["ended"] == "interrupted", output
+    code, output = run(4, 1, script)
+    assert code == 0 and set(re.findall(r"rank (\d): 1600 steps, loss", output)) == {"0", "1", "2"}, output
+    assert load_run(out).attributes["ended"] == "completed"
 
 
 def test_a_death_in_a_barrier_of_the_scripts_own_ends_the_job(tmp_path):

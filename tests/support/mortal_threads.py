@@ -6,9 +6,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
-from grsgd.comm.engine import ENGINE
 from grsgd.own_loop.script_end import ScriptEnd
-from tests.support.threads import ANY_SOURCE, FAKE, SECONDS, Group, Mpi, Ranks
+from tests.support.threads import ANY_SOURCE, FAKE, SECONDS, Group, Mpi, Ranks, close_drivers
 
 FAILED = "MPI_ERR_PROC_FAILED: of the tests"
 
@@ -148,8 +147,7 @@ def on_mortal_threads(monkeypatch, n: int, work) -> list:
     with ThreadPoolExecutor(n) as pool:
         values = list(pool.map(rank, range(n)))
     if errors:
-        for handle in ENGINE.handles:  # their processes would end, and with them their schedules
-            handle.driver.close()
+        close_drivers()
         raise errors[0]
     return values
 

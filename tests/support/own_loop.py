@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from grsgd.comm import watchdog
-from grsgd.comm.engine import ENGINE
 from grsgd.job import ending, launch
 from grsgd.own_loop import distributed_optimizer
+from tests.support.threads import close_drivers
 
 SEEDING = threading.Lock()
 """Held while torch's seed is set, because all threads share it."""
@@ -28,8 +28,7 @@ def leaves_nothing(monkeypatch):
         atexit.unregister(optimizer._check_finished)
     distributed_optimizer.unfinished.clear()
     ending.BEFORE_ABORT.clear()
-    for driver in list(ENGINE._drivers):
-        driver.close()
+    close_drivers()
 
 
 def network(seed=0):

@@ -8,12 +8,16 @@ import pytest
 import torch
 
 from grsgd import Metric, load_run
+from grsgd.comm.elastic.meeting import GO_ON
 from grsgd.errors import ConfigError, RunFileError, SetupError
+from grsgd.own_loop.asked_checkpoints import EndedBySignal
 from grsgd.own_loop.distribute import distribute
 from grsgd.own_loop.recording import recording
 from grsgd.own_loop.surviving import surviving
+from grsgd.runs.ending import TERMINATED
 from grsgd.training.checkpoint_file import Header, read, write
 from grsgd.training.checkpoint_folder import COMPLETE, checkpoints, file_of, name_of, parts
+from grsgd.training.checkpoint_writer import CheckpointWriter
 from tests.support.mortal_threads import die, on_mortal_threads
 from tests.support.own_loop import leaves_nothing, loss, network, plain, vector
 
@@ -31,10 +35,25 @@ STEPS = 12
 
 
 def trained(
-    monkeypatch, kept, n, algorithm, options, deaths=(), steps=STEPS, every=4, out=None, name="draws", fast=None
+    monkeypatch,
+    kept,
+    n,
+    algorithm,
+    options,
+    deaths=(),
+    steps=STEPS,
+    every=4,
+    out=None,
+    name="draws",
+    fast=None,
+    asks=(),
 ):
     """Train ``n`` ranks with checkpoints; return what is left of them. ``deaths`` has the step of each rank's death,
-    ``name`` is the name of the generator, and rank ``fast`` takes five steps in the time of one."""
+    ``name`` is the name of the generator, and rank ``fast`` takes five steps in the time of one.
+
+    ``asks`` has a rank, a step, and the reason with which this rank asks for a checkpoint in this step, as after a
+    signal. If the loop ends by this request, return the exception of each rank.
+    """
     deaths = dict(deaths)
 
     def work(mpi):
@@ -50,6 +69,8 @@ def trained(
                 if step >= deaths.get(mpi.rank, steps):
                     optimizer.loop.kept.close()
                     die(mpi, optimizer.driver, optimizer.loop.beside)
+                if (mpi.rank, step) == asks[:2]:
+                    optimizer.loop.recovery.asks_for_checkpoint(asks[2])
                 taken.append(step)
                 drawn.append(torch.randint(10**6, (), generator=draws).item())
                 plain(model, optimizer, lambda k: loss(model, mpi.rank, k), step)
@@ -64,11 +85,14 @@ def trained(
                 mpi.job.meet(("all are through",), mpi.group.members, mpi.rank, None)
             optimizer.finish()
 
-        if out:
-            with recording(out, optimizer, batch_size=8, metric=Metric("nats")) as run:
-                loop(run)
-        else:
-            loop()
+        try:
+            if out:
+                with recording(out, optimizer, batch_size=8, metric=Metric("nats")) as run:
+                    loop(run)
+            else:
+                loop()
+        except EndedBySignal as ended:
+            return ended
         return vector(model), taken, drawn, scheduler.last_epoch, optimizer.steps
 
     return on_mortal_threads(monkeypatch, n, work)
@@ -100,6 +124,43 @@ def test_a_loop_goes_on_from_its_last_checkpoint(algorithm, options, monkeypatch
         again = trained(monkeypatch, kept, 3, algorithm, options)
         assert all(taken == [] and torch.equal(model, found[0][0]) for model, taken, *_ in again)
     assert at < whole(kept)[0][0] and whole(kept)[0][1] == 3
+
+
+@pytest.mark.parametrize(
+    "algorithm, options, is_recorded",
+    [("dpsgd", {}, False), ("sgp", {"tau": 1}, True), ("lasgd", {}, False), ("grsgd", {}, True)],
+)
+def test_a_signal_asks_for_a_checkpoint_and_the_end(algorithm, options, is_recorded, monkeypatch, tmp_path, capfd):
+    """A later job goes on from there; dpsgd ends as without the interruption."""
+    kept, out = tmp_path / "kept", tmp_path / "run.h5" if is_recorded else None
+    expected = trained(monkeypatch, tmp_path / "whole", 3, algorithm, options)
+    how = {"every": "600s", "out": out}
+    ended = trained(monkeypatch, kept, 3, algorithm, options, asks=(1, 5, TERMINATED), **how)
+    assert [(type(each), each.code, each.reason) for each in ended] == 3 * [(EndedBySignal, 75, TERMINATED)]
+    last, ranks = whole(kept)[0]
+    said = [line for line in capfd.readouterr().err.splitlines() if "the same command goes on from" in line]
+    assert said == [f"grsgd: {TERMINATED}: the same command goes on from {kept / name_of(last)}"] and ranks == 3
+    if is_recorded:
+        saved = load_run(out)
+        assert saved.attributes["ended"] == "interrupted" and saved.attributes["reason"] == TERMINATED
+    found = trained(monkeypatch, kept, 3, algorithm, options, **how)
+    for (model, taken, drawn, _, steps), before in zip(found, expected, strict=True):
+        assert (6 if algorithm in ("dpsgd", "sgp") else 2) <= taken[0] <= 9 and taken[-1] == STEPS - 1
+        assert steps == STEPS and drawn == before[2][taken[0] :]
+        assert torch.equal(model, before[0]) or algorithm != "dpsgd"
+
+
+def test_a_signal_asks_for_a_checkpoint_after_which_the_loop_goes_on(monkeypatch, tmp_path):
+    found = trained(monkeypatch, tmp_path, 3, "dpsgd", {}, every="600s", asks=(2, 5, GO_ON))
+    assert [taken for _, taken, *_ in found] == 3 * [list(range(STEPS))]
+    assert len(whole(tmp_path)) == 1 and 6 <= whole(tmp_path)[0][0] <= 8
+
+
+def test_a_loop_that_a_signal_ends_without_room_for_a_checkpoint_has_no_code_for_going_on(monkeypatch, tmp_path, capfd):
+    monkeypatch.setattr(CheckpointWriter, "_write", lambda self, *_: self._has_failed(OSError("the disk is full")))
+    ended = trained(monkeypatch, tmp_path, 3, "dpsgd", {}, every="600s", asks=(1, 5, TERMINATED))
+    assert [each.code for each in ended] == [130] * 3
+    assert f"grsgd: {TERMINATED}: there is no checkpoint\n" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("algorithm", [("dpsgd", {}), ("lasgd", {}), ("sgp", {"tau": 1}), ("grsgd", {})], ids=str)

@@ -8,8 +8,10 @@ import torch
 
 from grsgd.algorithms.hooks import schedule_of
 from grsgd.comm.communicator import LostRank
+from grsgd.comm.engine import ENGINE
 from grsgd.comm.pollables import Until
 from grsgd.errors import ConfigError, SetupError
+from grsgd.job import ending
 from grsgd.own_loop.distribute import distribute
 from grsgd.own_loop.even import even
 from grsgd.own_loop.packed_state import packed
@@ -45,6 +47,8 @@ def survivors(monkeypatch, n, deaths, algorithm, options):
         if algorithm != "lasgd":  # whose last steps need the schedules of all ranks
             # Threads share torch's hooks of steps, which finish() removes.
             mpi.job.meet(("all are through",), mpi.group.members, mpi.rank, None)
+        mine = [handle._schedule.__name__ for handle in ENGINE.handles if handle.driver is optimizer.driver]
+        assert mine.count("_learn") == (not optimizer.algorithm.traits.synchronous)  # also after a regrouping
         optimizer.finish()
         return vector(model), taken, scheduler.last_epoch, optimizer.steps
 
@@ -165,6 +169,7 @@ def test_without_a_death_the_loop_is_the_loop_without_the_call(monkeypatch):
     for model, taken, *_ in found:
         torch.testing.assert_close(model, vector(expected), rtol=1e-12, atol=1e-14)
         assert taken == list(range(STEPS))
+    assert not ending.BEFORE_ABORT  # a loop that has ended keeps no memory
 
 
 def test_an_mpi_library_that_does_not_survive_is_named_and_the_loop_goes_on(monkeypatch):

@@ -1,5 +1,7 @@
 """How far a run is: marks, ranks in lockstep, ranks that run free."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -267,6 +269,22 @@ def test_reports_that_have_been_received_are_let_go():
         ranks.at_once(1, lambda: progress[1].advance(8))
         ranks.settle()
     assert progress[0].samples >= 1900 and len(progress[1]._sending) <= 2
+
+
+def test_one_schedule_receives_reports_after_each_rest():
+    """Two schedules would receive into one array. A regrouping abandons the schedule, so the next one begins anew."""
+    ranks = Ranks(2)
+    driver, started = ranks.drivers[0], []
+    start = driver.start
+    driver.start = lambda schedule: started.append(schedule.__name__) or start(schedule)
+    progress = Counted(ranks.comms[0], driver, 3000, None, 4)
+    progress.start()
+    for _ in range(3):
+        progress.begin()
+    assert started == ["_learn"]
+    progress.go_on(ranks.comms[0], SimpleNamespace(counts=np.array([8, 16]), marks=0))
+    progress.begin()
+    assert started == ["_learn", "_learn"] and progress.samples == 24
 
 
 @pytest.mark.parametrize(("before", "after"), [(FreeRunning, Counted), (Counted, FreeRunning), (Counted, Counted)])
