@@ -61,7 +61,7 @@ class Codec:
         for block, position in zip(packet.blocks, packet.positions, strict=True):
             if block not in self._start:
                 return block, self.bounds[position], self.bounds[position + 1]
-        raise ValueError(f"rank {self.rank} knows all blocks of {packet}")
+        raise ValueError(f"rank {self.rank} already holds all blocks of {packet}, which brings nothing to decode")
 
     def _known_slices(self, packet: Packet) -> tuple[np.ndarray, np.ndarray]:
         """Return the begins and the lengths of the slices of ``packet`` that this rank knows, as places in the

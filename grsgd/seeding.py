@@ -33,8 +33,7 @@ class Purpose(enum.Enum):
     PARTNERS = "partners"
     """Ranks with which a rank exchanges models, and the steps in which it does; key (rank)."""
     PAIRS = "pairs"
-    """Pairs of ranks that exchange models, drawn by all ranks alike; a stream's key is (number of the round of
-    exchanges)."""
+    """Pairs of ranks that exchange models; all ranks draw the same pairs; key (number of the round of exchanges)."""
     RANDOM_GRAPH = "random graph"
     """Neighbours on a random topology; key (number of ranks). The run's seed has no influence."""
     COMPRESSION = "compression"

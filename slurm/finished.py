@@ -1,13 +1,15 @@
-"""Check whether a run need not be repeated; exit code 0 if so. Sweeps call it before they train.
+"""Name the file of a run, and check whether the run need not be repeated; exit code 0 if so. Sweeps call it before they
+train.
 
-``python slurm/finished.py FILE.h5 RANKS CONFIG.toml [--set key=value ...]``
+``python slurm/finished.py BEGINNING RANKS CONFIG.toml [--set key=value ...]`` prints ``BEGINNING-DIGEST.h5``, where the
+digest stands for the configuration, the number of ranks and own code. So runs of other settings have other files.
 """
 
 import argparse
 import sys
 
 from grsgd import config
-from grsgd.config.sources import digests_of
+from grsgd.config.sources import digest, digests_of
 from grsgd.errors import ConfigError
 from grsgd.runs.finished import finished_run, is_tested
 
@@ -22,17 +24,20 @@ def finished(path: str, ranks: int, wanted: config.Config) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("path", metavar="FILE.h5")
-    parser.add_argument("ranks", type=int)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("beginning", metavar="BEGINNING", help="path and beginning of the name of the run file")
+    parser.add_argument("ranks", type=int, metavar="RANKS")
     parser.add_argument("config", metavar="CONFIG.toml")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
     try:
         wanted = config.load(options.config, options.set)
     except ConfigError:
+        print(f"{options.beginning}.h5")
         return 1  # the run itself will report the error
-    return 0 if finished(options.path, options.ranks, wanted) else 1
+    path = f"{options.beginning}-{digest(wanted, options.ranks)}.h5"
+    print(path)
+    return 0 if finished(path, options.ranks, wanted) else 1
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ def read_files(paths: list[Path] | None = None) -> list[Path]:
     """Return the pages and modules below ``paths``, by default all that are written by hand."""
     if paths is None:
         paths = [ROOT / name for name in ("grsgd", "coding", "experiments", "slurm", "docs", "tests/support")]
-        paths += [ROOT / name for name in ("README.md", "CONTRIBUTING.md")]
+        paths += [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGES", "SECURITY", "CODE_OF_CONDUCT")]
     found = [file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("*")))]
     return [file for file in found if file.suffix in (".py", ".md") and "docs/results" not in str(file)]
 

@@ -25,7 +25,7 @@ class Distribution(NamedTuple):
     slowdown: tuple[float, ...] = (1.0,) * WORKERS
     """Factor of the time, by worker, from worker 1 on."""
     sigma: float = 0.0
-    """Sigma of the logarithm of the time, which is drawn anew for each gradient; 0 makes times constant."""
+    """Standard deviation of the logarithm of a gradient's time. Each gradient has a new time; with 0 all are equal."""
 
     @property
     def compute(self) -> str:

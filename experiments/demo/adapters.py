@@ -44,7 +44,7 @@ def main(algorithm, steps, batch, block, layers, width, lr, out):
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = grsgd.distribute(model, torch.optim.AdamW(trained, lr=lr), algorithm)
     text = torch.frombuffer(bytearray("\n".join(topics.values()).encode()), dtype=torch.uint8)
-    generator = torch.Generator().manual_seed(grsgd.rank())  # each rank draws its own windows
+    generator = torch.Generator().manual_seed(grsgd.rank())  # each rank draws other parts of the text
     with grsgd.recording(out, optimizer, lr=lr, dataset="text", metric=grsgd.Metric("nats")) as run:
         for _ in range(steps):
             loss = loss_of(model, windows(text, batch, block, generator))

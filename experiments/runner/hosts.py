@@ -18,7 +18,7 @@ LAUNCH = Path(__file__).parents[2] / "slurm" / "launch.sh"
 
 
 class Hosts:
-    """This machine as it is.
+    """Hosts of measured runs: here this machine itself, without a testbed of emulated links.
 
     hosts, cpu: number of hosts of a testbed, and cores of each. why: reason why there is no testbed. place: description
     of all conditions on which times depend; the run's own ``{links}`` and ``{slow}`` hosts are filled in later.

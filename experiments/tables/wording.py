@@ -123,7 +123,7 @@ def estimate(case: Case) -> str:
 
 
 def case_name(case: Case) -> str:
-    """Return the baseline and the condition."""
+    """Return the name of a case as text, ``baseline: condition``; empty parts are left out."""
     return ": ".join(filter(None, [case.baseline, condition(case)]))
 
 

@@ -42,7 +42,7 @@ def average_array(comm, flat: Flat, weight: float = 1.0):
     """Replace ``flat`` by the mean over all ranks of ``weight`` times the array, in place.
 
     If the run is stopped during this call, ``flat`` keeps its content. Before the sum, each array is divided by a power
-    of two. This division rounds no normal number, and keeps the sum in the range of the dtype.
+    of two. The division by a power of two is exact, except for subnormal numbers, and keeps the sum from overflowing.
     """
     if comm.size > 1:
         average, share = flat.wide(), power_of_two(1 / comm.size)

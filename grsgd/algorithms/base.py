@@ -74,8 +74,8 @@ class Traits:
     supports_own_loop: bool = True
     """Whether the algorithm works with ``distribute()``."""
     decides_who_computes: bool = False
-    """Whether some rank computes something other than one gradient per step. If so, a user's own loop must ask its
-    optimizer for this rank's data. The value follows from the base class of the algorithm."""
+    """Whether some rank computes something other than one gradient per step. A user's own loop must then ask its
+    optimizer which data this rank computes. The value follows from the base class of the algorithm."""
     tolerates_lost_ranks: bool = False
     """Whether a run goes on after it has lost a rank."""
     tolerates_silent_ranks: bool = False

@@ -1,5 +1,6 @@
-"""Drivers. A driver runs one rank's schedules in the foreground. The engine of the process runs schedules in the
-background.
+"""Drivers, which run a rank's schedules in the foreground, and end a wait that is longer than ``comm.timeout``.
+
+The error names the message for which the rank waited. The engine of the process runs schedules in the background.
 
 A *schedule* is a generator that yields a pollable (`grsgd.comm.pollables`) or a tuple of pollables. A schedule goes on
 when all pollables that it has yielded are true. The driver decides how to wait. So the same schedule runs in the
@@ -219,7 +220,10 @@ class MpiDriver:
         self.abandoned += ENGINE.abandon(self)
 
     def beside(self, process: int) -> "MpiDriver":
-        """Return a driver of process number ``process`` for schedules without end, which a death never abandons."""
+        """Return a further driver, for endless schedules in the background, which also go on after a process has died.
+
+        ``process`` is the number of this process.
+        """
         more = {"prepare_thread": self.prepare_thread, "thread_allowed": self.thread_allowed}
         return MpiDriver(process, math.inf, self.progress_mode, **more)
 

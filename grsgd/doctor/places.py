@@ -1,4 +1,4 @@
-"""Hosts of the ranks, and the cores and NUMA nodes on which each rank may run."""
+"""Hosts of the ranks, and the cores and NUMA nodes on which each rank may run. Shared cores are a finding."""
 
 import os
 import platform

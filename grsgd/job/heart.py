@@ -39,7 +39,7 @@ def addresses_of(text: str) -> list[tuple[str, int]]:
 
 
 class Heart:
-    """Sender of the datagrams of rank ``rank`` to the places in ``text``, each of which begins with ``key``.
+    """Sender of datagrams of rank ``rank`` to all addresses in ``text``. Each datagram begins with ``key``.
 
     With ``fence_seconds`` above 0 the rank ``parent`` is killed if no answer has arrived for this time, because the job
     has then begun again without its host.

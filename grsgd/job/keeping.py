@@ -1,5 +1,5 @@
-"""Options of checkpoints (``--checkpoint``, ``--every``, ``--resume``): their checks, the lock of the folder, and the
-checkpoint from which a job goes on."""
+"""Options of checkpoints (``--checkpoint``, ``--every``, ``--resume``): checks of these options, the lock of
+the folder, and the checkpoint from which a job goes on."""
 
 import sys
 from contextlib import contextmanager, nullcontext

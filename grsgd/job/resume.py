@@ -1,4 +1,5 @@
-"""Run that goes on from a checkpoint, on any number of ranks: the choice of the checkpoint, and each rank's state."""
+"""Run that goes on from a checkpoint, on any number of ranks: choice of the checkpoint, refusal of another
+configuration, and each rank's state."""
 
 import math
 import sys

@@ -64,7 +64,7 @@ class Words:
         self.folder, self.out, self.since = folder, out, time.time()
 
     def ranks(self, word: str) -> list[int]:
-        """Return the ranks that have written this word."""
+        """Return the ranks that have written the file of the word ``word``."""
         return sorted(int(path.name.rpartition("-")[2]) for path in self.folder.glob(f"{word}-*"))
 
     def missing(self, leaves_file: bool) -> str | None:
@@ -95,7 +95,8 @@ class Words:
         return f"{ranks_in_words(list(failed))} {'has' if len(failed) == 1 else 'have'} ended with exit code {found}"
 
     def gone_on(self) -> str:
-        """Return the text of the lowest rank that has said where training went on after a restart; "" without one."""
+        """Return from where training went on after a restart, in the words of the lowest rank that wrote them; "" if no
+        rank did."""
         ranks = self.ranks(GONE_ON)
         return (self.folder / f"{GONE_ON}-{ranks[0]}").read_text() if ranks else ""
 

@@ -100,11 +100,12 @@ def check(optimizer: DistributedOptimizer, state: dict):
             "surviving(): with trained parameters of several dtypes, or of bfloat16 with messages of float32, the job "
             "ends when a process dies; allowed: one dtype for model and messages"
         )
-    if optimizer.finished or optimizer.loop.survives or optimizer.loop.lifecycle.has_started:
-        raise ConfigError(
-            "surviving() comes once after distribute(), before the first step, and without load_state_dict(): join all "
-            "epochs in one iterable"
-        )
+    if optimizer.finished:
+        raise ConfigError("surviving() after finish(): call distribute() again")
+    if optimizer.loop.survives:
+        raise ConfigError("surviving() twice: give one call an iterable over all epochs")
+    if optimizer.loop.lifecycle.has_started:
+        raise ConfigError("surviving() after a step or load_state_dict(): call it right after distribute()")
     for name, each in state.items():
         methods = [getattr(each, method, None) for method in ("state_dict", "load_state_dict")]
         if not (isinstance(each, torch.Generator) or all(map(callable, methods))):

@@ -39,7 +39,10 @@ def bound(
     simulation = Simulation(config, ranks, network("switch"), compute, timing_only=True)
     algorithm = simulation.trainers[0].algorithm
     if not isinstance(algorithm, CentralAlgorithm) or algorithm.bound_gradients is None:
-        raise UsageError(f"bound: {algorithm.name} has no server whose updates wait for gradients")
+        raise UsageError(
+            f"grsgd bound: {algorithm.name} has no such bound; allowed: algorithms whose server waits for a number of "
+            "gradients before each update"
+        )
     workers = algorithm.workers(algorithm.options, ranks)
     if given is None:
         given = [mean_seconds(simulation, config, worker) for worker in range(workers)]

@@ -51,8 +51,8 @@ class CurveFile:
         self.digests = digests
 
     def give(self, snapshots: Snapshots) -> bool:
-        """Restore the models in the file into ``snapshots``, which already has their marks. Return whether the whole
-        file is undamaged.
+        """Copy the models in the file into ``snapshots``, which already knows the progress of the run at each model.
+        Return whether the whole file is undamaged.
 
         Damaged snapshots count as not kept, and a warning of ``snapshots`` reports the damage.
         """

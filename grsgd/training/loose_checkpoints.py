@@ -74,7 +74,7 @@ class Called(NamedTuple):
 
 
 class LooseCheckpoints(Recovery):
-    """Checkpoints of one rank that does not rest for a checkpoint.
+    """Checkpoints of one rank, which neither waits for other ranks nor first receives all messages under way.
 
     Parameters
     ----------

@@ -87,12 +87,23 @@ def test_another_source_is_another_experiment(folder, capsys):
 
 
 def test_a_sweep_makes_runs_of_a_changed_source_again(folder):
-    simulated("run.h5")
-    command = [sys.executable, ROOT / "slurm" / "finished.py", "run.h5", "3", "run.toml"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    assert subprocess.run(command, env=environment, timeout=120, check=False).returncode == 0
+    def name_and_code(*more) -> tuple[str, int]:
+        command = [sys.executable, ROOT / "slurm" / "finished.py", "runs/mine-n3", "3", "run.toml", *more]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, env=environment, timeout=120, check=False, text=True, stdout=subprocess.PIPE)
+        return done.stdout.strip(), done.returncode
+
+    (folder / "runs").mkdir()
+    first, code = name_and_code()
+    assert code == 1 and re.fullmatch(r"runs/mine-n3-[0-9a-f]{12}\.h5", first)
+    simulated(first)
+    assert name_and_code() == (first, 0)
+    other, code = name_and_code("--set", "optimizer.lr=0.3")
+    assert code == 1 and other != first, "another setting has another file, which replaces none"
+    assert name_and_code("--set", "nothing=3") == ("runs/mine-n3.h5", 1)
     (folder / "mine.py").write_text((folder / "mine.py").read_text() + "# changed\n")
-    assert subprocess.run(command, env=environment, timeout=120, check=False).returncode == 1
+    changed, code = name_and_code()
+    assert code == 1 and changed not in (first, other)
 
 
 def test_the_example_trains(folder, monkeypatch):

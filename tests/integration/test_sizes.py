@@ -34,6 +34,10 @@ def too_long(lines: dict[str, int], limit: int, longer: dict[str, int]) -> dict[
     return {name: count for name, count in lines.items() if count > longer.get(name, limit)}
 
 
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
 def test_no_file_is_too_long():
     lines = {name_of(file): len(file.read_text().splitlines()) for file in FILES}
     assert len(lines) > 400

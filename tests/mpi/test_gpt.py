@@ -1,6 +1,7 @@
 """The nanoGPT-like script of the demonstrations, on real ranks: it equals DDP, and goes on with other ranks."""
 
 import os
+from shutil import which
 
 import pytest
 import torch
@@ -30,6 +31,8 @@ torch.distributed.init_process_group("gloo", init_method="file://" + os.environ[
 }
 """The lines of the script that differ in a script for DDP."""
 
+COMPILED = pytest.mark.skipif(which("g++") is None, reason="torch.compile needs g++")
+
 
 def test_the_script_equals_ddp_and_goes_on_with_other_ranks(tmp_path, monkeypatch):
     monkeypatch.setenv("MEETING", str(tmp_path / "meeting"))
@@ -55,8 +58,9 @@ def test_the_script_equals_ddp_and_goes_on_with_other_ranks(tmp_path, monkeypatc
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("algorithm", ["ring_allreduce", "diloco"])
-def test_the_script_in_bfloat16(algorithm, tmp_path):
-    arguments = [SCRIPT, *SIZES, "--bfloat16", "--algorithm", algorithm]
+@pytest.mark.parametrize("more", [[], pytest.param(["--compile"], marks=COMPILED)])
+@pytest.mark.parametrize("algorithm", ["ring_allreduce", "diloco", "grsgd", "parameter_server"])
+def test_the_script_in_bfloat16(algorithm, more, tmp_path):
+    arguments = [SCRIPT, *SIZES, "--bfloat16", "--algorithm", algorithm, *more]
     code, output = launcher.mpiexec("openmpi", 2, arguments, timeout=120, cwd=tmp_path)
     assert code == 0 and output.count("end: loss on unseen text") == 1, output

@@ -84,7 +84,7 @@ def comparisons(
 ) -> list[Case]:
     """Return, for each number of nodes, the cases of fixed redundancies against ``baselines`` and against controls.
 
-    compare: decides a case from two samples.
+    compare: function that compares two samples and returns the verdict, a `Case`.
     """
     cases = []
     for n in nodes:

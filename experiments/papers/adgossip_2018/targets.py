@@ -109,7 +109,8 @@ def time_needs(conditions):
 
 
 def seeds(conditions, place):
-    """Return three for measured runs, which take minutes each; None for the number of the scale."""
+    """Return the number of seeds: at most three for measured runs, which take minutes each; None for simulated runs, so
+    that the scale decides."""
     return min(CLOCK_SEEDS, conditions.scale.clock_seeds) if source_of(place) == MEASURED else None
 
 

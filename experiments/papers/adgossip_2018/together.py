@@ -63,9 +63,10 @@ def show(found, section):
 def all_of(cases: Sequence[Case], condition: str, baseline: str) -> Case:
     """Return a case on whether all cases hold together.
 
-    The returned case is supported if each case is supported, refuted if one is refuted or makes no difference, and else
-    inconclusive. The p value is the greatest of all cases if all are supported, else the least of the refuted cases, if
-    any. The note of a refuted case names the effects of the cases that refute it.
+    The verdict of the returned case is "supported" if all cases are supported. It is "refuted" if a case is refuted or
+    shows no difference, and otherwise "inconclusive". The p value is the greatest of all cases if all are supported,
+    else the least of the refuted cases, if any. The note of a refuted case names the effects of the cases that refute
+    it.
     """
     failing = [case for case in cases if case.verdict in (REFUTED, ALIKE)]
     if failing:

@@ -50,7 +50,7 @@ def show(found: Found, section: Section):
     )
     section.finding("cssgd-precision", accounting, cases)
     error = largest_error() / FIXED.step
-    within = error <= 0.500001  # the last millionth allows for the rounding of float64
+    within = error <= 0.500001  # half a step, and 0.000001 for the rounding of float64
     exact = decide.fact(within, "a million numbers", "", BY_CONSTRUCTION, error, "steps of error at most")
     section.finding("cssgd-fixed-point", "numbers of the whole range, encoded and decoded", [exact])
     section.note(

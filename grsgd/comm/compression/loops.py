@@ -1,4 +1,4 @@
-"""Compiled loops of the compressors for vectors of float32 or float64 on the CPU.
+"""Compiled loops of the compressors, such as the choice of the k largest values, for float32 and float64 on the CPU.
 
 Each loop passes over memory once or twice, and releases Python's global lock.
 """

@@ -177,7 +177,7 @@ def test_packets_have_names():
 def test_a_packet_of_known_blocks_has_no_place():
     plan = packet_plan(4, 2)
     codec = Codec(plan, 0, 10)
-    with pytest.raises(ValueError, match="rank 0 knows all blocks"):
+    with pytest.raises(ValueError, match="rank 0 already holds all blocks"):
         codec.missing_slice(next(plan.sent(0)))
 
 

@@ -205,6 +205,27 @@ def test_refusals(algorithm, options, state, error, words, monkeypatch):
         on_mortal_threads(monkeypatch, 2, work)
 
 
+def test_calls_at_the_wrong_time(monkeypatch):
+    def work(mpi):
+        model = network()
+        optimizer = distribute(model, sgd(model), "ring_allreduce", mpi, timeout=20.0, progress_mode="inline")
+        plain(model, optimizer, lambda k: loss(model, mpi.rank, k), 0)
+        with pytest.raises(SetupError, match=r"after a step .*: call it right after distribute\(\)"):
+            surviving(optimizer, range(2))
+        optimizer.close()
+        with pytest.raises(SetupError, match=r"surviving\(\) after finish\(\): call distribute\(\) again"):
+            surviving(optimizer, range(2))
+        optimizer = distribute(model, sgd(model), "ring_allreduce", mpi, timeout=20.0, progress_mode="inline")
+        steps = surviving(optimizer, range(2))
+        with pytest.raises(SetupError, match=r"surviving\(\) twice: give one call an iterable over all epochs"):
+            surviving(optimizer, range(2))
+        for step in steps:
+            plain(model, optimizer, lambda k: loss(model, mpi.rank, k), step)
+        optimizer.finish()
+
+    on_mortal_threads(monkeypatch, 2, work)
+
+
 def test_calls_that_a_death_would_break(monkeypatch):
     def work(mpi):
         model = network()
