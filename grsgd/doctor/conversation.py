@@ -24,6 +24,8 @@ class TryGpu(NamedTuple):
     """Request to try the ways of sending GPU memory, on the GPU of the rank's number ``local_rank`` on its host."""
 
     local_rank: int
+    library_seconds: float
+    """Seconds that the trial of the MPI library may take."""
 
 
 class Conversation:
@@ -51,7 +53,7 @@ class Conversation:
             if isinstance(request, TellTime):
                 clocks.answer(self.post, CLOCK_SECONDS)
             elif isinstance(request, TryGpu):
-                self.try_gpu(request.local_rank)
+                self.try_gpu(request)
             elif self.comm.rank == request.ranks[0]:
                 self.post.send(links.measure(self.driver, self.comm, request), 0)
             else:
@@ -65,10 +67,10 @@ class Conversation:
         except (WaitTimeout, LostRank):
             return
 
-    def try_gpu(self, local_rank: int) -> str:
+    def try_gpu(self, request: TryGpu) -> str:
         """Return the result of a trial of sending GPU memory. Collective."""
         try:
-            return gpus.transfer(self.comm.backend.mpi, local_rank)
+            return gpus.transfer(self.comm.backend.mpi, *request)
         except Exception as error:  # a library may raise any error, which is then the result
             return f"none: {error}"
 
@@ -101,9 +103,10 @@ class Conversation:
     def transfer(self, local_ranks: Sequence[int]) -> str:
         """Return the way in which GPU memory is sent, on rank 0; ``local_ranks`` are the ranks' numbers on their
         hosts."""
+        requests = [TryGpu(local_rank, self.left() / 2) for local_rank in local_ranks]
         for rank in range(1, self.comm.size):
-            self.post.send(TryGpu(local_ranks[rank]), rank)
-        return self.try_gpu(local_ranks[0])
+            self.post.send(requests[rank], rank)
+        return self.try_gpu(requests[0])
 
     def end(self, seconds: float) -> list[int]:
         """Tell all ranks that the examination has ended, on rank 0; return the ranks that have not answered in time."""

@@ -34,6 +34,8 @@ SECONDS = 28.0
 """Seconds after which an examination ends, with the findings until then."""
 START_SECONDS = 12.0
 """Seconds that a rank waits in MPI_Init for the other ranks."""
+SLOW_LOADING_SECONDS = 5.0
+"""Seconds of loading torch above which another rank that does not come counts as slow, not as silent."""
 LOAD_SECONDS = 10.0
 """Seconds that loading the MPI library may take."""
 GATHER_SECONDS = 8.0
@@ -52,6 +54,13 @@ SILENT_REMEDY = (
     "look at the host of the rank: its process has stopped or died, or a firewall or a wrong network interface keeps "
     "messages from rank 0 (for Open MPI: `--mca btl_tcp_if_include NETWORK`)"
 )
+LOADING = "loading torch and asking it for GPUs"
+SENDING_GPU_MEMORY = "sending GPU memory"
+SLOW_REMEDY = (
+    "torch and CuPy load slowly, or a GPU does not answer: start the examination again, because the files are then in "
+    "memory; move the environment to a local disk; `nvidia-smi` shows whether the GPUs answer"
+)
+"""Remedy if `LOADING` or `SENDING_GPU_MEMORY` is not done in time. Both import large libraries."""
 
 
 class RankFacts(NamedTuple):
@@ -105,7 +114,8 @@ class Examination:
                 if self.has_shown:
                     print(f"grsgd: {late}", file=sys.stderr, flush=True)
                 else:
-                    self.conclude([Finding(GROUP, "time", late, SILENT_REMEDY)])
+                    is_slow = self.doing in (LOADING, SENDING_GPU_MEMORY)
+                    self.conclude([Finding(GROUP, "time", late, SLOW_REMEDY if is_slow else SILENT_REMEDY)])
                 time.sleep(PASSING_ON_SECONDS)
                 os._exit(1)
 
@@ -155,10 +165,11 @@ class Examination:
             missing = gpus.gtl(library.library)
             if missing is not None:
                 return self.conclude_without_mpi(missing)
-            self.doing = "asking torch for GPUs"
+            self.doing, begin = LOADING, time.monotonic()
             gpu = gpus.facts()
+            loading = time.monotonic() - begin if gpu.on_host else 0.0
             self.doing = "starting MPI"
-            mpi = self.start(module)
+            mpi = self.start(module, loading)
             library = library._replace(thread_level=mpi_library.thread_level(module))
             facts = RankFacts(launcher, library, place, gpu, here, version)
             foreign = unconnected(mpi.size, os.environ)
@@ -172,14 +183,19 @@ class Examination:
                 time.sleep(PASSING_ON_SECONDS if foreign is None else FIRST_SPEAKS_SECONDS)
             return code if self.speaks else 0
 
-    def start(self, module):
-        """Start MPI and return MPI_COMM_WORLD. If a rank does not come in time, this process ends with exit code 1."""
+    def start(self, module, loading: float):
+        """Start MPI and return MPI_COMM_WORLD. If a rank does not come in time, this process ends with exit code 1.
+
+        ``loading`` is the number of seconds in which this rank has loaded torch. If this rank was slow, the other ranks
+        may be slower.
+        """
         seconds = launch.start_seconds() if os.environ.get("GRSGD_START_SECONDS") else START_SECONDS
         seconds = min(seconds, self.left() / 2)
         if "OMPI_COMM_WORLD_RANK" in os.environ:
             end_with_launcher()
         late = f"waited {seconds:.3g} s in MPI_Init: other ranks of the job have not come (GRSGD_START_SECONDS)"
-        with_late = [*self.findings, Finding(GROUP, "start", late, SILENT_REMEDY)]
+        remedy = SLOW_REMEDY if loading > SLOW_LOADING_SECONDS else SILENT_REMEDY
+        with_late = [*self.findings, Finding(GROUP, "start", late, remedy)]
         what = self.form(self.title, with_late) if self.speaks else late
         with stopped_within(seconds, what):
             module.Init_thread(module.THREAD_MULTIPLE)
@@ -251,7 +267,7 @@ class Examination:
         transfer = None
         have_answered = not any(one.error for one in measured)
         if gpus.can_try(found) and self.left() > RESERVE_SECONDS and have_answered:
-            self.doing = "sending GPU memory"
+            self.doing = SENDING_GPU_MEMORY
             self.findings += gpus.findings(found, known, None)
             transfer = conversation.transfer([hosts[:number].count(host) for number, host in enumerate(hosts)])
             self.findings = [finding for finding in self.findings if finding.group != gpus.GROUP]

@@ -84,16 +84,19 @@ def can_try(ranks: Sequence[GpuFacts]) -> bool:
     return len(ranks) > 1 and all(gpu.visible and gpu.has_cupy for gpu in ranks)
 
 
-def transfer(mpi, local_rank: int) -> str:
+def transfer(mpi, local_rank: int, library_seconds: float) -> str:
     """Return the way in which messages in GPU memory are sent, with the time of each way or the reason against it.
-    Collective; raises ConfigError."""
+
+    The trial of the MPI library itself may take ``library_seconds``, with the imports of its processes. Collective;
+    raises ConfigError.
+    """
     from grsgd.comm.backend import MpiBackend
     from grsgd.comm.gpu.select import select_transport
     from grsgd.training import device
 
     gpu = device.pick_device("auto", local_rank)
     device.use(gpu)
-    choice = select_transport(MpiBackend(mpi), gpu, "auto", TIMED_BYTES, TRIAL_SECONDS)
+    choice = select_transport(MpiBackend(mpi), gpu, "auto", TIMED_BYTES, TRIAL_SECONDS, library_seconds)
     return f"{choice.name}, found out by a trial of each way: {choice}"
 
 

@@ -37,7 +37,7 @@ class LauncherFacts(NamedTuple):
 
 def facts(environment: Mapping[str, str] = os.environ) -> LauncherFacts:
     """Return the facts that the environment variables of this process tell."""
-    present = [launcher for launcher in FOREIGN_LAUNCHERS if launcher.size in environment]
+    present = [launcher for launcher in FOREIGN_LAUNCHERS if launcher.has_started(environment)]
     inner = [launcher for launcher in present if launcher.size in INNER]
     outer = [launcher for launcher in present if launcher.starts_jobs]
     nearest = next(iter([*inner, *outer, *present]), None)

@@ -21,6 +21,13 @@ LIBRARY = re.compile(r"lib(mpi|mpich|mpi_(cray|gnu|intel|nvidia|amd|aocc)\w*)\.s
 """Names of the files of MPI libraries; files with bindings for other languages have other names."""
 
 
+VERSIONS = {
+    "Open MPI": (re.compile(r"Open MPI v(\d+\.\d+)"), re.compile(r"\((?:Open MPI|OpenRTE)\) (\d+\.\d+)")),
+    "MPICH": (re.compile(r"MPICH Version:\s*(\d+\.\d+)"), re.compile(r"Version:\s*(\d+\.\d+)")),
+}
+"""Major and minor version in the name of each library, and in the output of its ``mpiexec --version``."""
+
+
 class MpiFacts(NamedTuple):
     """Facts about the MPI library of one rank."""
 
@@ -135,4 +142,23 @@ def mpiexec(found: MpiFacts, matters: bool) -> Finding:
             f"mpi4py uses {found.library}, and this mpiexec belongs to {family}: put the mpiexec of {known[0]} first "
             "on PATH, or load the library of this mpiexec by LD_LIBRARY_PATH"
         )
+    elif matters and family:
+        remedy = of_another_version(found, family)
     return Finding(GROUP, "mpiexec", f"{found.mpiexec} ({version})", remedy)
+
+
+def of_another_version(found: MpiFacts, family: str) -> str:
+    """Return the remedy if library and ``mpiexec`` of a ``family`` have different versions; "" if they have one.
+
+    Only major and minor versions count, and only if both are known.
+    """
+    loaded_, started = (
+        pattern.search(text)
+        for pattern, text in zip(VERSIONS[family], (found.library, found.mpiexec_version), strict=True)
+    )
+    if loaded_ is None or started is None or loaded_[1] == started[1]:
+        return ""
+    return (
+        f"mpi4py uses {family} {loaded_[1]}, and this mpiexec belongs to {started[1]}: put the folder with the library "
+        f"of this mpiexec first in LD_LIBRARY_PATH, or the mpiexec of {loaded_[1]} first on PATH"
+    )

@@ -62,7 +62,10 @@ def findings(ranks: Sequence[PlaceFacts], environment: Mapping[str, str] = os.en
 
 
 def hosts(ranks: Sequence[PlaceFacts], environment: Mapping[str, str]) -> Finding:
-    """Return the finding about hosts. Different hosts of one name hurt, and nodes of an allocation without a rank."""
+    """Return the finding about hosts. Different hosts of one name hurt, and ranks that crowd on one node of several.
+
+    Nodes without a rank do not hurt otherwise, because they may be spare nodes for restarts.
+    """
     by_host: dict[tuple[str, str], list[int]] = {}
     for rank, place in enumerate(ranks):
         by_host.setdefault((place.host, place.machine), []).append(rank)
@@ -71,9 +74,10 @@ def hosts(ranks: Sequence[PlaceFacts], environment: Mapping[str, str]) -> Findin
     remedy, nodes = "", environment.get("SLURM_JOB_NUM_NODES", "")
     if len({host for host, _ in by_host}) < len(by_host):
         remedy = "several hosts have one name: give each host its own name, or MPI may take them for one host"
-    elif nodes.isdecimal() and len(ranks) >= int(nodes) > len(by_host):
+    elif nodes.isdecimal() and int(nodes) > len(by_host):
         value += f"; the allocation has {nodes} nodes"
-        remedy = "ranks are on some nodes of the allocation only: start them with `srun`, or give mpiexec all hosts"
+        if len(by_host) == 1 and len(ranks) >= int(nodes):
+            remedy = "all ranks are on one node of the allocation: start them with `srun`, or give mpiexec all hosts"
     return Finding(GROUP, "hosts", value, remedy)
 
 

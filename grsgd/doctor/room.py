@@ -35,7 +35,7 @@ class RoomFacts(NamedTuple):
     """Limit of the number of open files."""
     address_space: int
     has_rdma: bool
-    """Whether the host has devices such as InfiniBand, which read and write locked memory."""
+    """Whether the host has an active port of InfiniBand, which reads and writes locked memory."""
 
 
 def facts(shared: Path = SHARED, devices: Path = Path("/sys/class/infiniband")) -> RoomFacts:
@@ -52,8 +52,20 @@ def facts(shared: Path = SHARED, devices: Path = Path("/sys/class/infiniband")) 
         resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         resource.getrlimit(resource.RLIMIT_AS)[0],
-        devices.is_dir() and bool(os.listdir(devices)),
+        has_infiniband(devices),
     )
+
+
+def has_infiniband(devices: Path) -> bool:
+    """Return whether a port of the ``devices`` is InfiniBand and active. The folder also lists Ethernet cards."""
+    for port in devices.glob("*/ports/*"):
+        try:
+            layer, state = ((port / name).read_text() for name in ("link_layer", "state"))
+        except OSError:
+            continue
+        if "InfiniBand" in layer and "ACTIVE" in state:
+            return True
+    return False
 
 
 def limit(value: int, unit: str = "bytes") -> str:

@@ -25,11 +25,17 @@ class ForeignLauncher(NamedTuple):
     starts_jobs: bool = False
     """Whether the launcher belongs to a batch system. Another launcher below it may start the processes of MPI, so the
     numbers of processes may then differ."""
+    needs_number: bool = False
+    """Whether only both variables together show the launcher, because users set ``size`` for other programs, too."""
+
+    def has_started(self, environment: Mapping[str, str]) -> bool:
+        """Return whether the variables of this launcher are set."""
+        return self.size in environment and (self.number in environment or not self.needs_number)
 
     def started(self, environment: Mapping[str, str]) -> int:
-        """Return the number of processes that this launcher has started; 1 without its variable."""
+        """Return the number of processes that this launcher has started; 1 without its variables."""
         text = environment.get(self.size, "")
-        if not text.isdecimal():
+        if not text.isdecimal() or not self.has_started(environment):
             return 1
         return int(text) + 1 if self.size == self.number else int(text)
 
@@ -44,7 +50,7 @@ FOREIGN_LAUNCHERS = (
     ForeignLauncher("PMI_SIZE", "PMI_RANK", "mpiexec"),
     ForeignLauncher("MPI_LOCALNRANKS", "MPI_LOCALRANKID", "mpiexec"),
     ForeignLauncher("HOROVOD_SIZE", "HOROVOD_RANK", "horovodrun"),
-    ForeignLauncher("WORLD_SIZE", "RANK", "torchrun"),
+    ForeignLauncher("WORLD_SIZE", "RANK", "torchrun", needs_number=True),
     ForeignLauncher("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun", starts_jobs=True),
     ForeignLauncher("FLUX_JOB_SIZE", "FLUX_TASK_RANK", "Flux", starts_jobs=True),
     ForeignLauncher("JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK", "jsrun", starts_jobs=True),
@@ -59,6 +65,11 @@ WITHOUT_MPI = ("horovodrun", "torchrun")
 FIRST_SPEAKS_SECONDS = 3.0
 """Seconds that all processes except the first wait before they end. torchrun kills all processes as soon as one process
 has ended. So the first process must print the error before the others end."""
+
+TERMINAL = Path("/dev/tty")
+"""The terminal of this process; a process without a terminal cannot open the file."""
+SHELL_VARIABLES = ("SLURM_STEP_NUM_TASKS", "PMI_SIZE")
+"""Variables in which ``srun`` tells the number of its tasks. PMI_SIZE is set by its plug-in pmi2."""
 
 SRUN_PLUGINS = {"Open MPI": "pmix", "CRAY MPICH": "cray_shasta", "MVAPICH": "pmi2", "MPICH": "pmi2", "Intel": "pmi2"}
 """Part of the name of an MPI library, and the plug-in of ``srun`` that usually connects the library's ranks."""
@@ -78,8 +89,11 @@ def unconnected(ranks: int, environment: Mapping[str, str]) -> ForeignLauncher |
     """Return the launcher that has started more processes than the ``ranks`` that MPI connects; None without one.
 
     A batch system's launcher counts only for a process that MPI connects with no other process. It does not count if a
-    launcher below it has started this process as a job of one rank.
+    launcher below it has started this process as a job of one rank, and ``srun`` does not count in the shell of
+    ``srun --pty bash``.
     """
+    if in_shell_of_srun(environment):
+        environment = {key: value for key, value in environment.items() if key not in SHELL_VARIABLES}
     is_job_of_its_own = ranks > 1 or any(
         launcher.size in environment and launcher.number in environment and launcher.started(environment) == 1
         for launcher in FOREIGN_LAUNCHERS
@@ -92,6 +106,20 @@ def unconnected(ranks: int, environment: Mapping[str, str]) -> ForeignLauncher |
     ]
     # srun, Flux and PALS also set the variables of PMI, by which their processes would be mpiexec's
     return next((launcher for launcher in found if launcher.starts_jobs), found[0] if found else None)
+
+
+def in_shell_of_srun(environment: Mapping[str, str]) -> bool:
+    """Return whether this process belongs to the shell of ``srun -n4 --pty bash``, whose other tasks have no terminal.
+
+    The tasks of a second ``srun``, typed in this shell, inherit its variables but not its `TERMINAL`.
+    """
+    if "SLURM_PTY_PORT" not in environment:
+        return False
+    try:
+        os.close(os.open(TERMINAL, os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def disagreement(launcher: ForeignLauncher, ranks: int) -> str:
@@ -135,8 +163,9 @@ def check_alone(command: str):
     launcher = unconnected(1, os.environ)
     if launcher is not None:
         refuse(
-            f"{command}: {launcher.name} has started {launcher.started(os.environ)} processes of this command: "
-            "start it without a launcher",
+            f"{command}: {launcher.name} has started {launcher.started(os.environ)} processes of this command, which "
+            f"starts the ranks itself: start it once, without {launcher.name}; if this is the only process, unset "
+            f"{launcher.size}",
             launcher.is_first(os.environ),
         )
 

@@ -7,7 +7,7 @@ import torch
 from grsgd.algorithms import ALGORITHMS
 from grsgd.runs.run_file import load_run
 from tests.gpu.on_ranks import on_ranks, same_curves
-from tests.gpu.train_options import CHOSEN, COMPRESSED, REFUSED, RESUMED
+from tests.gpu.train_options import CHOSEN, COMPRESSED, IN_HOST_MEMORY, REFUSED, RESUMED
 
 pytestmark = pytest.mark.gpu
 
@@ -27,6 +27,14 @@ def test_compressed(folder, name):
     assert on_gpu.attributes["device"] == "cuda"
     same_curves(on_cpu, on_gpu)
     assert on_gpu.curve["consensus_distance"].max() == 0, "not identical bit for bit"
+    assert (on_gpu.traffic["sent"] == on_cpu.traffic["sent"]).all()
+
+
+@pytest.mark.parametrize("name", IN_HOST_MEMORY)
+def test_arrays_in_host_memory(folder, name):
+    on_cpu, on_gpu = (load_run(folder / f"{device}-{name}.h5") for device in ("cpu", "cuda"))
+    assert on_gpu.attributes["device"] == "cuda"
+    same_curves(on_cpu, on_gpu)
     assert (on_gpu.traffic["sent"] == on_cpu.traffic["sent"]).all()
 
 

@@ -1,5 +1,5 @@
-"""On every rank: train with each compression, end and go on from a checkpoint, let a run choose its options, and ask
-for what GPUs do not have; ``python train_options.py DEVICE FOLDER``.
+"""On every rank: train with each compression, and with an outer state in host memory, end and go on from a checkpoint,
+let a run choose its options, and ask for what GPUs do not have; ``python train_options.py DEVICE FOLDER``.
 
 Writes a run file FOLDER/DEVICE-NAME.h5 for each, three for one that ends and goes on, or, where it is refused,
 FOLDER/NAME.refused.
@@ -21,6 +21,14 @@ from tests.support.ending import Ending
 
 COMPRESSED = {f"compressed by {name}": ("ring_allreduce", {"compression": name}) for name in COMPRESSORS} | {
     "compressed by power-sgd": ("ring_allreduce", {"compression": "power-sgd", "matrix_rank": 2})
+}
+HOST = {"outer_state": "host"}
+IN_HOST_MEMORY = {
+    "outer state of diloco": ("diloco", {"H": 4} | HOST),
+    "outer state of choco_sgd": ("choco_sgd", HOST),
+    "outer state of exact_diffusion": ("exact_diffusion", HOST),
+    "outer state of gradient_tracking": ("gradient_tracking", HOST),
+    "errors of top-k": ("ring_allreduce", {"compression": "top-k"} | HOST),
 }
 RESUMED = {
     "all-reduce": ("ring_allreduce", {}),
@@ -66,7 +74,7 @@ def main():
         run(mpi, config_of(*algorithm, device), folder / f"{device}-{name}.h5", line=line, models=models, **options)
         mpi.Barrier()
 
-    for name, algorithm in (COMPRESSED | CHOSEN).items():
+    for name, algorithm in (COMPRESSED | IN_HOST_MEMORY | CHOSEN).items():
         train(name, algorithm)
     for name, algorithm in RESUMED.items():
         kept = folder / f"{device} {name}"

@@ -1,5 +1,6 @@
 """The batch scripts on a Slurm cluster of this machine. Most jobs are submitted at the start, to run side by side."""
 
+import json
 import os
 import re
 import subprocess
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from grsgd.machine.binding import ALL_MINE, TOO_MANY, Sharing, describe
+from grsgd.machine.cores import allowed_cores
 from grsgd.runs.run_file import load_run
 from grsgd.testbed.hosts import STATE, Testbed, TestbedError
 from slurm import local_cluster
@@ -42,9 +45,10 @@ OWN_BATCH_FILE = """#!/bin/bash
 cd {folder}
 export PATH={bin}:$PATH
 unset PRTE_MCA_rmaps_default_mapping_policy
-{launcher} python own.py
+{command}
 """
-PMIX = Path("/usr/lib").glob("*/pmix2/lib/libpmix.so")
+GPU_OF_RANK = "import os; print('task', os.environ['SLURM_PROCID'], 'has GPU', os.environ['CUDA_VISIBLE_DEVICES'])"
+PMIX = [*Path("/usr/lib").glob("*/pmix2/lib/libpmix.so")]
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +120,7 @@ class Cluster:
     """A cluster that is up; a call runs a command with it."""
 
     def __init__(self, folder: Path, nodes: int):
-        said = local("up", "--nodes", nodes).split()
+        said = local("up", "--nodes", nodes, "--gpus", 2).split()
         self.name = said[said.index("cluster") + 1].rstrip(":")
         self.conf = next(word.removeprefix("SLURM_CONF=") for word in said if word.startswith("SLURM_CONF="))
         self.folder = folder
@@ -161,21 +165,22 @@ def jobs(cluster) -> dict[str, SlurmJob]:
         "tables": SlurmJob(cluster, "--exclusive=user", "slurm/tables.sbatch", f"--file={makefile}", "all"),
     }
     cluster("scontrol", "requeue", submitted["requeued"].number)
-    if next(PMIX, None):
+    if PMIX:
         words = "slurm/train.sbatch", "experiments/demo/dpsgd.toml", *SHORT
         submitted["srun"] = SlurmJob(cluster, *words, LAUNCHER="srun")
-        submitted["own srun"] = own_job(cluster, "srun --mpi=pmix")
-    submitted["own mpirun"] = own_job(cluster, "mpirun -n $SLURM_NTASKS")
+        submitted["own srun"] = own_job(cluster, "srun --mpi=pmix python own.py")
+        submitted["doctor"] = own_job(cluster, "srun --mpi=pmix python -m grsgd doctor --json")
+    submitted["own mpirun"] = own_job(cluster, "mpirun -n $SLURM_NTASKS python own.py")
     return submitted
 
 
-def own_job(cluster, launcher: str) -> SlurmJob:
+def own_job(cluster, command: str, *options) -> SlurmJob:
     """A script and a batch file that know nothing of the project's."""
     (cluster.folder / "own.py").write_text(OWN_SCRIPT)
-    batch_file = cluster.folder / f"own-{launcher.split()[0]}.sbatch"
+    batch_file = cluster.folder / f"own-{len([*cluster.folder.glob('own-*')])}.sbatch"
     python = Path(sys.executable).parent
-    batch_file.write_text(OWN_BATCH_FILE.format(folder=cluster.folder, bin=python, launcher=launcher))
-    return SlurmJob(cluster, batch_file)
+    batch_file.write_text(OWN_BATCH_FILE.format(folder=cluster.folder, bin=python, command=command))
+    return SlurmJob(cluster, *options, batch_file)
 
 
 def the_run(job: SlurmJob, name: str):
@@ -194,6 +199,8 @@ def test_a_job_trains_with_a_rank_on_each_of_four_hosts(jobs, launcher, config):
     assert run.attributes["hosts"] == [f"{job.cluster.name}-{index}" for index in range(4)]
     assert run.attributes["reason"] == "steps"
     assert f"4 ranks by {launcher}" in job.output()
+    why = TOO_MANY if len(allowed_cores()) > 1 else ALL_MINE  # the job asks for one core per task
+    assert run.attributes["bindings"] == [describe(Sharing(allowed_cores(), why))] * 4
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", "srun"])
@@ -204,6 +211,34 @@ def test_a_script_and_a_batch_file_of_ones_own_train_on_two_nodes(jobs, launcher
     hosts, models = zip(*re.findall(r"host (\S+) of 2 has (\S+)", job.output()), strict=True)
     assert sorted(hosts) == [f"{job.cluster.name}-{index}" for index in range(2)]
     assert models[0] == models[1]
+
+
+def test_the_doctor_has_no_finding_in_a_job(jobs):
+    if "doctor" not in jobs:
+        pytest.skip(NO_PMIX)
+    output = jobs["doctor"].ends().output()
+    report = json.loads(output[output.index("{") : output.rindex("}") + 1])
+    values = {each["name"]: each["value"] for each in report["findings"]}
+    assert report["hurts"] == 0, [each for each in report["findings"] if each["verdict"] == "hurts"]
+    assert values["launcher"] == "srun" and values["interface"] == "PMIx" and values["ranks"] == "2 found, 2 asked for"
+
+
+@pytest.mark.exhaustive
+def test_each_task_of_a_job_sees_its_own_pretended_gpu(cluster):
+    if not PMIX:
+        pytest.skip(NO_PMIX)
+    words = f'srun python -c "{GPU_OF_RANK}"\nsrun --mpi=pmix python own.py'
+    job = own_job(cluster, words, "--nodes=1", "--ntasks-per-node=2", "--gpus-per-task=1").ends()
+    assert sorted(re.findall(r"task (\d) has GPU (\S+)", job.output())) == [("0", "0"), ("1", "1")]
+    assert len(re.findall(r"host \S+ of 2 has", job.output())) == 2, job.output()
+
+
+@pytest.mark.exhaustive
+def test_an_array_of_ones_own_script(cluster):
+    words = "grsgd run own.py && echo task $SLURM_ARRAY_TASK_ID of $SLURM_ARRAY_TASK_COUNT is done"
+    job = own_job(cluster, words, "--array=0-1").ends()
+    assert sorted(re.findall(r"task (\d) of 2 is done", job.output())) == ["0", "1"]
+    assert len(re.findall(r"host \S+ of 2 has", job.output())) == 4, job.output()
 
 
 def test_a_table_that_reaches_its_time_limit_puts_itself_into_the_queue_and_goes_on(jobs):

@@ -71,7 +71,12 @@ class Choice(NamedTuple):
 
 
 def select_transport(
-    backend: MpiBackend, device: torch.device, wanted: str, nbytes: int, timeout: float = 10.0
+    backend: MpiBackend,
+    device: torch.device,
+    wanted: str,
+    nbytes: int,
+    timeout: float = 10.0,
+    library_seconds: float = TRIAL_SECONDS,
 ) -> Choice:
     """Choose the transport by which ranks send arrays on ``device``. Collective.
 
@@ -84,6 +89,8 @@ def select_transport(
         transport can only be chosen if it delivers test messages between all neighbours.
     timeout
         Seconds that each test message may take.
+    library_seconds
+        Seconds that `cuda_aware_mpi_error` may take.
 
     Raises
     ------
@@ -106,7 +113,7 @@ def select_transport(
     nbytes = min(nbytes, MAX_TIMED_BYTES)
     results: dict[str, float | str] = {}
     for name in AUTOMATIC if wanted == "auto" else [wanted]:
-        error = transport_error(name, backends[name], device, timeout)
+        error = transport_error(name, backends[name], device, timeout, library_seconds)
         results[name] = error or max(mpi.allgather(message_seconds(backends[name], device, nbytes, timeout)))
     usable = [name for name in results if isinstance(results[name], float)]
     if not usable:
@@ -131,11 +138,13 @@ def transports(mpi, memory) -> dict[str, Callable]:
     return found
 
 
-def transport_error(name: str, backend: GpuBackend, device: torch.device, timeout: float) -> str | None:
+def transport_error(
+    name: str, backend: GpuBackend, device: torch.device, timeout: float, library_seconds: float = TRIAL_SECONDS
+) -> str | None:
     """Return the reason why the ranks cannot use a transport, the same on all ranks; None if they can. Collective."""
     mpi, error = backend.mpi, None
     if name == "direct":
-        error = first_error(mpi, cuda_aware_mpi_error("cupy") if is_first_of_host(mpi) else None)
+        error = first_error(mpi, cuda_aware_mpi_error("cupy", library_seconds) if is_first_of_host(mpi) else None)
     elif name == "ipc":
         error = None if any(mpi.allgather(len(backend.transport.same_host_ranks) > 1)) else "no two ranks share a host"
         error = error or first_error(mpi, ipc_error(backend, device))
@@ -271,7 +280,7 @@ def cuda_aware_mpi_error(kind: str, timeout: float = TRIAL_SECONDS) -> str | Non
     try:
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
     except subprocess.TimeoutExpired:
-        return f"the MPI library has not sent GPU memory within {timeout:g} s"
+        return f"the MPI library has not sent GPU memory within {timeout:.3g} s, in which {kind} was imported"
     if ended.returncode:
         return f"the MPI library cannot send GPU memory ({cause(ended)}){remedy(library)}"
     return None

@@ -52,6 +52,24 @@ def test_rank_0_learns_everything(monkeypatch):
     assert [each.eager for each in measured] == [1024, 1024, None]
 
 
+def test_gpu_memory_is_tried_in_half_of_the_time_that_is_left(monkeypatch):
+    def transfer(mpi, local_rank, seconds):
+        tried.append((mpi.rank, local_rank, seconds))
+        return "staged"
+
+    def talk(mpi):
+        mine = Conversation(Communicator(MpiBackend(mpi)), lambda: 15.0)
+        if mpi.rank:
+            return mine.answer("facts")
+        mine.gather("facts", 10.0)
+        return mine.transfer([0, 1]), mine.end(10.0)
+
+    tried = []
+    monkeypatch.setattr("grsgd.doctor.gpus.transfer", transfer)
+    assert on_threads(monkeypatch, 2, talk)[0] == ("staged", [])
+    assert sorted(tried) == [(0, 0, 7.5), (1, 1, 7.5)]
+
+
 def test_a_rank_that_does_not_come_is_known(monkeypatch):
     def talk(mpi):
         mine = conversation(mpi, 10.0)

@@ -3,7 +3,10 @@
 import os
 import subprocess
 import sys
+import threading
 import time
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,6 +36,33 @@ def test_a_rank_that_cannot_load_mpi_says_so(rank, tmp_path, monkeypatch, capsys
         assert handled == [examination.signal.SIGTERM]
         assert line.startswith("grsgd: rank 1: library: not loaded: cannot load MPI library; libmpi.so.40: cannot open")
         assert "LD_LIBRARY_PATH" in line
+
+
+@pytest.mark.parametrize(
+    "doing, is_silent",
+    [(examination.LOADING, False), (examination.SENDING_GPU_MEMORY, False), ("comparing clocks", True)],
+)
+def test_slow_imports_are_not_blamed_on_a_firewall(doing, is_silent, tmp_path, monkeypatch, capsys):
+    ended = threading.Event()
+    monkeypatch.setattr(examination.os, "_exit", lambda code: ended.set())
+    slow = Examination(tmp_path, in_text, 0.1)
+    slow.speaks, slow.doing = True, doing
+    with slow.watched():
+        assert ended.wait(20)
+    shown = capsys.readouterr().out
+    assert f"! examination, time: not done within 0.1 s: {doing}" in shown
+    assert ("firewall" in shown) == is_silent and ("load slowly" in shown) != is_silent
+
+
+@pytest.mark.parametrize("loading, is_silent", [(0.5, True), (9.0, False)])
+def test_a_rank_that_was_slow_itself_expects_slow_ranks(loading, is_silent, tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(examination, "stopped_within", lambda seconds, what: said.append(what) or nullcontext())
+    mpi = SimpleNamespace(Init_thread=lambda level: level, THREAD_MULTIPLE=3, COMM_WORLD=SimpleNamespace(size=1))
+    waiting = Examination(tmp_path, in_text)
+    waiting.speaks = True
+    waiting.start(mpi, loading)
+    assert "other ranks of the job have not come" in said[0] and ("firewall" in said[0]) == is_silent
 
 
 WAITS_FOR_THE_OTHER = """

@@ -1,10 +1,13 @@
 """GPUs, told by doubles of the system's files."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from grsgd.doctor import gpus
 from grsgd.doctor.gpus import GpuFacts, can_try, gtl
 from grsgd.doctor.places import PlaceFacts
+from tests.support.threads import Group, Mpi
 
 HEALTHY = GpuFacts(2, ("0000:01:00.0", "0000:81:00.0"), ("H200", "H200"), (0, 1), "12.8")
 PLACES = [PlaceFacts("a", "a", frozenset((rank,)), 2, (rank,), None, "") for rank in range(2)]
@@ -46,6 +49,21 @@ def test_gtl_that_is_asked_for_and_missing_hurts(monkeypatch):
     monkeypatch.setenv("MPICH_GPU_SUPPORT_ENABLED", "1")
     found = gtl("MPI VERSION : CRAY MPICH version 8.1")
     assert "GTL is not linked" in found.value and "LD_PRELOAD" in found.remedy and gtl("MPICH 5") is None
+
+
+def test_the_trial_of_gpu_memory_has_the_time_of_the_examination(monkeypatch):
+    """The limit of the library's trial is given, which is 60 s in a run."""
+    limits = []
+
+    def select_transport(backend, device, wanted, nbytes, timeout, library_seconds):
+        limits.append((timeout, library_seconds))
+        return SimpleNamespace(name="staged")
+
+    monkeypatch.setattr("grsgd.comm.gpu.select.select_transport", select_transport)
+    monkeypatch.setattr("grsgd.training.device.pick_device", lambda wanted, local_rank: "cuda:0")
+    monkeypatch.setattr("grsgd.training.device.use", lambda device: None)
+    assert gpus.transfer(Mpi(Group([0]), 0), 0, 7.5).startswith("staged, found out by a trial of each way: ")
+    assert limits == [(gpus.TRIAL_SECONDS, 7.5)]
 
 
 def test_a_host_without_gpus(tmp_path):

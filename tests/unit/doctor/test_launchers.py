@@ -26,6 +26,7 @@ def launched(monkeypatch):
     "variables, name, asked, interfaces",
     [
         ({}, "none", None, ()),
+        ({"WORLD_SIZE": "8"}, "none", None, ()),
         ({"OMPI_COMM_WORLD_SIZE": "4", "PMIX_NAMESPACE": "x"}, "Open MPI's mpiexec", 4, ("PMIx",)),
         ({"PMI_SIZE": "4", "PMI_FD": "5", "MPI_LOCALNRANKS": "2"}, "mpiexec", 4, ("PMI",)),
         ({"SLURM_STEP_NUM_TASKS": "3", "SLURM_NTASKS": "3", "PMIX_NAMESPACE": "x"}, "srun", 3, ("PMIx",)),

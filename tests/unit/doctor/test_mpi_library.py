@@ -55,6 +55,25 @@ def test_an_mpiexec_of_another_library_hurts():
     assert found.value == "/x/mpiexec (HYDRA 5.0.2)"
 
 
+@pytest.mark.parametrize(
+    "library, mpiexec, versions",
+    [
+        ("Open MPI v4.1.6", "mpiexec (Open MPI) 5.0.11", "uses Open MPI 4.1, and this mpiexec belongs to 5.0: "),
+        ("Open MPI v5.0.3", "mpiexec (OpenRTE) 4.1.6\n", "uses Open MPI 5.0, and this mpiexec belongs to 4.1: "),
+        ("MPICH Version: 4.2.1", HYDRA, "uses MPICH 4.2, and this mpiexec belongs to 5.0: "),
+        ("MPICH Version: 5.0.1", HYDRA, None),
+        ("Open MPI v5.0.3", "mpiexec (Open MPI) 5.0.11", None),
+        ("MPI VERSION : CRAY MPICH version 8.1", HYDRA, None),
+    ],
+)
+def test_an_mpiexec_of_another_version_hurts(library, mpiexec, versions):
+    found = HEALTHY._replace(library=library, mpiexec_version=mpiexec)
+    remedy = hurting(found).get("mpiexec")
+    assert (remedy is None) == (versions is None)
+    assert versions is None or versions in remedy and "LD_LIBRARY_PATH" in remedy
+    assert hurting(found, is_started_by_mpiexec=False) == {}
+
+
 def test_no_mpiexec_and_different_libraries_and_a_low_thread_level_hurt():
     bad = HEALTHY._replace(mpiexec="", mpiexec_version="", thread_level="FUNNELED")
     found = hurting(bad, HEALTHY._replace(library="MPICH 5"))

@@ -41,7 +41,11 @@ def test_places_that_hurt(ranks, name, words):
     assert {*found} == {name} and words in found[name]
 
 
-def test_nodes_without_a_rank_hurt():
-    found = hurting(place(cores=(0,)), place(cores=(1,)), SLURM_JOB_NUM_NODES="2")
-    assert "give mpiexec all hosts" in found["hosts"]
+def test_ranks_that_crowd_on_one_node_hurt_and_spare_nodes_do_not():
+    crowd = place(cores=(0,)), place(cores=(1,))
+    assert "give mpiexec all hosts" in hurting(*crowd, SLURM_JOB_NUM_NODES="2")["hosts"]
+    with_spare = *crowd, place("b", cores=(0,)), place("b", cores=(1,))
+    assert hurting(*with_spare, SLURM_JOB_NUM_NODES="3") == {}
+    value = places.findings(with_spare, {"SLURM_JOB_NUM_NODES": "3"})[0].value
+    assert value.endswith("; the allocation has 3 nodes")
     assert hurting(place(), SLURM_JOB_NUM_NODES="2") == {}, "one rank has no other place"

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,7 @@ OPEN_MPI = "Open MPI v5"
 def started_by(monkeypatch):
     """``started_by(variables)``: this process has these variables of launchers, and no others."""
     monkeypatch.setattr("grsgd.job.foreign_launchers.FIRST_SPEAKS_SECONDS", 0.0)
+    monkeypatch.setattr("grsgd.job.foreign_launchers.TERMINAL", Path(os.devnull))
     others = {name for launcher in FOREIGN_LAUNCHERS for name in launcher[:2]}
     for name in {*os.environ} - {*without_launcher(os.environ)} | others:
         monkeypatch.delenv(name, raising=False)
@@ -78,6 +80,9 @@ def test_processes_that_do_not_see_each_other_are_refused(variables, ranks, libr
         ("PALS", "PALS_LOCAL_SIZE=4 PALS_RANKID=7 PMI_SIZE=8 PMI_RANK=7", 8),
         ("PALS, one process", "PALS_LOCAL_SIZE=1 PALS_RANKID=0", 1),
         ("no number", "SLURM_STEP_NUM_TASKS=x", 1),
+        ("a variable of the user's shell, for scripts of torch", "WORLD_SIZE=8", 1),
+        ("srun -n4 --pty bash", "SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 SLURM_PTY_PORT=4711", 1),
+        ("the same with pmi2", "SLURM_STEP_NUM_TASKS=4 SLURM_PTY_PORT=4711 PMI_SIZE=4 PMI_RANK=0", 1),
     ],
 )
 def test_no_false_alarm(what, variables, ranks, started_by):
@@ -95,7 +100,7 @@ def test_no_false_alarm(what, variables, ranks, started_by):
 )
 def test_the_refusal_says_what_to_type(arguments, instead, started_by, monkeypatch):
     monkeypatch.setattr(sys, "argv", arguments)
-    started_by("WORLD_SIZE=2")
+    started_by("WORLD_SIZE=2 RANK=0")
     with pytest.raises(SetupError) as error:
         check_launcher(1, OPEN_MPI)
     assert f"`{instead}`" in str(error.value)
@@ -123,8 +128,24 @@ def test_a_command_that_starts_ranks_is_started_once(started_by):
     started_by("SLURM_NTASKS=4 SLURM_PROCID=0")
     check_alone("sweep")
     started_by("SLURM_STEP_NUM_TASKS=4")
-    with pytest.raises(SetupError, match="sweep: srun has started 4 processes of this command: start it without"):
+    with pytest.raises(SetupError, match="sweep: srun has started 4 processes of this command, ") as error:
         check_alone("sweep")
+    assert "start it once, without srun" in str(error.value) and "unset SLURM_STEP_NUM_TASKS" in str(error.value)
+
+
+def test_only_the_shell_of_srun_is_alone(started_by, monkeypatch, tmp_path):
+    """A second ``srun``, typed in this shell, starts tasks with the shell's variables and without a terminal."""
+    started_by("SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 SLURM_PTY_PORT=4711")
+    check_alone("run")
+    monkeypatch.setattr("grsgd.job.foreign_launchers.TERMINAL", tmp_path / "none")
+    with pytest.raises(SetupError, match="srun started 4 tasks"):
+        check_launcher(1, OPEN_MPI)
+
+
+def test_another_mpiexec_in_the_shell_of_srun_is_refused(started_by):
+    started_by("SLURM_STEP_NUM_TASKS=4 SLURM_PTY_PORT=4711 PMI_SIZE=2 PMI_RANK=0 MPI_LOCALNRANKS=2 MPI_LOCALRANKID=0")
+    with pytest.raises(SetupError, match="mpiexec started 2 processes"):
+        check_launcher(1, OPEN_MPI)
 
 
 SWEEP = ["sweep", "-n", "2", "--vary", "seed=0,1", "run.toml"]

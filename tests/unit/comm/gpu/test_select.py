@@ -30,7 +30,7 @@ def as_if_on_gpu(monkeypatch):
         arange=lambda size, dtype, device: arange(size, dtype=dtype), float32=torch.float32, equal=torch.equal
     )
     monkeypatch.setattr(select, "torch", on_cpu)
-    monkeypatch.setattr(select, "cuda_aware_mpi_error", lambda module: f"this library knows no {module}")
+    monkeypatch.setattr(select, "cuda_aware_mpi_error", lambda module, seconds: f"this library knows no {module}")
 
 
 def choices(monkeypatch, devices, wanted):
@@ -119,7 +119,7 @@ def test_nccl_cannot_be_used_by_ranks_that_survive_deaths(nccl, monkeypatch):
 
 def test_nccl_that_hangs_is_aborted(nccl, monkeypatch):
     trial = select.transport_error
-    monkeypatch.setattr(select, "transport_error", lambda *words: trial(*words[:3], 0.5))
+    monkeypatch.setattr(select, "transport_error", lambda *words: trial(*words[:3], 0.5, 0.5))
     for error in nccl(hangs=True):
         assert "waited 0.5 s" in error
     assert all(link.is_aborted for library in libraries for link in library.links)
@@ -205,7 +205,16 @@ def test_a_library_that_hangs_does_not_send_gpu_memory(monkeypatch):
         raise select.subprocess.TimeoutExpired(command, timeout)
 
     monkeypatch.setattr(select.subprocess, "run", run)
-    assert select.cuda_aware_mpi_error("cupy", 3.0) == "the MPI library has not sent GPU memory within 3 s"
+    why = "the MPI library has not sent GPU memory within 3 s, in which cupy was imported"
+    assert select.cuda_aware_mpi_error("cupy", 3.0) == why
+
+
+@pytest.mark.parametrize("limits, seconds", [((), select.TRIAL_SECONDS), ((4.0, 7.5), 7.5)])
+def test_the_trial_of_the_library_has_the_time_that_the_caller_gives(limits, seconds, as_if_on_gpu, monkeypatch):
+    given = []
+    monkeypatch.setattr(select, "cuda_aware_mpi_error", lambda module, seconds: given.append(seconds) or "none")
+    on_threads(monkeypatch, 2, lambda mpi: select.select_transport(MpiBackend(mpi), GPU, "auto", NBYTES, *limits))
+    assert given and {*given} == {seconds}
 
 
 @pytest.mark.parametrize("wrong", [0, 1])
