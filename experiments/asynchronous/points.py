@@ -70,7 +70,7 @@ In the papers the parameters R and B follow from the noise of the gradients, whi
 METHODS = SYNCHRONOUS | ASYNCHRONOUS
 RATES = (0.2, 0.4, 0.8, 1.6)
 """Learning rates at which every method is run on every distribution."""
-MOST_BEYOND = 3
+MAX_BEYOND = 3
 """Greatest number of further rates, each twice or half the last one, if the best rate is at an end of `RATES`."""
 TUNING_SEEDS = (1000, 1001)
 """Seeds with which learning rates are chosen."""

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from experiments.asynchronous.points import MOST_BEYOND, RATES
+from experiments.asynchronous.points import MAX_BEYOND, RATES
 from experiments.runner import rate_ladder
 from experiments.runner.rate_ladder import RateLadder
 
-LADDER = RateLadder(RATES, 2.0, MOST_BEYOND)
+LADDER = RateLadder(RATES, 2.0, MAX_BEYOND)
 """The rates that may be tried."""
 Trials = Mapping[float, Sequence[float]]
 """Seconds to the target with each seed, by learning rate; NaN if the target was not reached."""

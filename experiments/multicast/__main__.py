@@ -26,7 +26,7 @@ from experiments.runner.parallel import Unfinished
 from grsgd.testbed.hosts import TestbedError
 
 PROGRAM = "python -m experiments.multicast"
-LEAST_RANKS = 4
+MIN_RANKS = 4
 """Least number of ranks."""
 RUN_SECONDS = Seconds(10.0, 10.0)
 """Approximate seconds of a run."""
@@ -68,8 +68,8 @@ def parse_arguments() -> argparse.Namespace:
     add_record(parser)
     options = parse_once(parser)
     options.ranks = list(dict.fromkeys(options.ranks or (4, 6)))
-    if wrong := [ranks for ranks in options.ranks if ranks < LEAST_RANKS or ranks % 2]:
-        parser.error(f"--ranks {wrong[0]}: must be even, {LEAST_RANKS} or more")
+    if wrong := [ranks for ranks in options.ranks if ranks < MIN_RANKS or ranks % 2]:
+        parser.error(f"--ranks {wrong[0]}: must be even, {MIN_RANKS} or more")
     if options.rounds < 1:
         parser.error(f"--rounds {options.rounds}: must be 1 or more")
     return options

@@ -29,7 +29,7 @@ The rest are the header of this project, and the headers of IP, UDP and Ethernet
 HEADERS = ["method", "ms a step", "times as fast as the ring", "M sent a step", "counted", "sent again"]
 
 
-LEAST_FOR_INTERVAL = 5
+MIN_FOR_INTERVAL = 5
 """Least number of rounds for a 95 % interval; for fewer rounds, the range is given, and named as such.
 
 The range contains the median with a probability of 50 % (two rounds), 75 % (three) or 88 % (four).
@@ -55,12 +55,12 @@ class Interval(NamedTuple):
     @property
     def kind(self) -> str:
         """Return the word before the ends: a range is named, an interval is not."""
-        return "range " if self.rounds < LEAST_FOR_INTERVAL else ""
+        return "range " if self.rounds < MIN_FOR_INTERVAL else ""
 
 
 def interval(ratios: Sequence[float]) -> Interval:
     rounds, ratios = len(ratios), np.asarray(ratios, float)
-    if rounds < LEAST_FOR_INTERVAL:
+    if rounds < MIN_FOR_INTERVAL:
         return Interval(float(np.median(ratios)), float(ratios.min()), float(ratios.max()), rounds)
     logs = np.log(ratios)
     half = special.stdtrit(rounds - 1, (1 + CONFIDENCE) / 2) * logs.std(ddof=1) / np.sqrt(rounds)

@@ -29,7 +29,7 @@ SIGNIFICANCE = 0.05
 """Level of significance of all tests, two-sided."""
 LEVEL_PER_SEED = 0.0009
 """Level of the stricter t test per seed of a comparison; fewer than ten seeds count as ten."""
-FEWEST_SEEDS, MOST_SEEDS, POWER = 5, 1000, 0.8
+FEWEST_SEEDS, MAX_SEEDS, POWER = 5, 1000, 0.8
 """Least and greatest number of planned seeds, and the probability with which they should decide."""
 DECIMALS = 10
 """Decimals of a difference that count; further decimals are rounding errors."""
@@ -117,12 +117,12 @@ def seeds_to_decide(effect: Effect, zone: float) -> int | None:
     """Return the number of seeds that decide with the probability ``POWER``, given mean and spread of the effect.
 
     An effect outside the zone must be distinguished from 0; an effect inside must have its interval in the zone.
-    Returns None if more than ``MOST_SEEDS`` are needed, or something other than seeds.
+    Returns None if more than ``MAX_SEEDS`` are needed, or something other than seeds.
     """
     if not effect.error or effect.bound:
         return None
     spread, sides = effect.error * math.sqrt(effect.seeds), max(1.0, effect.freedom / (effect.seeds - 1))
-    planned = range(FEWEST_SEEDS, MOST_SEEDS + 1)
+    planned = range(FEWEST_SEEDS, MAX_SEEDS + 1)
     found = bisect_left(planned, POWER, key=lambda seeds: _power(seeds, sides, abs(effect.mean), spread, zone))
     return planned[found] if found < len(planned) else None
 

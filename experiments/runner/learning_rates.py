@@ -20,7 +20,7 @@ TUNING_SEED = 999
 """First tuning seed, of the first occasion; no reported run uses a tuning seed."""
 FINER = 1.5
 """Factor between the finer rates about the best rate of the grid."""
-BEYOND, MOST_BEYOND = 2.5, 3
+BEYOND, MAX_BEYOND = 2.5, 3
 """Factor between the rates beyond the grid, and greatest number of them on either side."""
 HIGHEST = {"cssgd/dnn": 0.15}
 """Highest rate by folder of configurations: 0.4 may be fastest with one seed, but diverges with one in ten."""
@@ -122,7 +122,7 @@ class LearningRates:
 
     def beyond(self, tuned: Tuned, tried: Mapping[float, object], at: float) -> float | None:
         """Return the next rate beyond the tried ones if the best one so far, ``at``, is an end of them; else None."""
-        ladder = RateLadder(self.grid(tuned), BEYOND, MOST_BEYOND, self.highest(tuned))
+        ladder = RateLadder(self.grid(tuned), BEYOND, MAX_BEYOND, self.highest(tuned))
         return ladder.next_rate(tried, at)
 
     def fine(self, tuned: Tuned, at: float) -> Trials:

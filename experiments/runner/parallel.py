@@ -14,7 +14,7 @@ from pathlib import Path
 from grsgd.job.ending import ENDING, with_parent
 from grsgd.runs.ending import FINISHED, how_ended
 
-MOST_LEFT = 2**29
+MAX_LEFT = 2**29
 """Number of bytes that runs may leave in a process before the process collects garbage."""
 
 
@@ -82,7 +82,7 @@ def _make(make: Callable, item, folder: Path):
     try:
         return make(item, folder)
     finally:
-        if _memory is None or memory() > _memory + MOST_LEFT:
+        if _memory is None or memory() > _memory + MAX_LEFT:
             gc.collect()
             _memory = memory()
 

@@ -28,7 +28,7 @@ NETWORKS = Path("networks/joined")
 ARCHIVE = ".tar.xz"
 PLACES = "places.json"
 """Name of the file with the machines of measured runs."""
-MOST_BYTES = 2**28
+MAX_BYTES = 2**28
 """Greatest number of bytes of an unpacked archive; the largest one has 60 million."""
 PLAIN = re.compile(r"\w[\w .,=+@-]*\.h5")
 """Pattern for the names of run files in an archive."""
@@ -83,12 +83,12 @@ def files_in(archive: Path) -> Iterator[tuple[str, bytes]]:
     """Yield name and content of each file in an archive.
 
     Raises ConfigError, before anything is yielded, unless the archive has only plain files with plain names, as
-    `packed` makes them, and at most `MOST_BYTES` bytes.
+    `packed` makes them, and at most `MAX_BYTES` bytes.
     """
     try:
-        content = lzma.LZMADecompressor().decompress(archive.read_bytes(), MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise ConfigError(f"{archive}: holds more than {human_bytes(MOST_BYTES)}")
+        content = lzma.LZMADecompressor().decompress(archive.read_bytes(), MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ConfigError(f"{archive}: holds more than {human_bytes(MAX_BYTES)}")
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
             members = tar.getmembers()
             for member in members:

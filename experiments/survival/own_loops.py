@@ -58,7 +58,7 @@ PROGRAMS = {
 LOSSES = {"loop": r"rank \d+: \d+ steps, loss ([\d.]+)", "gpt": r"end: loss on unseen text ([\d.]+)"}
 """Lines with the final loss: of each rank that is left, or of the main rank."""
 PROCESSES, SPARES_OF_JOBS = 6, (0, 2)
-BOUND_SECONDS, LARGEST_DIFFERENCE = 300.0, 0.01
+BOUND_SECONDS, MAX_DIFFERENCE = 300.0, 0.01
 """Time after which a job has hung, and the largest relative difference of the loss."""
 OUT = "run.h5"
 """Name of the run file of `grsgd train`."""
@@ -234,7 +234,7 @@ def outside(loss: float, losses: str) -> float:
 def is_right(script: str, job: Job) -> bool:
     """Return whether a job has ended by itself, on all ranks that are left, with about the loss without deaths."""
     left = PROCESSES - 2 if script == "loop" else 1
-    is_close = outside(float(job.loss), job.losses_without_deaths) <= LARGEST_DIFFERENCE
+    is_close = outside(float(job.loss), job.losses_without_deaths) <= MAX_DIFFERENCE
     return job.exit_code == 0 and job.losses == left and is_close
 
 

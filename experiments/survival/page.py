@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from experiments.survival import hosts
-from experiments.survival.own_loops import CALM_RUNS, LARGEST_DIFFERENCE, PROCESSES, Job, is_right, outside, read
+from experiments.survival.own_loops import CALM_RUNS, MAX_DIFFERENCE, PROCESSES, Job, is_right, outside, read
 
 DOCS = Path(__file__).parents[2] / "docs"
 FINDINGS = DOCS / "findings"
@@ -112,7 +112,7 @@ def text_of_own_loops(jobs: list[Job], trained: list[Job]) -> str:
         [
             f"- **Tried** with {len(jobs)} jobs of `experiments/demo/gpt.py` on {PROCESSES} processes, in which rank 0 "
             "and another rank were killed at drawn moments.",
-            f"  Of these jobs, {len(right)} ended with exit code 0 and a loss at most {LARGEST_DIFFERENCE:.0%} from "
+            f"  Of these jobs, {len(right)} ended with exit code 0 and a loss at most {MAX_DIFFERENCE:.0%} from "
             f"the loss without deaths; their largest difference is {max(largest, 0):.2%}.".replace("%", " %"),
             f"  The losses of equal jobs of `grsgd` differ, so its loss without deaths is the range of "
             f"{CALM_RUNS['grsgd']} jobs.",

@@ -24,7 +24,7 @@ from grsgd.simulator.network import TAKES_PROCESSOR
 ALONE, NEVER = "one rank alone", "ranks that never communicate"
 CONTROLS = (ALONE, NEVER)
 """The controls with which an algorithm is compared, to see whether communication is the reason for its success."""
-MOST_BARS = 4
+MAX_BARS = 4
 """Greatest number of groups of bars in a panel; for more, there are lines over the number of ranks."""
 CLOCK_SEEDS = 3
 """Number of seeds for measured steps, and for cases whose runs take minutes."""
@@ -141,12 +141,12 @@ def panel(title: str, unit: str, values: Mapping[Setting, Mapping[str, Sample]])
         for name, one in some.items():
             if name in CONTROLS and len(values) == 1 and one.median() is not None:
                 levels[name] = one
-            elif len(values) <= MOST_BARS:
+            elif len(values) <= MAX_BARS:
                 drawn.setdefault(name, {})[source(place)] = one
             else:
                 drawn.setdefault(f"{name}, {SOURCES[place.source]}", {})[place.ranks] = one
     grey = [label for label in drawn if label.startswith(CONTROLS)]
-    if len(values) <= MOST_BARS:
+    if len(values) <= MAX_BARS:
         return Panel(title, "", unit, bars=drawn, controls=grey, levels=levels)
     return Panel(title, "ranks n", unit, lines=drawn, controls=grey, logx=True)
 

@@ -14,7 +14,7 @@ from experiments.tables.sentences import VERDICT_WORDS
 
 UNIT = "% less time"
 """The unit of all main claims."""
-MOST_ROWS = 3
+MAX_ROWS = 3
 """Greatest number of rows of a claim, in addition to the row of one rank alone."""
 ALONE = ("one rank alone", "one worker alone")
 """The control with which every paper is compared: the time of a single rank."""
@@ -64,7 +64,7 @@ def rows(answer: Answer) -> list[Row]:
     first, others = places[:2], places[2:]
     shown = {place[0] for place in first}
     others.sort(key=lambda place: place[0] in shown)
-    found = [_row(place, answer.evidence) for place in (first + others)[:MOST_ROWS]]
+    found = [_row(place, answer.evidence) for place in (first + others)[:MAX_ROWS]]
     alone = [one for one in answer.controls if one.case.baseline in ALONE and _is_shown(one)]
     conditions = [condition for _, condition in places]
     alone.sort(key=lambda one: conditions.index(one.place[1]) if one.place[1] in conditions else len(conditions))

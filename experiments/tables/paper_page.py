@@ -10,9 +10,9 @@ from experiments.tables.draw import in_words
 from experiments.tables.report import case_drawing
 from experiments.tables.scale_result import ScaleResult
 
-MOST_BYTES = 200_000
+MAX_BYTES = 200_000
 """Greatest size of a picture, in bytes; larger ones are only on the page of the scale."""
-MOST_PICTURES = 2
+MAX_PICTURES = 2
 """Greatest number of figures for a main claim, in addition to the picture of its cases."""
 
 
@@ -70,9 +70,9 @@ def _pictures(paper: PaperAnswers, made: Path) -> Iterator[tuple[str, str, str]]
             caption = f"All cases of the main claim at the scale {scale}: estimates with 95 % intervals."
             statement = " ".join(result.claim["statement"].split())
             yield f"{short(paper)}-cases-{scale}.svg", caption, in_words(drawing, statement, words_of(result.cases))
-        for figure in [figure for outcome, _ in result.found for figure in outcome.figures][:MOST_PICTURES]:
+        for figure in [figure for outcome, _ in result.found for figure in outcome.figures][:MAX_PICTURES]:
             svg = (made / scale / figure.svg).read_text(encoding="utf-8")
-            if len(svg.encode()) < MOST_BYTES:
+            if len(svg.encode()) < MAX_BYTES:
                 name = f"{Path(figure.svg).stem}-{scale}.svg"
                 yield name, f"{figure.caption} Scale {scale}.", in_words(svg, figure.caption, "")
 

@@ -34,7 +34,7 @@ from grsgd.files import atomic_write
 
 SHOWN = (DESK, SMOKE)
 """The scales that the page shows; the scale with the most evidence comes first."""
-MOST_BYTES = 10_000
+MAX_BYTES = 10_000
 """Greatest size of the page, in bytes; undecided and untried claims without room are only on the papers' pages."""
 FEW_TARGETS = 10
 """A scale's targets are named on the page only if fewer than this number of them have runs."""
@@ -106,9 +106,9 @@ def fitting(
     }
     longest = max(len(lines) for _, lines in values["lists"])
     pages = (markdown.render("results.md.j2", most=most, **values) for most in range(longest, -1, -1))
-    page = next((page for page in pages if len(page.encode()) <= MOST_BYTES), None)
+    page = next((page for page in pages if len(page.encode()) <= MAX_BYTES), None)
     if page is None:
-        raise ValueError(f"results.md has more than {MOST_BYTES} bytes without any line of its lists")
+        raise ValueError(f"results.md has more than {MAX_BYTES} bytes without any line of its lists")
     return page
 
 

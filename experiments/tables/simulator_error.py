@@ -1,6 +1,6 @@
 """The simulator's error, next to results from simulated times: the difference of simulated from measured times.
 
-If it is more than `MOST_ERROR` for an algorithm of a case, the measured times decide: the simulated case is shown but
+If it is more than `MAX_ERROR` for an algorithm of a case, the measured times decide: the simulated case is shown but
 does not count. A verdict that holds with one calibration but not with another, or not after subtraction of the error,
 is no verdict.
 """
@@ -31,9 +31,9 @@ from experiments.tables.compare import condition
 from experiments.tables.show import QUANTITIES
 from grsgd.config import Config
 
-MOST_ERROR = 0.1
+MAX_ERROR = 0.1
 """Greatest error as a share of the measured time; most runs that were repeated on the testbed differ by less."""
-MOST_ERRORS = 8
+MAX_ERRORS = 8
 """Greatest number of simulator errors that are listed one by one."""
 
 
@@ -104,12 +104,12 @@ def error_note(errors: Iterable[tuple], which: str, what: str = "times", unmeasu
     for name, share, *_ in ordered:
         shares.setdefault(name, []).append(share)
     words = [f"{name} {in_percent(some)}" for name, some in shares.items()]
-    if len(words) > MOST_ERRORS:
+    if len(words) > MAX_ERRORS:
         middle = median(error[1] for error in ordered)
         least, most = (f"{name} {in_percent([share])}" for name, share, *_ in (ordered[0], ordered[-1]))
         words = [f"median {in_percent([middle])}, from {least} to {most}, of {len(ordered)}"]
     if unmeasured:
-        words += [f"{', '.join(unmeasured) if len(unmeasured) <= MOST_ERRORS else len(unmeasured)} not measured"]
+        words += [f"{', '.join(unmeasured) if len(unmeasured) <= MAX_ERRORS else len(unmeasured)} not measured"]
     return f"against measured {what} of {which} trainings: {', '.join(words)}"
 
 
@@ -148,7 +148,7 @@ def case_with_error(case: Case, own: Sequence[Error], of_paper: Sequence[Error])
     which = "the same" if set(errors) <= set(own) else "other"
     case = replace(with_correction(case, *of_sides), simulator_error=error_note(errors, which, unmeasured=unmeasured))
     worst = max(errors, key=lambda error: abs(error.share))
-    if case.kind != EVIDENCE or abs(worst.share) <= MOST_ERROR:
+    if case.kind != EVIDENCE or abs(worst.share) <= MAX_ERROR:
         return case
     return noted(replace(case, kind=OFF), f"simulated times of {worst.name} are off by {in_percent([worst.share])}")
 

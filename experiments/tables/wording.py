@@ -75,7 +75,7 @@ times are longer, and the effect is known from one side only; the number is the 
     "points": "per cent of the test examples, as a difference of two accuracies",
 }
 NO_NUMBER = "no number could be had"
-MOST_COLUMNS = 4
+MAX_COLUMNS = 4
 """Greatest number of columns of a grid; for more, rows and columns are exchanged."""
 
 
@@ -189,7 +189,7 @@ def grid(cases: Sequence[Case]) -> Grid:
     cells = {}
     for case in cases:
         cells.setdefault((case.baseline, condition(case)), []).append(case)
-    if len(conditions) <= max(MOST_COLUMNS, len(baselines)):
+    if len(conditions) <= max(MAX_COLUMNS, len(baselines)):
         rows = [(name, [cells.get((name, column), []) for column in conditions]) for name in baselines]
         return Grid("against" if any(baselines) else "", conditions, rows)
     rows = [(name, [cells.get((column, name), []) for column in baselines]) for name in conditions]

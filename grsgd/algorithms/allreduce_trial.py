@@ -23,9 +23,9 @@ MAX_ELEMENTS = 4 * 1024 * 1024
 trial with `MAX_ELEMENTS` elements is enough."""
 CLOSE = 3.0
 """Factor by which a variant may be slower than the fastest variant in the first trial and still be tried again."""
-AGAIN_SECONDS, MOST_ROUNDS = 0.25, 101
+AGAIN_SECONDS, MAX_ROUNDS = 0.25, 101
 """Number of seconds for which variants close to the fastest are tried again, in at least `REPEATS` and at most
-`MOST_ROUNDS` rounds."""
+`MAX_ROUNDS` rounds."""
 
 
 def choose_variant(comm: Communicator, driver, like: Flat):
@@ -77,7 +77,7 @@ def rounds_again(seconds: float) -> int:
     """Return the number of rounds in which the fastest all-reduces are timed once more; a round calls each all-reduce
     twice. ``seconds``: total time of one call of each all-reduce. Return 0 if the rounds would take too long, as over a
     slow link."""
-    rounds = min(max(int(AGAIN_SECONDS / 2 / seconds), REPEATS), MOST_ROUNDS, int(ENOUGH_SECONDS / 2 / seconds))
+    rounds = min(max(int(AGAIN_SECONDS / 2 / seconds), REPEATS), MAX_ROUNDS, int(ENOUGH_SECONDS / 2 / seconds))
     return rounds if rounds >= LEAST else 0
 
 

@@ -21,7 +21,7 @@ from grsgd.algorithms.summing import INT64_SUM, Summing, SummingOptions
 from grsgd.comm.coded.arrays import empty_like
 from grsgd.comm.coded.schemes import SCHEMES
 from grsgd.comm.coded.streams import AHEAD
-from grsgd.comm.coded.tolerant import LEAST_LAG, TolerantSum
+from grsgd.comm.coded.tolerant import MIN_LAG, TolerantSum
 
 PATIENCE = 0.8
 """Default time for which a run waits for silent ranks at its end, as a share of comm.timeout. After this time the run
@@ -155,7 +155,7 @@ class CSSGD(Summing, name="cssgd"):
     def arrays_held(cls, options, ranks):
         r = 1 if options.r == "auto" else options.r
         if options.scheme == "tolerant":
-            messages = (AHEAD + 1) * ranks + LEAST_LAG
+            messages = (AHEAD + 1) * ranks + MIN_LAG
             return INT64_SUM + r + -(-messages // (r - options.silent_ranks))
         blocks = comb(ranks - 1, r - 1) if options.scheme in ("coded", "uncoded") else 1
         return INT64_SUM + blocks + ranks / r

@@ -12,14 +12,14 @@ from grsgd.algorithms.trial import REPEATS, VIRTUAL, WARM_UP, time, times
 from grsgd.comm.coded.multicast import Unicast
 from grsgd.comm.coded.scheme import ELEMENT_BYTES, MAX_PACKETS_IN_FLIGHT
 
-FIRST_ELEMENTS, MOST_ELEMENTS = 4096, 1 << 20
+FIRST_ELEMENTS, MAX_ELEMENTS = 4096, 1 << 20
 """Numbers of elements of the shortest and of the longest packet that the trial uses to measure the time per byte."""
 LONG_SECONDS = 0.05
 """Number of seconds that a packet must take to be long enough for this measurement."""
 LOOKS = 3
 """Number of repeats in which a packet must take `LONG_SECONDS`. A single repeat is not enough, because something other
 than the packet's length may delay it."""
-MOST_PACKETS = 16
+MAX_PACKETS = 16
 """Largest number of short packets that each rank sends at a time. With many ranks each rank sends fewer, but at least
 2, because a step has at most MAX_PACKETS_IN_FLIGHT packets under way."""
 
@@ -43,8 +43,8 @@ class PacketTrial:
     def __init__(self, transport: Unicast, driver, length: int, empty: Callable):
         self.transport, self.comm, self.driver = transport, transport.comm, driver
         n = self.comm.size
-        self.longest = max(1, min(length, MOST_ELEMENTS))
-        self.burst = max(2, min(MOST_PACKETS, MAX_PACKETS_IN_FLIGHT // n))
+        self.longest = max(1, min(length, MAX_ELEMENTS))
+        self.burst = max(2, min(MAX_PACKETS, MAX_PACKETS_IN_FLIGHT // n))
         self.how_often = (0, 1) if driver.progress_mode == VIRTUAL else (WARM_UP, REPEATS)
         self._buffers = empty((n if n > 1 else 0) * self.longest, "int32")
         self._short = empty(n * self.burst, "int32")

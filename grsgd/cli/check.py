@@ -33,7 +33,7 @@ from grsgd.training.trial_batch import try_a_step
 
 TRIAL_STEPS = 400
 """Number of steps of all ranks together in the simulation that counts the bytes sent."""
-MOST_TRIED = 64
+MAX_TRIED = 64
 """Largest number of ranks for which the bytes sent are counted in a simulation; with more ranks it takes too long."""
 FAST = "100gbit,1us", "constant:0.01"
 """Network and computing time of that simulation for a run in real time; the network is so fast that no message waits
@@ -104,13 +104,13 @@ def one_line(config: Config):
 
 
 def try_out(config: Config, ranks: int, simulated) -> Simulation | None:
-    """Simulate the times and messages of a few steps. Return None, and simulate nothing, with more than `MOST_TRIED`
+    """Simulate the times and messages of a few steps. Return None, and simulate nothing, with more than `MAX_TRIED`
     ranks, or if the bytes sent depend on the models' values."""
     (*links, compute) = (simulated.network, simulated.topology, simulated.compute) if simulated else FAST
     spec = network(*links)
     spec.check_ranks(ranks)
     timing_only = simulated is not None and simulated.timing_only
-    if ranks > MOST_TRIED or (config.traits.depends_on_values and not timing_only):
+    if ranks > MAX_TRIED or (config.traits.depends_on_values and not timing_only):
         return None
     steps = max(4, TRIAL_STEPS // ranks)
     if config.train.steps is not None:

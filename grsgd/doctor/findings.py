@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 from grsgd.text import ranks_in_words
 
-MOST_NAMED = 8
+MAX_NAMED = 8
 """Largest number of ranks that are named for one value."""
 
 
@@ -38,7 +38,7 @@ def by_ranks(values: Sequence[str]) -> str:
         ranks.setdefault(value, []).append(rank)
     if len(ranks) == 1:
         return values[0]
-    return ", ".join(f"{value} ({ranks_in_words(found, MOST_NAMED)})" for value, found in ranks.items())
+    return ", ".join(f"{value} ({ranks_in_words(found, MAX_NAMED)})" for value, found in ranks.items())
 
 
 def in_text(title: str, findings: Sequence[Finding]) -> str:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from grsgd.doctor.findings import MOST_NAMED, Finding, by_ranks
+from grsgd.doctor.findings import MAX_NAMED, Finding, by_ranks
 from grsgd.doctor.places import PlaceFacts
 from grsgd.machine import cray
 from grsgd.machine.gpus import address, numa_node
@@ -142,7 +142,7 @@ def shared(ranks: Sequence[GpuFacts], places: Sequence[PlaceFacts], mine: Sequen
             users.setdefault((place.machine, gpu.visible[index]), []).append(rank)
     for of_gpu in users.values():
         if len(of_gpu) > 1:
-            return f"start one rank per GPU: {ranks_in_words(of_gpu, MOST_NAMED)} share a GPU"
+            return f"start one rank per GPU: {ranks_in_words(of_gpu, MAX_NAMED)} share a GPU"
     return ""
 
 

@@ -12,14 +12,14 @@ from grsgd.simulator.calibration.eager import eager_bytes
 from grsgd.simulator.calibration.pairs import Effort, Pair, answer_pair, measure_pair
 
 GROUP = "links"
-MOST_PAIRS = 10
+MAX_PAIRS = 10
 """Largest number of pairs that are measured."""
 EFFORT = Effort({8: 200, 2**20: 20}, 2, 0.3, least_share=0.5)
 PAIR_SECONDS = 5.0
 """Seconds that a rank waits for a message of the other rank of its pair."""
 UNEVEN = 10
 """Ratio of the median bandwidth between hosts to the bandwidth of a pair above which the pair counts as slow."""
-LEAST_COMPARED = 4
+MIN_COMPARED = 4
 """Smallest number of pairs between hosts that are compared with their median."""
 RDMA_BANDWIDTH = 1e9
 """Bandwidth in bytes per second that every InfiniBand link exceeds."""
@@ -49,26 +49,26 @@ class MeasuredPair(NamedTuple):
 
 
 def plan(hosts: Sequence[str]) -> list[PairRequest]:
-    """Return the pairs of ranks to measure, at most `MOST_PAIRS`; ``hosts`` has a text for the host of each rank.
+    """Return the pairs of ranks to measure, at most `MAX_PAIRS`; ``hosts`` has a text for the host of each rank.
 
     All pairs are measured if there are few. Otherwise the first two ranks of a host are a pair, and the first ranks of
     hosts that follow each other.
     """
     n = len(hosts)
     pairs = [(a, b) for a in range(n) for b in range(a + 1, n)]
-    if len(pairs) > MOST_PAIRS:
+    if len(pairs) > MAX_PAIRS:
         members: dict[str, list[int]] = {}
         for rank, host in enumerate(hosts):
             members.setdefault(host, []).append(rank)
         firsts = [ranks[0] for ranks in members.values()]
         within = [(ranks[0], ranks[1]) for ranks in members.values() if len(ranks) > 1]
         between = [tuple(sorted(pair)) for pair in zip(firsts, firsts[1:], strict=False)]
-        share = MOST_PAIRS if not between else MOST_PAIRS // 2
+        share = MAX_PAIRS if not between else MAX_PAIRS // 2
         if not between:  # one host
             within += [pair for pair in zip(range(n), range(1, n), strict=False) if pair not in within]
         pairs = [*within[:share], *between]
     links, seen = [], set()
-    for a, b in pairs[:MOST_PAIRS]:
+    for a, b in pairs[:MAX_PAIRS]:
         one_host = hosts[a] == hosts[b]
         links.append(PairRequest((a, b), one_host, one_host not in seen))
         seen.add(one_host)
@@ -105,7 +105,7 @@ def findings(measured: Sequence[MeasuredPair], ranks: int, has_rdma: bool) -> li
     which = "all" if len(measured) >= pairs else "first ranks of a host, and first ranks of neighbouring hosts"
     found = [Finding(GROUP, "pairs", f"{len(measured)} of {pairs} measured: {which}")]
     between = [one.bandwidth for one in measured if not one.link.one_host and not one.error]
-    usual = statistics.median(between) if len(between) >= LEAST_COMPARED else 0.0
+    usual = statistics.median(between) if len(between) >= MIN_COMPARED else 0.0
     found += [of_pair(one, usual, has_rdma) for one in measured]
     for one in measured:
         if one.eager is not None:

@@ -17,7 +17,7 @@ SECONDS = 5.0
 """Seconds that the trial of the folder may take."""
 WRITTEN_BYTES = 2**20
 """Size in bytes of the file that is written, read and deleted."""
-LEAST_FREE_BYTES = 100 * 2**20
+MIN_FREE_BYTES = 100 * 2**20
 SLOW_SECONDS = 2.0
 """Seconds of writing that file above which the folder counts as slow."""
 
@@ -99,7 +99,7 @@ def findings(found: FolderFacts) -> list[Finding]:
     if found.error:
         remedy = "give another folder with --out; `grsgd doctor --output FOLDER` tries that folder"
         return [Finding(GROUP, "folder", f"{where}: {found.error}", remedy)]
-    full = "make room in the folder, or give another folder" if found.free < LEAST_FREE_BYTES else ""
+    full = "make room in the folder, or give another folder" if found.free < MIN_FREE_BYTES else ""
     slow = found.seconds > SLOW_SECONDS
     return [
         Finding(GROUP, "folder", where),

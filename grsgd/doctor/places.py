@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from grsgd.control_groups import cpu_quota
-from grsgd.doctor.findings import MOST_NAMED, Finding, by_ranks
+from grsgd.doctor.findings import MAX_NAMED, Finding, by_ranks
 from grsgd.machine.cores import allowed_cores, cores_in_words, machine, numa_nodes
 from grsgd.text import ranks_in_words
 
@@ -69,8 +69,8 @@ def hosts(ranks: Sequence[PlaceFacts], environment: Mapping[str, str]) -> Findin
     by_host: dict[tuple[str, str], list[int]] = {}
     for rank, place in enumerate(ranks):
         by_host.setdefault((place.host, place.machine), []).append(rank)
-    named = [f"{host} ({ranks_in_words(found, MOST_NAMED)})" for (host, _), found in by_host.items()]
-    value = f"{len(by_host)}: {', '.join(named[:MOST_NAMED])}" + (" and more" if len(named) > MOST_NAMED else "")
+    named = [f"{host} ({ranks_in_words(found, MAX_NAMED)})" for (host, _), found in by_host.items()]
+    value = f"{len(by_host)}: {', '.join(named[:MAX_NAMED])}" + (" and more" if len(named) > MAX_NAMED else "")
     remedy, nodes = "", environment.get("SLURM_JOB_NUM_NODES", "")
     if len({host for host, _ in by_host}) < len(by_host):
         remedy = "several hosts have one name: give each host its own name, or MPI may take them for one host"
@@ -87,7 +87,7 @@ def cores(ranks: Sequence[PlaceFacts], kinds: Sequence[str]) -> Finding:
     for machine_, allowed in dict.fromkeys((place.machine, place.cores) for place in ranks):
         within = [r for r, place in enumerate(ranks) if place.machine == machine_ and place.cores <= allowed]
         if len(within) > len(allowed):
-            what = f"{ranks_in_words(within, MOST_NAMED)} share {len(allowed)} core{'s' * (len(allowed) > 1)}"
+            what = f"{ranks_in_words(within, MAX_NAMED)} share {len(allowed)} core{'s' * (len(allowed) > 1)}"
             is_bound = kinds[within[0]] == "bound"
             remedy = (
                 "bind each rank to its own cores: `mpiexec --bind-to core`, `srun --cpu-bind=cores`, or ask the batch "

@@ -9,7 +9,7 @@ import numpy as np
 from grsgd.comm import tags
 from grsgd.comm.engine import back_off
 
-MOST_BYTES = 256 * 1024
+MAX_BYTES = 256 * 1024
 """Size in bytes of the largest object."""
 
 
@@ -37,7 +37,7 @@ class Post:
     def receive(self, source: int, seconds: float):
         """Return the next object of rank ``source``; raises SilentRank."""
         begin = time.perf_counter()
-        array = np.zeros(MOST_BYTES, np.uint8)
+        array = np.zeros(MAX_BYTES, np.uint8)
         message = self.comm.Irecv(array, source, tags.EXAMINATION)
         while not message.Test():
             waited = time.perf_counter() - begin

@@ -13,10 +13,10 @@ from grsgd.runs.numbers import human_bytes
 
 GROUP = "room"
 SHARED = Path("/dev/shm")
-LEAST_SHARED_BYTES = 256 * 2**20
+MIN_SHARED_BYTES = 256 * 2**20
 """Free bytes of /dev/shm below which messages may not fit. MPI libraries and all-reduces through shared memory write
 there. Docker's default is 64 MiB."""
-LEAST_LOCKED_BYTES = 2**30
+MIN_LOCKED_BYTES = 2**30
 """Smallest harmless limit of locked memory in bytes on a host with InfiniBand, which locks all message buffers."""
 FILES_PER_RANK, OTHER_FILES = 4, 256
 """Number of open files that a rank may need per other rank, and for everything else."""
@@ -86,7 +86,7 @@ def findings(ranks: Sequence[RoomFacts]) -> list[Finding]:
             "locked memory",
             by_ranks([limit(room.locked) for room in ranks]),
             "ask for `ulimit -l unlimited` on the hosts of the job: InfiniBand locks the memory of all messages"
-            if any(room.has_rdma and 0 <= room.locked < LEAST_LOCKED_BYTES for room in ranks)
+            if any(room.has_rdma and 0 <= room.locked < MIN_LOCKED_BYTES for room in ranks)
             else "",
         ),
         Finding(
@@ -123,6 +123,6 @@ def shared_memory(ranks: Sequence[RoomFacts]) -> Finding:
         return Finding(GROUP, "/dev/shm", value, "mount a tmpfs on /dev/shm to which all users can write")
     value = f"{human_bytes(lowest.shared_free)} of {human_bytes(lowest.shared)} free"
     remedy = ""
-    if lowest.shared_free < LEAST_SHARED_BYTES:
+    if lowest.shared_free < MIN_SHARED_BYTES:
         remedy = "make /dev/shm larger (`docker run --shm-size=8g`), or delete files there that ended jobs have left"
     return Finding(GROUP, "/dev/shm", value + (f" (rank {rank})" if len(ranks) > 1 else ""), remedy)

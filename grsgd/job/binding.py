@@ -16,7 +16,7 @@ from grsgd.machine.gpus import address, numa_node
 if TYPE_CHECKING:
     import torch
 
-MOST_NAMED = 4
+MAX_NAMED = 4
 """Most ranks whose cores the first line of a run names."""
 
 
@@ -79,10 +79,10 @@ def tell(bindings: Sequence[str], threads: int):
     reasons = {text.partition(", ")[2] for text in bindings}
     alike = len(reasons) == 1
     named = [f"rank {rank}: {text.partition(', ')[0] if alike else text}" for rank, text in enumerate(bindings)]
-    more = f"; and {len(named) - MOST_NAMED} more ranks" if len(named) > MOST_NAMED else ""
+    more = f"; and {len(named) - MAX_NAMED} more ranks" if len(named) > MAX_NAMED else ""
     how = f"{reasons.pop()}; " if alike else ""
     print(
-        f"cores: {'; '.join(named[:MOST_NAMED])}{more}; {how}computing threads per rank: {threads}",
+        f"cores: {'; '.join(named[:MAX_NAMED])}{more}; {how}computing threads per rank: {threads}",
         file=sys.stderr,
         flush=True,
     )

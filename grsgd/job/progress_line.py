@@ -18,7 +18,7 @@ LINES = 20
 """Number of equal parts of a run; without a terminal, a line is printed after each part."""
 LINE_SECONDS = 30.0
 """Largest number of seconds between two lines, if the output is no terminal."""
-LEAST_LINE_SECONDS = 1.0
+MIN_LINE_SECONDS = 1.0
 """Smallest number of seconds between two lines, if the output is no terminal."""
 LONG_SECONDS = 2.0
 """Seconds after which the name of a lasting activity, before or after training, is printed if the output is no
@@ -141,7 +141,7 @@ class ProgressLine:
         self._looked = now
         if self._is_live():
             self._show(parts(self.status(progress, now, self._loss.take())))
-        elif now - self._printed >= (LEAST_LINE_SECONDS if share >= self._next_line else LINE_SECONDS):
+        elif now - self._printed >= (MIN_LINE_SECONDS if share >= self._next_line else LINE_SECONDS):
             self._next_line = after(share)
             self._print(parts(self.status(progress, now, self._loss.take())))
 

@@ -33,7 +33,7 @@ OWN_LOOP = "own_loop"
 """Key of the entries that only checkpoints of loops over `grsgd.surviving` have."""
 MAY_CHANGE = ("train", "comm", "device", "stragglers", "faults")
 """Parts of a configuration that are allowed to change when a run goes on from a checkpoint."""
-LEAST_LOST = 1e-6
+MIN_LOST = 1e-6
 """Share of the weights of all ranks in a checkpoint. If a larger share is missing, messages with weights were under way
 at the checkpoint."""
 MOST = 10**15
@@ -152,7 +152,7 @@ class Resumed:
 
     def scale_weight(self, algorithm: Algorithm):
         """Scale the weight of a rank's model, if messages with weights were under way at the checkpoint."""
-        if abs(self.weights - self.ranks) > LEAST_LOST * self.ranks:
+        if abs(self.weights - self.ranks) > MIN_LOST * self.ranks:
             algorithm.scale_weight(self.ranks / self.weights)
 
     def _begin(self, trainer: Trainer):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from grsgd.models.register import MOST_LAYERS, model
+from grsgd.models.register import MAX_LAYERS, model
 
 IMAGENET = (3, 224, 224), 1000
 
@@ -47,8 +47,8 @@ def mlp(shape, classes, hidden: Sequence[int] = (256, 128)):
     linear classifier."""
     if not (isinstance(hidden, list | tuple) and all(type(width) is int and width > 0 for width in hidden)):
         raise ValueError(f"model mlp: hidden is {hidden!r}, expected a list of positive integers, such as [256, 128]")
-    if len(hidden) > MOST_LAYERS:
-        raise ValueError(f"model mlp: hidden has {len(hidden)} widths, expected at most {MOST_LAYERS}")
+    if len(hidden) > MAX_LAYERS:
+        raise ValueError(f"model mlp: hidden has {len(hidden)} widths, expected at most {MAX_LAYERS}")
     return _dense((math.prod(shape), *hidden, classes), nn.ReLU)
 
 

@@ -54,7 +54,7 @@ class RegisteredModel:
         return outside.call(self.make, {"shape": shape, "classes": classes}, options)
 
 
-MOST_LAYERS = 1000
+MAX_LAYERS = 1000
 """Largest number of layers that an option may ask for, because even a tiny layer takes time and memory."""
 OF_DATA = ("shape", "classes")
 """Parameters of a model's function that are taken from the data; all other parameters are options."""

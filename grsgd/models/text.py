@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from grsgd.models.register import MOST_LAYERS, model
+from grsgd.models.register import MAX_LAYERS, model
 
 POSITIONS = ("learned", "rotary")
 ROTARY_BASE = 10_000.0
@@ -109,8 +109,8 @@ def gpt(
     if min(layers, heads, width) < 1 or width % heads or (positions == "rotary" and width // heads % 2):
         parts = "an even number for each" if positions == "rotary" else "one part for each"
         raise ValueError(f"model gpt: width is {width} with {heads} heads, expected {parts} of the heads")
-    if layers > MOST_LAYERS:
-        raise ValueError(f"model gpt: layers is {layers}, expected at most {MOST_LAYERS}")
+    if layers > MAX_LAYERS:
+        raise ValueError(f"model gpt: layers is {layers}, expected at most {MAX_LAYERS}")
     if not 0 <= dropout < 1:
         raise ValueError(f"model gpt: dropout is {dropout:g}, expected 0 to less than 1")
     return GPT(*shape, classes, layers, heads, width, positions, dropout)

@@ -14,7 +14,7 @@ from grsgd.comm.allreduce import halving_doubling_allreduce
 from grsgd.models.replica import Replica
 from grsgd.own_loop.gradients import NOTICING_STEPS, GradientPlace, Gradients, remove
 
-MOST_IN_VAIN = 3
+MAX_IN_VAIN = 3
 """Number of consecutive steps with gradients that were sent too early. After this number a rank sends no more gradients
 early."""
 TOO_EARLY = (
@@ -91,7 +91,7 @@ class EarlyGradients(Gradients):
 
     def begin(self):
         self._leave()
-        self._is_open = self._in_vain < MOST_IN_VAIN and not self._changes_unseen
+        self._is_open = self._in_vain < MAX_IN_VAIN and not self._changes_unseen
 
     @contextmanager
     def held_back(self):

@@ -118,7 +118,7 @@ Samples = torch.utils.data.Dataset | Sequence | np.ndarray | torch.Tensor
 _given: dict[tuple[int, int], deque] = {}
 """Arguments of past `shard` and `grsgd.own_loop.loader.loader` calls of this rank that were not yet compared with the
 other ranks' arguments, by the number of ranks and the rank."""
-MOST_GIVEN = 16
+MAX_GIVEN = 16
 """Largest number of these calls whose arguments are kept until ranks are compared; the arguments of older calls are
 dropped."""
 NUMBER, DIGEST, SEED = "the number of samples", "the digest of the samples", "the seed"
@@ -169,7 +169,7 @@ def note(call: str, dataset, mpi, seed: int, samples: int):
     """Note the arguments of a ``call``, `SHARD` or `LOADER`, until the ranks are compared."""
     noted = {NUMBER: samples, DIGEST: digest_in_memory(dataset), SEED: seed}
     noted = {f"{name} given to {call}": value for name, value in noted.items()}
-    _given.setdefault((mpi.size, mpi.rank), deque(maxlen=MOST_GIVEN)).append(noted)
+    _given.setdefault((mpi.size, mpi.rank), deque(maxlen=MAX_GIVEN)).append(noted)
 
 
 def numbered_samples(dataset, mpi, call: str) -> int:
@@ -232,5 +232,5 @@ def notes_of(mpi) -> dict[str, object]:
     The facts of calls that this rank has not made are None, and None does not count as a difference between ranks.
     """
     notes = list(_given.pop((mpi.size, mpi.rank), ()))
-    calls = [*notes, *[dict.fromkeys(NOTED)] * (MOST_GIVEN - len(notes))]
+    calls = [*notes, *[dict.fromkeys(NOTED)] * (MAX_GIVEN - len(notes))]
     return {f"{name} in call {number}": value for number, call in enumerate(calls, 1) for name, value in call.items()}

@@ -29,7 +29,7 @@ TONES = {
     "other": ("w", ""),
 }
 """Shade of grey, and hatch, with which each part of the time is drawn."""
-LEAST_PART = 0.002
+MIN_PART = 0.002
 """Fraction of the longest run's time; smaller parts of a run's time are not drawn."""
 
 
@@ -126,7 +126,7 @@ def _draw_split(axes: Axes, series: list[Series], shown: list[Series]) -> str:
     left, longest = np.zeros(len(shown)), max(_finite([seconds(run) for one in shown for run in one.runs]), default=0)
     for part, (grey, hatch) in TONES.items():
         widths = np.array([_median([split[part] for split in of_one]) for of_one in splits])
-        if (widths > LEAST_PART * longest).any():
+        if (widths > MIN_PART * longest).any():
             axes.barh(rows, widths, 0.6, left, color=grey, hatch=hatch, edgecolor="black", label=part)
             left += widths
     _end(axes, left)

@@ -11,7 +11,7 @@ from grsgd.text import printable
 
 GAP = 2
 """Number of spaces between two columns."""
-LEAST_NAME = 12
+MIN_NAME = 12
 """Smallest number of letters to which the names of rows are shortened."""
 
 
@@ -79,8 +79,8 @@ def _short(columns: Sequence[TextColumn], width: int) -> list[TextColumn]:
     """Return the columns with cells of one line that are shortened to fit. The names of the rows take at most half of
     ``width``."""
     rows, *others = [column._replace(cells=[printable(cell) for cell in column.cells]) for column in columns]
-    rows = _cut(rows, max(width // 2, LEAST_NAME))
-    room = max(width - rows.width - GAP, LEAST_NAME)
+    rows = _cut(rows, max(width // 2, MIN_NAME))
+    room = max(width - rows.width - GAP, MIN_NAME)
     return [rows, *(column if column.is_number else _cut(column, room) for column in others)]
 
 

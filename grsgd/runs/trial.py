@@ -28,7 +28,7 @@ SECONDS = 10.0
 """Seconds of processor time that reading an empty file may take. Larger files may take one second more per
 `BYTES_PER_SECOND` bytes."""
 BYTES_PER_SECOND = 8 * 2**20
-MOST_SECONDS = 300.0
+MAX_SECONDS = 300.0
 BYTES = 2**30
 """Number of bytes of memory that reading an empty file may take, in addition to the memory that the process has
 already."""
@@ -51,7 +51,7 @@ def try_reading(path: str | os.PathLike):
         if key in _good:
             return
         size = key[-1]  # may be terabytes, if the file is sparse
-        seconds = min(SECONDS + size / BYTES_PER_SECOND, MOST_SECONDS)
+        seconds = min(SECONDS + size / BYTES_PER_SECOND, MAX_SECONDS)
         most = min(BYTES + 4 * size, max(available(), 2**27))
         answer = _ask({"path": os.path.abspath(path), "seconds": seconds, "bytes": most})
         if answer:

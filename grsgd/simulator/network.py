@@ -167,7 +167,7 @@ class ProcessorSpec(NetworkSection):
     what: str = ""
 
 
-LEAST_FAIRNESS = 0.1
+MIN_FAIRNESS = 0.1
 """Smallest allowed value of ``fairness``."""
 
 
@@ -188,7 +188,7 @@ class NetworkSpec(NetworkSection):
     latency: Duration
     multicast: bool = Field(False, strict=True)
     eager_bytes: int = Field(EAGER_BYTES, ge=0, strict=True)
-    fairness: float = Field(1.0, ge=LEAST_FAIRNESS, le=1)
+    fairness: float = Field(1.0, ge=MIN_FAIRNESS, le=1)
     queue_bytes: int = Field(0, ge=0, strict=True)
     link: tuple[LinkSpec, ...] = ()
     port: tuple[PortSpec, ...] = ()
@@ -208,7 +208,7 @@ class NetworkSpec(NetworkSection):
         if "seniority" in content and "fairness" not in content:
             content = {("fairness" if key == "seniority" else key): value for key, value in content.items()}
         nbytes, fairness = content.get("fairness_bytes"), content.get("fairness", 1.0)
-        if type(nbytes) is int and nbytes >= 0 and type(fairness) in (int, float) and LEAST_FAIRNESS <= fairness <= 1:
+        if type(nbytes) is int and nbytes >= 0 and type(fairness) in (int, float) and MIN_FAIRNESS <= fairness <= 1:
             content = {key: value for key, value in content.items() if key != "fairness_bytes"}
             if nbytes and "queue_bytes" not in content:
                 content |= {"fairness": 1.0, "queue_bytes": round((1 - fairness) * nbytes / 2)}

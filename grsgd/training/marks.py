@@ -5,7 +5,7 @@ import operator
 
 EARLY_MARKS = 6
 """Number of early marks (`Marks`) in a run in real time."""
-MOST_MARKS = 10**6
+MAX_MARKS = 10**6
 """Largest number of marks in an earlier run's checkpoint from which a run can go on."""
 
 
@@ -67,7 +67,7 @@ class Marks:
 
     def check(self):
         """Raise TypeError or ValueError for impossible numbers of marks, for which `reached` would run for ever."""
-        counts = {"count": (1, MOST_MARKS), "early": (0, EARLY_MARKS), "shift": (-MOST_MARKS, MOST_MARKS)}
+        counts = {"count": (1, MAX_MARKS), "early": (0, EARLY_MARKS), "shift": (-MAX_MARKS, MAX_MARKS)}
         for name, (least, most) in counts.items():
             if not least <= operator.index(getattr(self, name)) <= most:
                 raise ValueError(f"marks.{name} is not between {least} and {most}")

@@ -20,7 +20,7 @@ SAMPLES = 8
 """Largest number of samples of the trial batch."""
 TRIED = ("model", "data", "task")
 """Sections of the configuration that can name the user's own code; such code is tried with a batch."""
-MOST_READ = 256
+MAX_READ = 256
 """Largest number of samples that `try_a_step` reads from the training data, and from the test data. The samples are
 evenly spaced."""
 ROUNDING = 0.02
@@ -68,7 +68,7 @@ def try_a_step(config: Config, dataset: Dataset, model: torch.nn.Module):
     in_this_process = config.model_copy(update={"data": config.data.model_copy(update={"workers": 0})})
     with in_own_batch(config, size):
         for split in (dataset.train, dataset.test):
-            numbers = np.array(evenly_spaced(len(split), MOST_READ))
+            numbers = np.array(evenly_spaced(len(split), MAX_READ))
             for _ in split.batches(np.split(numbers, range(size, len(numbers), size))):
                 pass
         for part in step_alone(in_this_process, dataset, model):

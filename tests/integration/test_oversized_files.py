@@ -288,7 +288,7 @@ def test_archives_hold_plain_files_alone(odd, has_filter, tmp_path, monkeypatch)
 
 
 def test_archives_are_of_a_largest_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "MOST_BYTES", 10**6)
+    monkeypatch.setattr(records, "MAX_BYTES", 10**6)
     (tmp_path / "large.h5").write_bytes(bytes(2 * 10**6))
     (tmp_path / "paper.tar.xz").write_bytes(records.packed([tmp_path / "large.h5"]))
     with pytest.raises(ConfigError, match="paper.tar.xz: holds more than 976.56 KiB"):

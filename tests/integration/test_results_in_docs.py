@@ -46,7 +46,7 @@ def evidence_of(claims: list[str]) -> int:
 
 def test_the_page_in_docs_is_short_and_its_numbers_are_those_of_the_cases_beside_it():
     page = (ROOT / "docs" / "results.md").read_text()
-    assert len(page.encode()) <= results_page.MOST_BYTES
+    assert len(page.encode()) <= results_page.MAX_BYTES
     claims = read_claims(map(papers.folder, PAPERS))
     own = [name for name, claim in claims.items() if claim["kind"] != EXPECTED]
     counted = {str(len(own)), str(evidence_of(own))}

@@ -15,7 +15,7 @@ PAGES = sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
 PARTS = {"start", "how-to", "reference", "findings", "results"}
 TOP = {"index.md", "results.md"}
 """Pages in no folder, beside those at old addresses, which only say where their text is now."""
-MOST_LINES = 20
+MAX_LINES = 20
 
 
 def pages_of(nav) -> list[str]:
@@ -35,7 +35,7 @@ def test_every_page_is_in_the_navigation_once():
 @pytest.mark.parametrize("page", [page for page in PAGES if "/" not in page and page not in TOP])
 def test_a_page_at_an_old_address_only_says_where_its_text_is(page):
     lines = (DOCS / page).read_text().splitlines()
-    assert lines[0].startswith("# ") and len(lines) <= MOST_LINES
+    assert lines[0].startswith("# ") and len(lines) <= MAX_LINES
     assert all("](" in line for line in lines[1:] if line not in ("", "This page has moved.", "This page has moved:"))
 
 

@@ -17,7 +17,7 @@ from experiments.runner.parallel import Unfinished
 from experiments.validation.rates import BYTES_PER_SECOND, MIB, shares_of_the_wire, spin
 from grsgd.mpi_environment import job_environment
 from grsgd.runs.run_file import load_run
-from grsgd.simulator.calibration.calibrate import LEAST_QUEUE_BYTES
+from grsgd.simulator.calibration.calibrate import MIN_QUEUE_BYTES
 from grsgd.simulator.network import network
 from grsgd.testbed import hosts, links, quota
 from grsgd.testbed.__main__ import main
@@ -178,7 +178,7 @@ def test_calibrating_finds_no_more_than_the_rate(testbed, tmp_path):
     output(testbed.mpiexec(["-n", 4, sys.executable, *words]), seconds=300)  # a minute alone
     spec = network(str(tmp_path / "network.toml"))
     assert 0.2 < spec.bandwidth / BYTES_PER_SECOND < 1.02
-    assert 2000 < spec.queue_bytes < LEAST_QUEUE_BYTES / 2
+    assert 2000 < spec.queue_bytes < MIN_QUEUE_BYTES / 2
 
 
 # ---- the processor

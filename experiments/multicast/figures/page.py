@@ -10,7 +10,7 @@ from experiments.figures import save
 from experiments.multicast.figures.figures import FIGURES, MEGABYTES, Shown
 from experiments.multicast.figures.plan import AGAIN, IP, STEPS
 from experiments.multicast.figures.views import VIEWS, title
-from experiments.multicast.verdict import LEAST_FOR_INTERVAL, SAME_WITHIN, interval, word
+from experiments.multicast.verdict import MIN_FOR_INTERVAL, SAME_WITHIN, interval, word
 from experiments.papers.cssgd_2021 import tasks
 from experiments.papers.cssgd_2021.tasks import MULTICAST
 from experiments.runner.outcome import ALIKE, BY_CONSTRUCTION, INCONCLUSIVE, REFUTED, SUPPORTED, Finding
@@ -28,7 +28,7 @@ REPRODUCES = {
     REFUTED: "does not reproduce",
     INCONCLUSIVE: "is left open",
 }
-SPREAD = f"its 95 % interval by Student's t, or, of fewer than {LEAST_FOR_INTERVAL} rounds, their range"
+SPREAD = f"its 95 % interval by Student's t, or, of fewer than {MIN_FOR_INTERVAL} rounds, their range"
 
 
 def draw_figure(number: int, shown: Shown, folder: Path):

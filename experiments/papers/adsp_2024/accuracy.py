@@ -1,7 +1,7 @@
 """Accuracy after the same number of samples with each strategy."""
 
 from experiments.papers.adsp_2024 import compared
-from experiments.papers.adsp_2024.compared import CONFIGS, MOST_POINTS, OTHERS, OURS, RANDOM, UP_TO
+from experiments.papers.adsp_2024.compared import CONFIGS, MAX_POINTS, OTHERS, OURS, RANDOM, UP_TO
 from experiments.runner import decide, sample
 from experiments.runner.conditions import Conditions
 from experiments.runner.needs import Trainings
@@ -55,7 +55,7 @@ def show(found: Found, section: Section) -> None:
     section.finding(
         "adsp-accuracy",
         f"{ACCOUNTING}. {UP_TO}",
-        compared.against_range([decide.more(*pair, source="", pairs=True) for pair in pairs], None, MOST_POINTS),
+        compared.against_range([decide.more(*pair, source="", pairs=True) for pair in pairs], None, MAX_POINTS),
         "All strategies take the same step per sample, so late gradients cost little accuracy.",
     )
     section.finding(

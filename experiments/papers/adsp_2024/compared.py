@@ -16,8 +16,8 @@ from experiments.tables.wording import SOURCES
 CONFIGS = {"ADSP": "adsp/adsp", "BSP": "adsp/bsp", "ASP": "adsp/asp", "SSP": "adsp/ssp", "DSSP": "adsp/dssp"}
 OURS, *OTHERS = CONFIGS
 CLAIMS = read_claims([papers.folder("adsp")])
-LEAST_SAVING, MOST_SAVING = CLAIMS["adsp-time"]["low"], CLAIMS["adsp-time"]["high"]
-MOST_POINTS = CLAIMS["adsp-accuracy"]["high"]
+MIN_SAVING, MAX_SAVING = CLAIMS["adsp-time"]["low"], CLAIMS["adsp-time"]["high"]
+MAX_POINTS = CLAIMS["adsp-accuracy"]["high"]
 UP_TO = (
     "The paper's numbers are the ends of a range over strategies that the paper does not name. So the greatest effect "
     "here is compared with the paper's greatest number, and the least effect with the least number, if there is one; "

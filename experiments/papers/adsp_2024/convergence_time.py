@@ -1,7 +1,7 @@
 """Time to a fixed accuracy with each strategy."""
 
 from experiments.papers.adsp_2024 import compared, factors
-from experiments.papers.adsp_2024.compared import CONFIGS, LEAST_SAVING, MOST_SAVING, OTHERS, OURS, RANDOM, UP_TO
+from experiments.papers.adsp_2024.compared import CONFIGS, MAX_SAVING, MIN_SAVING, OTHERS, OURS, RANDOM, UP_TO
 from experiments.papers.adsp_2024.speed import lasting_times
 from experiments.runner import decide
 from experiments.runner.conditions import Conditions
@@ -74,7 +74,7 @@ def show(found: Found, section: Section) -> None:
         "time to the target accuracy, computed as samples to the target times seconds per sample in the second half of "
         f"the training; simulated with n = {compared.workers(conditions)}, measured with "
         f"n = {compared.workers(conditions, MEASURED)}. {UP_TO}",
-        compared.against_range([case(lasting, *key) for key in lasting if key[-1] != OURS], LEAST_SAVING, MOST_SAVING),
+        compared.against_range([case(lasting, *key) for key in lasting if key[-1] != OURS], MIN_SAVING, MAX_SAVING),
         REASON,
     )
     factors.show(found, section, SIMULATED)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from experiments.papers.adsp_2024 import compared
-from experiments.papers.adsp_2024.compared import CONSTANT, LEAST_SAVING, OURS, RANDOM, Delays
+from experiments.papers.adsp_2024.compared import CONSTANT, MIN_SAVING, OURS, RANDOM, Delays
 from experiments.papers.adsp_2024.speed import seconds_per_gradient
 from experiments.runner import decide, sample
 from experiments.runner.conditions import Conditions
@@ -95,7 +95,7 @@ def panel(field: str, savings: dict[str, dict[Point, Case]]) -> Panel:
         axis,
         "time saved [%]",
         estimates=estimates,
-        levels={"no difference": 0.0, "the paper's least saving": LEAST_SAVING},
+        levels={"no difference": 0.0, "the paper's least saving": MIN_SAVING},
         marks={other: at for other, at in even.items() if at is not None},
         logx=field != "factor",
     )

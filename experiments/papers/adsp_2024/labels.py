@@ -30,7 +30,7 @@ DEFAULT_RULE = next(iter(RULES))
 SOON = 5
 WITHIN = {1: "at the delayed push", SOON: f"within {SOON} pushes"}
 """Numbers of pushes, from a delayed one on, within which a label counts as right, with their texts."""
-MOST_WRONG_PERCENT, LEAST_RIGHT_PERCENT = 1.0, 50.0
+MAX_WRONG_PERCENT, MIN_RIGHT_PERCENT = 1.0, 50.0
 """Greatest share of labelled pushes without delays; least share of right labels and of found delays, in per cent."""
 Key = tuple[Delays, str, str]
 """Delays, source of times, and rule."""
@@ -134,8 +134,8 @@ def show(found: Found, section: Section) -> None:
     section.finding(
         "adsp-labels",
         "labels STRAGGLER of workers at their pushes, compared with the injected delays. At least "
-        f"{LEAST_RIGHT_PERCENT:g} % of the labels must be right, and at least {LEAST_RIGHT_PERCENT:g} % of the delayed "
-        f"pushes must be found; without delays, at most {MOST_WRONG_PERCENT:g} % of the pushes may have a label",
+        f"{MIN_RIGHT_PERCENT:g} % of the labels must be right, and at least {MIN_RIGHT_PERCENT:g} % of the delayed "
+        f"pushes must be found; without delays, at most {MAX_WRONG_PERCENT:g} % of the pushes may have a label",
         [case for key, of in pushes.items() if key[2] == DEFAULT_RULE for case in cases(key, of)],
         "A worker counts as slow after several slow pushes in a row, and by a moving average. So a single delay is "
         "over before its label comes, and the label stays for a while. A worker that is always slow is found.",
@@ -169,10 +169,10 @@ def cases(key: Key, pushes: dict[int, Labelled]) -> list[Case]:
     delays, source = key[0], MEASURED if key[1] == MEASURED else SIMULATED
     if delays == NONE:
         share = each(Labelled.share, pushes)
-        return [decide.at_most(share, MOST_WRONG_PERCENT, delays.name, "% of the pushes", "false alarms", source)]
+        return [decide.at_most(share, MAX_WRONG_PERCENT, delays.name, "% of the pushes", "false alarms", source)]
     return [
         decide.at_least(
-            each(measure, pushes, within), LEAST_RIGHT_PERCENT, f"{delays.name}, {words}", "%", what, source
+            each(measure, pushes, within), MIN_RIGHT_PERCENT, f"{delays.name}, {words}", "%", what, source
         )
         for what, measure, words, within in measures()
     ]

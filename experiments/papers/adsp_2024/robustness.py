@@ -3,7 +3,7 @@
 from itertools import islice
 
 from experiments.papers.adsp_2024 import compared
-from experiments.papers.adsp_2024.compared import LEAST_SAVING, OTHERS, OURS, RANDOM
+from experiments.papers.adsp_2024.compared import MIN_SAVING, OTHERS, OURS, RANDOM
 from experiments.papers.adsp_2024.convergence_time import REASON
 from experiments.papers.adsp_2024.speed import lasting_times
 from experiments.runner import decide, sample
@@ -58,7 +58,7 @@ def show(found: Found, section: Section) -> None:
         f"the training; random delays, {compared.where(found.conditions)}; every rule has the learning rate that was "
         "tuned for the rules as reconstructed",
         [
-            decide.less(times[rule], times[other], rule, other, number=LEAST_SAVING, pairs=True)
+            decide.less(times[rule], times[other], rule, other, number=MIN_SAVING, pairs=True)
             for rule in found
             for other in OTHERS
             if rule in RULES

@@ -17,7 +17,7 @@ from grsgd.comm.coded.schemes import SCHEMES
 from grsgd.comm.coded.without_redundancy import LocalSum, PerBlock
 
 COUNTED = {"SSGD": LocalSum, "per block": PerBlock} | SCHEMES
-MOST_NODES = 10
+MAX_NODES = 10
 """Greatest number of nodes for which packets are counted."""
 ASGD_NODES = 4
 """Least number of nodes on which SSGD by unicast and ASGD differ: on 3 nodes both happen to send 6 gradients."""
@@ -83,7 +83,7 @@ NAIVE: dict[str, Amount] = {
 
 
 def show(found: Found, section: Section):
-    n, nodes = found.conditions.scale.tuning_ranks, range(2, MOST_NODES + 1)
+    n, nodes = found.conditions.scale.tuning_ranks, range(2, MAX_NODES + 1)
     rows = [[r, *(count(name, n, r) for name in COUNTED)] for r in range(1, n + 1)]
     section.table(f"Sent by {n} nodes together, in gradients: once / per receiver.", ["r", *COUNTED], rows)
     cases = [
@@ -94,13 +94,13 @@ def show(found: Found, section: Section):
     ]
     accounting = (
         "packets of our plan, counted one by one and compared with our formulas, for "
-        f"n = 2 to {MOST_NODES} and all r; nothing is sent"
+        f"n = 2 to {MAX_NODES} and all r; nothing is sent"
     )
     section.finding("cssgd-load", accounting, cases)
     cases = [one_nth(name, amount, r, nodes) for name, amount in NAIVE.items() for r in (2, 3)]
     accounting = (
         "packets of all nodes: CSSGD's amount as a share of each naive method's amount, times n; the greatest value "
-        f"for n = 3 to {MOST_NODES}"
+        f"for n = 3 to {MAX_NODES}"
     )
     section.finding(
         "cssgd-one-nth", accounting, cases, "Compared with the same blocks by unicast, the share is 1/r for all n."
@@ -121,9 +121,9 @@ def more_than_asgd(way: str, sent: Amount) -> Case:
 
     The estimate is the least amount, as a multiple of ASGD's.
     """
-    nodes = range(ASGD_NODES, MOST_NODES + 1)
+    nodes = range(ASGD_NODES, MAX_NODES + 1)
     least = min(Fraction(sent(n, 1)) / (2 * n) for n in nodes)
-    where = f"{way}, n = {ASGD_NODES} to {MOST_NODES}"
+    where = f"{way}, n = {ASGD_NODES} to {MAX_NODES}"
     return decide.fact(
         least > 1, where, "ASGD, gradient and model", estimate=float(least), unit="times as much at least"
     )

@@ -47,9 +47,9 @@ SHARE = 0.95
 UNREAD_SECONDS = 0.05
 """Longest time in seconds for which a rank is expected to read no datagrams. Sockets need room for the datagrams that
 arrive in this time."""
-ROOM_SHARE, LEAST_ROOM = 2, 4 * 2**20
+ROOM_SHARE, MIN_ROOM = 2, 4 * 2**20
 """Room for unread datagrams at a socket: `ROOM_SHARE` times the bytes that arrive in `UNREAD_SECONDS`, but at least
-`LEAST_ROOM` bytes.
+`MIN_ROOM` bytes.
 
 The kernel counts more bytes for a short datagram than the datagram has. The room also limits the memory that datagrams
 of strangers use on the host.
@@ -121,7 +121,7 @@ class IpMulticast(Unicast):
             rate = self.settings.rate or (yield from try_out(self.comm, self.link, self.clock))
             coming = yield from self._coming(packets)
             rate = self._readable(rate, coming)
-            self.link.sockets.make_room(max(LEAST_ROOM, ROOM_SHARE * int(min(coming, rate * UNREAD_SECONDS))))
+            self.link.sockets.make_room(max(MIN_ROOM, ROOM_SHARE * int(min(coming, rate * UNREAD_SECONDS))))
         except BaseException:
             self._close_sockets()
             raise

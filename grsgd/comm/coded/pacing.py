@@ -3,10 +3,10 @@ sender of multicasts."""
 
 from collections.abc import Callable
 
-MOST_SECONDS = 0.01
+MAX_SECONDS = 0.01
 """Largest number of bytes that a rank may send at once, given as the seconds that the bytes take at the rank's rate. So
 a rank can catch up after a while in which it could not send."""
-MOST_DATAGRAMS = 2
+MAX_DATAGRAMS = 2
 """Number of datagrams that a rank may send at once, however slow its rate is. Otherwise a rank with a slow rate could
 never send a datagram."""
 
@@ -17,7 +17,7 @@ class Pace:
 
     def __init__(self, rate: float, largest: int, clock: Callable[[], float]):
         self.rate, self.clock = rate, clock
-        self._room = max(rate * MOST_SECONDS, MOST_DATAGRAMS * largest)
+        self._room = max(rate * MAX_SECONDS, MAX_DATAGRAMS * largest)
         self._bytes, self._filled = 0.0, clock()
 
     def allows(self) -> bool:

@@ -26,8 +26,8 @@ from grsgd.text import ranks_in_words
 
 LAG_BYTES = 256 * 2**20
 """Number of bytes of messages that a rank keeps by default for another rank that is behind. The number of kept steps is
-at least `LEAST_LAG` and at most `MOST_LAG`."""
-LEAST_LAG, MOST_LAG = 8, 1000
+at least `MIN_LAG` and at most `MAX_LAG`."""
+MIN_LAG, MAX_LAG = 8, 1000
 NEWS = 1 / 16
 """Longest time for which a rank that catches up waits for news from other ranks. The time is a share of the time that
 the rank's blocks take."""
@@ -78,7 +78,7 @@ class TolerantSum(Scheme):
         self.bounds = self.code.bounds(length)
         self.rows = empty((AHEAD + 1) * n * self.message_length, "int32")
         """Memory for messages: `AHEAD` + 1 messages per rank, one per step."""
-        self.lag = lag or max(LEAST_LAG, min(MOST_LAG, LAG_BYTES // max(4 * self.message_length, 1)))
+        self.lag = lag or max(MIN_LAG, min(MAX_LAG, LAG_BYTES // max(4 * self.message_length, 1)))
         values = max(n, r)
         self.streams = Streams(comm, values, self.row, self._compare)
         self.fingerprints = Fingerprints()

@@ -23,7 +23,7 @@ from grsgd.comm.gpu.transport import Chunk, Transfer
 
 IDENTIFIER_BYTES = 128
 """Size of the identifier of an NCCL communicator in bytes; it follows the header of an announcement."""
-MOST_PEERS = 16
+MAX_PEERS = 16
 """Largest number of ranks to which a rank sends by NCCL: each connection needs GPU memory, and takes time to make."""
 TYPES = {
     "f2": "NCCL_FLOAT16",
@@ -41,7 +41,7 @@ TYPES = {
 
 class Nccl(Staged):
     """The transport `Staged`, except that all-reduces, and messages of more than `SHORT_BYTES` bytes to the first
-    `MOST_PEERS` other ranks, are made by NCCL.
+    `MAX_PEERS` other ranks, are made by NCCL.
 
     ``library``: a `CupyNccl`, or in tests an object with the same methods.
     """
@@ -73,7 +73,7 @@ class Nccl(Staged):
     def _connects(self, dest: int) -> bool:
         """Return whether long messages to rank ``dest`` are sent by NCCL; make the connection if it is missing."""
         if dest not in self._to:
-            if dest == self.backend.rank or len(self._to) == MOST_PEERS:
+            if dest == self.backend.rank or len(self._to) == MAX_PEERS:
                 return False
             identifier = self.library.identifier()
             self._to[dest] = self._connection(2, identifier, 0), identifier

@@ -7,7 +7,7 @@ from grsgd.comm.topologies.topology import Topology
 EXACT = 1e-12
 """Relative size of differences from the mean (1: the initial differences). Smaller differences count as rounding
 errors."""
-MOST_TURNS = 2**40
+MAX_TURNS = 2**40
 
 
 def spectral_gap(topology: Topology) -> float:
@@ -25,13 +25,13 @@ def steps_to_consensus(topology: Topology, left: float = EXACT) -> int | None:
     """Return the number of steps after which at most ``left`` of the differences between the models is left, by the
     2-norm.
 
-    The result is None if more than ``MOST_TURNS`` turns of the graphs are needed. The matrices must be doubly
+    The result is None if more than ``MAX_TURNS`` turns of the graphs are needed. The matrices must be doubly
     stochastic.
     """
     rest = np.eye(topology.size) - 1 / topology.size
     turns = [turn(topology) - 1 / topology.size]  # the matrices of 1, 2, 4, ... turns, less the mean
     while np.linalg.norm(turns[-1], 2) > left:
-        if 2 ** len(turns) > MOST_TURNS:
+        if 2 ** len(turns) > MAX_TURNS:
             return None
         turns.append(turns[-1] @ turns[-1])
     steps = 0

@@ -42,7 +42,7 @@ from grsgd.simulator.calibration.messages import MessageMeter, ProcessorTimes
 from grsgd.simulator.calibration.pairs import Pair, measure_pairs
 from grsgd.simulator.calibration.spread import Spread
 
-LEAST_QUEUE_BYTES, MOST_QUEUE_BYTES, QUEUE_ROUNDS = 256 * 1024, 1024 * 1024, 9
+MIN_QUEUE_BYTES, MAX_QUEUE_BYTES, QUEUE_ROUNDS = 256 * 1024, 1024 * 1024, 9
 """Bounds for the bytes of a message that measures a sender's queue, and number of rounds, each of three messages.
 
 Within these bounds the messages are as long as the model. Longer messages can fill longer queues."""
@@ -111,7 +111,7 @@ def calibrate(
             driver.run(barrier(comm))
             processor = measure_processor(driver, comm, *usual_ranks(compute, hosts), pairs, rank.step)
         three = [hosts.index(host) for host in dict.fromkeys(hosts)][:3]
-        nbytes = min(max(rank.nbytes, LEAST_QUEUE_BYTES), MOST_QUEUE_BYTES)
+        nbytes = min(max(rank.nbytes, MIN_QUEUE_BYTES), MAX_QUEUE_BYTES)
         queue_bytes = driver.run(measure_queue(comm, *three, nbytes)) if len(three) == 3 else None
         driver.run(barrier(comm))  # this barrier has a timeout and frees the core while it waits, unlike MPI's own
     driver.close()

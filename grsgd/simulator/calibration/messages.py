@@ -20,17 +20,17 @@ from grsgd.comm.engine import SLEEP_SECONDS
 from grsgd.comm.pollables import Delay, Until
 from grsgd.simulator.calibration.computing import computing_of
 from grsgd.simulator.calibration.eager import eager_bytes, ended
-from grsgd.simulator.calibration.shares import LEAST_ROUNDS, is_known, prolonged, seconds_now, trusted
+from grsgd.simulator.calibration.shares import MIN_ROUNDS, is_known, prolonged, seconds_now, trusted
 from grsgd.simulator.calibration.spread import Spread, mean_and_quartiles
 from grsgd.simulator.network import AFTER_WAIT_SECONDS
 
 SMALL, LARGE = 8, 256 * 1024
 """Number of bytes of a message that measures the time per message, and of a message that measures the time per byte."""
-MOST_ROUNDS = 24
+MAX_ROUNDS = 24
 """Greatest number of rounds. In a round a rank computes once with messages and once without messages.
 
 Fewer rounds suffice if the share of time that messages take is known to `grsgd.simulator.calibration.shares.PRECISION`.
-If steps are long there are fewer rounds, but at least `LEAST_ROUNDS`.
+If steps are long there are fewer rounds, but at least `MIN_ROUNDS`.
 """
 COST_SECONDS = 4.0
 """Approximate duration in seconds of all rounds together that measure one cost, such as the time per sent message."""
@@ -91,7 +91,7 @@ class MessageMeter:
         self.other = there if self.is_here else here
         self.step, self.let_others_wait = step, let_others_wait
         self.by_thread = driver.progress_mode == "thread"
-        self.steps, self.untimed, self.most_rounds = 1, 1, MOST_ROUNDS
+        self.steps, self.untimed, self.most_rounds = 1, 1, MAX_ROUNDS
 
     def measure(self, seconds_per_byte: float, exchanges: np.ndarray | None = None) -> ProcessorTimes | None:
         """Measure all times; return them on rank ``here``, and None on the other rank.
@@ -106,7 +106,7 @@ class MessageMeter:
             self.steps = max(1, round(ROUND_SECONDS / seconds))
             self.untimed = math.ceil(AFTER_WAIT_SECONDS / seconds)
             both = 2 * (self.untimed + self.steps) * seconds
-            self.most_rounds = max(LEAST_ROUNDS, min(MOST_ROUNDS, int(COST_SECONDS / both)))
+            self.most_rounds = max(MIN_ROUNDS, min(MAX_ROUNDS, int(COST_SECONDS / both)))
         self.most_rounds = int(self.given(self.most_rounds))
         found = {}
         for sends in (False, True):
@@ -192,7 +192,7 @@ class MessageMeter:
         begin = time.perf_counter()
         for _ in range(self.most_rounds):
             yield
-            late = len(shares) >= LEAST_ROUNDS and time.perf_counter() - begin > COST_SECONDS
+            late = len(shares) >= MIN_ROUNDS and time.perf_counter() - begin > COST_SECONDS
             if self.given(is_known(shares) or late):
                 return
 

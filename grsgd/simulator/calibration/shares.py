@@ -13,7 +13,7 @@ import numpy as np
 
 from grsgd.comm.engine import ENGINE
 
-LEAST_ROUNDS = 4
+MIN_ROUNDS = 4
 """Least number of measured shares whose mean may count as known."""
 PRECISION = 5e-3
 """Upper bound of the standard error of the mean of the shares; below this bound the mean counts as known."""
@@ -46,7 +46,7 @@ def prolonged(without: np.ndarray, beside: np.ndarray, by_thread: bool) -> np.nd
 
 def is_known(shares: list[np.ndarray]) -> bool:
     """Return whether the standard error of the mean of the shares by the clock is below `PRECISION`."""
-    if len(shares) < LEAST_ROUNDS:
+    if len(shares) < MIN_ROUNDS:
         return False
     return statistics.stdev(share[0] for share in shares) / math.sqrt(len(shares)) < PRECISION
 

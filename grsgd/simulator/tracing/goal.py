@@ -34,9 +34,9 @@ from grsgd.runs.targets import naming, target_of
 from grsgd.text import printable
 
 CALC, SEND, RECV = KINDS = ("calc", "send", "recv")
-MOST_RANKS = 1_000_000
+MAX_RANKS = 1_000_000
 """Greatest value of ``num_ranks``."""
-MOST_DIGITS = 18
+MAX_DIGITS = 18
 """Greatest number of digits of any number in a file, such as a tag, or a number of bytes or nanoseconds."""
 LINE = re.compile(
     r"""\s*(?:
@@ -166,13 +166,13 @@ class GoalReader:
             self.take_operation(found)
 
     def number(self, digits: str) -> int:
-        if len(digits) > MOST_DIGITS:
-            raise self.complaint(f"{digits[:60]}: a number has at most {MOST_DIGITS} digits")
+        if len(digits) > MAX_DIGITS:
+            raise self.complaint(f"{digits[:60]}: a number has at most {MAX_DIGITS} digits")
         return int(digits)
 
     def take_ranks(self, ranks: int):
-        if self.ranks is not None or not 1 <= ranks <= MOST_RANKS:
-            raise self.complaint(f"num_ranks {ranks}: must be from 1 to {MOST_RANKS}, and appear once")
+        if self.ranks is not None or not 1 <= ranks <= MAX_RANKS:
+            raise self.complaint(f"num_ranks {ranks}: must be from 1 to {MAX_RANKS}, and appear once")
         self.ranks = [[] for _ in range(ranks)]
 
     def open(self, rank: int):

@@ -12,7 +12,7 @@ from coding.time_model import paper_step_seconds
 from grsgd.algorithms import cssgd, redundancy
 from grsgd.algorithms.before_run import Load
 from grsgd.algorithms.context import RankContext
-from grsgd.algorithms.packet_trial import MOST_ELEMENTS, PacketTrial
+from grsgd.algorithms.packet_trial import MAX_ELEMENTS, PacketTrial
 from grsgd.algorithms.redundancy import Measured, choose, measure_computing
 from grsgd.comm.coded.multicast import Multicast, Unicast
 from grsgd.testing.simulated import Ranks, network_of
@@ -163,7 +163,7 @@ def test_measured_is_what_the_network_is(medium, n, eager_bytes, transport):
 
 def test_a_long_gradient_is_tried_in_part():
     """And where a message takes long, in a short one."""
-    for bandwidth, size in (("inf bit", MOST_ELEMENTS), ("100 mbit", 65536 * 4), ("10 kbit", 4096)):
+    for bandwidth, size in (("inf bit", MAX_ELEMENTS), ("100 mbit", 65536 * 4), ("10 kbit", 4096)):
         ranks = Ranks(2, network_of(bandwidth=bandwidth))
         trials = [
             PacketTrial(Unicast(comm), driver, 10**9, np.empty)

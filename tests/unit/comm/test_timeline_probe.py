@@ -11,7 +11,7 @@ from grsgd.comm.backend import ANY_RANK
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import MpiDriver
 from grsgd.comm.pollables import Compute, Delay, Signal, Until
-from grsgd.comm.timeline_probe import MOST_NAMED, TimelineBackend, note, observed
+from grsgd.comm.timeline_probe import MAX_NAMED, TimelineBackend, note, observed
 from grsgd.runs.timeline import Timeline
 from tests.support.polled_ranks import Done, Post, PostBackend
 
@@ -139,12 +139,12 @@ class Whole(PostBackend):
 def test_many_pollables_are_counted():
     timeline = Timeline(0, lambda: 0.0)
     timeline.begin(0.0)
-    note(timeline, [Delay(2.0), *(Signal(f"flag {number}") for number in range(MOST_NAMED + 2))], 1.0, 4.0)
+    note(timeline, [Delay(2.0), *(Signal(f"flag {number}") for number in range(MAX_NAMED + 2))], 1.0, 4.0)
     delay, wait = timeline.spans
     assert (delay.track, delay.name, delay.begin, delay.end) == ("compute", "delay", 1, 3)
-    assert wait.name.endswith(f"flag {MOST_NAMED - 1}, and 2 more") and (wait.begin, wait.end) == (3, 4)
-    note(timeline, [Signal(f"flag {number}") for number in range(MOST_NAMED)], 4.0, 5.0)
-    assert timeline.spans[-1].name.endswith(f"flag {MOST_NAMED - 1}")
+    assert wait.name.endswith(f"flag {MAX_NAMED - 1}, and 2 more") and (wait.begin, wait.end) == (3, 4)
+    note(timeline, [Signal(f"flag {number}") for number in range(MAX_NAMED)], 4.0, 5.0)
+    assert timeline.spans[-1].name.endswith(f"flag {MAX_NAMED - 1}")
 
 
 def test_a_receive_from_any_rank_asks_a_status_for_its_sender(monkeypatch):

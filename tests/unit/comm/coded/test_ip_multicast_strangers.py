@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from grsgd.comm.coded.datagrams import Name
-from grsgd.comm.coded.ip_multicast import LEAST_ROOM
+from grsgd.comm.coded.ip_multicast import MIN_ROOM
 from grsgd.comm.coded.multicast_link import TRIAL_DATAGRAMS, TRIAL_ROUND, Coming
 from grsgd.comm.coded.packets import FLOOD_SECONDS
 from grsgd.comm.coded.sockets import Interface, Sockets
@@ -117,4 +117,4 @@ def test_sockets_keep_room_for_what_comes_and_no_more(monkeypatch):
     monkeypatch.setattr(PostSockets, "make_room", lambda sockets, nbytes: rooms.append(nbytes))
     Job(monkeypatch, "coded", 3, 2, 100)
     Job(monkeypatch, "coded", 3, 2, 3_000_000, rate=2e8)
-    assert rooms == [LEAST_ROOM] * 3 + [2 * int(2e8 * 0.05)] * 3
+    assert rooms == [MIN_ROOM] * 3 + [2 * int(2e8 * 0.05)] * 3

@@ -88,7 +88,7 @@ def test_errors_of_nccl_are_raised():
 
 
 def test_messages_to_further_ranks_are_staged(monkeypatch):
-    monkeypatch.setattr(nccl, "MOST_PEERS", 1)
+    monkeypatch.setattr(nccl, "MAX_PEERS", 1)
     rooms = {}
 
     def work(mpi):
@@ -107,7 +107,7 @@ def test_messages_to_further_ranks_are_staged(monkeypatch):
 
 def test_answers_are_told_from_chunks(monkeypatch):
     """Message 2 of rank 0 is staged in two chunks, and message 2 of rank 2 to rank 0 is answered for NCCL."""
-    monkeypatch.setattr(nccl, "MOST_PEERS", 1)
+    monkeypatch.setattr(nccl, "MAX_PEERS", 1)
     rooms, size = {}, CHUNK_BYTES + 1
     dests = {0: (1, 2), 1: (), 2: (2, 0)}
 

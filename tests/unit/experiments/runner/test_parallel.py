@@ -51,7 +51,7 @@ def make_circle(item, folder):
 
 
 def test_no_run_keeps_much_memory_when_it_is_over(tmp_path, monkeypatch):
-    monkeypatch.setattr(parallel, "MOST_LEFT", LARGE // 2)
+    monkeypatch.setattr(parallel, "MAX_LEFT", LARGE // 2)
     monkeypatch.setattr(parallel, "memory", lambda: LARGE * Circle.alive)
     assert list(make_in_parallel(make_circle, range(4), tmp_path, 1)) == [0, 1, 2, 3]
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"freed {item}" for item in range(4)]

@@ -82,7 +82,7 @@ def test_a_decided_case_is_not_hidden_behind_an_undecided_one_of_another_scale()
 def test_rows_are_few_and_the_best_for_and_against_a_claim_are_among_them():
     others = [replace(CASE, baseline=f"other {number}", p=0.001) for number in range(6)]
     found = headlines.rows(answer([*others, replace(SLOW, p=0.04)]))
-    assert len(found) == headlines.MOST_ROWS
+    assert len(found) == headlines.MAX_ROWS
     assert {SUPPORTED, REFUTED} == {row.cases[0].verdict for row in found}
 
 

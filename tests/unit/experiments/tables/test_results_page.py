@@ -192,9 +192,9 @@ def test_pictures_that_are_too_large_are_left_out(paper):
 def test_the_lists_are_cut_where_there_is_no_room(paper, monkeypatch):
     make(paper, "smoke", "fast-time", "faster")
     whole = len(built(paper).encode())
-    monkeypatch.setattr(results_page, "MOST_BYTES", whole - 1)
+    monkeypatch.setattr(results_page, "MAX_BYTES", whole - 1)
     assert "- 1 more: the papers' own pages." in built(paper)
-    monkeypatch.setattr(results_page, "MOST_BYTES", 1000)
+    monkeypatch.setattr(results_page, "MAX_BYTES", 1000)
     with pytest.raises(ValueError, match="results.md has more than 1000 bytes"):
         built(paper)
 

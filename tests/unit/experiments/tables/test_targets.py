@@ -7,7 +7,7 @@ import pytest
 from experiments import papers
 from experiments.runner import hosts, run_spec, sample
 from experiments.runner.conditions import Conditions
-from experiments.runner.learning_rates import BEYOND, FINER, MOST_BEYOND, TUNING_SEED, MissingRun
+from experiments.runner.learning_rates import BEYOND, FINER, MAX_BEYOND, TUNING_SEED, MissingRun
 from experiments.runner.needs import STOPS_AT_TARGET, Steps, TimeToTarget, Trainings
 from experiments.runner.occasions import occasion
 from experiments.runner.outcome import Figure
@@ -163,7 +163,7 @@ def test_the_most_accurate_learning_rate_where_none_reaches_the_target():
         found.curve["test_accuracy"][-1] = 0.8 + rate_of(spec) / 10
         return found
 
-    beyond = max(SMOKE.learning_rates) * BEYOND**MOST_BEYOND
+    beyond = max(SMOKE.learning_rates) * BEYOND**MAX_BEYOND
     assert plan({}, run).rates.rate(DPSGD) == beyond, "for as long as the last rate is the best one"
 
 

@@ -78,12 +78,12 @@ def test_a_number_that_is_up_to_is_held_against_the_greatest_effect_alone():
     assert [case.number for case in found] == [41.15, None, 9.61] * 2 + [None]
     assert [case.on_number for case in found] == [AGREES, "", LESS] * 2 + [""]
     assert [case.verdict for case in found[:-1]] == [case.verdict for case in cases], "the direction is another answer"
-    accuracy = compared.against_range([saving(2.0), saving(3.0)], None, compared.MOST_POINTS)
-    assert [case.number for case in accuracy] == [None, compared.MOST_POINTS]
+    accuracy = compared.against_range([saving(2.0), saving(3.0)], None, compared.MAX_POINTS)
+    assert [case.number for case in accuracy] == [None, compared.MAX_POINTS]
 
 
 def test_both_numbers_of_the_abstract_are_used():
-    assert (compared.LEAST_SAVING, compared.MOST_SAVING, compared.MOST_POINTS) == (9.61, 41.15, 3.29)
+    assert (compared.MIN_SAVING, compared.MAX_SAVING, compared.MAX_POINTS) == (9.61, 41.15, 3.29)
 
 
 def test_strategies_are_tuned_under_their_delays():
