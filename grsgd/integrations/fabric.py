@@ -31,7 +31,7 @@ class GrsgdFabricStrategy(OnMpiRanks, ParallelStrategy):
 
     Start the script by ``grsgd run -n 4 script.py``, ``mpiexec`` or ``srun``: each rank is one process and uses one
     device. ``options`` are options of the algorithm and of `grsgd.distribute`. ``fabric.setup`` must be given the model
-    together with its optimizers, and raises the errors of `grsgd.distribute`.
+    together with its optimizers, and raises the errors of `OnMpiRanks.distribute`.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class GrsgdFabricStrategy(OnMpiRanks, ParallelStrategy):
     def setup_module_and_optimizers(self, module, optimizers, scheduler=None):
         """Return the module, the distributed optimizers, and the scheduler."""
         parts = [module] if len(optimizers) == 1 else parts_of(module, optimizers)
-        new = self.distribute(parts, optimizers)
+        new = self.distribute(parts, optimizers, self.precision)
         self.distributed = [optimizer for optimizer in self.distributed if not optimizer.finished] + new
         return module, new, scheduler
 

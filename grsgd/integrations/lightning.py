@@ -49,7 +49,7 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
     ------
     ConfigError
         For ``sync_batchnorm=True``; for another value of ``validate``; for algorithms that decide which rank computes
-        which gradient; in `setup` as `grsgd.distribute`.
+        which gradient; in `setup` as `OnMpiRanks.distribute`.
     """
 
     strategy_name = "grsgd"
@@ -109,7 +109,7 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
             metric.distributed_available_fn, metric.dist_sync_fn = is_on_several_ranks, gather_metric
         if trainer.state.fn == TrainerFn.FITTING:
             parts = parts_of(self.lightning_module, self.optimizers)
-            self.optimizers = self.average.distributed = self.distribute(parts, self.optimizers)
+            self.optimizers = self.average.distributed = self.distribute(parts, self.optimizers, self.precision_plugin)
 
     def training_step(self, *arguments, **named):
         for optimizer in self.distributed:
