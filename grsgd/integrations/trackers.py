@@ -4,6 +4,7 @@ file."""
 import math
 import os
 import secrets
+import time
 from collections.abc import Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,13 @@ from grsgd.text import printable
 
 STEP = "step"
 """Name under which a tracker keeps the number of steps of rank 0."""
+MLFLOW_LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
+"""Limits of a request to an MLflow server, in seconds and in further attempts, for a user who has not set them.
+
+With MLflow's own limits of 120 s and 7 further attempts, a server that hangs would stop rank 0 for many minutes.
+"""
+BATCH = 100
+"""Largest number of settings that MLflow takes in one request."""
 
 
 @contextmanager
@@ -110,8 +118,9 @@ class WandbLogger:
 class MlflowLogger:
     """Run of MLflow on the server, or in the folder, that ``uri`` names, such as ``file:mlruns``.
 
-    ``experiment`` is the name of the experiment; the other parameters have the same meaning as in `WandbLogger`. Raises
-    ConfigError if the package mlflow is not installed, or cannot use the URI.
+    ``experiment`` is the name of the experiment; the other parameters have the same meaning as in `WandbLogger`. Sets
+    the environment variables in `MLFLOW_LIMITS` that are not set. Raises ConfigError if the package mlflow is not
+    installed, or cannot use the URI.
     """
 
     def __init__(
@@ -123,14 +132,16 @@ class MlflowLogger:
         goes_on: bool = False,
         artifact: bool = False,
     ):
+        for name, value in MLFLOW_LIMITS.items():
+            os.environ.setdefault(name, value)
         try:
-            from mlflow import MlflowClient
+            from mlflow import MlflowClient, entities
             from mlflow.exceptions import MlflowException
         except ImportError:
             raise ConfigError("logging to MLflow needs the package mlflow: pip install mlflow") from None
         if uri.startswith("file:"):
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # else MLflow 3 asks for a database
-        kept = KeptId(folder, goes_on, "mlflow")
+        kept, self._entities = KeptId(folder, goes_on, "mlflow"), entities
         try:
             self._client = MlflowClient(uri)
             found = self._client.get_experiment_by_name(experiment)
@@ -145,18 +156,16 @@ class MlflowLogger:
 
     def log(self, step: int, values: dict[str, float]):
         with told_in_a_line("MLflow"):
-            for name, value in values.items():
-                self._client.log_metric(self._id, name, float(value), step=step)
+            self._client.log_batch(self._id, metrics=self._metrics(step, values))
 
     def conclude(self, run: Run):
         """Keep the results of the finished run, and its final model if asked for."""
         with told_in_a_line("MLflow"):
             self._note(settings(run))
-            for name, value in results(run).items():
-                if isinstance(value, int | float):
-                    self._client.log_metric(self._id, name, value)
-                else:
-                    self._client.set_tag(self._id, name, value)
+            found = results(run)
+            numbers = {name: value for name, value in found.items() if isinstance(value, int | float)}
+            words = [self._entities.RunTag(name, found[name]) for name in found.keys() - numbers.keys()]
+            self._client.log_batch(self._id, metrics=self._metrics(0, numbers), tags=words)
             if self._artifact and "model_file" in run.attributes:
                 self._client.log_artifact(self._id, run.attributes["model_file"])
         self._status = "FINISHED" if run.attributes["ended"] == "completed" else "FAILED"
@@ -168,8 +177,14 @@ class MlflowLogger:
     def _note(self, values: Mapping):
         """Send the settings that MLflow does not know yet, because MLflow allows no change of a setting."""
         known = self._client.get_run(self._id).data.params
-        for name in values.keys() - known.keys():
-            self._client.log_param(self._id, name, values[name])
+        new = [self._entities.Param(name, str(values[name])) for name in sorted(values.keys() - known.keys())]
+        for first in range(0, len(new), BATCH):
+            self._client.log_batch(self._id, params=new[first : first + BATCH])
+
+    def _metrics(self, step: int, values: Mapping) -> list:
+        """Return the values as MLflow's metrics at ``step``, at the present time in milliseconds."""
+        now = int(1000 * time.time())
+        return [self._entities.Metric(name, float(value), now, step) for name, value in values.items()]
 
 
 def results(run: Run) -> dict[str, float | str]:
