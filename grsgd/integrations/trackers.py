@@ -42,7 +42,8 @@ class KeptId:
     checkpoints.
 
     folder: the folder; None if no other job goes on with the run. goes_on: whether this job goes on with the run of an
-    earlier job. name: name of the tracker.
+    earlier job. name: name of the tracker. The file is written by `keep`, after the folder has been checked, because a
+    refused folder keeps the identity of its own run.
     """
 
     def __init__(self, folder: Path | None, goes_on: bool, name: str):
@@ -51,10 +52,11 @@ class KeptId:
         """Identity of the run with which this job goes on; None for a new run."""
 
     def keep(self, identity: str):
-        """Keep the identity of a new run for later jobs."""
-        if self.path is not None:
+        """Keep the identity of a new run for later jobs; has no effect if it is kept already."""
+        if self.path is not None and identity != self.known:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.write_text(identity)
+            self.known = identity
 
 
 class WandbLogger:
@@ -92,11 +94,17 @@ class WandbLogger:
             self._run = wandb.init(project=project, id=identity, resume="allow", config=dict(config or {}))
         except wandb.errors.Error as error:
             raise ConfigError(f"W&B: {error}") from None
-        kept.keep(identity)
+        self._kept = kept
         self._run.define_metric("*", step_metric=STEP)
         self._artifact = wandb.Artifact if artifact else None
 
+    def begin(self):
+        """Keep the identity of the run, because training begins."""
+        with told_in_a_line("W&B"):
+            self._kept.keep(self._run.id)
+
     def log(self, step: int, values: dict[str, float]):
+        self.begin()
         with told_in_a_line("W&B"):
             self._run.log({STEP: step, **values})
 
@@ -141,20 +149,25 @@ class MlflowLogger:
             raise ConfigError("logging to MLflow needs the package mlflow: pip install mlflow") from None
         if uri.startswith("file:"):
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # else MLflow 3 asks for a database
-        kept, self._entities = KeptId(folder, goes_on, "mlflow"), entities
+        self._kept, self._entities = KeptId(folder, goes_on, "mlflow"), entities
         try:
             self._client = MlflowClient(uri)
             found = self._client.get_experiment_by_name(experiment)
             number = found.experiment_id if found else self._client.create_experiment(experiment)
-            self._id = kept.known or self._client.create_run(number).info.run_id
+            self._id = self._kept.known or self._client.create_run(number).info.run_id
             self._client.update_run(self._id, "RUNNING")
             self._note(dict(flattened(config or {})))
         except MlflowException as error:
             raise ConfigError(f"MLflow at {uri}: {error}") from None
-        kept.keep(self._id)
         self._artifact, self._status = artifact, "KILLED"
 
+    def begin(self):
+        """Keep the identity of the run, because training begins."""
+        with told_in_a_line("MLflow"):
+            self._kept.keep(self._id)
+
     def log(self, step: int, values: dict[str, float]):
+        self.begin()
         with told_in_a_line("MLflow"):
             self._client.log_batch(self._id, metrics=self._metrics(step, values))
 

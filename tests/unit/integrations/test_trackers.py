@@ -7,6 +7,7 @@ import sys
 import time
 from collections import namedtuple
 from types import ModuleType, SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -24,50 +25,6 @@ from grsgd.integrations.trackers import (
 from grsgd.job.progress_line import ProgressLine
 
 CONFIG = {"algorithm": {"name": "grsgd"}, "data": {"name": "digits"}, "model": {"name": "mlp"}, "train": {"steps": 8}}
-
-
-@pytest.fixture
-def run(tmp_path):
-    return simulate(CONFIG, 2, out=tmp_path / "run.h5", save=tmp_path / "model.pt")
-
-
-def test_a_job_that_goes_on_has_the_identity_of_the_job_before(tmp_path):
-    first = KeptId(tmp_path / "kept", False, "wandb")
-    assert first.known is None
-    first.keep("abc")
-    assert KeptId(tmp_path / "kept", True, "wandb").known == "abc"
-    assert KeptId(tmp_path / "kept", False, "wandb").known is None, "a new run in an old folder"
-    assert KeptId(tmp_path / "kept", True, "mlflow").known is None
-    KeptId(None, True, "wandb").keep("of a run without checkpoints")
-
-
-def test_results_of_a_run(run):
-    found = results(run)
-    assert found["ended"] == "completed" and found["final_test_accuracy"] == run.attributes["final_test_accuracy"]
-    assert found["sent_bytes"] == run.traffic["sent"].sum() > 0 and found["staleness"] >= 0
-
-
-def test_a_tracker_that_fails_costs_one_line():
-    with pytest.raises(RunFileError, match="^MLflow: no connection$"), told_in_a_line("MLflow"):
-        raise OSError("no connection\nto any server")
-
-
-def test_a_tracker_that_is_down_at_the_end_does_not_fail_the_run(capsys):
-    class Down:
-        def close(self):
-            with told_in_a_line("MLflow"):
-                raise OSError("no connection")
-
-    with ProgressLine(is_shown=False) as line:
-        line.loggers = [Down()]
-    assert "warning: MLflow: no connection" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("logger", "package"), [(WandbLogger, "wandb"), (MlflowLogger, "mlflow")])
-def test_the_missing_package_is_named(logger, package, monkeypatch):
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ConfigError, match=f"pip install {package}"):
-        logger("somewhere")
 
 
 class Server:
@@ -114,6 +71,85 @@ def server(monkeypatch):
         monkeypatch.setenv(name, "")  # so that the variable is as before after the test
         monkeypatch.delenv(name)
     return Server
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    """Stand-in for the package wandb; returns the module, whose ``runs`` are the runs that were made."""
+    module = ModuleType("wandb")
+    module.errors, module.runs = SimpleNamespace(Error=type("Error", (Exception,), {})), []
+
+    def init(project, id, resume, config):
+        made = MagicMock(id=id, exit_codes=[])
+        made.finish = lambda exit_code=None: made.exit_codes.append(exit_code)
+        module.runs.append(made)
+        return made
+
+    module.init = init
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    return module
+
+
+@pytest.fixture
+def run(tmp_path):
+    return simulate(CONFIG, 2, out=tmp_path / "run.h5", save=tmp_path / "model.pt")
+
+
+def test_a_job_that_goes_on_has_the_identity_of_the_job_before(tmp_path):
+    first = KeptId(tmp_path / "kept", False, "wandb")
+    assert first.known is None
+    first.keep("abc")
+    assert KeptId(tmp_path / "kept", True, "wandb").known == "abc"
+    assert KeptId(tmp_path / "kept", False, "wandb").known is None, "a new run in an old folder"
+    assert KeptId(tmp_path / "kept", True, "mlflow").known is None
+    KeptId(None, True, "wandb").keep("of a run without checkpoints")
+
+
+def test_a_refused_folder_keeps_the_identity_of_its_own_run(tmp_path, server, wandb):
+    for logger, name in ((WandbLogger, "wandb"), (MlflowLogger, "mlflow")):
+        path = tmp_path / f"{name}-run"
+        path.write_text("of another run")
+        made = logger("demo", folder=tmp_path)
+        assert path.read_text() == "of another run", "the folder is checked after the loggers are made"
+        with ProgressLine(is_shown=False) as line:
+            line.loggers = [made]
+            line.training(None)
+            assert path.read_text() == KeptId(tmp_path, True, name).known != "of another run"
+
+
+def test_a_loop_without_a_beginning_keeps_the_identity_with_its_first_numbers(tmp_path, wandb):
+    logger = WandbLogger("demo", folder=tmp_path / "kept")
+    logger.log(1, {"loss": 1.0})
+    assert KeptId(tmp_path / "kept", True, "wandb").known == logger._run.id
+
+
+def test_results_of_a_run(run):
+    found = results(run)
+    assert found["ended"] == "completed" and found["final_test_accuracy"] == run.attributes["final_test_accuracy"]
+    assert found["sent_bytes"] == run.traffic["sent"].sum() > 0 and found["staleness"] >= 0
+
+
+def test_a_tracker_that_fails_costs_one_line():
+    with pytest.raises(RunFileError, match="^MLflow: no connection$"), told_in_a_line("MLflow"):
+        raise OSError("no connection\nto any server")
+
+
+def test_a_tracker_that_is_down_at_the_end_does_not_fail_the_run(capsys):
+    class Down:
+        def close(self):
+            with told_in_a_line("MLflow"):
+                raise OSError("no connection")
+
+    with ProgressLine(is_shown=False) as line:
+        line.loggers = [Down()]
+    assert "warning: MLflow: no connection" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("logger", "package"), [(WandbLogger, "wandb"), (MlflowLogger, "mlflow")])
+def test_the_missing_package_is_named(logger, package, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=f"pip install {package}"):
+        logger("somewhere")
 
 
 def test_mlflow_gets_one_request_per_call_and_waits_briefly(run, server):
