@@ -96,7 +96,7 @@ class WandbLogger:
             raise ConfigError(f"W&B: {error}") from None
         self._kept = kept
         self._run.define_metric("*", step_metric=STEP)
-        self._artifact = wandb.Artifact if artifact else None
+        self._artifact, self._exit_code = wandb.Artifact if artifact else None, 1
 
     def begin(self):
         """Keep the identity of the run, because training begins."""
@@ -117,10 +117,12 @@ class WandbLogger:
                 artifact = self._artifact(f"model-{self._run.id}", type="model")
                 artifact.add_file(run.attributes["model_file"])
                 self._run.log_artifact(artifact)
+        self._exit_code = int(run.attributes["ended"] != "completed")
 
     def close(self):
+        """End the run: as finished if `conclude` has had a completed run, otherwise as failed."""
         with told_in_a_line("W&B"):
-            self._run.finish()
+            self._run.finish(exit_code=self._exit_code)
 
 
 class MlflowLogger:

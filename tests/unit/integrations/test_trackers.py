@@ -123,6 +123,17 @@ def test_a_loop_without_a_beginning_keeps_the_identity_with_its_first_numbers(tm
     assert KeptId(tmp_path / "kept", True, "wandb").known == logger._run.id
 
 
+def test_wandb_learns_how_a_run_ended(run, wandb):
+    for ended in ("completed", "diverged", "interrupted", "failed", None):
+        logger = WandbLogger("demo")
+        logger.log(1, {"loss": 1.0})
+        if ended:  # otherwise an error has ended the job before the end of its run
+            run.attributes["ended"] = ended
+            logger.conclude(run)
+        logger.close()
+        assert wandb.runs[-1].exit_codes == [int(ended != "completed")]
+
+
 def test_results_of_a_run(run):
     found = results(run)
     assert found["ended"] == "completed" and found["final_test_accuracy"] == run.attributes["final_test_accuracy"]
