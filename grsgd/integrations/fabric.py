@@ -50,6 +50,7 @@ class GrsgdFabricStrategy(OnMpiRanks, ParallelStrategy):
             accelerator, parallel_devices, MPIEnvironment(), checkpoint_io or RanksInOneFile(), precision
         )
         self.algorithm, self.options = algorithm, options
+        collective.wait_at_most(options.get("timeout"))
         self.distributed: list[DistributedOptimizer] = []
         """Optimizers of all models that are in training."""
         self._backward_sync_control = Accumulation(self)

@@ -73,6 +73,7 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
         world()  # starts MPI as grsgd needs it, before Lightning does
         super().__init__(accelerator, parallel_devices, MPIEnvironment(), checkpoint_io, precision_plugin)
         self.algorithm, self.validate, self.options = algorithm, validate, options
+        collective.wait_at_most(options.get("timeout"))
         self.average = AverageInPlace()
         """Average of all ranks' models, in place of this rank's model where asked for."""
         self._accumulates = False

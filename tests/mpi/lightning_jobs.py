@@ -10,10 +10,8 @@ import lightning
 import torch
 import torchmetrics
 from lightning.fabric import Fabric
-from lightning.fabric.plugins import MixedPrecision as FabricScaled
 from lightning.fabric.strategies import DDPStrategy as FabricDDP
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
-from lightning.pytorch.plugins import MixedPrecision as Scaled
 from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
 from mpi4py import MPI
 from torch import nn
@@ -315,29 +313,12 @@ def refuses_what_cannot_work():
     assert refusal(lambda: strategy.reduce(torch.ones(1), reduce_op="median")).startswith("reduction 'median'")
     tensor = torch.ones(1, requires_grad=True)
     assert refusal(lambda: strategy.all_gather(tensor, sync_grads=True)).startswith("all_gather(sync_grads=True)")
-    refuses_scalers()
     fabric = Fabric(accelerator="cpu", strategy=GrsgdFabricStrategy(), devices=1)
     fabric.launch()
     alone = fabric.setup_module(nn.Linear(1, 1))
     assert "does not support setting up the module" in refusal(
         lambda: fabric.setup_optimizers(torch.optim.SGD(alone.parameters()))
     )
-
-
-def refuses_scalers():
-    """Check that a scaler, with which one rank possibly skips a step alone, is refused if other ranks wait."""
-    for algorithm in ("dpsgd", "local_sgd", "diloco", "ring_allreduce", "lasgd"):
-        plugins = [kind("16-mixed", "cpu", torch.amp.GradScaler("cpu")) for kind in (Scaled, FabricScaled)]
-        expected = f"precision='16-mixed' with {algorithm}: a rank whose gradient overflows skips its step"
-        expected = expected if algorithm not in ("ring_allreduce", "lasgd") else "nothing"
-        by = lambda plugin, name=algorithm: fit(Language, GrsgdStrategy(name), plugins=plugin)  # noqa: E731
-        assert refusal(lambda by=by, plugins=plugins: by(plugins[0])).startswith(expected), algorithm
-        fabric = Fabric(accelerator="cpu", strategy=GrsgdFabricStrategy(algorithm), devices=1, plugins=plugins[1])
-        fabric.launch()
-        net = nn.Linear(2, 1)
-        sgd = torch.optim.SGD(net.parameters(), 0.1)
-        assert refusal(lambda fabric=fabric, net=net, sgd=sgd: fabric.setup(net, sgd)).startswith(expected), algorithm
-        fabric.strategy.finish()
 
 
 def fails_on_one_rank():

@@ -7,8 +7,10 @@ import pytest
 from tests.support import launcher
 
 JOBS = launcher.ROOT / "tests" / "mpi" / "lightning_jobs.py"
+LIMITS = launcher.ROOT / "tests" / "mpi" / "lightning_limits.py"
 CASES = ["equals_ddp", "equals_a_plain_loop", "goes_on_from_a_checkpoint", "stops_everywhere", "has_metrics_of_all"]
 CASES += ["works_in_fabric", "refuses_what_cannot_work"]
+REFUSED = ["refuses_scalers"]
 
 
 @pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.exhaustive) for ranks in (1, 3))])
@@ -21,6 +23,17 @@ def test_an_error_on_one_rank_ends_the_job(tmp_path):
     code, output = launcher.mpiexec("openmpi", 2, [JOBS, "fails_on_one_rank"], timeout=100, cwd=tmp_path)
     assert code == 1 and output.count("ValueError: a fault of mine\n") == 1 and "done:" not in output, output
     assert "rank 1" in output, output
+
+
+def test_what_cannot_work_is_refused(tmp_path):
+    code, output = launcher.mpiexec("openmpi", 2, [LIMITS, *REFUSED], timeout=200, cwd=tmp_path)
+    assert code == 0 and all(f"done: {case}" in output for case in REFUSED), output[-20000:]
+
+
+@pytest.mark.parametrize("case", ["waits_for_the_trainer", "waits_for_fabric"])
+def test_a_barrier_waits_as_long_as_the_timeout(case, tmp_path):
+    code, output = launcher.mpiexec("openmpi", 2, [LIMITS, case], timeout=100, cwd=tmp_path)
+    assert code != 0 and "barrier of a late rank: not done after 0.5 s" in output and "done:" not in output, output
 
 
 def test_the_example_learns(tmp_path):
