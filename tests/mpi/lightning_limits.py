@@ -1,17 +1,22 @@
-"""What the strategies of Lightning and of Fabric refuse, and how long they wait, on the ranks of a job.
+"""Refusals, waits and metrics of the strategies of Lightning and of Fabric, on the ranks of a job.
 
 Each function named on the command line is run, and prints its name if it comes to its end.
 """
 
 import sys
 import time
+from pathlib import Path
 
 import torch
+import torchmetrics
 from lightning.fabric import Fabric
 from lightning.fabric.plugins import MixedPrecision as FabricScaled
+from lightning.pytorch.callbacks import BaseFinetuning, LearningRateFinder
 from lightning.pytorch.plugins import MixedPrecision as Scaled
-from lightning_jobs import COMM, Language, fit, refusal, trainer
+from lightning.pytorch.tuner import Tuner
+from lightning_jobs import COMM, DATA, RANKS, Language, fit, refusal, trainer
 from torch import nn
+from torch.utils.data import DataLoader
 
 from grsgd.integrations.fabric import GrsgdFabricStrategy
 from grsgd.integrations.lightning import GrsgdStrategy
@@ -31,6 +36,56 @@ def refuses_scalers():
         sgd = torch.optim.SGD(net.parameters(), 0.1)
         assert refusal(lambda fabric=fabric, net=net, sgd=sgd: fabric.setup(net, sgd)).startswith(expected), algorithm
         fabric.strategy.finish()
+
+
+class Thaws(BaseFinetuning):
+    """Callback that trains a layer from the second epoch on."""
+
+    def freeze_before_training(self, module):
+        self.freeze(module.layer)
+
+    def finetune_function(self, module, epoch, optimizer):
+        if epoch == 1:
+            self.unfreeze_and_add_param_group(module.layer, optimizer)
+
+
+def refuses_callbacks():
+    for callback in (LearningRateFinder(num_training_steps=2), Thaws()):
+        said = refusal(lambda callback=callback: fit(Language, GrsgdStrategy("dpsgd"), callbacks=[callback]))
+        assert said.startswith(f"callback {type(callback).__name__} with grsgd: "), said
+    said = refusal(lambda: Tuner(trainer(GrsgdStrategy("dpsgd"))).lr_find(Language(), DataLoader(DATA[Language], 8)))
+    assert said.startswith("callback LearningRateFinder with grsgd: "), said
+
+
+def has_metrics_of_all_in_fabric():
+    """Compute metrics of each rank's own samples: inside a model, and moved by ``fabric.to_device``."""
+
+    class Judged(nn.Linear):
+        def __init__(self):
+            super().__init__(2, 2)
+            self.mean = torchmetrics.MeanMetric()
+
+    fabric = launched("dpsgd")
+    net = Judged()
+    model, _ = fabric.setup(net, torch.optim.SGD(net.parameters(), 0.1))
+    alone = fabric.to_device(torchmetrics.MeanMetric())
+    many = fabric.to_device(torchmetrics.MetricCollection([torchmetrics.SumMetric(), torchmetrics.MaxMetric()]))
+    for metric in (net.mean, alone, many):
+        metric.update(float(COMM.rank))
+    mean, total = (RANKS - 1) / 2, RANKS * (RANKS - 1) / 2
+    assert net.mean.compute() == alone.compute() == mean, (net.mean.compute(), alone.compute())
+    assert {key: float(value) for key, value in many.compute().items()} == {"SumMetric": total, "MaxMetric": RANKS - 1}
+    fabric.strategy.finish()
+
+
+def lets_rank_0_go_first():
+    fabric = launched("dpsgd")
+    path = Path("made by rank 0")
+    with fabric.strategy.rank_zero_first():
+        if COMM.rank == 0:
+            time.sleep(1)
+            path.write_text("whole")
+        assert path.read_text() == "whole"
 
 
 def launched(*arguments, **options) -> Fabric:

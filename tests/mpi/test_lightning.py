@@ -10,7 +10,7 @@ JOBS = launcher.ROOT / "tests" / "mpi" / "lightning_jobs.py"
 LIMITS = launcher.ROOT / "tests" / "mpi" / "lightning_limits.py"
 CASES = ["equals_ddp", "equals_a_plain_loop", "goes_on_from_a_checkpoint", "stops_everywhere", "has_metrics_of_all"]
 CASES += ["works_in_fabric", "refuses_what_cannot_work"]
-REFUSED = ["refuses_scalers"]
+IN_LIMITS = ["refuses_scalers", "refuses_callbacks", "has_metrics_of_all_in_fabric", "lets_rank_0_go_first"]
 
 
 @pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.exhaustive) for ranks in (1, 3))])
@@ -25,9 +25,9 @@ def test_an_error_on_one_rank_ends_the_job(tmp_path):
     assert "rank 1" in output, output
 
 
-def test_what_cannot_work_is_refused(tmp_path):
-    code, output = launcher.mpiexec("openmpi", 2, [LIMITS, *REFUSED], timeout=200, cwd=tmp_path)
-    assert code == 0 and all(f"done: {case}" in output for case in REFUSED), output[-20000:]
+def test_what_cannot_work_is_refused_and_ranks_meet(tmp_path):
+    code, output = launcher.mpiexec("openmpi", 2, [LIMITS, *IN_LIMITS], timeout=200, cwd=tmp_path)
+    assert code == 0 and all(f"done: {case}" in output for case in IN_LIMITS), output[-20000:]
 
 
 @pytest.mark.parametrize("case", ["waits_for_the_trainer", "waits_for_fabric"])
