@@ -19,6 +19,11 @@ def test_trainings_are_those_of_ddp_and_of_a_plain_loop(ranks, tmp_path):
     assert code == 0 and all(f"done: {case}" in output for case in CASES), output[-20000:]
 
 
+def test_asynchronous_algorithms_on_one_rank_are_a_plain_loop(tmp_path):
+    code, output = launcher.mpiexec("openmpi", 1, [JOBS, "equals_a_plain_loop_alone"], timeout=200, cwd=tmp_path)
+    assert code == 0 and "done: equals_a_plain_loop_alone" in output, output[-20000:]
+
+
 def test_an_error_on_one_rank_ends_the_job(tmp_path):
     code, output = launcher.mpiexec("openmpi", 2, [JOBS, "fails_on_one_rank"], timeout=100, cwd=tmp_path)
     assert code == 1 and output.count("ValueError: a fault of mine\n") == 1 and "done:" not in output, output
