@@ -18,7 +18,7 @@ from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
 
 from grsgd.errors import ConfigError
-from grsgd.integrations import algorithms, process_group
+from grsgd.integrations import algorithms, collective, process_group
 from grsgd.integrations.averages import AverageInPlace
 from grsgd.integrations.parts import parts_of
 from grsgd.own_loop.distribute import distribute
@@ -72,6 +72,7 @@ class GrsgdAccelerator(Accelerator):
         if self.mixed_precision not in ("no", "bf16"):
             raise ConfigError(f"mixed_precision={self.mixed_precision!r} with grsgd: allowed: 'no', 'bf16'")
         self.algorithm, self.options = algorithm, options
+        collective.wait_at_most(options.get("timeout"))
         self.average = AverageInPlace()
         """Average of all ranks' models, in place of this rank's model where asked for."""
 

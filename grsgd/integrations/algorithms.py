@@ -1,8 +1,10 @@
 """Algorithms that loops of other libraries can run: each rank computes one gradient per step, on its own data."""
 
+import inspect
+
 from grsgd.algorithms.base import ALGORITHMS
 from grsgd.errors import ConfigError
-from grsgd.own_loop.distribute import algorithm_of
+from grsgd.own_loop.distribute import algorithm_of, distribute, options_of
 
 
 def names() -> list[str]:
@@ -18,3 +20,14 @@ def check(name: str):
             f"algorithm {name!r} decides which rank computes which gradient, and the loop of another library does not "
             f"ask for it: write a loop of your own, or take one of {', '.join(names())}"
         )
+
+
+def waits_in_steps(name: str, options: dict) -> bool:
+    """Return whether ranks wait for the model of a rank that skips a step.
+
+    ``options`` are options of the algorithm called ``name`` and of `grsgd.distribute`. Raises ConfigError for options
+    that the algorithm does not take.
+    """
+    cls, others = algorithm_of(name), inspect.signature(distribute).parameters
+    traits = cls.traits_of(options_of(cls, {key: value for key, value in options.items() if key not in others}))
+    return traits.synchronous and not traits.sends_gradients

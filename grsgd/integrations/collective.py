@@ -10,33 +10,45 @@ from grsgd.errors import ConfigError
 from grsgd.integrations.buffers import empty, on_host, outline, pieces
 from grsgd.own_loop.ranks import world
 
-SECONDS = 600.0
-"""Longest wait for the other ranks, in seconds."""
+SECONDS = 1800.0
+"""Longest wait for the other ranks, in seconds, for a script that sets no ``timeout``: one rank may prepare data
+meanwhile."""
 SMALL_BYTES = 4096
 """Largest size of a tensor, in bytes, that is sent together with its shape."""
 REDUCTIONS = {"sum": np.sum, "mean": np.mean, "avg": np.mean, "max": np.max, "min": np.min, "product": np.prod}
 """Functions that reduce the tensors of all ranks, by the name that a user gives."""
 
 
+class Limit:
+    """Longest wait of this process for the other ranks: ``seconds``."""
+
+    seconds = SECONDS
+
+
+def wait_at_most(seconds: float | None):
+    """Let the calls of this module wait ``seconds`` for the other ranks; None means `SECONDS`."""
+    Limit.seconds = SECONDS if seconds is None else seconds
+
+
 @cache
 def communicator():
     """Return a communicator of all ranks that carries the calls of this module alone; all ranks call this at once."""
     mpi = world()
-    with within(SECONDS, "making a communicator for metrics and barriers"):
+    with within(Limit.seconds, "making a communicator for metrics and barriers"):
         return mpi.Dup()
 
 
 def barrier(name: str | None = None):
     """Wait until all ranks are in the barrier ``name``."""
     comm = communicator()
-    with within(SECONDS, f"barrier {name or 'without a name'}"):
+    with within(Limit.seconds, f"barrier {name or 'without a name'}"):
         comm.Barrier()
 
 
 def broadcast(thing, root: int = 0):
     """Return the object of rank ``root``, which pickle must be able to hold."""
     comm = communicator()
-    with within(SECONDS, f"a broadcast of rank {root}"):
+    with within(Limit.seconds, f"a broadcast of rank {root}"):
         return comm.bcast(thing, root)
 
 
@@ -44,11 +56,11 @@ def gather(thing) -> list | None:
     """Return the objects of all ranks, in the order of ranks, on rank 0; None on others. Tensors arrive on the CPU."""
     comm = communicator()
     sent, tensors = outline(thing)
-    with within(SECONDS, "gathering objects on rank 0"):
+    with within(Limit.seconds, "gathering objects on rank 0"):
         outlines = comm.gather(sent)
     if comm.rank:
         for tensor in tensors:
-            with within(SECONDS, "sending a tensor to rank 0"):
+            with within(Limit.seconds, "sending a tensor to rank 0"):
                 for piece in pieces(on_host(tensor)):
                     comm.Send(piece, 0)
         return None
@@ -56,7 +68,7 @@ def gather(thing) -> list | None:
     for rank, sent in enumerate(outlines[1:], 1):
         found, tensors = empty(sent)
         for tensor in tensors:
-            with within(SECONDS, f"receiving a tensor of rank {rank}"):
+            with within(Limit.seconds, f"receiving a tensor of rank {rank}"):
                 for piece in pieces(tensor):
                     comm.Recv(piece, rank)
         gathered.append(found)
@@ -66,7 +78,7 @@ def gather(thing) -> list | None:
 def all_gather_objects(thing) -> list:
     """Return the objects of all ranks, in the order of ranks, on all ranks; pickle must be able to hold them."""
     comm = communicator()
-    with within(SECONDS, "gathering objects on all ranks"):
+    with within(Limit.seconds, "gathering objects on all ranks"):
         return comm.allgather(thing)
 
 
@@ -74,13 +86,13 @@ def all_gather(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Return the tensors of all ranks, in the order of ranks, on the device of ``tensor``; shapes may differ."""
     comm = communicator()
     own = on_host(tensor).clone()  # pickle would write all of a view's array
-    with within(SECONDS, "gathering tensors of all ranks"):
+    with within(Limit.seconds, "gathering tensors of all ranks"):
         headers = comm.allgather((tuple(own.shape), own.dtype, own if own.nbytes <= SMALL_BYTES else None))
     gathered = []
     for rank, (shape, dtype, found) in enumerate(headers):
         if found is None:
             found = own if rank == comm.rank else torch.empty(shape, dtype=dtype)
-            with within(SECONDS, f"receiving a tensor of rank {rank}"):
+            with within(Limit.seconds, f"receiving a tensor of rank {rank}"):
                 for piece in pieces(found):
                     comm.Bcast(piece, rank)
         gathered.append(found.to(tensor.device))

@@ -20,6 +20,7 @@ from lightning.fabric.strategies.strategy import _BackwardSyncControl
 from lightning.fabric.utilities.rank_zero import rank_zero_only, rank_zero_warn
 
 from grsgd.integrations import algorithms, collective
+from grsgd.integrations.metrics import over_all_ranks
 from grsgd.integrations.on_mpi_ranks import KEY, OnMpiRanks, state_at_rest
 from grsgd.integrations.parts import parts_of
 from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
@@ -31,7 +32,7 @@ class GrsgdFabricStrategy(OnMpiRanks, ParallelStrategy):
 
     Start the script by ``grsgd run -n 4 script.py``, ``mpiexec`` or ``srun``: each rank is one process and uses one
     device. ``options`` are options of the algorithm and of `grsgd.distribute`. ``fabric.setup`` must be given the model
-    together with its optimizers, and raises the errors of `grsgd.distribute`.
+    together with its optimizers, and raises the errors of `OnMpiRanks.distribute`.
     """
 
     def __init__(
@@ -50,18 +51,23 @@ class GrsgdFabricStrategy(OnMpiRanks, ParallelStrategy):
             accelerator, parallel_devices, MPIEnvironment(), checkpoint_io or RanksInOneFile(), precision
         )
         self.algorithm, self.options = algorithm, options
+        collective.wait_at_most(options.get("timeout"))
         self.distributed: list[DistributedOptimizer] = []
         """Optimizers of all models that are in training."""
         self._backward_sync_control = Accumulation(self)
         rank_zero_only.rank = self.global_rank
 
     def module_to_device(self, module: torch.nn.Module):
+        """Move the module, and let its metrics of torchmetrics be computed over all ranks: `Fabric.to_device` calls
+        this method for a metric."""
+        over_all_ranks(module)
         module.to(self.root_device)
 
     def setup_module_and_optimizers(self, module, optimizers, scheduler=None):
         """Return the module, the distributed optimizers, and the scheduler."""
+        over_all_ranks(module)
         parts = [module] if len(optimizers) == 1 else parts_of(module, optimizers)
-        new = self.distribute(parts, optimizers)
+        new = self.distribute(parts, optimizers, self.precision)
         self.distributed = [optimizer for optimizer in self.distributed if not optimizer.finished] + new
         return module, new, scheduler
 
@@ -83,6 +89,18 @@ class GrsgdFabricStrategy(OnMpiRanks, ParallelStrategy):
         """Clip the mean gradient of all ranks if the algorithm sends gradients, otherwise this rank's gradient."""
         optimizer.synchronize()
         return super().clip_gradients_value(module, optimizer, *arguments, **named)
+
+    @contextmanager
+    def rank_zero_first(self):
+        """Run the block on rank 0, then on the other ranks, which wait at most ``timeout``; entered on all ranks.
+
+        ``fabric.rank_zero_first()`` waits for no rank, because it knows only the ranks of torch.distributed.
+        """
+        if self.global_rank > 0:
+            self.barrier("before a block that rank 0 runs first")
+        yield
+        if self.global_rank == 0:
+            self.barrier("after a block that rank 0 runs first")
 
     def finish(self):
         """Make the models of all ranks equal, after the last step and on all ranks: the final model."""

@@ -8,25 +8,33 @@
 After the import, ``strategy="grsgd_dpsgd"`` names the same strategy with default options.
 """
 
+from collections.abc import Iterable
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from lightning.fabric.plugins.environments import MPIEnvironment
 from lightning.fabric.utilities.rank_zero import rank_zero_only as fabric_rank_zero_only
+from lightning.pytorch.callbacks import BaseFinetuning, Callback, LearningRateFinder
 from lightning.pytorch.strategies import ParallelStrategy, StrategyRegistry
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.rank_zero import rank_zero_only, rank_zero_warn
-from torchmetrics import Metric
 
 from grsgd.errors import ConfigError
 from grsgd.integrations import algorithms, collective
 from grsgd.integrations.averages import AverageInPlace, copy_into
+from grsgd.integrations.metrics import over_all_ranks
 from grsgd.integrations.on_mpi_ranks import KEY, PLAIN, OnMpiRanks, state_at_rest
 from grsgd.integrations.parts import parts_of
 from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
 from grsgd.own_loop.forward_hook import length
 from grsgd.own_loop.ranks import size, world
+
+REFUSED = {
+    LearningRateFinder: "its trial ends the training of all ranks: find the learning rate on one rank, without grsgd",
+    BaseFinetuning: "parameters that it adds to an optimizer are never sent: give the optimizer all parameters",
+}
+"""Callbacks that no algorithm can run with, and the reason for the refusal. Lightning refuses `BatchSizeFinder`."""
 
 
 class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
@@ -49,7 +57,7 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
     ------
     ConfigError
         For ``sync_batchnorm=True``; for another value of ``validate``; for algorithms that decide which rank computes
-        which gradient; in `setup` as `grsgd.distribute`.
+        which gradient; in `setup` for the callbacks in `REFUSED`, also in a ``Tuner``, and as `OnMpiRanks.distribute`.
     """
 
     strategy_name = "grsgd"
@@ -73,6 +81,7 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
         world()  # starts MPI as grsgd needs it, before Lightning does
         super().__init__(accelerator, parallel_devices, MPIEnvironment(), checkpoint_io, precision_plugin)
         self.algorithm, self.validate, self.options = algorithm, validate, options
+        collective.wait_at_most(options.get("timeout"))
         self.average = AverageInPlace()
         """Average of all ranks' models, in place of this rank's model where asked for."""
         self._accumulates = False
@@ -104,12 +113,12 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
     # ---- training
 
     def setup(self, trainer):
+        check_callbacks(trainer.callbacks)
         super().setup(trainer)
-        for metric in (module for module in self.lightning_module.modules() if isinstance(module, Metric)):
-            metric.distributed_available_fn, metric.dist_sync_fn = is_on_several_ranks, gather_metric
+        over_all_ranks(self.lightning_module)
         if trainer.state.fn == TrainerFn.FITTING:
             parts = parts_of(self.lightning_module, self.optimizers)
-            self.optimizers = self.average.distributed = self.distribute(parts, self.optimizers)
+            self.optimizers = self.average.distributed = self.distribute(parts, self.optimizers, self.precision_plugin)
 
     def training_step(self, *arguments, **named):
         for optimizer in self.distributed:
@@ -220,14 +229,12 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
         return None
 
 
-def is_on_several_ranks() -> bool:
-    """Return whether metrics are to be computed over several ranks."""
-    return size() > 1
-
-
-def gather_metric(state: torch.Tensor, group=None) -> list[torch.Tensor]:
-    """Return the states of a metric on all ranks, in the order of ranks."""
-    return collective.all_gather(state)
+def check_callbacks(callbacks: Iterable[Callback]):
+    """Raise ConfigError for a callback in `REFUSED`."""
+    for callback in callbacks:
+        for kind, reason in REFUSED.items():
+            if isinstance(callback, kind):
+                raise ConfigError(f"callback {type(callback).__name__} with grsgd: {reason}")
 
 
 for _name in algorithms.names():

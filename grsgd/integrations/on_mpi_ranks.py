@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from grsgd.integrations import collective
+from grsgd.errors import ConfigError
+from grsgd.integrations import algorithms, collective
 from grsgd.integrations.devices import device_of
 from grsgd.own_loop.distribute import distribute
 from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
@@ -28,9 +29,18 @@ class OnMpiRanks:
         return device_of(self.local_rank, self.parallel_devices)
 
     def distribute(
-        self, parts: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer]
+        self, parts: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer], precision
     ) -> list[DistributedOptimizer]:
-        """Return an optimizer per part that trains the part on all ranks; raises the errors of `grsgd.distribute`."""
+        """Return an optimizer per part that trains the part on all ranks.
+
+        Raises the errors of `grsgd.distribute`, and ConfigError if Lightning's plugin ``precision`` possibly skips a
+        step on one rank while other ranks wait for this rank's model.
+        """
+        if getattr(precision, "scaler", None) is not None and algorithms.waits_in_steps(self.algorithm, self.options):
+            raise ConfigError(
+                f"precision={precision.precision!r} with {self.algorithm}: a rank whose gradient overflows skips its "
+                "step, and the other ranks wait for its model: use 'bf16-mixed', or an algorithm that sends gradients"
+            )
         return [
             distribute(part, optimizer, self.algorithm, **self.options)
             for part, optimizer in zip(parts, optimizers, strict=True)

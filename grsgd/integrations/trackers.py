@@ -4,6 +4,7 @@ file."""
 import math
 import os
 import secrets
+import time
 from collections.abc import Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,13 @@ from grsgd.text import printable
 
 STEP = "step"
 """Name under which a tracker keeps the number of steps of rank 0."""
+MLFLOW_LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
+"""Limits of a request to an MLflow server, in seconds and in further attempts, for a user who has not set them.
+
+With MLflow's own limits of 120 s and 7 further attempts, a server that hangs would stop rank 0 for many minutes.
+"""
+BATCH = 100
+"""Largest number of settings that MLflow takes in one request."""
 
 
 @contextmanager
@@ -34,7 +42,8 @@ class KeptId:
     checkpoints.
 
     folder: the folder; None if no other job goes on with the run. goes_on: whether this job goes on with the run of an
-    earlier job. name: name of the tracker.
+    earlier job. name: name of the tracker. The file is written by `keep`, after the folder has been checked, because a
+    refused folder keeps the identity of its own run.
     """
 
     def __init__(self, folder: Path | None, goes_on: bool, name: str):
@@ -43,10 +52,11 @@ class KeptId:
         """Identity of the run with which this job goes on; None for a new run."""
 
     def keep(self, identity: str):
-        """Keep the identity of a new run for later jobs."""
-        if self.path is not None:
+        """Keep the identity of a new run for later jobs; has no effect if it is kept already."""
+        if self.path is not None and identity != self.known:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.write_text(identity)
+            self.known = identity
 
 
 class WandbLogger:
@@ -84,11 +94,17 @@ class WandbLogger:
             self._run = wandb.init(project=project, id=identity, resume="allow", config=dict(config or {}))
         except wandb.errors.Error as error:
             raise ConfigError(f"W&B: {error}") from None
-        kept.keep(identity)
+        self._kept = kept
         self._run.define_metric("*", step_metric=STEP)
-        self._artifact = wandb.Artifact if artifact else None
+        self._artifact, self._exit_code = wandb.Artifact if artifact else None, 1
+
+    def begin(self):
+        """Keep the identity of the run, because training begins."""
+        with told_in_a_line("W&B"):
+            self._kept.keep(self._run.id)
 
     def log(self, step: int, values: dict[str, float]):
+        self.begin()
         with told_in_a_line("W&B"):
             self._run.log({STEP: step, **values})
 
@@ -101,17 +117,20 @@ class WandbLogger:
                 artifact = self._artifact(f"model-{self._run.id}", type="model")
                 artifact.add_file(run.attributes["model_file"])
                 self._run.log_artifact(artifact)
+        self._exit_code = int(run.attributes["ended"] != "completed")
 
     def close(self):
+        """End the run: as finished if `conclude` has had a completed run, otherwise as failed."""
         with told_in_a_line("W&B"):
-            self._run.finish()
+            self._run.finish(exit_code=self._exit_code)
 
 
 class MlflowLogger:
     """Run of MLflow on the server, or in the folder, that ``uri`` names, such as ``file:mlruns``.
 
-    ``experiment`` is the name of the experiment; the other parameters have the same meaning as in `WandbLogger`. Raises
-    ConfigError if the package mlflow is not installed, or cannot use the URI.
+    ``experiment`` is the name of the experiment; the other parameters have the same meaning as in `WandbLogger`. Sets
+    the environment variables in `MLFLOW_LIMITS` that are not set. Raises ConfigError if the package mlflow is not
+    installed, or cannot use the URI.
     """
 
     def __init__(
@@ -123,40 +142,45 @@ class MlflowLogger:
         goes_on: bool = False,
         artifact: bool = False,
     ):
+        for name, value in MLFLOW_LIMITS.items():
+            os.environ.setdefault(name, value)
         try:
-            from mlflow import MlflowClient
+            from mlflow import MlflowClient, entities
             from mlflow.exceptions import MlflowException
         except ImportError:
             raise ConfigError("logging to MLflow needs the package mlflow: pip install mlflow") from None
         if uri.startswith("file:"):
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # else MLflow 3 asks for a database
-        kept = KeptId(folder, goes_on, "mlflow")
+        self._kept, self._entities = KeptId(folder, goes_on, "mlflow"), entities
         try:
             self._client = MlflowClient(uri)
             found = self._client.get_experiment_by_name(experiment)
             number = found.experiment_id if found else self._client.create_experiment(experiment)
-            self._id = kept.known or self._client.create_run(number).info.run_id
+            self._id = self._kept.known or self._client.create_run(number).info.run_id
             self._client.update_run(self._id, "RUNNING")
             self._note(dict(flattened(config or {})))
         except MlflowException as error:
             raise ConfigError(f"MLflow at {uri}: {error}") from None
-        kept.keep(self._id)
         self._artifact, self._status = artifact, "KILLED"
 
-    def log(self, step: int, values: dict[str, float]):
+    def begin(self):
+        """Keep the identity of the run, because training begins."""
         with told_in_a_line("MLflow"):
-            for name, value in values.items():
-                self._client.log_metric(self._id, name, float(value), step=step)
+            self._kept.keep(self._id)
+
+    def log(self, step: int, values: dict[str, float]):
+        self.begin()
+        with told_in_a_line("MLflow"):
+            self._client.log_batch(self._id, metrics=self._metrics(step, values))
 
     def conclude(self, run: Run):
         """Keep the results of the finished run, and its final model if asked for."""
         with told_in_a_line("MLflow"):
             self._note(settings(run))
-            for name, value in results(run).items():
-                if isinstance(value, int | float):
-                    self._client.log_metric(self._id, name, value)
-                else:
-                    self._client.set_tag(self._id, name, value)
+            found = results(run)
+            numbers = {name: value for name, value in found.items() if isinstance(value, int | float)}
+            words = [self._entities.RunTag(name, found[name]) for name in found.keys() - numbers.keys()]
+            self._client.log_batch(self._id, metrics=self._metrics(0, numbers), tags=words)
             if self._artifact and "model_file" in run.attributes:
                 self._client.log_artifact(self._id, run.attributes["model_file"])
         self._status = "FINISHED" if run.attributes["ended"] == "completed" else "FAILED"
@@ -168,8 +192,14 @@ class MlflowLogger:
     def _note(self, values: Mapping):
         """Send the settings that MLflow does not know yet, because MLflow allows no change of a setting."""
         known = self._client.get_run(self._id).data.params
-        for name in values.keys() - known.keys():
-            self._client.log_param(self._id, name, values[name])
+        new = [self._entities.Param(name, str(values[name])) for name in sorted(values.keys() - known.keys())]
+        for first in range(0, len(new), BATCH):
+            self._client.log_batch(self._id, params=new[first : first + BATCH])
+
+    def _metrics(self, step: int, values: Mapping) -> list:
+        """Return the values as MLflow's metrics at ``step``, at the present time in milliseconds."""
+        now = int(1000 * time.time())
+        return [self._entities.Metric(name, float(value), now, step) for name, value in values.items()]
 
 
 def results(run: Run) -> dict[str, float | str]:

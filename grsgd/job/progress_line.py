@@ -10,7 +10,7 @@ from contextlib import suppress
 from grsgd.errors import RunFileError
 from grsgd.job.progress_text import LinePart, Status, line, parts
 from grsgd.job.terminal import Terminal
-from grsgd.runs.loggers import Logger, conclude, go_on
+from grsgd.runs.loggers import Logger, begin, conclude, go_on
 
 REFRESH_SECONDS = 0.2
 """Seconds between two changes of the line on a terminal."""
@@ -117,8 +117,9 @@ class ProgressLine:
 
     def training(self, trainer, simulated: bool = False):
         """Show the training of this rank's ``trainer``, which calls `update` after each step; its clock may be
-        simulated."""
+        simulated. The loggers are told that training begins."""
         self._stop_timer()
+        self._each_logger(begin)
         self.trainer, self.simulated = trainer, simulated
         self._began = self._printed = self._logged = self._looked = time.perf_counter()
         self._next_line = self._next_row = after(0.0)

@@ -113,6 +113,11 @@ def goes_up(last: float) -> Callable[[dict], bool]:
     return is_next
 
 
+def begin(logger: Logger):
+    """Tell a logger that training begins, if the logger has a method ``begin()``."""
+    getattr(logger, "begin", lambda: None)()
+
+
 def go_on(logger: Logger, step: int):
     """Tell a logger that the run goes on after ``step``, if the logger has a method ``go_on(step)``."""
     getattr(logger, "go_on", lambda step: None)(step)

@@ -7,8 +7,10 @@ import pytest
 from tests.support import launcher
 
 JOBS = launcher.ROOT / "tests" / "mpi" / "lightning_jobs.py"
+LIMITS = launcher.ROOT / "tests" / "mpi" / "lightning_limits.py"
 CASES = ["equals_ddp", "equals_a_plain_loop", "goes_on_from_a_checkpoint", "stops_everywhere", "has_metrics_of_all"]
 CASES += ["works_in_fabric", "refuses_what_cannot_work"]
+IN_LIMITS = ["refuses_scalers", "refuses_callbacks", "has_metrics_of_all_in_fabric", "lets_rank_0_go_first"]
 
 
 @pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.exhaustive) for ranks in (1, 3))])
@@ -17,10 +19,26 @@ def test_trainings_are_those_of_ddp_and_of_a_plain_loop(ranks, tmp_path):
     assert code == 0 and all(f"done: {case}" in output for case in CASES), output[-20000:]
 
 
+def test_asynchronous_algorithms_on_one_rank_are_a_plain_loop(tmp_path):
+    code, output = launcher.mpiexec("openmpi", 1, [JOBS, "equals_a_plain_loop_alone"], timeout=200, cwd=tmp_path)
+    assert code == 0 and "done: equals_a_plain_loop_alone" in output, output[-20000:]
+
+
 def test_an_error_on_one_rank_ends_the_job(tmp_path):
     code, output = launcher.mpiexec("openmpi", 2, [JOBS, "fails_on_one_rank"], timeout=100, cwd=tmp_path)
     assert code == 1 and output.count("ValueError: a fault of mine\n") == 1 and "done:" not in output, output
     assert "rank 1" in output, output
+
+
+def test_what_cannot_work_is_refused_and_ranks_meet(tmp_path):
+    code, output = launcher.mpiexec("openmpi", 2, [LIMITS, *IN_LIMITS], timeout=200, cwd=tmp_path)
+    assert code == 0 and all(f"done: {case}" in output for case in IN_LIMITS), output[-20000:]
+
+
+@pytest.mark.parametrize("case", ["waits_for_the_trainer", "waits_for_fabric"])
+def test_a_barrier_waits_as_long_as_the_timeout(case, tmp_path):
+    code, output = launcher.mpiexec("openmpi", 2, [LIMITS, case], timeout=100, cwd=tmp_path)
+    assert code != 0 and "barrier of a late rank: not done after 0.5 s" in output and "done:" not in output, output
 
 
 def test_the_example_learns(tmp_path):

@@ -237,6 +237,7 @@ def refusal(call) -> str:
 
 
 def refuses_what_cannot_work():
+    from grsgd.integrations import collective
     from grsgd.integrations.accelerate import GrsgdAccelerator
 
     assert "auto_find_batch_size" in refusal(lambda: fit("dpsgd", auto_find_batch_size=True))
@@ -244,7 +245,9 @@ def refuses_what_cannot_work():
     assert "decides which rank computes which gradient" in refusal(lambda: fit("cssgd"))
     assert "topologi" in refusal(lambda: fit("dpsgd", distribute={"topologi": "ring"}))
     alone = torch.optim.SGD([nn.Parameter(torch.ones(1))])
+    assert GrsgdAccelerator(accelerator={"cpu": True}, timeout=77.0) and collective.Limit.seconds == 77.0
     accelerator = GrsgdAccelerator(accelerator={"cpu": True})
+    assert collective.Limit.seconds == collective.SECONDS
     assert "without its model" in refusal(lambda: accelerator.prepare(alone))
     assert "each rank has a state of its own" in refusal(lambda: accelerator.save_state("kept"))
     assert "each rank has a state of its own" in refusal(lambda: accelerator.load_state("kept"))

@@ -1,16 +1,93 @@
 """Loggers for W&B and MLflow: against the libraries where they are installed."""
 
 import json
+import os
+import socket
 import sys
+import time
+from collections import namedtuple
+from types import ModuleType, SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
 from grsgd.cli.from_python import simulate
 from grsgd.errors import ConfigError, RunFileError
-from grsgd.integrations.trackers import KeptId, MlflowLogger, WandbLogger, results, told_in_a_line
+from grsgd.integrations.trackers import (
+    BATCH,
+    MLFLOW_LIMITS,
+    KeptId,
+    MlflowLogger,
+    WandbLogger,
+    results,
+    told_in_a_line,
+)
 from grsgd.job.progress_line import ProgressLine
 
 CONFIG = {"algorithm": {"name": "grsgd"}, "data": {"name": "digits"}, "model": {"name": "mlp"}, "train": {"steps": 8}}
+
+
+class Server:
+    """Client of MLflow that keeps its requests, and the limits in the environment when it was made."""
+
+    def __init__(self, uri):
+        self.requests, self.params = [], {}
+        self.limits = {name: os.environ.get(name) for name in MLFLOW_LIMITS}
+        Server.last = self
+
+    def get_experiment_by_name(self, name):
+        return SimpleNamespace(experiment_id="1")
+
+    def create_run(self, experiment):
+        return SimpleNamespace(info=SimpleNamespace(run_id="abc"))
+
+    def get_run(self, identity):
+        return SimpleNamespace(data=SimpleNamespace(params=self.params))
+
+    def log_batch(self, identity, metrics=(), params=(), tags=()):
+        self.requests.append({"metrics": metrics, "params": params, "tags": tags})
+        self.params |= {param.key: param.value for param in params}
+
+    def update_run(self, identity, status):
+        self.status = status
+
+    set_terminated = update_run
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """Stand-in for the package mlflow; returns its class of clients."""
+    mlflow, exceptions = ModuleType("mlflow"), ModuleType("mlflow.exceptions")
+    mlflow.MlflowClient = Server
+    mlflow.entities = SimpleNamespace(
+        Metric=namedtuple("Metric", "key value timestamp step"),
+        Param=namedtuple("Param", "key value"),
+        RunTag=namedtuple("RunTag", "key value"),
+    )
+    exceptions.MlflowException = type("MlflowException", (Exception,), {})
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    monkeypatch.setitem(sys.modules, "mlflow.exceptions", exceptions)
+    for name in MLFLOW_LIMITS:
+        monkeypatch.setenv(name, "")  # so that the variable is as before after the test
+        monkeypatch.delenv(name)
+    return Server
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    """Stand-in for the package wandb; returns the module, whose ``runs`` are the runs that were made."""
+    module = ModuleType("wandb")
+    module.errors, module.runs = SimpleNamespace(Error=type("Error", (Exception,), {})), []
+
+    def init(project, id, resume, config):
+        made = MagicMock(id=id, exit_codes=[])
+        made.finish = lambda exit_code=None: made.exit_codes.append(exit_code)
+        module.runs.append(made)
+        return made
+
+    module.init = init
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    return module
 
 
 @pytest.fixture
@@ -26,6 +103,35 @@ def test_a_job_that_goes_on_has_the_identity_of_the_job_before(tmp_path):
     assert KeptId(tmp_path / "kept", False, "wandb").known is None, "a new run in an old folder"
     assert KeptId(tmp_path / "kept", True, "mlflow").known is None
     KeptId(None, True, "wandb").keep("of a run without checkpoints")
+
+
+def test_a_refused_folder_keeps_the_identity_of_its_own_run(tmp_path, server, wandb):
+    for logger, name in ((WandbLogger, "wandb"), (MlflowLogger, "mlflow")):
+        path = tmp_path / f"{name}-run"
+        path.write_text("of another run")
+        made = logger("demo", folder=tmp_path)
+        assert path.read_text() == "of another run", "the folder is checked after the loggers are made"
+        with ProgressLine(is_shown=False) as line:
+            line.loggers = [made]
+            line.training(None)
+            assert path.read_text() == KeptId(tmp_path, True, name).known != "of another run"
+
+
+def test_a_loop_without_a_beginning_keeps_the_identity_with_its_first_numbers(tmp_path, wandb):
+    logger = WandbLogger("demo", folder=tmp_path / "kept")
+    logger.log(1, {"loss": 1.0})
+    assert KeptId(tmp_path / "kept", True, "wandb").known == logger._run.id
+
+
+def test_wandb_learns_how_a_run_ended(run, wandb):
+    for ended in ("completed", "diverged", "interrupted", "failed", None):
+        logger = WandbLogger("demo")
+        logger.log(1, {"loss": 1.0})
+        if ended:  # otherwise an error has ended the job before the end of its run
+            run.attributes["ended"] = ended
+            logger.conclude(run)
+        logger.close()
+        assert wandb.runs[-1].exit_codes == [int(ended != "completed")]
 
 
 def test_results_of_a_run(run):
@@ -55,6 +161,40 @@ def test_the_missing_package_is_named(logger, package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ConfigError, match=f"pip install {package}"):
         logger("somewhere")
+
+
+def test_mlflow_gets_one_request_per_call_and_waits_briefly(run, server):
+    logger = MlflowLogger("http://nowhere", config={f"setting{k}": k for k in range(BATCH + 1)})
+    client = server.last
+    assert client.limits == MLFLOW_LIMITS
+    assert [len(each["params"]) for each in client.requests] == [BATCH, 1]
+    client.requests.clear()
+    logger.log(3, {"loss": 0.5, "waiting": 1})
+    (request,) = client.requests
+    assert [(each.key, each.value, each.step) for each in request["metrics"]] == [("loss", 0.5, 3), ("waiting", 1.0, 3)]
+    client.requests.clear()
+    logger.conclude(run)
+    last = client.requests[-1]
+    assert "ended" in {each.key for each in last["tags"]} and "sent_bytes" in {each.key for each in last["metrics"]}
+    assert sum(bool(each["metrics"]) for each in client.requests) == 1
+    logger.close()
+    assert client.status == "FINISHED"
+
+
+def test_limits_of_the_user_stay(server, monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "77")
+    MlflowLogger("http://nowhere")
+    assert server.last.limits == MLFLOW_LIMITS | {"MLFLOW_HTTP_REQUEST_TIMEOUT": "77"}
+
+
+def test_a_server_that_hangs_is_given_up(monkeypatch):
+    pytest.importorskip("mlflow")
+    for name in MLFLOW_LIMITS:
+        monkeypatch.setenv(name, "1")
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(ConfigError, match="MLflow at http"):
+        began = time.monotonic()
+        MlflowLogger(f"http://127.0.0.1:{silent.getsockname()[1]}")
+    assert time.monotonic() - began < 30
 
 
 def test_mlflow_has_the_numbers_of_both_jobs_of_a_run(run, tmp_path):
