@@ -218,6 +218,7 @@ class BreakEven:
     at: the ratio, with its 95 % interval from ``low`` to ``high``; None if there is none up to the greatest tried
     ratio, ``last``. The smallest tried ratio, ``first``, stands for itself or any smaller ratio. here: the ratios of
     the testbed's links. reaches: the ratio from which on the method saves as much as the paper states; None if unknown.
+    is_off: whether the simulated times behind it differ from measured times by more than 10 %.
     """
 
     method: str
@@ -229,6 +230,7 @@ class BreakEven:
     last: float
     here: list[float] = field(default_factory=list)
     reaches: float | None = None
+    is_off: bool = False
 
     @property
     def is_known(self) -> bool:

@@ -10,6 +10,8 @@ from experiments.tables.draw import as_svg
 from grsgd.runs.series import COLOURS
 
 PAYS, DOES_NOT, UNKNOWN = COLOURS[2], "#bbbbbb", "#e6e6e6"
+UNSURE = "#a5d6bf"
+"""Colour of a saving in simulated times that differ from measured times by more than 10 %."""
 TITLE = "The cost of communication from which on each method saves time, with equal ranks"
 REACHES = "saves the paper's number from here on"
 ROW_INCHES, WIDTH = 0.3, 8.2
@@ -22,7 +24,8 @@ def words(one: BreakEven) -> str:
         return f"{one.method} against {one.against}: not known from {one.first:.2g} to {one.last:.2g}"
     begins = one.text() if one.low is None else f"from {one.text()} on"
     reached = "" if one.reaches is None else f", and saves the paper's number from {one.reaches:.3g} on"
-    return f"{one.method} against {one.against}: {begins}{reached}"
+    off = ", by simulated times that are off by more than 10 %" * one.is_off
+    return f"{one.method} against {one.against}: {begins}{reached}{off}"
 
 
 def draw(found: Sequence[BreakEven], elsewhere: Mapping[str, str]) -> str:
@@ -58,7 +61,8 @@ def _draw_row(ax, place: int, one: BreakEven):
     rest = DOES_NOT if one.is_known else UNKNOWN
     ax.plot([one.first, one.last], [place, place], color=rest, linewidth=7, solid_capstyle="butt")
     if one.at is not None and one.is_known:
-        ax.plot([one.at, one.last], [place, place], color=PAYS, linewidth=7, solid_capstyle="butt")
+        colour = UNSURE if one.is_off else PAYS
+        ax.plot([one.at, one.last], [place, place], color=colour, linewidth=7, solid_capstyle="butt")
     if one.low is not None:
         high = one.last if one.high is None else one.high
         ax.plot([one.low, high], [place, place], color="black", linewidth=1.2, marker="|", markersize=8)
@@ -73,6 +77,7 @@ _HERE = {"linestyle": "", "marker": "D", "markersize": 5, "color": "black", "mar
 def _legend() -> list[Line2D]:
     return [
         Line2D([], [], color=PAYS, linewidth=7, label="saves time (simulated)"),
+        Line2D([], [], color=UNSURE, linewidth=7, label="simulated times are off by more than 10 %"),
         Line2D([], [], color=DOES_NOT, linewidth=7, label="does not"),
         Line2D([], [], color=UNKNOWN, linewidth=7, label="not known"),
         Line2D(

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from experiments.runner.outcome import EVIDENCE, BreakEven
+from experiments.runner.outcome import EVIDENCE, OFF, BreakEven
 from experiments.runner.scale import DESK, SMOKE
 from experiments.tables import (
     break_even_strip,
@@ -154,9 +154,14 @@ def break_evens(scales: Sequence[ScaleResult], papers: Sequence[PaperAnswers]) -
     for paper, scale in ((paper, scale) for paper in papers for scale in scales):
         name = paper.about["name"]
         for target in paper.by_scale[scale.name].targets:
-            for one in scale.outcomes[target].break_evens if target in scale.outcomes else []:
+            outcome = scale.outcomes.get(target)
+            if target not in scale.outcomes:
+                continue
+            outcome = scale.outcomes[target]
+            off = {case.baseline for finding in outcome.findings for case in finding.cases if case.kind == OFF}
+            for one in outcome.break_evens:
                 method = one.method if name in one.method else f"{name}, {one.method}"
-                found.setdefault((method, one.against), replace(one, method=method))
+                found.setdefault((method, one.against), replace(one, method=method, is_off=one.against in off))
     return list(found.values())
 
 

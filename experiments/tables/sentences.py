@@ -34,8 +34,8 @@ LEGEND = (
     "A cell has its best case, or the best on each number: measured before simulated, `desk` before `smoke`.\n"
     "Brackets hold the 95 % interval and the runs per side; runs are pairs if both sides share random numbers.\n"
     f"How sure: {'; '.join(f'{grade}: {meaning}' for grade, meaning in GRADES.items())}.\n"
-    "An interval without zero is not enough for a verdict: a test at 0.9 % (for up to ten seeds) must be significant, "
-    "and the effect be more than 5 % of time (10 % if measured) or 1 point of accuracy.\n"
+    "A verdict needs a significant test at 0.9 % (for up to ten seeds), and an effect of more than 5 % of time (10 % "
+    "if measured) or 1 point of accuracy. So some intervals without zero are undecided.\n"
     "Tests are corrected for the number of cases on a claim: a comparison may be decided for one claim only."
 )
 """The meaning of the signs and the grades."""
@@ -87,7 +87,8 @@ def number(claim: dict) -> str:
 def best(some: Sequence[Evidence], answer: Answer) -> str:
     """Return the best of some evidence of an answer, with the number of cases that agree.
 
-    The number of undecided cases follows, unless ``some`` is against a claim that also has evidence for it.
+    The number of undecided cases follows, unless ``some`` is against a claim that also has evidence for it. If the best
+    evidence is measured, the number of simulated cases among the others follows, too.
 
     Of a claim with several numbers, such as one number per baseline, the best evidence on each number is named. Returns
     "" if there is no evidence.
@@ -98,7 +99,9 @@ def best(some: Sequence[Evidence], answer: Answer) -> str:
     count = len(answer.evidence)
     is_beside = some == answer.holding or not answer.holding
     undecided = f", {len(answer.open)} undecided" if answer.open and is_beside else ""
-    return f"{named}; {f'{len(some)} of {count} cases{undecided}' if count > 1 else 'the only case'}"
+    count_simulated = 0 if some[0].is_simulated else sum(one.is_simulated for one in some)
+    simulated = f" ({count_simulated} simulated)" if count_simulated else ""
+    return f"{named}; {f'{len(some)} of {count} cases{simulated}{undecided}' if count > 1 else 'the only case'}"
 
 
 def by_number(some: Sequence[Evidence], answer: Answer) -> list[list[Evidence]]:

@@ -220,7 +220,8 @@ def test_texts_are_escaped(page):
 def test_summary_says_what_holds_what_does_not_and_how_sure_that_is(page):
     assert (
         "It is faster where n &lt; 8 &amp; more. The paper: 40.5 (30 to 50) %. "
-        "Holds: ● 20.0 % less time (10.0 to 30.0, 5 seeds) than ring, equal ranks ( smoke ); 2 of 3 cases. "
+        "Holds: ● 20.0 % less time (10.0 to 30.0, 5 seeds) than ring, equal ranks ( smoke ); "
+        "2 of 3 cases (1 simulated). "
         "Does not hold: ● 5.0 % more time (2.0 to 8.0, 5 seeds) than D-PSGD, equal ranks ( smoke ); 1 of 3 cases. "
         "How sure: A that it holds, B that it does not."
     ) in part(page, "section", "summary")

@@ -206,7 +206,7 @@ def test_what_the_trust_rests_on_is_said_with_date_and_commit(paper):
     record.write_text(json.dumps(vars(trust.Trust("2026-01-02", "abc1234", 2000, 3.1, 2.4, 20, 19))))
     page = built(paper)
     assert "19 of 20 recorded simulated runs that were made again on 2026-01-02 with commit abc1234 came out" in page
-    assert "at most 3.1 % of findings come out supported, and 2.4 % refuted" in page
+    assert "wrongly support at most 3.1 % of findings, and wrongly refute at most 2.4 %" in page
     assert "ring -19 to -2 %" in page
 
 
