@@ -45,8 +45,9 @@ def test_mutants_are_drawn_by_their_seed_and_spread_over_the_files():
     first, again, other = (changes.drawn(paths, 80, seed) for seed in (1, 1, 2))
     assert [m.name for m in first] == [m.name for m in again] != [m.name for m in other]
     assert len(first) == len({m.name for m in first}) == 80
-    usual = {"grsgd/comm/compression/compressors.py", "grsgd/simulator/network.py", "grsgd/training/progress.py"}
-    assert {m.path for m in first} >= usual
+    for some in (first, other):
+        files = {m.path for m in some}
+        assert {path.split("/")[1] for path in files} >= {"comm", "algorithms", "simulator"} and len(files) == 80
 
 
 @pytest.mark.parametrize("path", [TRAFFIC, "grsgd/comm/engine.py", "grsgd/algorithms/gosgd.py", "coding/cpu.py"])
