@@ -7,6 +7,7 @@ digest stands for the configuration, the number of ranks and own code. So runs o
 
 import argparse
 import sys
+from contextlib import redirect_stdout
 
 from grsgd import config
 from grsgd.config.sources import digest, digests_of
@@ -31,13 +32,15 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
     try:
-        wanted = config.load(options.config, options.set)
+        with redirect_stdout(sys.stderr):  # own code may print when it is imported
+            wanted = config.load(options.config, options.set)
+            path = f"{options.beginning}-{digest(wanted, options.ranks)}.h5"
+            is_finished = finished(path, options.ranks, wanted)
     except ConfigError:
         print(f"{options.beginning}.h5")
         return 1  # the run itself will report the error
-    path = f"{options.beginning}-{digest(wanted, options.ranks)}.h5"
     print(path)
-    return 0 if finished(path, options.ranks, wanted) else 1
+    return 0 if is_finished else 1
 
 
 if __name__ == "__main__":

@@ -149,17 +149,24 @@ def counted(papers: Sequence[PaperAnswers]) -> dict[str, int]:
 
 
 def break_evens(scales: Sequence[ScaleResult], papers: Sequence[PaperAnswers]) -> list[BreakEven]:
-    """Return the break-evens of each method against each other one, from the first scale that has them."""
+    """Return the break-evens of each method against each other one, from the first scale that has them.
+
+    A break-even is marked if simulated times against its baseline are off at any scale.
+    """
     found = {}
     for paper, scale in ((paper, scale) for paper in papers for scale in scales):
         name = paper.about["name"]
         for target in paper.by_scale[scale.name].targets:
-            outcome = scale.outcomes.get(target)
             if target not in scale.outcomes:
                 continue
-            outcome = scale.outcomes[target]
-            off = {case.baseline for finding in outcome.findings for case in finding.cases if case.kind == OFF}
-            for one in outcome.break_evens:
+            off = {
+                case.baseline
+                for outcome in (other.outcomes[target] for other in scales if target in other.outcomes)
+                for finding in outcome.findings
+                for case in finding.cases
+                if case.kind == OFF
+            }
+            for one in scale.outcomes[target].break_evens:
                 method = one.method if name in one.method else f"{name}, {one.method}"
                 found.setdefault((method, one.against), replace(one, method=method, is_off=one.against in off))
     return list(found.values())

@@ -20,6 +20,10 @@ class Stopped(Exception):
     """Error raised on every rank if the run ends early. The error's message gives the reason."""
 
 
+class EndAsked(Stopped):
+    """Error raised on every rank after a checkpoint for which a signal asked, and after which the run ends."""
+
+
 class UnevenSteps(RuntimeError):
     """Error of a rank that waits for a step that another rank will not take; the error's message names both ranks."""
 

@@ -113,7 +113,8 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
     # ---- training
 
     def setup(self, trainer):
-        check_callbacks(trainer.callbacks)
+        if trainer.state.fn == TrainerFn.FITTING:
+            check_callbacks(trainer.callbacks)
         super().setup(trainer)
         over_all_ranks(self.lightning_module)
         if trainer.state.fn == TrainerFn.FITTING:

@@ -111,9 +111,10 @@ def unconnected(ranks: int, environment: Mapping[str, str]) -> ForeignLauncher |
 def in_shell_of_srun(environment: Mapping[str, str]) -> bool:
     """Return whether this process belongs to the shell of ``srun -n4 --pty bash``, whose other tasks have no terminal.
 
-    The tasks of a second ``srun``, typed in this shell, inherit its variables but not its `TERMINAL`.
+    The tasks of a second ``srun``, typed in this shell, inherit its variables but not its `TERMINAL`. A program that is
+    a task itself, as in ``srun -n4 --pty python train.py``, belongs to no shell.
     """
-    if "SLURM_PTY_PORT" not in environment:
+    if "SLURM_PTY_PORT" not in environment or environment.get("SLURM_TASK_PID") == str(os.getpid()):
         return False
     try:
         os.close(os.open(TERMINAL, os.O_RDONLY | os.O_NOCTTY))

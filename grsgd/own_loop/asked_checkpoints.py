@@ -3,15 +3,18 @@
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from grsgd.comm.elastic.meeting import GO_ON
+from grsgd.comm.stop_signal import EndAsked
 from grsgd.job.exit_code import ScriptExit
-from grsgd.job.signals import CHECKPOINT, CHECKPOINTED, EXIT_CODE, REASONS, Interruption, raise_interrupt
+from grsgd.job.signals import CHECKPOINT, CHECKPOINTED, EXIT_CODE, raise_interrupt
+from grsgd.runs.ending import ASKED_TO_END
 
-USUAL = (signal.SIG_DFL, signal.default_int_handler, raise_interrupt)
-"""Handlers that are replaced. Other handlers belong to the script."""
+ASKS = {CHECKPOINT: GO_ON, signal.SIGUSR1: ASKED_TO_END}
+"""The reason to end the run after the checkpoint, by the signal that asks for the checkpoint.
+
+Ctrl-C and SIGTERM are not among the signals: Open MPI's mpiexec kills all ranks a moment later.
+"""
 
 
 class EndedBySignal(ScriptExit):
@@ -22,35 +25,58 @@ class EndedBySignal(ScriptExit):
         self.reason = reason
 
 
+class AskingSignals:
+    """Handlers of the signals that ask for checkpoints of ``loop``, from `begin` to `close`.
+
+    If the script has its own handler for one of these signals, or runs the loop in a thread, no handler is replaced.
+    """
+
+    def __init__(self, loop):
+        self.loop = loop
+        self._before: dict[int, object] = {}
+
+    @property
+    def is_on(self) -> bool:
+        """Whether signals ask for checkpoints now."""
+        return bool(self._before)
+
+    def begin(self):
+        """Replace the handlers, if the loop takes checkpoints."""
+        before = {number: signal.getsignal(number) for number in ASKS}
+        is_in_main_thread = threading.current_thread() is threading.main_thread()
+        if self.loop.kept and is_in_main_thread and set(before.values()) <= {signal.SIG_DFL, raise_interrupt}:
+            self._before = before
+            for number in ASKS:
+                signal.signal(number, self._ask)
+
+    def _ask(self, number, frame):
+        self.loop.recovery.asks_for_checkpoint(ASKS[number])
+
+    def close(self):
+        """Put the former handlers back."""
+        while self._before:
+            signal.signal(*self._before.popitem())
+
+
+def run(loop, schedule):
+    """Run a schedule of ``loop``. Raises EndedBySignal if it ends with a checkpoint after which all ranks stop."""
+    try:
+        loop.driver.run(schedule)
+    except EndAsked as asked:
+        end_by_signal(loop, str(asked))
+
+
 def end_by_signal(loop, reason: str):
     """End a loop between two iterations, on all ranks, after the checkpoint that a signal has asked for.
 
     The lowest rank that has a process says from which checkpoint a later job goes on. Raises EndedBySignal.
     """
-    last = loop.recovery.last
-    if loop.algorithm.comm.rank == 0:
+    last, membership = loop.recovery.last, loop.lives.membership
+    lowest = next(holder for holder in membership.holders if holder in membership.training)
+    if lowest == membership.process:
         follow = "there is no checkpoint" if last is None else f"the same command goes on from {last}"
         print(f"grsgd: {reason}: {follow}", file=sys.stderr, flush=True)
     loop.recovery.ended()
-    loop.beside.close()
-    loop.kept.close()
+    loop.close()
     loop.distributed.give_up()
     raise EndedBySignal(reason, has_checkpoint=last is not None)
-
-
-@contextmanager
-def signals_ask(loop) -> Iterator[None]:
-    """Let signals ask for checkpoints of ``loop`` in the block, if it takes any.
-
-    After SIGUSR2 all ranks take a checkpoint and go on. After Ctrl-C, SIGTERM and SIGUSR1 all ranks take a checkpoint
-    and stop. If the script has its own handler for one of these signals, or runs the loop in a thread, signals keep
-    their effect.
-    """
-    ask = loop.recovery.asks_for_checkpoint
-    handlers = map(signal.getsignal, [*REASONS, CHECKPOINT])
-    is_in_main_thread = threading.current_thread() is threading.main_thread()
-    if loop.kept and is_in_main_thread and all(each in USUAL for each in handlers):
-        with Interruption(ask, lambda: ask(GO_ON)):
-            yield
-    else:
-        yield

@@ -257,8 +257,8 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
         self._end(frees=not uneven[0])
 
     def give_up(self):
-        """End the training of a loop over `surviving` that has stopped between two iterations, on all ranks at once.
-        Each rank's model keeps the rank's own weights."""
+        """End the training of a loop over `surviving` that a signal has ended, on all ranks at once. Each rank's model
+        keeps the rank's own weights."""
         self._let_go()
         self._end(frees=False)
 

@@ -91,12 +91,12 @@ def is_main() -> bool:
 
 
 _memberships: list[Membership] = []
-"""Processes of the ranks in the script's loops over `surviving`, oldest first."""
+"""Processes of the ranks in the script's last loop over `surviving`; empty if there was none."""
 
 
 def survive(membership: Membership):
     """Let `is_main` follow the deaths that ``membership`` learns of."""
-    _memberships.append(membership)
+    _memberships[:] = [membership]
 
 
 @functools.cache

@@ -37,7 +37,7 @@ from grsgd.own_loop.ranks import check_shards, is_main
 from grsgd.own_loop.roll_call import END_OF_RECORDING
 from grsgd.own_loop.saved_record import record_of
 from grsgd.own_loop.survived_record import save_on_the_living
-from grsgd.runs.ending import END_OF_LOOP, INTERRUPTED, end_attributes
+from grsgd.runs.ending import ASKED_TO_END, END_OF_LOOP, INTERRUPTED, end_attributes
 from grsgd.runs.loggers import Logger, conclude, go_on
 from grsgd.runs.metric import ACCURACY, Metric, metric_in
 from grsgd.runs.run_file import Run, check_content, check_writable, load_run
@@ -235,12 +235,18 @@ class LoopRun:
         try:
             with ExitStack() as stack:
                 if self._mpi.size > 1:
-                    stack.enter_context(Interruption(self._rescue.interrupted))
+                    stack.enter_context(Interruption(self._interrupted))
                 stack.enter_context(as_exceptions())
                 yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _interrupted(self, reason: str):
+        """Save at once after a signal, but not after a signal after which the loop ends with a checkpoint."""
+        loop = self.optimizer.loop
+        if not (reason == ASKED_TO_END and loop.survives and loop.signals.is_on):
+            self._rescue.interrupted(reason)
 
     def collected(self) -> list[LoopMeasurements] | None:
         """Return, on rank 0, the records of all ranks, after all ranks have left the ``with`` block of the recording;

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from grsgd.comm.communicator import LostRank
 from grsgd.comm.pollables import Until
-from grsgd.comm.stop_signal import Stopped, StopSignal
+from grsgd.comm.stop_signal import EndAsked, Stopped, StopSignal
 
 LISTENING_SECONDS = 0.02
 """Seconds between two looks for failures in the background."""
@@ -34,8 +34,8 @@ class Stops:
             self.signal.watch()
 
     def stop(self, reason: str):
-        """Raise Stopped on this rank; a checkpoint after which all ranks stop calls this method on all ranks."""
-        raise Stopped(reason)
+        """Raise EndAsked on this rank; called on all ranks after a checkpoint with which their loops end."""
+        raise EndAsked(reason)
 
     def attend(self):
         """Receive failures of other ranks in the background, without end, also while this rank is in a call of MPI; a
@@ -60,11 +60,6 @@ class Stops:
         as after the death of its process."""
         if self.signal is not None and not self.signal.failed:
             self.signal.fail(f"rank {rank} has failed")
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether this rank or another rank has failed, as far as this rank knows."""
-        return self.signal is not None and self.signal.failed
 
     def watch_in_step(self):
         """Raise Stopped while this rank waits in a step that can no longer end."""

@@ -18,8 +18,7 @@ from grsgd.comm.allreduce import broadcast
 from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.pollables import Until
-from grsgd.comm.stop_signal import Stopped
-from grsgd.own_loop.asked_checkpoints import end_by_signal, signals_ask
+from grsgd.own_loop.asked_checkpoints import AskingSignals, run
 from grsgd.own_loop.iterations import CountedIterations
 from grsgd.own_loop.lives import GO_ON, Lives, meet
 from grsgd.own_loop.loop import Loop
@@ -66,7 +65,7 @@ class SurvivingLoop(Loop):
         )
         self._of_options = partial(type(before), before.options, self.replica, self.optimizer)
         self.beside = self.driver.beside(lives.membership.process)
-        self.kept = kept
+        self.kept, self.signals = kept, AskingSignals(self)
         checkpoints = kept and kept.recovery(optimizer, lives)
         self.recovery = recovery_from_deaths(before.traits, self.context, lives.states, self.beside, checkpoints)
         context = self.recovery.context_of(self.context)
@@ -129,11 +128,8 @@ class SurvivingLoop(Loop):
 
         Each iteration has at most one step. Raises EndedBySignal if a signal ends the loop, after a checkpoint.
         """
-        with signals_ask(self):
-            yield from self._iterations(iter(items))
-
-    def _iterations(self, items: Iterator) -> Iterator:
-        drawn = 0
+        items, drawn = iter(items), 0
+        self.signals.begin()
         while not self.is_over:
             if self._is_wanted:
                 self._pack()
@@ -169,12 +165,7 @@ class SurvivingLoop(Loop):
 
     def _take_checkpoint(self):
         """Take a checkpoint, if one is due, between two iterations; take over another rank's state after regrouping."""
-        try:
-            self.driver.run(self.whole(self._between_iterations))
-        except Stopped as stopped:
-            if self.stop_signal.has_failed:
-                raise
-            end_by_signal(self, str(stopped))
+        run(self, self.whole(self._between_iterations))
         self._take(self._state_of_another)
         self._state_of_another = {}
 
@@ -372,7 +363,7 @@ class SurvivingLoop(Loop):
         """Make the models of all ranks that have a process equal, after the last iteration and on all these ranks."""
         self._pack()
         self._has_ended = True
-        self.driver.run(self.recovery.train())
+        run(self, self.recovery.train())
         self.driver.watch = None
         self.recovery.ended()
         params, buffers = meet(self.lives.world, self.driver.timeout, GO_ON, self._average)
@@ -381,6 +372,11 @@ class SurvivingLoop(Loop):
         self.replica.params.tensor.copy_(params.tensor)
         self.replica.buffers.tensor.copy_(buffers.tensor)
         self.times.totals.steps = self.position
+        self.close()
+
+    def close(self):
+        """Give back the signals, and let other jobs take checkpoints in the folder."""
+        self.signals.close()
         self.beside.close()
         if self.kept:
             self.kept.close()

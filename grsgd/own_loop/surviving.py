@@ -40,7 +40,8 @@ def surviving(
         The optimizer that `distribute` has returned, before its first step.
     checkpoints
         Folder for checkpoints, which all processes share. If it has a whole checkpoint, of any number of ranks, the
-        loop goes on from the newest one.
+        loop goes on from the newest one. SIGUSR2 asks for a checkpoint; after SIGUSR1 the loop takes one and raises
+        SystemExit with the code 75, on all ranks.
     every
         Interval of checkpoints: iterations, as in 100, or seconds, as in "60s".
     state

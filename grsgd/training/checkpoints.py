@@ -17,7 +17,7 @@ import numpy as np
 from grsgd.comm import tags
 from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
 from grsgd.comm.elastic.meeting import GO_ON, Meeting
-from grsgd.comm.stop_signal import Stopped
+from grsgd.comm.stop_signal import EndAsked
 from grsgd.errors import ConfigError
 from grsgd.training.checkpoint_file import Header
 from grsgd.training.checkpoint_folder import (
@@ -130,6 +130,7 @@ class Checkpoints(Recovery):
         if is_same_folder(self.folder, folder):
             self._whole = list(whole)
             self._curve = curve or self._curve
+            self.last = self.folder / name_of(samples)
 
     def watch(self):
         """Look whether a checkpoint is due, or another rank has asked for a checkpoint. The trainer calls this method
@@ -232,7 +233,7 @@ class Checkpoints(Recovery):
         if reason:
             yield from self.written()
             self._ends_for = GO_ON
-            raise Stopped(reason)
+            raise EndAsked(reason)
 
     def _take_in_memory(self, header: Header, is_whole: bool):
         """Begin a checkpoint in memory; ``is_whole`` says whether the last checkpoint in memory is whole."""

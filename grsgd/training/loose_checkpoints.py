@@ -160,6 +160,8 @@ class LooseCheckpoints(Recovery):
         if self._writing != LEFT and not self.writer.is_writing:
             self._tell_written(self._writing)
             self._writing = LEFT
+        if self._end is not None and self._has_left and not self.trainer.is_one_schedule and self._is_kept():
+            self.trainer.stop_signal.stop(self._end.call.ends_for)
         if self._end is not None or self._has_left:
             return
         leader = self._leader()

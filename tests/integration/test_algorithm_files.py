@@ -94,6 +94,7 @@ def test_a_sweep_makes_runs_of_a_changed_source_again(folder):
         return done.stdout.strip(), done.returncode
 
     (folder / "runs").mkdir()
+    (folder / "mine.py").write_text("print('hello')\n" + (folder / "mine.py").read_text())
     first, code = name_and_code()
     assert code == 1 and re.fullmatch(r"runs/mine-n3-[0-9a-f]{12}\.h5", first)
     simulated(first)

@@ -83,7 +83,7 @@ def plain(line: str) -> str:
 def test_pages_have_the_numbers_that_are_recorded():
     """Of each experiment whose numbers lie beside the pages by now."""
     files = sorted(figures.RECORDED.glob("*.csv"))
-    assert len(files) >= 1, "without recorded numbers this test shows nothing"
+    assert PAGES.keys() & {file.name for file in files}, "without recorded numbers this test shows nothing"
     for file in files:
         if file.name in PAGES:
             page = PAGES[file.name]

@@ -18,6 +18,7 @@ from lightning_jobs import COMM, DATA, RANKS, Language, fit, refusal, trainer
 from torch import nn
 from torch.utils.data import DataLoader
 
+from grsgd.integrations.collective import Limit, wait_at_most
 from grsgd.integrations.fabric import GrsgdFabricStrategy
 from grsgd.integrations.lightning import GrsgdStrategy
 
@@ -96,16 +97,18 @@ def launched(*arguments, **options) -> Fabric:
 
 
 def waits_for_the_trainer():
-    comes_late(trainer(GrsgdStrategy("dpsgd", timeout=0.5)).strategy)
+    comes_late(trainer(GrsgdStrategy("dpsgd", timeout=100.0)).strategy)
 
 
 def waits_for_fabric():
-    comes_late(launched("dpsgd", timeout=0.5).strategy)
+    comes_late(launched("dpsgd", timeout=100.0).strategy)
 
 
 def comes_late(strategy):
-    """Let rank 1 come to a barrier long after the limit of the other ranks."""
+    """Let rank 1 come to a barrier long after the limit of the other ranks, which is shortened after a broadcast."""
+    assert Limit.seconds == 100
     strategy.broadcast("all ranks are here")
+    wait_at_most(0.5)
     if COMM.rank == 1:
         time.sleep(20)
     strategy.barrier("of a late rank")

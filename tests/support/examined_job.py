@@ -138,7 +138,7 @@ def plant(job: Job, folder: Path, mine: threading.local, monkeypatch):
         (examination, "FIRST_SPEAKS_SECONDS", 0.0),
         (foreign_launchers, "FIRST_SPEAKS_SECONDS", 0.0),
         (links, "EFFORT", Effort({8: 3, 1024: 3}, 2, 0.1, 0.5)),
-        (links, "PAIR_SECONDS", 1.0 if job.blocked else SECONDS),
+        (links, "PAIR_SECONDS", 3.0 if job.blocked else SECONDS),
         (eager, "EAGER_BYTES", [1024]),
         (clocks, "answer", answer_with(job, mine, clocks.answer)),
     ):

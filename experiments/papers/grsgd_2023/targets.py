@@ -118,7 +118,7 @@ def show_wait(found, section):
                 place.source,
                 some[OURS],
             ),
-            note=f"this is GRSGD; ring all-reduce waits {some[RING].median():.3g} ms",
+            note=f"these are GRSGD's; ring all-reduce has {some[RING].median():.3g} ms",
         )
         for place, some in waits.items()
     ]

@@ -137,6 +137,10 @@ def test_only_the_shell_of_srun_is_alone(started_by, monkeypatch, tmp_path):
     """A second ``srun``, typed in this shell, starts tasks with the shell's variables and without a terminal."""
     started_by("SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 SLURM_PTY_PORT=4711")
     check_alone("run")
+    started_by(f"SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 SLURM_PTY_PORT=4711 SLURM_TASK_PID={os.getpid()}")
+    with pytest.raises(SetupError, match="srun started 4 tasks"):
+        check_launcher(1, OPEN_MPI)  # the task itself, as in srun --pty python train.py
+    started_by("SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 SLURM_PTY_PORT=4711")
     monkeypatch.setattr("grsgd.job.foreign_launchers.TERMINAL", tmp_path / "none")
     with pytest.raises(SetupError, match="srun started 4 tasks"):
         check_launcher(1, OPEN_MPI)
