@@ -69,6 +69,8 @@ def trained(
                 if step >= deaths.get(mpi.rank, steps):
                     optimizer.loop.kept.close()
                     die(mpi, optimizer.driver, optimizer.loop.beside)
+                if deaths and step == max(deaths.values()) + 1:  # also on a loaded machine, the others are not through
+                    wait_for_deaths(mpi, optimizer, deaths)
                 if (mpi.rank, step) == asks[:2]:
                     optimizer.loop.recovery.asks_for_checkpoint(asks[2])
                 taken.append(step)
@@ -96,6 +98,14 @@ def trained(
         return vector(model), taken, drawn, scheduler.last_epoch, optimizer.steps
 
     return on_mortal_threads(monkeypatch, n, work)
+
+
+def wait_for_deaths(mpi, optimizer, deaths):
+    deadline = time.monotonic() + 20
+    while not mpi.job.dead >= deaths.keys():
+        assert time.monotonic() < deadline
+        optimizer.driver.poll()
+        time.sleep(1e-3)
 
 
 def whole(kept):
