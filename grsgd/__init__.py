@@ -21,8 +21,12 @@ The run file of a recorded script, or of ``grsgd train``, holds the measurements
 """
 
 import importlib as _importlib
+import os as _os
 
 __version__ = "0.2.0"
+
+# With colorama numba would write a control sequence to stdout, into the path that a shell reads from the last line.
+_os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
 
 _PLACES = {
     "CsvLogger": "grsgd.runs.loggers",

@@ -42,3 +42,7 @@ class SetupError(UsageError):
     def __init__(self, message: str, is_printed: bool = True):
         super().__init__(message)
         self.is_printed = is_printed
+
+
+class MissingLibrary(SetupError, ImportError):
+    """Error of an import: a library is not installed. The message has the command that installs the library."""

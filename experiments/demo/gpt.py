@@ -76,7 +76,7 @@ def train(o):
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        if (step + 1) % o.every == 0:
+        if (step + 1) % o.every == 0 or step + 1 == o.steps:
             average = optimizer.averaged_model()  # <--
             if grsgd.is_main():  # <--
                 print(f"step {step + 1}: loss on unseen text {loss_on_test(average):.4f}", flush=True)

@@ -65,17 +65,15 @@ def open_streams():
 
 
 def parse(arguments: list[str]):
-    """Return the options of a command; raises UsageError for a command that has a new name."""
+    """Return the options of a command; raises UsageError for unknown options, and for a command that has a new name."""
     if arguments and arguments[0] in RENAMED_COMMANDS:
         raise UsageError(f"{arguments[0]}: is now called {RENAMED_COMMANDS[arguments[0]]}")
     if arguments[:1] == ["run"]:
         arguments = with_python(arguments)
     if arguments[:1] == ["report"]:
         arguments = with_way_to_group(arguments)
-    if arguments[:1] not in (["simulate"], ["replay"]):
-        return make_parser().parse_args(arguments)
-    if "--network" in arguments[:-1]:  # argparse would read a value such as -1gbit,50us as an option
-        at = arguments.index("--network")
+    if arguments[:1] in (["simulate"], ["replay"]) and "--network" in arguments[:-1]:
+        at = arguments.index("--network")  # argparse would read a value such as -1gbit,50us as an option
         arguments = [*arguments[:at], f"--network={arguments[at + 1]}", *arguments[at + 2 :]]
     return make_parser().parse_args(arguments)
 

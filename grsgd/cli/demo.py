@@ -62,6 +62,10 @@ def show(files: list[str], picture: str, options: Namespace) -> int:
 
 def copy(target: Path):
     """Copy the examples to a new folder and print its path; raises UsageError."""
+    if target.exists() and target.resolve() == EXAMPLES.resolve():
+        raise UsageError(f"--copy {target}: is the folder of the examples in this clone: leave --copy out")
+    if target.exists():
+        raise UsageError(f"--copy {target}: exists already: name a new folder")
     try:
         shutil.copytree(EXAMPLES, target, ignore=shutil.ignore_patterns("__pycache__"))
     except OSError as error:

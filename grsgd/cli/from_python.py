@@ -3,6 +3,7 @@
 The run is a command of ``grsgd`` in a process of its own, so this process starts no MPI, and survives any end of it.
 """
 
+import re
 import signal
 import subprocess
 import tempfile
@@ -20,6 +21,10 @@ from grsgd.runs.run_file import Run, load_run
 
 USAGE = 2
 """Exit code of a command that has refused its options or its configuration."""
+DASHES = re.compile("-{40,}")
+"""Line before and after a message of Open MPI's launcher."""
+ERROR = re.compile(r"^grsgd[\w -]*: error: (.*)", re.MULTILINE)
+"""Line with which a command refuses its options or its configuration."""
 LINES = 20
 """Number of the last lines of output that an error shows."""
 
@@ -81,8 +86,11 @@ def _make(command: list[str], config, before: list[str], out, options: dict) -> 
         else:
             path = Path(config)
         code, output = _run([*command, str(path), *before, "--out", str(out), *words_of(options)])
+    output = without_launcher(output)
+    if isinstance(config, Mapping):
+        output = output.replace(str(path), "config")
     if code == USAGE:
-        raise ConfigError(output.strip().rpartition("grsgd: error: ")[2] or output)
+        raise ConfigError((ERROR.findall(output) or [output])[-1])
     run = None
     if out.exists() and out.stat().st_mtime_ns != existing:
         try:
@@ -91,9 +99,21 @@ def _make(command: list[str], config, before: list[str], out, options: dict) -> 
             output += f"\n{error}"
     if code or run is None:
         reason = f": {run.attributes['reason']}" if run else ""
-        last = "\n".join(output.strip().splitlines()[-LINES:])
+        last = "\n".join(output.splitlines()[-LINES:])
         raise RunFailed(f"{' '.join(command)} has ended with exit code {code}{reason}\n{last}", run, code)
     return run
+
+
+def without_launcher(output: str) -> str:
+    """Return the output of a job without the paragraphs between lines of dashes, in which Open MPI's launcher names the
+    end of the job."""
+    lines, is_hidden = [], False
+    for line in output.strip().splitlines():
+        if DASHES.fullmatch(line):
+            is_hidden = not is_hidden
+        elif not is_hidden:
+            lines.append(line)
+    return "\n".join(lines).strip()
 
 
 def words_of(options: Mapping) -> list[str]:

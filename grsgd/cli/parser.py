@@ -4,7 +4,10 @@ import argparse
 
 from grsgd import __version__
 from grsgd.cli import commands, completion, demo, doctor, examples, reference, run_options, sweep_options, training
+from grsgd.errors import UsageError, did_you_mean
 
+NUMBERS_OF_RANKS = ("--nproc-per-node", "--nproc_per_node", "--num-processes", "--num_processes", "--np", "--nproc")
+"""Options of other launchers for the number of ranks."""
 DESCRIPTION = "Decentralised, asynchronous and coded distributed SGD over MPI."
 
 
@@ -17,10 +20,29 @@ class Help(argparse.HelpFormatter):
         return text
 
 
+class Parser(argparse.ArgumentParser):
+    """Parser that refuses unknown options by a UsageError, with a hint at the nearest option of the command."""
+
+    def parse_args(self, args=None, namespace=None):
+        options, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            raise UsageError(f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown[0], args)}")
+        return options
+
+    def _hint(self, unknown: str, arguments: list[str]) -> str:
+        """Return a hint at the option that is nearest to the word ``unknown``; an empty text if none is near."""
+        name = unknown.partition("=")[0]
+        if name in NUMBERS_OF_RANKS:
+            return " (the number of ranks: grsgd run -n RANKS)"
+        commands = next(action.choices for action in self._actions if action.choices)
+        known = commands.get(arguments[0], self)._actions
+        return did_you_mean(name, [word for action in known for word in action.option_strings])
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands. Parsed options have three more attributes: ``command`` is the function to
     call, ``on_ranks`` says whether all ranks of a job call it, and ``make_parser`` is this function."""
-    top = argparse.ArgumentParser(prog="grsgd", description=DESCRIPTION, epilog=examples.TOP, formatter_class=Help)
+    top = Parser(prog="grsgd", description=DESCRIPTION, epilog=examples.TOP, formatter_class=Help)
     top.add_argument("--version", action="version", version=__version__)
     top.set_defaults(command=None, make_parser=make_parser)
     add = top.add_subparsers(metavar="COMMAND")

@@ -26,6 +26,11 @@ from grsgd.training import memory_folder
 OVERLAP = "SLURM_OVERLAP"
 """Environment variable by which srun starts ranks on cores that Slurm still counts as used by the job that has lost a
 node."""
+WITHOUT_GRSGD = (
+    "no rank of this job has called grsgd, so each of the {} processes has trained alone, if it has trained: call "
+    "grsgd.distribute(), or give Trainer, Fabric or Accelerate the strategy of grsgd"
+)
+"""Warning after a job of a script that never called grsgd."""
 PATIENCE_SECONDS = 30.0
 """Seconds in which a host must answer after a loss; otherwise the job ends."""
 ROUND_SECONDS = 1.0
@@ -154,6 +159,9 @@ class Restarting:
             self.asked = self.asked or (hearing.asked if hearing else 0)
             if self.losses:
                 self.losses[-1] = self.losses[-1]._replace(sequel=asked.gone_on())
+            is_on_this_host = not self.hosts  # other hosts possibly do not see the folder of words
+            if code == 0 and not trains and (self.ranks or 1) > 1 and is_on_this_host and asked.is_without_grsgd():
+                print(f"grsgd: {WITHOUT_GRSGD.format(self.ranks)}", file=sys.stderr, flush=True)
         if lost:
             kill_orphans()
         if problem := f"lost {lost}" if lost else line:

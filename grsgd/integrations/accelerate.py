@@ -11,25 +11,42 @@ Import this module before the first call of Accelerate: the import starts MPI, a
 Accelerate finds. Otherwise Accelerate starts a process group of its own, or sees one process.
 """
 
+import os
+import warnings
 from contextlib import ExitStack, contextmanager
 
 import torch
-from accelerate import Accelerator
-from accelerate.optimizer import AcceleratedOptimizer
 
 from grsgd.errors import ConfigError
 from grsgd.integrations import algorithms, collective, process_group
 from grsgd.integrations.averages import AverageInPlace
+from grsgd.integrations.libraries import needed
 from grsgd.integrations.parts import parts_of
+from grsgd.integrations.refusals import refused_alike
 from grsgd.own_loop.distribute import distribute
 from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
 from grsgd.own_loop.ranks import world
+
+with needed("transformers"):
+    from accelerate import Accelerator
+    from accelerate.optimizer import AcceleratedOptimizer
 
 BY_RANKS = (
     "each rank has a state of its own: save and load model.state_dict() and optimizer.optimizer.state_dict() on each "
     "rank: see docs/how-to/from/accelerate.md"
 )
 """Reason for the refusal of Accelerate's checkpoints, and the remedy."""
+DIVIDING = (
+    "deepspeed_plugin",
+    "deepspeed_plugins",
+    "fsdp_plugin",
+    "torch_tp_plugin",
+    "megatron_lm_plugin",
+    "parallelism_config",
+)
+"""Arguments of ``Accelerator`` that divide a model among processes."""
+DIVIDING_VARIABLES = ("DEEPSPEED", "FSDP", "MEGATRON_LM", "PARALLELISM_CONFIG")
+"""Ends of environment variables ``ACCELERATE_USE_...`` with the same effect as the arguments in `DIVIDING`."""
 process_group.start()
 
 
@@ -53,18 +70,26 @@ class GrsgdAccelerator(Accelerator):
     DeepSpeed, FSDP and other ways to divide a model; and if Accelerate already sees other processes than MPI's ranks.
     """
 
+    @refused_alike()
     def __init__(self, algorithm: str = "ring_allreduce", *, accelerator: dict | None = None, **options):
         algorithms.check(algorithm)
+        check_arguments(accelerator or {})
         super().__init__(**(accelerator or {}))
         self.train_by(algorithm, options)
 
+    @refused_alike()
     def train_by(self, algorithm: str, options: dict):
         """Train by ``algorithm`` with these options; raises the errors of the class."""
         mpi = world()
         if (self.num_processes, self.process_index) != (mpi.size, mpi.rank):
             raise ConfigError(
                 f"Accelerate sees process {self.process_index} of {self.num_processes}, but this is rank {mpi.rank} of "
-                f"{mpi.size}: import grsgd.integrations before the first call of Accelerate or Transformers"
+                f"{mpi.size}: import grsgd.integrations.accelerate, or grsgd.integrations.transformers, before the "
+                "first call of Accelerate or Transformers"
+            )
+        if mpi.size == 1 and "ACCELERATE_DYNAMO_MODE" in os.environ:
+            warnings.warn(
+                "`accelerate launch` starts no MPI ranks, so this is one rank: use `grsgd run -n`", stacklevel=2
             )
         kind = str(self.distributed_type).rpartition(".")[2]
         if not (kind == "NO" or kind.startswith("MULTI_")) or self.parallelism_config is not None:
@@ -81,6 +106,7 @@ class GrsgdAccelerator(Accelerator):
         """Optimizers of all models that are in training."""
         return [optimizer for optimizer in self.average.distributed if not optimizer.finished]
 
+    @refused_alike()
     def prepare(self, *objects, device_placement=None):
         """Prepare the objects as Accelerate does, but distribute models with their optimizers by grsgd."""
         models = [each for each in objects if isinstance(each, torch.nn.Module)]
@@ -96,6 +122,7 @@ class GrsgdAccelerator(Accelerator):
         objects = list(objects)
         for number, part, optimizer in zip(numbers, parts, optimizers, strict=True):
             objects[number] = distribute(part, optimizer, self.algorithm, **self.options)
+            objects[number].end_call = "accelerator.finish()"
         self.average.distributed = self.distributed + [objects[number] for number in numbers]
         return super().prepare(*objects, device_placement=device_placement)
 
@@ -105,7 +132,10 @@ class GrsgdAccelerator(Accelerator):
         taken = {id(p) for optimizer in self.distributed for p in optimizer.model.parameters()}
         if any(id(p) in taken for p in model.parameters()):
             device_placement = False  # Accelerate moves tensors from "cpu" to "cpu:0", into new memory
-        return super().prepare_model(model, device_placement, evaluation_mode=True)
+        model = super().prepare_model(model, device_placement, evaluation_mode=True)
+        if not hasattr(model, "no_sync"):
+            model.no_sync = refuse_no_sync
+        return model
 
     def backward(self, loss, **named):
         """Run the backward pass, and in its last pass of a step replace gradients by their means, as DDP does."""
@@ -137,10 +167,12 @@ class GrsgdAccelerator(Accelerator):
                 state[name] = copies[place]  # tied parameters stay tied
         return state
 
+    @refused_alike()
     def save_state(self, *arguments, **named):
         """Raise ConfigError, because Accelerate saves the state of rank 0 only."""
         raise ConfigError(f"save_state() with grsgd: {BY_RANKS}")
 
+    @refused_alike()
     def load_state(self, *arguments, **named):
         """Raise ConfigError, because Accelerate loads one state on all ranks."""
         raise ConfigError(f"load_state() with grsgd: {BY_RANKS}")
@@ -158,6 +190,25 @@ class GrsgdAccelerator(Accelerator):
         self.finish()
         for tracker in self.trackers:
             tracker.finish()
+
+
+def check_arguments(arguments: dict):
+    """Raise ConfigError if these arguments of ``Accelerator``, or Accelerate's environment variables, divide a
+    model."""
+    found = [name for name in DIVIDING if arguments.get(name) is not None]
+    variables = [f"ACCELERATE_USE_{end}" for end in DIVIDING_VARIABLES]
+    found += [name for name in variables if os.environ.get(name, "false").lower() == "true"]
+    if found:
+        raise ConfigError(f"Accelerate with {found[0]}: grsgd keeps a whole model per rank: leave {found[0]} out")
+
+
+@refused_alike()
+def refuse_no_sync():
+    """Raise ConfigError in place of the method ``no_sync`` of a model in DDP, which Accelerate's ``LocalSGD`` calls."""
+    raise ConfigError(
+        "model.no_sync() with grsgd: call accelerator.no_sync(model); in place of LocalSGD take the algorithm "
+        "'local_sgd', whose option H is the number of local steps"
+    )
 
 
 def plain(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

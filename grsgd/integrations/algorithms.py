@@ -1,10 +1,8 @@
 """Algorithms that loops of other libraries can run: each rank computes one gradient per step, on its own data."""
 
-import inspect
-
 from grsgd.algorithms.base import ALGORITHMS
 from grsgd.errors import ConfigError
-from grsgd.own_loop.distribute import algorithm_of, distribute, options_of
+from grsgd.own_loop.distribute import OWN_OPTIONS, algorithm_of, options_of
 
 
 def names() -> list[str]:
@@ -28,6 +26,6 @@ def waits_in_steps(name: str, options: dict) -> bool:
     ``options`` are options of the algorithm called ``name`` and of `grsgd.distribute`. Raises ConfigError for options
     that the algorithm does not take.
     """
-    cls, others = algorithm_of(name), inspect.signature(distribute).parameters
-    traits = cls.traits_of(options_of(cls, {key: value for key, value in options.items() if key not in others}))
+    cls = algorithm_of(name)
+    traits = cls.traits_of(options_of(cls, {key: value for key, value in options.items() if key not in OWN_OPTIONS}))
     return traits.synchronous and not traits.sends_gradients

@@ -13,18 +13,23 @@
 from contextlib import ExitStack, contextmanager
 
 import torch
-from lightning.fabric.plugins import TorchCheckpointIO
-from lightning.fabric.plugins.environments import MPIEnvironment
-from lightning.fabric.strategies import ParallelStrategy
-from lightning.fabric.strategies.strategy import _BackwardSyncControl
-from lightning.fabric.utilities.rank_zero import rank_zero_only, rank_zero_warn
 
 from grsgd.integrations import algorithms, collective
-from grsgd.integrations.metrics import over_all_ranks
-from grsgd.integrations.on_mpi_ranks import KEY, OnMpiRanks, state_at_rest
+from grsgd.integrations.libraries import needed
 from grsgd.integrations.parts import parts_of
+from grsgd.integrations.refusals import refused_alike
 from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
 from grsgd.own_loop.ranks import world
+
+with needed("lightning"):
+    from lightning.fabric.plugins import TorchCheckpointIO
+    from lightning.fabric.plugins.environments import MPIEnvironment
+    from lightning.fabric.strategies import ParallelStrategy
+    from lightning.fabric.strategies.strategy import _BackwardSyncControl
+    from lightning.fabric.utilities.rank_zero import rank_zero_only, rank_zero_warn
+
+    from grsgd.integrations.metrics import over_all_ranks
+    from grsgd.integrations.on_mpi_ranks import KEY, OnMpiRanks, state_at_rest
 
 
 class GrsgdFabricStrategy(OnMpiRanks, ParallelStrategy):
@@ -35,6 +40,7 @@ class GrsgdFabricStrategy(OnMpiRanks, ParallelStrategy):
     together with its optimizers, and raises the errors of `OnMpiRanks.distribute`.
     """
 
+    @refused_alike()
     def __init__(
         self,
         algorithm: str = "ring_allreduce",
@@ -46,9 +52,8 @@ class GrsgdFabricStrategy(OnMpiRanks, ParallelStrategy):
         **options,
     ):
         algorithms.check(algorithm)
-        world()  # starts MPI as grsgd needs it, before Lightning does
         super().__init__(
-            accelerator, parallel_devices, MPIEnvironment(), checkpoint_io or RanksInOneFile(), precision
+            accelerator, parallel_devices, MPIEnvironment(), checkpoint_io or RanksInOneFile(algorithm), precision
         )
         self.algorithm, self.options = algorithm, options
         collective.wait_at_most(options.get("timeout"))
@@ -56,6 +61,11 @@ class GrsgdFabricStrategy(OnMpiRanks, ParallelStrategy):
         """Optimizers of all models that are in training."""
         self._backward_sync_control = Accumulation(self)
         rank_zero_only.rank = self.global_rank
+
+    @refused_alike()
+    def setup_environment(self):
+        self.warn_of_devices()
+        super().setup_environment()
 
     def module_to_device(self, module: torch.nn.Module):
         """Move the module, and let its metrics of torchmetrics be computed over all ranks: `Fabric.to_device` calls
@@ -68,6 +78,8 @@ class GrsgdFabricStrategy(OnMpiRanks, ParallelStrategy):
         over_all_ranks(module)
         parts = [module] if len(optimizers) == 1 else parts_of(module, optimizers)
         new = self.distribute(parts, optimizers, self.precision)
+        for optimizer in new:
+            optimizer.end_call = "fabric.strategy.finish()"
         self.distributed = [optimizer for optimizer in self.distributed if not optimizer.finished] + new
         return module, new, scheduler
 
@@ -142,24 +154,31 @@ class Accumulation(_BackwardSyncControl):
 class RanksInOneFile(TorchCheckpointIO):
     """Checkpoints in which every rank finds its own state again; rank 0 writes the file, and all ranks read it.
 
-    In a job with another number of ranks, all ranks find rank 0's state, and the algorithm begins anew.
+    In a job with another number of ranks, or with another algorithm, all ranks find rank 0's state, and the algorithm
+    begins anew. ``algorithm`` is the name of the algorithm that trains in this job.
     """
+
+    def __init__(self, algorithm: str):
+        super().__init__()
+        self.algorithm = algorithm
 
     def save_checkpoint(self, checkpoint, path, storage_options=None):
         """Gather the checkpoints of all ranks, and write them on rank 0."""
         of_ranks = collective.gather(checkpoint)
         if of_ranks is not None:
-            super().save_checkpoint({**of_ranks[0], KEY: of_ranks}, path, storage_options)
+            kept = {"algorithm": self.algorithm, "ranks": of_ranks}
+            super().save_checkpoint({**of_ranks[0], KEY: kept}, path, storage_options)
 
     def load_checkpoint(self, path, *arguments, **named):
         checkpoint = super().load_checkpoint(path, *arguments, **named)
-        of_ranks = checkpoint.pop(KEY, ())
-        if len(of_ranks) == world().size:
-            return of_ranks[world().rank]
-        if of_ranks:
+        kept = checkpoint.pop(KEY, None)
+        if kept is not None:
+            name, of_ranks = kept["algorithm"], kept["ranks"]
+            if name == self.algorithm and len(of_ranks) == world().size:
+                return of_ranks[world().rank]
             rank_zero_warn(
-                f"the checkpoint is of {len(of_ranks)} ranks, this job has {world().size}: all ranks begin with the "
-                "model of rank 0, and the algorithm begins anew"
+                f"the checkpoint is of {name} on {len(of_ranks)} ranks, this job trains by {self.algorithm} on "
+                f"{world().size}: all ranks begin with the model of rank 0, and the algorithm begins anew"
             )
         return {name: without_algorithm(value) for name, value in checkpoint.items()}
 

@@ -13,22 +13,26 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from lightning.fabric.plugins.environments import MPIEnvironment
-from lightning.fabric.utilities.rank_zero import rank_zero_only as fabric_rank_zero_only
-from lightning.pytorch.callbacks import BaseFinetuning, Callback, LearningRateFinder
-from lightning.pytorch.strategies import ParallelStrategy, StrategyRegistry
-from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities.rank_zero import rank_zero_only, rank_zero_warn
 
 from grsgd.errors import ConfigError
 from grsgd.integrations import algorithms, collective
 from grsgd.integrations.averages import AverageInPlace, copy_into
-from grsgd.integrations.metrics import over_all_ranks
-from grsgd.integrations.on_mpi_ranks import KEY, PLAIN, OnMpiRanks, state_at_rest
+from grsgd.integrations.libraries import needed
 from grsgd.integrations.parts import parts_of
+from grsgd.integrations.refusals import refused_alike
 from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
 from grsgd.own_loop.forward_hook import length
-from grsgd.own_loop.ranks import size, world
+
+with needed("lightning"):
+    from lightning.fabric.plugins.environments import MPIEnvironment
+    from lightning.fabric.utilities.rank_zero import rank_zero_only as fabric_rank_zero_only
+    from lightning.pytorch.callbacks import BaseFinetuning, Callback, LearningRateFinder
+    from lightning.pytorch.strategies import ParallelStrategy, StrategyRegistry
+    from lightning.pytorch.trainer.states import TrainerFn
+    from lightning.pytorch.utilities.rank_zero import rank_zero_only, rank_zero_warn
+
+    from grsgd.integrations.metrics import over_all_ranks
+    from grsgd.integrations.on_mpi_ranks import KEY, PLAIN, OnMpiRanks, state_at_rest
 
 REFUSED = {
     LearningRateFinder: "its trial ends the training of all ranks: find the learning rate on one rank, without grsgd",
@@ -64,6 +68,7 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
     is_distributed = True
     """Whether Lightning gives each rank its own part of the data."""
 
+    @refused_alike()
     def __init__(
         self,
         algorithm: str = "ring_allreduce",
@@ -78,7 +83,6 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
         if validate not in ("average", "own"):
             raise ConfigError(f"validate = {validate!r}: allowed: 'average', 'own'")
         algorithms.check(algorithm)
-        world()  # starts MPI as grsgd needs it, before Lightning does
         super().__init__(accelerator, parallel_devices, MPIEnvironment(), checkpoint_io, precision_plugin)
         self.algorithm, self.validate, self.options = algorithm, validate, options
         collective.wait_at_most(options.get("timeout"))
@@ -97,14 +101,11 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
         """Tell Lightning which rank prints."""
         rank_zero_only.rank = fabric_rank_zero_only.rank = self.global_rank
 
+    @refused_alike()
     def setup_environment(self):
         if self._layer_sync is not None:
             raise ConfigError("sync_batchnorm=True: grsgd exchanges no statistics of batches: leave sync_batchnorm out")
-        if size() == 1 and len(self.parallel_devices) > 1:
-            rank_zero_warn(
-                f"devices={len(self.parallel_devices)}, but this job has one rank, which uses one device: start the "
-                "script by `grsgd run -n`, mpiexec or srun"
-            )
+        self.warn_of_devices()
         super().setup_environment()
 
     def model_to_device(self):
@@ -112,6 +113,7 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
 
     # ---- training
 
+    @refused_alike()
     def setup(self, trainer):
         if trainer.state.fn == TrainerFn.FITTING:
             check_callbacks(trainer.callbacks)

@@ -1,5 +1,7 @@
 """Common part of the strategies of Lightning and of Fabric: devices, collective calls and optimizers of MPI ranks."""
 
+import platform
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -7,8 +9,12 @@ import torch
 from grsgd.errors import ConfigError
 from grsgd.integrations import algorithms, collective
 from grsgd.integrations.devices import device_of
+from grsgd.integrations.libraries import needed
 from grsgd.own_loop.distribute import distribute
 from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
+
+with needed("lightning"):
+    from lightning.fabric.utilities.rank_zero import rank_zero_warn
 
 KEY = "grsgd"
 """Key of a checkpoint under which the state of every rank is kept."""
@@ -23,10 +29,31 @@ class OnMpiRanks:
     """Name of the algorithm that trains."""
     options: dict
     """Options of the algorithm and of `grsgd.distribute`."""
+    num_nodes = _num_nodes = 1
+    """Number of hosts that the user has given to ``Trainer`` (``num_nodes``) or ``Fabric`` (``_num_nodes``)."""
 
     @property
     def root_device(self) -> torch.device:
         return device_of(self.local_rank, self.parallel_devices)
+
+    def warn_of_devices(self):
+        """Warn if the user has given Lightning other numbers of devices and hosts than the job has; called on all
+        ranks.
+
+        Devices are compared with the ranks on this host, unless ``devices="auto"`` possibly stands for its GPUs.
+        """
+        hosts = Counter(collective.all_gather_objects(platform.node()))
+        here, devices, nodes = hosts[platform.node()], len(self.parallel_devices), max(self.num_nodes, self._num_nodes)
+        if devices not in (1, here) and (here == 1 or self.root_device.type == "cpu"):
+            rank_zero_warn(
+                f"devices={devices}, but this host has {here} of the job's ranks, and each rank uses one device: start "
+                "the ranks by `grsgd run -n`, mpiexec or srun"
+            )
+        if nodes not in (1, len(hosts)):
+            rank_zero_warn(
+                f"num_nodes={nodes}, but the job's ranks are on {len(hosts)} hosts: choose the hosts by `grsgd run "
+                "--hosts`, mpiexec or srun"
+            )
 
     def distribute(
         self, parts: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer], precision

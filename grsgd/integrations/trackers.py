@@ -16,6 +16,10 @@ from grsgd.runs.run_file import Run
 from grsgd.runs.settings import flattened, settings
 from grsgd.text import printable
 
+INSTALL = 'pip install "grsgd[trackers]"'
+"""Command that installs the libraries of both trackers."""
+MLFLOW_SERVERS = ("databricks", "databricks-uc", "uc")
+"""URIs of MLflow without a colon that name no folder."""
 STEP = "step"
 """Name under which a tracker keeps the number of steps of rank 0."""
 MLFLOW_LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
@@ -23,6 +27,8 @@ MLFLOW_LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_R
 
 With MLflow's own limits of 120 s and 7 further attempts, a server that hangs would stop rank 0 for many minutes.
 """
+WANDB_LIMITS = {"WANDB_INIT_TIMEOUT": "30"}
+"""Limit of the wait for a W&B server at the start of a run, in seconds, for a user who has not set it."""
 BATCH = 100
 """Largest number of settings that MLflow takes in one request."""
 
@@ -73,7 +79,8 @@ class WandbLogger:
     artifact
         Whether a saved final model is kept as an artifact.
 
-    Raises ConfigError if the package wandb is not installed, or refuses the project.
+    Sets the environment variable in `WANDB_LIMITS` if it is not set. Raises ConfigError if the package wandb is not
+    installed, or refuses the project.
     """
 
     def __init__(
@@ -84,16 +91,19 @@ class WandbLogger:
         goes_on: bool = False,
         artifact: bool = False,
     ):
+        for name, value in WANDB_LIMITS.items():
+            os.environ.setdefault(name, value)
         try:
             import wandb
         except ImportError:
-            raise ConfigError("logging to W&B needs the package wandb: pip install wandb") from None
+            raise ConfigError(f"W&B: the library wandb is not installed: {INSTALL}") from None
         kept = KeptId(folder, goes_on, "wandb")
         identity = kept.known or secrets.token_hex(4)
         try:
             self._run = wandb.init(project=project, id=identity, resume="allow", config=dict(config or {}))
         except wandb.errors.Error as error:
-            raise ConfigError(f"W&B: {error}") from None
+            line = printable(str(error).partition("\n")[0], 300)
+            raise ConfigError(f"W&B: {line}: without network set WANDB_MODE=offline") from None
         self._kept = kept
         self._run.define_metric("*", step_metric=STEP)
         self._artifact, self._exit_code = wandb.Artifact if artifact else None, 1
@@ -126,7 +136,7 @@ class WandbLogger:
 
 
 class MlflowLogger:
-    """Run of MLflow on the server, or in the folder, that ``uri`` names, such as ``file:mlruns``.
+    """Run of MLflow on the server, or in the folder, that ``uri`` names, such as ``file:mlruns`` or ``mlruns``.
 
     ``experiment`` is the name of the experiment; the other parameters have the same meaning as in `WandbLogger`. Sets
     the environment variables in `MLFLOW_LIMITS` that are not set. Raises ConfigError if the package mlflow is not
@@ -148,8 +158,8 @@ class MlflowLogger:
             from mlflow import MlflowClient, entities
             from mlflow.exceptions import MlflowException
         except ImportError:
-            raise ConfigError("logging to MLflow needs the package mlflow: pip install mlflow") from None
-        if uri.startswith("file:"):
+            raise ConfigError(f"MLflow: the library mlflow is not installed: {INSTALL}") from None
+        if uri.startswith("file:") or not (":" in uri or uri in MLFLOW_SERVERS):
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # else MLflow 3 asks for a database
         self._kept, self._entities = KeptId(folder, goes_on, "mlflow"), entities
         try:
@@ -160,7 +170,7 @@ class MlflowLogger:
             self._client.update_run(self._id, "RUNNING")
             self._note(dict(flattened(config or {})))
         except MlflowException as error:
-            raise ConfigError(f"MLflow at {uri}: {error}") from None
+            raise ConfigError(f"MLflow at {uri}: {printable(str(error), 300)}") from None
         self._artifact, self._status = artifact, "KILLED"
 
     def begin(self):

@@ -13,14 +13,19 @@ import os
 from contextlib import nullcontext
 
 import torch
-from transformers import Trainer, TrainingArguments
-from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
-from transformers.utils import logging
 
 from grsgd.errors import ConfigError
 from grsgd.integrations import algorithms, rank_files
-from grsgd.integrations.accelerate import GrsgdAccelerator
+from grsgd.integrations.libraries import needed
+from grsgd.integrations.refusals import refused_alike
 from grsgd.own_loop.distribute import algorithm_of
+
+with needed("transformers"):
+    from transformers import Trainer, TrainingArguments
+    from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
+    from transformers.utils import logging
+
+    from grsgd.integrations.accelerate import GrsgdAccelerator
 
 IN_BACKWARD = "lomo", "adalomo", "layerwise"
 """Parts of names of optimizers that change parameters during the backward pass."""
@@ -50,6 +55,7 @@ class GrsgdTrainer(Trainer):
 
     accelerator: GrsgdAccelerator
 
+    @refused_alike()
     def __init__(self, *arguments, algorithm: str = "ring_allreduce", options: dict | None = None, **named):
         algorithms.check(algorithm)
         self.algorithm, self.options = algorithm, options or {}
@@ -66,6 +72,7 @@ class GrsgdTrainer(Trainer):
         if not algorithm_of(self.algorithm).traits.sends_gradients:
             self.args.average_tokens_across_devices = False  # would wait for all ranks in every step
 
+    @refused_alike()
     def hyperparameter_search(self, *arguments, **named):
         raise ConfigError("hyperparameter_search() with grsgd: start a job per trial: see docs/how-to/studies.md")
 

@@ -84,6 +84,10 @@ class Words:
             return None
         return "no rank has said that the run file is whole" + (f": {self.out}" if self.out else "")
 
+    def is_without_grsgd(self) -> bool:
+        """Return whether no rank has written a word, so that no script of the job has called grsgd."""
+        return not any(self.folder.iterdir())
+
     def _failed(self) -> str | None:
         """Return a text on the ranks whose scripts have ended with an exit code other than 0; None without such
         ranks."""

@@ -21,7 +21,7 @@ from grsgd.comm.gpu.select import select_transport
 from grsgd.comm.watchdog import within
 from grsgd.config import ELEMENT_WISE
 from grsgd.config.complaints import describe
-from grsgd.errors import ConfigError, UsageError
+from grsgd.errors import ConfigError, UsageError, did_you_mean
 from grsgd.job import launch, words
 from grsgd.models.replica import Replica
 from grsgd.own_loop.checks import check_arguments, check_optimizer, check_same_arguments
@@ -35,6 +35,8 @@ from grsgd.own_loop.served import ServedOptimizer, updating_optimizer
 from grsgd.training import device as gpu
 
 PROGRESS_MODES = ("auto", "thread", "inline")
+OWN_OPTIONS = ("seed", "timeout", "progress_mode", "transfer")
+"""Options of `distribute` itself, in addition to the options of the algorithm."""
 
 
 def distribute(
@@ -211,4 +213,6 @@ def options_of(algorithm, options: dict):
     try:
         return algorithm.Options(**options)
     except ValidationError as error:
-        raise ConfigError(f"{algorithm.name}: {describe(error, algorithm.Options)}") from None
+        unknown = options.keys() - algorithm.Options.model_fields.keys()
+        hints = "".join(did_you_mean(name, OWN_OPTIONS) for name in sorted(unknown))
+        raise ConfigError(f"{algorithm.name}: {describe(error, algorithm.Options)}{hints}") from None

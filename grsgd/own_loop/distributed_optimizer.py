@@ -48,6 +48,9 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
     ``state_dict()`` except for its entries of the algorithm.
     """
 
+    end_call = "optimizer.finish() or close()"
+    """The call after the last step, as the user's script writes it."""
+
     def __init__(self, optimizer, replica, gradients, algorithm, context, transport, roll_call: RollCall):
         """Wrap ``optimizer``, given by the script. ``gradients`` are the gradients that ``algorithm`` sends, or None if
         it sends models. ``transport`` says how arrays travel between ranks (`grsgd.comm.gpu.select.Choice`)."""
@@ -389,4 +392,4 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
         self.loop.watch()
 
     def _check_finished(self):
-        end_if_unfinished(self._uncounted_comm.backend.mpi, self._process, self.end_is_told)
+        end_if_unfinished(self._uncounted_comm.backend.mpi, self._process, self.end_is_told, self.end_call)

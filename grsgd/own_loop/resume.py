@@ -60,9 +60,10 @@ class SavedAlgorithm:
             return
         driver.run(self.lifecycle.start())
         restore(self.algorithm, kept)
-        if others := other_options(kept, self.algorithm):
+        others = other_options(kept, self.algorithm)
+        if others and self.algorithm.comm.rank == 0:  # all ranks have the same options
             was = ", ".join(others)
-            warnings.warn(f"state_dict of {self.algorithm.name} with {was}", RuntimeWarning, stacklevel=3)
+            warnings.warn(f"state_dict of {self.algorithm.name} with {was}", RuntimeWarning, stacklevel=5)
         self._loaded = kept if other_tensors(kept, self.algorithm.replica) else None
 
     def check_model(self):
@@ -115,8 +116,9 @@ def check(kept: dict, algorithm: Algorithm):
     if "without" in kept:
         raise ConfigError(f"state_dict without the algorithm's state ({kept['without']}): save it anew, or {ANEW}")
     if (kept["rank"], kept["ranks"]) != (comm.rank, comm.size):
-        was = f"rank {kept['rank']} of {kept['ranks']}"
-        raise ConfigError(f"state_dict of {was}, on rank {comm.rank} of {comm.size}: give each rank its own, or {ANEW}")
+        was = f"rank {kept['rank']} of a job with {kept['ranks']} ranks"
+        here = f"loaded on rank {comm.rank} of a job with {comm.size} ranks"
+        raise ConfigError(f"state_dict of {was}, {here}: give each rank its own, or {ANEW}")
 
 
 ANEW = f'remove its key "{KEY}" to begin the algorithm anew'

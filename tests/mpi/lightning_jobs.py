@@ -3,7 +3,7 @@
 Each function named on the command line is run, and prints its name if it comes to its end.
 """
 
-import sys
+import warnings
 from pathlib import Path
 
 import lightning
@@ -14,6 +14,7 @@ from lightning.fabric.strategies import DDPStrategy as FabricDDP
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
 from mpi4py import MPI
+from named import run_named
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -320,10 +321,15 @@ def works_in_fabric():
             assert difference(whole, with_fabric(FabricDDP(process_group_backend="gloo"), RANKS)) <= SMALL
     if COMM.rank == 0:  # a file of another number of ranks
         kept = torch.load("fabric.ckpt", weights_only=False)
-        kept["grsgd"] = kept["grsgd"][:1] * (RANKS + 1)
+        kept["grsgd"]["ranks"] = kept["grsgd"]["ranks"][:1] * (RANKS + 1)
         torch.save(kept, "other.ckpt")
     COMM.Barrier()
-    assert is_on_all(with_fabric(GrsgdFabricStrategy("dpsgd"), path="other.ckpt"))
+    for path, algorithm, was in (("other.ckpt", "dpsgd", RANKS + 1), ("fabric.ckpt", "diloco", RANKS)):
+        line = f"the checkpoint is of dpsgd on {was} ranks, this job trains by {algorithm} on {RANKS}: all ranks begin"
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert is_on_all(with_fabric(GrsgdFabricStrategy(algorithm), path=path)), path
+        assert any(line in str(each.message) for each in caught) == (COMM.rank == 0), path
     fabric = Fabric(accelerator="cpu", strategy=GrsgdFabricStrategy("dpsgd"), devices=1)
     fabric.launch()
     nets = [nn.Linear(2, 1), nn.Linear(2, 1)]  # each is set up by a call of its own
@@ -378,8 +384,4 @@ def fails_on_one_rank():
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    for name in sys.argv[1:]:
-        globals()[name]()
-        if COMM.rank == 0:
-            print("done:", name, flush=True)
+    run_named(globals())

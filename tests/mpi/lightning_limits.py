@@ -3,8 +3,8 @@
 Each function named on the command line is run, and prints its name if it comes to its end.
 """
 
-import sys
 import time
+import warnings
 from pathlib import Path
 
 import torch
@@ -14,7 +14,8 @@ from lightning.fabric.plugins import MixedPrecision as FabricScaled
 from lightning.pytorch.callbacks import BaseFinetuning, LearningRateFinder
 from lightning.pytorch.plugins import MixedPrecision as Scaled
 from lightning.pytorch.tuner import Tuner
-from lightning_jobs import COMM, DATA, RANKS, Language, fit, refusal, trainer
+from lightning_jobs import COMM, DATA, RANKS, Language, fit, is_on_all, refusal, trainer
+from named import run_named
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -37,6 +38,46 @@ def refuses_scalers():
         sgd = torch.optim.SGD(net.parameters(), 0.1)
         assert refusal(lambda fabric=fabric, net=net, sgd=sgd: fabric.setup(net, sgd)).startswith(expected), algorithm
         fabric.strategy.finish()
+
+
+def trains_in_16_bits():
+    for precision, dtype in (("bf16-true", torch.bfloat16), ("16-true", torch.float16)):
+        for algorithm in ("ring_allreduce", "dpsgd", "lasgd"):
+            module, _ = fit(Language, GrsgdStrategy(algorithm), precision=precision)
+            assert {each.dtype for each in module.parameters()} == {dtype} and is_on_all(module), algorithm
+            assert all(each.isfinite().all() for each in module.parameters()), (precision, algorithm)
+
+
+def warns_of_devices_and_hosts():
+    in_fabric = lambda **given: launched(**given).strategy  # noqa: E731
+    for made in (lambda **given: trainer(GrsgdStrategy(), **given).strategy, in_fabric):
+        for given in ({"devices": 5}, {"num_nodes": 7}, {"devices": RANKS}):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                made(**given).setup_environment()
+            said = " ".join(str(each.message) for each in caught if "job's ranks" in str(each.message))
+            if COMM.rank or given == {"devices": RANKS}:
+                assert not said, said
+            elif given == {"devices": 5}:
+                assert f"devices=5, but this host has {RANKS} of the job's ranks" in said, said
+            else:
+                assert "num_nodes=7, but the job's ranks are on 1 hosts" in said, said
+
+
+def misspells_an_algorithm():
+    GrsgdStrategy("dpsdg")
+
+
+def misspells_in_fabric():
+    GrsgdFabricStrategy("dpsdg")
+
+
+def misspells_a_model():
+    GrsgdStrategy(validate="best")
+
+
+def misspells_an_option():
+    fit(Language, GrsgdStrategy("dpsgd", tiemout=3))
 
 
 class Thaws(BaseFinetuning):
@@ -89,11 +130,20 @@ def lets_rank_0_go_first():
         assert path.read_text() == "whole"
 
 
-def launched(*arguments, **options) -> Fabric:
-    """Return a Fabric with a strategy of these arguments."""
-    fabric = Fabric(accelerator="cpu", strategy=GrsgdFabricStrategy(*arguments, **options), devices=1)
+def launched(algorithm="ring_allreduce", timeout=None, **options) -> Fabric:
+    """Return a Fabric with a strategy of this algorithm."""
+    given = {} if timeout is None else {"timeout": timeout}
+    strategy = GrsgdFabricStrategy(algorithm, **given)
+    fabric = Fabric(accelerator="cpu", strategy=strategy, **{"devices": 1} | options)
     fabric.launch()
     return fabric
+
+
+def leaves_out_finish():
+    net = nn.Linear(2, 1)
+    model, optimizer = launched("dpsgd").setup(net, torch.optim.SGD(net.parameters(), 0.1))
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
 
 
 def waits_for_the_trainer():
@@ -115,8 +165,4 @@ def comes_late(strategy):
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    for name in sys.argv[1:]:
-        globals()[name]()
-        if COMM.rank == 0:
-            print("done:", name, flush=True)
+    run_named(globals())

@@ -11,6 +11,13 @@ LIMITS = launcher.ROOT / "tests" / "mpi" / "lightning_limits.py"
 CASES = ["equals_ddp", "equals_a_plain_loop", "goes_on_from_a_checkpoint", "stops_everywhere", "has_metrics_of_all"]
 CASES += ["works_in_fabric", "refuses_what_cannot_work"]
 IN_LIMITS = ["refuses_scalers", "refuses_callbacks", "has_metrics_of_all_in_fabric", "lets_rank_0_go_first"]
+IN_LIMITS += ["trains_in_16_bits", "warns_of_devices_and_hosts"]
+MISSPELT = {
+    "misspells_an_algorithm": "grsgd: algorithm 'dpsdg': unknown (did you mean dpsgd?)",
+    "misspells_in_fabric": "grsgd: algorithm 'dpsdg': unknown (did you mean dpsgd?)",
+    "misspells_a_model": "grsgd: validate = 'best': allowed: 'average', 'own'",
+    "misspells_an_option": "grsgd: dpsgd: tiemout: unknown key",
+}
 
 
 @pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.exhaustive) for ranks in (1, 3))])
@@ -33,6 +40,21 @@ def test_an_error_on_one_rank_ends_the_job(tmp_path):
 def test_what_cannot_work_is_refused_and_ranks_meet(tmp_path):
     code, output = launcher.mpiexec("openmpi", 2, [LIMITS, *IN_LIMITS], timeout=200, cwd=tmp_path)
     assert code == 0 and all(f"done: {case}" in output for case in IN_LIMITS), output[-20000:]
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "case", [*list(MISSPELT)[:2], *(pytest.param(case, marks=pytest.mark.exhaustive) for case in list(MISSPELT)[2:])]
+)
+def test_what_is_misspelt_is_one_line_and_exit_code_2(case, ranks, tmp_path):
+    code, output = launcher.mpiexec("openmpi", ranks, [LIMITS, case], timeout=100, cwd=tmp_path)
+    assert code == 2 and output.count(MISSPELT[case]) == 1, output
+    assert "Traceback" not in output and "MPI_ABORT" not in output, output
+
+
+def test_a_script_without_finish_is_told_the_call_of_fabric(tmp_path):
+    code, output = launcher.mpiexec("openmpi", 2, [LIMITS, "leaves_out_finish"], timeout=100, cwd=tmp_path)
+    assert code != 0 and "of 2 ended without fabric.strategy.finish()" in output, output
 
 
 @pytest.mark.parametrize("case", ["waits_for_the_trainer", "waits_for_fabric"])

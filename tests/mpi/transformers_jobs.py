@@ -5,11 +5,11 @@ Each function named on the command line is run, and prints its name if it comes 
 
 import os
 import socket
-import sys
 from pathlib import Path
 
 import torch
 from mpi4py import MPI
+from named import run_named
 from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -237,6 +237,9 @@ def refusal(call) -> str:
 
 
 def refuses_what_cannot_work():
+    from accelerate.local_sgd import LocalSGD
+    from accelerate.utils import FullyShardedDataParallelPlugin, ParallelismConfig
+
     from grsgd.integrations import collective
     from grsgd.integrations.accelerate import GrsgdAccelerator
 
@@ -244,10 +247,19 @@ def refuses_what_cannot_work():
     assert "fp16" in refusal(lambda: fit("dpsgd", fp16=True))
     assert "decides which rank computes which gradient" in refusal(lambda: fit("cssgd"))
     assert "topologi" in refusal(lambda: fit("dpsgd", distribute={"topologi": "ring"}))
+    divides = {"cpu": True, "fsdp_plugin": FullyShardedDataParallelPlugin(), "parallelism_config": ParallelismConfig()}
+    divides |= dict.fromkeys(("deepspeed_plugin", "megatron_lm_plugin", "torch_tp_plugin"), object())
+    for name in divides.keys() - {"cpu"}:
+        said = refusal(lambda name=name: GrsgdAccelerator(accelerator={"cpu": True, name: divides[name]}))
+        assert said == f"Accelerate with {name}: grsgd keeps a whole model per rank: leave {name} out", said
     alone = torch.optim.SGD([nn.Parameter(torch.ones(1))])
     assert GrsgdAccelerator(accelerator={"cpu": True}, timeout=77.0) and collective.Limit.seconds == 77.0
     accelerator = GrsgdAccelerator(accelerator={"cpu": True})
     assert collective.Limit.seconds == collective.SECONDS
+    module = nn.Linear(2, 1)
+    module, optimizer = accelerator.prepare(module, torch.optim.SGD(module.parameters(), 0.1))
+    assert "take the algorithm 'local_sgd'" in refusal(LocalSGD(accelerator, module, 2).__enter__)
+    optimizer.optimizer.close()
     assert "without its model" in refusal(lambda: accelerator.prepare(alone))
     assert "each rank has a state of its own" in refusal(lambda: accelerator.save_state("kept"))
     assert "each rank has a state of its own" in refusal(lambda: accelerator.load_state("kept"))
@@ -263,8 +275,4 @@ def fails_on_one_rank():
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    for name in sys.argv[1:]:
-        globals()[name]()
-        if COMM.rank == 0:
-            print("done:", name, flush=True)
+    run_named(globals())

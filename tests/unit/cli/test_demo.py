@@ -72,3 +72,11 @@ def test_examples_are_copied(trainings, tmp_path, capsys):
     assert capsys.readouterr().out == f"{tmp_path / 'examples'}\n" and trainings.made == []
     assert {"base.toml", "grsgd.toml", "own_loop.py"} <= {path.name for path in (tmp_path / "examples").iterdir()}
     assert not (tmp_path / "examples").is_symlink()
+
+
+def test_examples_are_not_copied_over_what_exists(tmp_path, capsys):
+    assert main(["demo", "--copy", str(demo.EXAMPLES)]) == 2
+    assert "is the folder of the examples in this clone: leave --copy out" in capsys.readouterr().err
+    assert main(["demo", "--copy", str(tmp_path)]) == 2
+    assert "exists already: name a new folder" in capsys.readouterr().err
+    assert main(["demo", "--copy", str(tmp_path / "new")]) == 0 and (tmp_path / "new" / "dpsgd.toml").exists()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import grsgd
-from grsgd.cli.from_python import simulate, toml_of, words_of
+from grsgd.cli.from_python import simulate, toml_of, train, without_launcher, words_of
 from grsgd.errors import ConfigError
 
 SMALL = {
@@ -50,8 +50,23 @@ def test_the_name_is_the_function_after_every_import():
 def test_errors_have_their_cause(tmp_path):
     with pytest.raises(ConfigError, match="algorithm.name = 'dpsgdd': unknown"):
         simulate(SMALL | {"algorithm": {"name": "dpsgdd"}}, out=tmp_path / "run.h5")
-    with pytest.raises(ConfigError, match="--networks"):
+    with pytest.raises(ConfigError, match="^unrecognized arguments: --networks 1gbit .did you mean --network"):
         simulate(SMALL, out=tmp_path / "run.h5", networks="1gbit")
     with pytest.raises(grsgd.RunFailed, match="non-finite loss") as caught:
         simulate(SMALL, 2, out=tmp_path / "run.h5", changes={"optimizer.lr": 1e30})
     assert caught.value.code == 1 and caught.value.run.attributes["ended"] == "diverged"
+
+
+def test_errors_of_a_job_are_without_the_launchers_text_and_a_temporary_path(tmp_path):
+    with pytest.raises(ConfigError, match="^config: train.stps: unknown key") as caught:
+        train(SMALL | {"train": {"stps": 5}}, 2, out=tmp_path / "run.h5")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(grsgd.RunFailed, match="non-finite loss") as failed:
+        train(SMALL, 2, out=tmp_path / "run.h5", changes={"optimizer.lr": 1e30})
+    said = str(failed.value)
+    assert "train config --out" in said and "----" not in said and "config.toml" not in said
+
+
+def test_paragraphs_of_the_launcher_are_left_out():
+    dashes = 75 * "-"
+    assert without_launcher(f"a\n{dashes}\nprterun has exited\n{dashes}\nb\n") == "a\nb"

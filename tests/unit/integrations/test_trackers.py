@@ -16,6 +16,7 @@ from grsgd.errors import ConfigError, RunFileError
 from grsgd.integrations.trackers import (
     BATCH,
     MLFLOW_LIMITS,
+    WANDB_LIMITS,
     KeptId,
     MlflowLogger,
     WandbLogger,
@@ -156,13 +157,6 @@ def test_a_tracker_that_is_down_at_the_end_does_not_fail_the_run(capsys):
     assert "warning: MLflow: no connection" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("logger", "package"), [(WandbLogger, "wandb"), (MlflowLogger, "mlflow")])
-def test_the_missing_package_is_named(logger, package, monkeypatch):
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ConfigError, match=f"pip install {package}"):
-        logger("somewhere")
-
-
 def test_mlflow_gets_one_request_per_call_and_waits_briefly(run, server):
     logger = MlflowLogger("http://nowhere", config={f"setting{k}": k for k in range(BATCH + 1)})
     client = server.last
@@ -229,3 +223,32 @@ def test_wandb_keeps_the_identity_and_the_results(run, tmp_path, monkeypatch):
         logger.close()
     assert identities[0] == identities[1] and summary["loss"] == 0.5 and summary["ended"] == "completed"
     assert len(list((tmp_path / "wandb").glob(f"offline-run-*-{identities[0]}"))) >= 1
+
+
+@pytest.mark.parametrize("logger, library", [(WandbLogger, "wandb"), (MlflowLogger, "mlflow")])
+def test_a_missing_library_is_named_with_the_command_that_installs_it(logger, library, monkeypatch):
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ConfigError, match=rf'the library {library} is not installed: pip install "grsgd\[trackers\]"$'):
+        logger("demo")
+
+
+@pytest.mark.parametrize("uri, is_folder", [("mlruns", True), ("file:x", True), ("http://a", False), ("uc", False)])
+def test_a_folder_of_mlflow_needs_no_prefix(uri, is_folder, server, monkeypatch):
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "")
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE")
+    MlflowLogger(uri)
+    assert ("MLFLOW_ALLOW_FILE_STORE" in os.environ) == is_folder
+
+
+def test_a_server_of_wandb_that_does_not_answer_is_one_line(wandb, monkeypatch):
+    for name in WANDB_LIMITS:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+    def fail(**named):
+        assert {name: os.environ[name] for name in WANDB_LIMITS} == WANDB_LIMITS
+        raise wandb.errors.Error("deadline exceeded\nwhile retrying")
+
+    wandb.init = fail
+    with pytest.raises(ConfigError, match="^W&B: deadline exceeded: without network set WANDB_MODE=offline$"):
+        WandbLogger("demo")

@@ -27,7 +27,12 @@ def test_a_forked_process_is_no_rank(rank, monkeypatch, capsys):
     mpi, aborted = rank
     process = os.getpid()
     backend = SimpleNamespace(mpi=mpi)
-    unfinished = SimpleNamespace(_uncounted_comm=SimpleNamespace(backend=backend), _process=process, end_is_told=False)
+    unfinished = SimpleNamespace(
+        _uncounted_comm=SimpleNamespace(backend=backend),
+        _process=process,
+        end_is_told=False,
+        end_call="optimizer.finish()",
+    )
     launch.abort_on_error(mpi)
     monkeypatch.setattr(os, "getpid", lambda: process + 1)
     distributed_optimizer.DistributedOptimizer._check_finished(unfinished)

@@ -126,3 +126,23 @@ def test_a_run_without_a_run_file_is_no_success(tmp_path, monkeypatch, capsys):
         "grsgd: error: run: the launcher's exit code is 0, but no rank has said that the run file is whole: x.h5\n"
     )
     assert main(["run", "-n", "2", str(tmp_path / "run.toml"), "--set", "train.steps=1", "--check"]) == 0
+
+
+def test_a_job_that_never_called_grsgd_is_told_that_its_processes_were_alone(tmp_path, monkeypatch, capfd):
+    (tmp_path / "mpiexec").write_text('#!/bin/sh\nshift 2\nexec "$@"\n')
+    (tmp_path / "mpiexec").chmod(0o755)
+    (tmp_path / "alone.py").write_text("print('trained')\n")
+    (tmp_path / "fails.py").write_text("raise SystemExit(3)\n")
+    (tmp_path / "calls.py").write_text("import grsgd\ngrsgd.rank()\n")
+    for name in {*os.environ} - {*without_launcher(os.environ)}:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("grsgd.job.start.find_mpiexec", lambda: str(tmp_path / "mpiexec"))
+    for ranks, script, code, is_told in (
+        (2, "alone", 0, True),
+        (1, "alone", 0, False),
+        (2, "fails", 3, False),
+        (2, "calls", 0, False),
+    ):
+        assert main(["run", "-n", str(ranks), str(tmp_path / f"{script}.py")]) == code
+        line = f"grsgd: no rank of this job has called grsgd, so each of the {ranks} processes has trained alone"
+        assert (line in capfd.readouterr().err) == is_told, (script, ranks)

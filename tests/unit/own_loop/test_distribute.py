@@ -383,7 +383,7 @@ def test_whose_state_is_refused(monkeypatch):
         with pytest.raises(ValueError, match='^state_dict of grsgd, for dpsgd: remove its key "grsgd" to begin'):
             optimizer.load_state_dict(states["grsgd"])
         states["dpsgd"]["grsgd"]["ranks"] = 2
-        with pytest.raises(ValueError, match="^state_dict of rank 0 of 2, on rank 0 of 1: give each rank its own, or"):
+        with pytest.raises(ValueError, match="^state_dict of rank 0 of a job with 2 ranks, loaded on rank 0"):
             optimizer.load_state_dict(states["dpsgd"])
         del states["dpsgd"]["grsgd"]
         optimizer.load_state_dict(states["dpsgd"])
@@ -969,6 +969,7 @@ def test_a_scaler_needs_the_mean(n, monkeypatch):
             "^algorithm 'sgd': unknown .did you mean ssgd.*; allowed: adpsgd, .*dpsgd, ",
         ),
         ("grsgd", {"rho": 2}, "grsgd: rho: is called data.replication now"),
+        ("dpsgd", {"tiemout": 9.0}, "dpsgd: tiemout: unknown key; allowed: topology.* .did you mean timeout"),
         ("dpsgd", {"progress": "inline"}, "progress: is called progress_mode now"),
         ("local_sgd", {"H": 0}, "local_sgd: H = 0: input should be greater than or equal to 1"),
         ("dpsgd", {"topology": "star"}, "'star' is neither a matrix file nor one of"),

@@ -1,0 +1,26 @@
+"""Imports of libraries that are optional dependencies of grsgd: a missing library is named in one line."""
+
+from contextlib import contextmanager
+
+from grsgd.errors import MissingLibrary
+from grsgd.job import launch
+from grsgd.mpi_environment import rank
+from grsgd.text import printable
+
+
+@contextmanager
+def needed(extra: str):
+    """Run a block of imports; raise MissingLibrary if an import fails. If the script does not catch the error, the
+    script ends with one line and exit code 2.
+
+    ``extra`` is the optional dependency of grsgd that installs the libraries.
+    """
+    try:
+        yield
+    except ImportError as error:
+        if isinstance(error, MissingLibrary):
+            raise
+        is_missing = isinstance(error, ModuleNotFoundError)
+        what = f"the library {error.name} is not installed" if is_missing else printable(str(error), 300)
+        launch.explain_setup_errors()
+        raise MissingLibrary(f'{what}: pip install "grsgd[{extra}]"', is_printed=rank() in (None, "0")) from None
