@@ -1,4 +1,4 @@
-"""Choice of the computing times of a simulated run: given by the user or by the network file, or measured."""
+"""Choice of the computing time of a simulated step. The user or the network file gives this time, or it is measured."""
 
 import numpy as np
 import torch
@@ -21,11 +21,11 @@ def choose_compute_time(
     dataset: Dataset,
     device: torch.device,
 ) -> ComputeTime:
-    """Return the ``stated`` time of a step (from `compute.parse`). If it is None, return the network's time, and if the
-    network has no time, the default.
+    """Return the computing time of a step that ``stated`` (a result of `compute.parse`) describes. If ``stated`` is
+    None, return the time in the network's file. If the network's file has no time, return the default.
 
-    ``measured`` means the network's time or, if the network has no time, a measurement on this machine. ``blueprint``
-    is the model without content.
+    The form ``measured`` means the time in the network's file or, if the file has no time, a measurement on this
+    machine. ``blueprint`` is a model of the right shapes without content.
     """
     form, numbers = stated or (None, [])
     if form in (None, "measured") and network.compute is not None:

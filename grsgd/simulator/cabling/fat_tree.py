@@ -9,8 +9,8 @@ class FatTree(Cabling):
 
     The design is by Al-Fares et al. (2008). Aggregation switch j of every pod has cables to the core switches
     j.0, j.1, ... Routes follow D-mod-k (Zahavi 2010): the digits of the receiver's number, to the base k/2, choose the
-    aggregation switch and then the core switch. So all messages to one rank come down the same route, and the messages
-    of all ranks i to the ranks i + c never share a cable.
+    aggregation switch and then the core switch. All messages to one rank therefore come down the same route. When every
+    rank i sends to rank i + c, no two messages share a cable.
     """
 
     form = "fat-tree:k=8"
