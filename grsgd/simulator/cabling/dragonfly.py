@@ -4,7 +4,7 @@ from grsgd.simulator.cabling.cable import Cabling
 
 
 class Dragonfly(Cabling):
-    """A dragonfly network of ``a`` ``h`` + 1 groups (Kim et al. 2008).
+    """A dragonfly network of ``a * h + 1`` groups (Kim et al. 2008).
 
     A group has ``a`` routers; a router has ``p`` ranks and ``h`` cables to other groups.
     Cable j = 0, 1, ... of the a h cables that lead from a group to other groups is at the group's router j // h.

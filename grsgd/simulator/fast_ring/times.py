@@ -27,8 +27,8 @@ def end_times(starts, waited, first, kinds, messages, nbytes, connection, ends, 
     free_at
         The moment at which each connection's last earlier message has left.
     eager_bytes
-        Greatest size in bytes of a message that leaves when it is posted. A longer message leaves when its receive is
-        posted, too.
+        Greatest size in bytes of a message that leaves when it is posted. A longer message leaves when both the message
+        and its receive are posted.
     """
     ranks, count = len(starts), len(nbytes)
     found = np.full(ranks, NOT_YET)

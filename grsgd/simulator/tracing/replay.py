@@ -167,7 +167,7 @@ class GoalReplay:
 
     def until_ended(self, place: int, pollable: Pollable):
         """Wait until operation number ``place`` has ended, then begin the operations that waited for this end. This
-        method is a schedule."""
+        method is a generator that a driver runs."""
         yield pollable
         self.end(place)
         self.begin_ready()
