@@ -1,5 +1,5 @@
 """Kinds of objects that a configuration may take from outside this package, and a check of an object's kind. The check
-calls no code from outside.
+does not call the object.
 
 A class is of a kind, for example a model, if it is derived from the kind's base class. A function is accepted or
 refused by the module in which it is defined, because its purpose is unknown. Functions of the user (in a file, or in a

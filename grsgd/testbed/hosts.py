@@ -51,16 +51,16 @@ class Testbed:
     Parameters
     ----------
     hosts
-        Number of hosts, without the head.
+        Number of hosts.
     rate
         Rate of each link, in the units of ``tc``, such as ``"100mbit"``.
     cpu
-        Number of cores of each host, which may be a fraction. None means that hosts have no limit.
+        Number of cores of each host, possibly a fraction. None means no limit.
     slow
         Factor, for each slow host, by which the host's share of the processor is smaller. It is smaller than ``cpu``
         or, without ``cpu``, than a fair share of the cores.
     slow_links
-        Rate of the link of each host whose link has another rate than ``rate``. On a shared medium it must be empty.
+        Rate of each link that has another rate than ``rate``, by host. Hosts on a shared medium have no such links.
     medium
         ``"switched"`` or ``"shared"``, see `links.connect`.
     mtu
