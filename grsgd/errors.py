@@ -14,12 +14,12 @@ def did_you_mean(word: str, allowed: Iterable[str]) -> str:
 
 
 class UsageError(ValueError):
-    """Error that the user can correct. Commands print the error and end with exit code 2."""
+    """Error that the user can correct. Commands print a UsageError and end with exit code 2."""
 
 
 class ConfigError(UsageError):
-    """Error in a configuration or an argument. The error's message names the key, the key's value and the allowed
-    values."""
+    """Error in a configuration or an argument. The message of a ConfigError names the key, the key's value and the
+    allowed values."""
 
 
 class DataError(UsageError):
@@ -27,13 +27,13 @@ class DataError(UsageError):
 
 
 class RunFileError(UsageError):
-    """Error of a run file, or of a figure of runs, that cannot be read or written. The error's message names the path
-    and the reason."""
+    """Error of a run file, or of a figure of runs, that cannot be read or written. The message of a RunFileError names
+    the path and the reason."""
 
 
 class ModelError(UsageError):
-    """Error of a model file that cannot be read, or does not fit the model. The error's message names the path and the
-    reason."""
+    """Error of a model file that cannot be read, or does not fit the model. The message of a ModelError names the path
+    and the reason."""
 
 
 class SetupError(UsageError):

@@ -46,8 +46,8 @@ def atomic_write(target: Path) -> Iterator[Path]:
 
 def places_instead(target: Path) -> Iterator[Path]:
     """Yield further paths for a file that could not be written to ``target``. The paths are in new folders of $TMPDIR,
-    of the working directory, of the home directory, and of /dev/shm (memory). A new folder without a file is
-    removed."""
+    of the working directory, of the home directory, and of /dev/shm (memory). A new folder in which the caller has
+    written no file is removed."""
     for base in (tempfile.gettempdir(), os.getcwd(), os.path.expanduser("~"), "/dev/shm"):
         with suppress(OSError):
             key = base, os.path.abspath(target)

@@ -26,7 +26,7 @@ def check_fits(path: str | os.PathLike):
 
 def of_machine() -> int:
     """Return the number of bytes of memory that Linux reports as available. Return the size of the machine's whole
-    memory on a system without such a report."""
+    memory if the system does not report the available memory."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))

@@ -20,16 +20,16 @@ DEFAULTS = {
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
 }
-"""Environment variables by which Open MPI may start more ranks than the machine has cores, and may start as root. Each
-rank has one thread. The Makefile sets the same variables."""
+"""Environment variables by which Open MPI may start more ranks than the machine has cores, and may start as root. With
+these variables each rank has one thread. The Makefile sets the same variables."""
 
 WORDS = "GRSGD_WORDS"
 """Environment variable with the path of a folder into which ranks write files. These files tell the process that has
 started the job how the job ended."""
 
 HEARTS = "GRSGD_HEARTS"
-"""Environment variable because of which each rank starts a heart. A heart is a process that tells the process that has
-started the job that the rank's host is alive."""
+"""Environment variable because of which each rank starts a heart. A heart is a process that sends messages to the job's
+starter as long as the rank's host is alive."""
 
 RESTARTS = "GRSGD_RESTARTS"
 """Environment variable that tells the ranks after which losses of hosts the job was started again."""
@@ -194,11 +194,11 @@ def speaker() -> Callable[[str], None]:
 
 
 def stderr_of(process: int | None) -> int:
-    """Return a file descriptor of the stderr of ``process``. Raises OSError if the stream cannot be opened.
+    """Return a file descriptor of the stderr of ``process``. Raises OSError if this stream cannot be copied or opened.
 
-    The returned descriptor is a copy of the process's own descriptor, if the system allows copies. If not, the stream
-    is opened anew, to append. Without appending, a newly opened file would have its own position, and new output would
-    overwrite the output of ``process``.
+    The returned descriptor is a copy of the process's own descriptor, if the system allows copies. On other systems the
+    stream is opened anew, to append. Without appending, a newly opened file would have its own position, and new output
+    would overwrite the output of ``process``.
     """
     try:
         return copied_descriptor(process, 2)

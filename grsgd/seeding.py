@@ -1,6 +1,6 @@
 """Random streams of the whole program. The random numbers of a stream depend only on the stream's purpose, the seed and
-a key, such as (rank, step). They never depend on the order in which messages arrive. No two streams have the same
-numbers."""
+a key, such as (rank, step). The numbers never depend on the order in which messages arrive. No two streams have the
+same numbers."""
 
 import enum
 import random
@@ -17,53 +17,53 @@ class Purpose(enum.Enum):
     change."""
 
     SHARDS = "shards"
-    """Assignment of samples to shards (the parts of the data set that ranks train on). The stream has no key."""
+    """Stream without a key for the assignment of samples to shards (the parts of the data set that ranks train on)."""
     ORDER = "order"
-    """Order in which a rank trains on its samples. The stream's key is (rank, epoch)."""
+    """Stream with the key (rank, epoch) for the order in which a rank trains on its samples."""
     AUGMENTATION = "augment"
-    """Random crops and flips of images. The stream's key is (rank or block, number of the batch). If images are read
+    """Stream with the key (rank or block, number of the batch) for random crops and flips of images. If images are read
     one by one, the third element of the key is the image's position in the batch."""
     SYNTHETIC_DATA = "synthetic"
-    """Images of the data set ``synthetic``. The stream's key is (0) for the centres of the classes, (1) for training
-    images, and (2) for test images."""
+    """Streams for the images of the data set ``synthetic``. The key is (0) for the centres of the classes, (1) for
+    training images, and (2) for test images."""
     INITIAL_MODEL = "initial model"
-    """Parameters of the model from which all ranks start. The stream has no key, and its numbers are the same as after
-    ``torch.manual_seed(seed)``."""
+    """Stream without a key for the parameters of the model from which all ranks start. The numbers of this stream are
+    the same as after ``torch.manual_seed(seed)``."""
     DROPOUT = "dropout"
-    """Random numbers that a rank's model draws, for example for dropout, in training on the rank's own batches. The
-    stream's key is (rank)."""
+    """Stream with the key (rank) for numbers that a rank's model draws, for example for dropout, in training on the
+    rank's own batches."""
     BLOCK_DROPOUT = "block dropout"
-    """Random numbers that a model draws on a block of a batch that all ranks share. The stream's key is (step, block),
-    so that every rank draws the same numbers."""
+    """Stream with the key (step, block) for numbers that a model draws on a block of a batch that all ranks share. With
+    this key every rank draws the same numbers on a block."""
     PARTNERS = "partners"
-    """Ranks with which a rank exchanges models, and the steps of these exchanges. The stream's key is (rank)."""
+    """Stream with the key (rank) for the ranks with which a rank exchanges models, and the steps of these exchanges."""
     PAIRS = "pairs"
-    """Pairs of ranks that exchange models. All ranks draw the same pairs, because the stream's key is (number of the
-    round of exchanges)."""
+    """Stream with the key (number of the round of exchanges) for the pairs of ranks that exchange models. All ranks
+    draw the same pairs."""
     RANDOM_GRAPH = "random graph"
-    """Neighbours of each rank on a random topology. The stream's key is (number of ranks), and the run's seed has no
-    influence."""
+    """Stream with the key (number of ranks) for the neighbours of each rank on a random topology. The run's seed has no
+    influence on a random topology."""
     COMPRESSION = "compression"
-    """Choice of the values of a vector that a compressor sends or rounds up. The stream's key is (rank, number of the
-    vector)."""
+    """Stream with the key (rank, number of the vector) for the choice of the values of a vector that a compressor sends
+    or rounds up."""
     STRAGGLERS = "stragglers"
-    """Random delays of a rank's steps (the section [stragglers]). The stream's key is (rank, step)."""
+    """Stream with the key (rank, step) for the random delays of a rank's steps (the section [stragglers])."""
     DEATHS = "deaths"
-    """Times and ranks of the deaths of processes that a configuration plans (the section [faults]). The stream has no
-    key."""
+    """Stream without a key for the times and ranks of the deaths of processes that a configuration plans (the section
+    [faults])."""
     COMPUTE_TIMES = "compute times"
-    """Duration of a step's computation in a simulated run. The stream's key is (rank, step)."""
+    """Stream with the key (rank, step) for the duration of a step's computation in a simulated run."""
     DATAGRAM_LOSS = "datagram loss"
-    """Choice of the datagrams of IP multicast that a rank drops on purpose. The stream's key is (rank, exchange,
+    """Stream for the choice of the datagrams of IP multicast that a rank drops on purpose. The key is (rank, exchange,
     sender, number of the packet)."""
     OWN_LOOP_SHARDS = "own loop shards"
-    """Choice of the samples that ``grsgd.shard`` gives to each rank. The stream has no key."""
+    """Stream without a key for the choice of the samples that ``grsgd.shard`` gives to each rank."""
     TAKEN_RANK = "taken rank"
-    """Random numbers of a script's own generators on a process that has replaced a dead process. The stream's key is
-    (rank, iteration, generator)."""
+    """Stream with the key (rank, iteration, generator) for a script's own generators on a process that has replaced a
+    dead process."""
     OWN_LOOP_WORKERS = "own loop workers"
-    """Random numbers of the worker processes of ``grsgd.loader``, and the order of the samples if each rank's part of
-    the data is fixed. The stream's key is (rank, epoch)."""
+    """Stream with the key (rank, epoch) for the worker processes of ``grsgd.loader``, and for the order of the samples
+    if each rank's part of the data is fixed."""
 
 
 MAX_KEY = 2**32 - 1

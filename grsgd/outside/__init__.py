@@ -34,8 +34,8 @@ RECORDED = {"file": "path", "source": "text", "sha256": "sha256"}
 _sources: dict[str, SourceFile] = {}
 """Source files that were imported, with the name of the module as the key."""
 _of_things: dict[int, SourceFile] = {}
-"""Source file from which each object was taken; the key is the object's ``id``. The object may be defined in another
-file."""
+"""Source file from which each object was taken; the key is the object's ``id``. The definition of the object may be in
+another file."""
 
 
 def is_outside(name: str) -> bool:
@@ -58,7 +58,7 @@ def plugins_beside(kind: str, ours: Container[str]) -> dict[str, str]:
 
 def place_of(name: str, kind: str) -> str | None:
     """Return ``name`` if it has the form ``FILE.py:NAME`` or ``PACKAGE.MODULE:NAME``. If ``name`` names a plug-in,
-    return the plug-in's ``PACKAGE.MODULE:NAME``. Return None for any other name."""
+    return the plug-in's ``PACKAGE.MODULE:NAME``. Return None if ``name`` has no such form and names no plug-in."""
     return name if is_outside(name) else plugins(kind).get(name)
 
 
@@ -126,8 +126,8 @@ def attributes_of(name: str, thing) -> dict[str, str | None]:
 
 
 def call(make: Callable, known: dict, options: dict):
-    """Call ``make`` with ``options``, and with each value in ``known`` for which ``make`` has a parameter. Return the
-    result."""
+    """Return the result of ``make``, called with ``options`` and with each value in ``known`` for which ``make`` has a
+    parameter."""
     asked = inspect.signature(make).parameters
     return make(**{name: value for name, value in known.items() if name in asked}, **options)
 

@@ -1,5 +1,5 @@
-"""Source code outside this package. The functions find and read the code, and compute its digest, before the code is
-executed."""
+"""Source code outside this package. The functions of this module find and read the code, and compute its digest, before
+the code is executed."""
 
 import ast
 import hashlib

@@ -43,8 +43,8 @@ class SimulatedBackend:
 
     @property
     def hosts(self):
-        """List of the number of the host of each rank of the group. On networks other than ``hosts:HxR`` each rank has
-        a host of its own."""
+        """List with the host number of each rank of the group. On networks other than ``hosts:HxR`` each rank has a
+        host of its own."""
         hosts = self.fabric.network.spec.hosts
         return [member // hosts.ranks if hosts else member for member in self.members]
 

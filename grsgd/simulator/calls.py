@@ -1,5 +1,5 @@
-"""Events for SimPy's kernel that only call a function. These events take less time than SimPy's own, because a
-simulation creates several events for each message."""
+"""Events for SimPy's kernel that only call a function. Such an event costs less time than SimPy's own events. Its cost
+matters, because a simulation creates several events for each message."""
 
 import heapq
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from simpy.events import NORMAL
 
 
 class Call:
-    """An event whose time is known when the event is created. At that time the kernel calls the functions in
+    """An event whose time is known when the event is created. At this time SimPy's kernel calls the functions in
     ``callbacks``."""
 
     __slots__ = ("callbacks",)

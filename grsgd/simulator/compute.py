@@ -19,8 +19,8 @@ from grsgd.training import unwrapped
 FORMS = "constant:SECONDS, lognormal:MEDIAN,SIGMA, flops:PER_SECOND, measured"
 """List of the allowed forms of the option ``--compute``, for error messages."""
 DEFAULT = "flops:1e10"
-"""Value of the option ``--compute`` if the user gives none. It means 10 Gflop/s, about the speed of one core of a CPU
-on a small model."""
+"""Value of the option ``--compute`` if the user gives none. The value means 10 Gflop/s, about the speed of one core of
+a CPU on a small model."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class AfterWaits:
         waited = self.waited()
         share = min((waited - self.before) / AFTER_WAIT_SECONDS, 1.0)
         self.before = waited
-        usual, after = self.compute(rank, step), self.compute.after_wait(rank, step)  # both come from one random number
+        usual, after = self.compute(rank, step), self.compute.after_wait(rank, step)  # from one random number
         return usual * (after / usual) ** share
 
 
@@ -127,8 +127,8 @@ def check_end(config: Config, compute: ComputeTime):
 
 
 def check_free_running(config: Config, compute: ComputeTime, latency: float):
-    """Raise ConfigError if a step of an asynchronous algorithm takes no time. Its ranks would take steps for ever,
-    because simulated time would stand still and the message that ends the run would never arrive."""
+    """Raise ConfigError if a step of an asynchronous algorithm takes no time. In such a run, simulated time would stand
+    still. The message that ends the run would never arrive, and ranks would take steps for ever."""
     if latency + compute.median == latency:
         raise ConfigError(
             f"--compute {compute}: a step takes no time, so {config.algorithm.name} would never end: no rank waits, "
@@ -156,8 +156,8 @@ def flops(model: torch.nn.Module, sample: torch.Tensor, batch_size: int) -> int:
 COUNTED_BYTES = 4 * 1024 * 1024
 """Size in bytes of the largest model whose operations are executed in order to be counted.
 
-For a larger model, torch counts operations without executing them, and loads its compiler first. Loading takes 1.7 s
-and 75 MB.
+For a larger model, torch counts operations without executing them, and loads its compiler first. Loading torch's
+compiler takes 1.7 s and 75 MB of memory.
 """
 UNTIMED_STEPS = 3
 """Number of steps at the beginning of a measurement that are not timed, because first steps allocate memory."""
@@ -197,8 +197,8 @@ def medians_and_sigmas(seconds: np.ndarray) -> list[tuple[float, float]]:
     logarithm.
 
     seconds: float64 of shape [ranks, steps], the times of steps that ranks take at about the same time. A slowdown of
-    all ranks at once does not count for sigma, because in a simulation each rank draws its own times. If such a
-    slowdown counted, simulated ranks would wait too long for the slowest rank.
+    all ranks at once does not count for sigma, because in a simulation each rank draws its own times. If a slowdown of
+    all ranks counted, simulated ranks would wait too long for the slowest rank.
     """
     ranks, medians = len(seconds), np.median(seconds, axis=1)
     logs = np.log(seconds / medians[:, None])

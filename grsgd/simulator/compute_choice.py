@@ -1,4 +1,5 @@
-"""Choice of the computing time of a simulated step. The user or the network file gives this time, or it is measured."""
+"""Choice of the computing time of a simulated step. The computing time comes from the user, from the network file, or
+from a measurement."""
 
 import numpy as np
 import torch

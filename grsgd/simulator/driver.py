@@ -14,8 +14,8 @@ from grsgd.simulator.waitable import Waitable
 
 
 class Deadlock(RuntimeError):
-    """Error for a simulated run in which every rank waits, and no message or timer is under way. The text lists the
-    waits of the ranks.
+    """Error for a simulated run in which every rank waits, and no message or timer is under way. The error's message
+    names the objects for which ranks wait.
     """
 
 
@@ -79,7 +79,7 @@ class Activity(Waitable):
             self.finish(driver)
         except BaseException as error:
             if isinstance(error, LostRank) and self is not driver.foreground and driver.polls_messages:
-                self.lost = error  # no raise, because the run goes on without the dead rank
+                self.lost = error  # the error is not raised, because the run goes on without the dead rank
                 self.finish(driver)
                 return
             if not getattr(error, "__notes__", None):
@@ -323,7 +323,7 @@ class SimulatedDriver:
             try:
                 if self.watch is not None:
                     self.watch()
-            except Exception as error:  # noqa: BLE001  raised where the trainer waits
+            except Exception as error:  # noqa: BLE001  the caller raises the error in the trainer
                 return error
         return None
 
@@ -354,7 +354,7 @@ def is_over(pollable) -> bool:
     """Return whether a wait for ``pollable`` is over, because ``pollable`` is complete or raises an error."""
     try:
         return pollable.Test()
-    except Exception:  # noqa: BLE001  raised again in the schedule that waits
+    except Exception:  # noqa: BLE001  the waiting schedule gets the error when it tests the pollable
         return True
 
 

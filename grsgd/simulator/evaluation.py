@@ -27,12 +27,13 @@ class SnapshotEvaluation:
         self.qualities: list[Quality] = []
         """Qualities of the snapshots that `of_new_snapshots` has evaluated so far."""
         self.marks_seen = 0
-        """Number of marks (points of the run at which snapshots are due) that all ranks had passed at the last call."""
+        """Number of marks (points of the run at which snapshots are due) that all ranks had passed at the last call of
+        `of_new_snapshots`."""
 
     @cached_property
     def fabric(self) -> MessageFabric:
-        """Simulated network that carries the messages of evaluations. This network is created when the first evaluation
-        needs it."""
+        """Simulated network that carries the messages of evaluations. The network for evaluations is created before the
+        first evaluation."""
         ranks = range(len(self.trainers))
         network = Network(self.env, NetworkSpec(bandwidth="inf bit", latency="0 s"), len(ranks))
         return MessageFabric(network, [SimulatedDriver(self.env, rank) for rank in ranks])

@@ -18,8 +18,8 @@ from grsgd.simulator.waitable import Waitable
 class MessageFabric:
     """All messages between simulated ranks. ``drivers`` is the list of the ranks' drivers, in the order of the ranks.
 
-    ``processors`` is the list of the ranks' processors, on which messages take time. It is None if messages take no
-    processor time.
+    ``processors`` is the list of the ranks' processors, on which messages take time. ``processors`` is None if messages
+    take no processor time.
     """
 
     def __init__(self, network: Network, drivers: list, processors: list[Processor] | None = None):

@@ -46,7 +46,8 @@ class Port:
 
 
 class Connection:
-    """The connection from one rank to one or several ranks. Its messages leave in the order in which they were sent.
+    """The connection from one rank to one or several ranks. The messages of a connection leave in the order in which
+    they were sent.
 
     ``limit``: bandwidth of the link itself in bytes/s. ``rate``: rate in bytes/s of a flow that shares its ports with
     no other flow. ``ranks``: the sending rank and the receiving ranks. ``nbytes``: total bytes of the connection's
@@ -272,8 +273,8 @@ class Network:
     def _share(self, _):
         """Give fair rates to all flows that share a port with a flow that began or ended.
 
-        A changed rate can make the rates of further flows unfair. These further flows get new rates, too. Most changes
-        of rates do not spread to many flows.
+        A changed rate can make the rates of further flows unfair. Further flows with unfair rates get new rates, too.
+        Most changes of rates do not spread to many flows.
         """
         dirty, self._dirty = self._dirty, {}
         flows = {flow: None for port in dirty for flow in port.flows}

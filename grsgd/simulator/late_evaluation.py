@@ -1,4 +1,4 @@
-"""Evaluates the snapshots of a job that its launcher has killed: ``python -m grsgd.simulator.late_evaluation``.
+"""Evaluation of the snapshots of a job that its launcher has killed: ``python -m grsgd.simulator.late_evaluation``.
 
 `grsgd.job.handover` starts this process when the job receives a signal. All ranks of the run are simulated in this one
 process, without further training. This process writes the same run file as the job would have written.

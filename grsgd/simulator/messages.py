@@ -37,7 +37,7 @@ class Sending(Waitable):
         self.has_arrived = False
         """Whether the content of a short message, or the announcement of a long message, has arrived."""
         self.is_found = False
-        """Whether a probe has found the message. A receiver that probes polls for the message, and polling takes no
+        """Whether a probe has found the message. A receiver that probes for messages polls, and polling takes no
         simulated time."""
         self.receiving: Receiving | None = None
         self.order = 0
@@ -146,8 +146,8 @@ class Receiving(Waitable):
 
 
 class Inbox:
-    """The unreceived messages to one rank, and this rank's posted receives. All have the same group of ranks and the
-    same tag."""
+    """The unreceived messages to one rank, and this rank's posted receives. All these messages and receives have the
+    same group of ranks and the same tag."""
 
     __slots__ = ("sent", "posted", "posted_any", "waiting")
 

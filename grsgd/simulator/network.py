@@ -201,8 +201,8 @@ class NetworkSpec(NetworkSection):
     @model_validator(mode="before")
     @classmethod
     def former_names(cls, content):
-        """Translate keys of older network files. ``seniority`` is now ``fairness``. A ``fairness`` that
-        ``fairness_bytes`` limited to some messages is now ``queue_bytes``, because it described the sender's queue."""
+        """Translate keys of older network files. The key ``seniority`` is now ``fairness``. A ``fairness`` that
+        ``fairness_bytes`` limited to some messages is now ``queue_bytes``, the length of the sender's queue."""
         if not isinstance(content, dict):
             return content
         if "seniority" in content and "fairness" not in content:
@@ -241,7 +241,7 @@ class NetworkSpec(NetworkSection):
                     raise ValueError(f"link: from {source} to {dest} is given twice")
                 links[source, dest] = link
         self.__dict__["_cabling"] = self._make_cabling()
-        self.__dict__["_links"] = links  # `_links` is private, and no field of this frozen model
+        self.__dict__["_links"] = links  # a private table, and no field of the frozen model
         self.__dict__["_ports"] = {port.rank: port.bandwidth for port in self.port}
 
     @property

@@ -2,9 +2,10 @@
 computations.
 
 Two parameters come from the model LogGOPS (Hoefler, Schneider, Lumsdaine 2010, LogGOPSim, section 2): o, the
-processor's time per message, and O, its time per byte. Sender and receiver each have their own o and O. In LogGOPS a
-message and a computation are steps of one program, one after the other. In this simulator messages also move while a
-rank computes a gradient. A further parameter is therefore the time until a computing rank notices a message.
+processor's time per message, and O, its time per byte. A sender and a receiver have different values of o and O. In
+LogGOPS a message and a computation are steps of one program, one after the other. In this simulator messages also move
+while a rank computes a gradient. The processor therefore has a further parameter, the time until a computing rank
+notices a message.
 
 For waiting ranks the processor time of messages is part of the network's latency and bandwidth, which were measured
 between waiting ranks. If a rank has a quota of processor time, messages during a wait use up quota that the rank's next
@@ -65,7 +66,7 @@ class Processor:
 
     def compute(self, seconds: float, polls: bool, call: Callable[[], None]):
         """Compute for ``seconds``, then call ``call``. polls: whether a background schedule waits during the
-        computation. Such a schedule looks for messages, and prolongs the computation."""
+        computation. A waiting schedule looks for messages, and prolongs the computation."""
         self.is_computing = self.has_computed = True
         if polls:
             seconds *= 1 + self.spec.polling

@@ -25,7 +25,8 @@ class Quota:
         """Seconds of quota that are unused in period number ``number``; negative if the rank has used more than the
         period allows."""
         self.free_at = 0.0
-        """Moment in simulated seconds at which the rank will have done all work that the quota was asked for so far."""
+        """Moment in simulated seconds at which the rank will have done all work that was given to `compute` or `use` so
+        far."""
 
     @classmethod
     def of_rank(cls, rank: int, share: float, period: float) -> "Quota":
@@ -55,8 +56,8 @@ class Quota:
 
     def use(self, seconds: float, now: float) -> float:
         """Use ``seconds`` of the quota for a message, after all earlier work of the rank. Return the seconds that the
-        message must wait because the quota is used up. These seconds do not include the work on the message, because
-        the network's latency includes this work.
+        message must wait because the quota is used up. The returned seconds do not include the work on the message,
+        because the network's latency includes this work.
         """
         done = self.compute(seconds, now)
         self.free_at = max(self.free_at - seconds * self.share, now)

@@ -43,11 +43,10 @@ def simulate(
 ) -> str:
     """Simulate a run and write its run file; return why the run ended.
 
-    ``line``: line of the terminal that shows the progress; None shows nothing. ``models``: the files in which models
-    are saved. ``recording``: the files of the timeline and of the trace. ``stops_gently``: whether the first signal of
-    `REASONS` ends the training after the present step, with an evaluation of the result. A second signal, or the first
-    signal without ``stops_gently``, raises KeyboardInterrupt, which ends the training without evaluation. A signal
-    during the evaluation raises NotEvaluated.
+    ``line``: line that shows the progress; None shows nothing. ``models``: the files in which models are saved.
+    ``recording``: the files of the timeline and of the trace. ``stops_gently``: whether the first signal of `REASONS`
+    ends the training after the present step, with an evaluation. Any other signal ends the training by a
+    KeyboardInterrupt, without evaluation. A signal during the evaluation raises NotEvaluated.
     """
     line, models = line or ProgressLine(is_shown=False), models or ModelFiles()
     for option in models.asked_for() if timing_only else ():

@@ -248,8 +248,8 @@ class Simulation:
         return max(self.trainers[rank].snapshots.moments[-1].time for rank in left)
 
     def left(self) -> list[int]:
-        """Return the ranks that are part of the run at its end. A rank that died, and without which the other ranks
-        went on, is not included."""
+        """Return the ranks that are part of the run at its end. Ranks that were lost during the run are not
+        included."""
         if self.survives:
             return [rank for rank in range(self.ranks) if rank not in self.lost]
         lost = frozenset().union(*(trainer.lost for trainer in self.trainers))

@@ -5,7 +5,7 @@ from grsgd.comm.backend import PROCESS_FAILURES
 
 
 class Waitable:
-    """A pollable for which one schedule can wait. The pollable resumes this schedule when the pollable is complete."""
+    """A pollable for which one schedule can wait. A complete pollable resumes the schedule that waits for it."""
 
     __slots__ = ("complete", "waiter", "failed")
 

@@ -21,7 +21,7 @@ from grsgd.testbed.links import Medium
 MAX_END_SECONDS = 20.0
 """Seconds that a job may take to end after a signal. A job that takes longer is killed."""
 LAST_SECONDS = 3.0
-"""Seconds for which the testbed waits for the ranks after the end of their launcher. After these seconds the hosts are
+"""Seconds for which the testbed waits for the ranks after the end of their launcher. After `LAST_SECONDS` the hosts are
 removed with all their processes."""
 
 

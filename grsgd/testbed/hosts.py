@@ -57,8 +57,8 @@ class Testbed:
     cpu
         Number of cores of each host, possibly a fraction. None means no limit.
     slow
-        Factor, for each slow host, by which the host's share of the processor is smaller. It is smaller than ``cpu``
-        or, without ``cpu``, than a fair share of the cores.
+        Factor, for each slow host, by which the host's share of the processor is smaller. The share is smaller than
+        ``cpu`` or, without ``cpu``, than a fair share of the cores.
     slow_links
         Rate of each link that has another rate than ``rate``, by host. Hosts on a shared medium have no such links.
     medium
@@ -218,7 +218,7 @@ class Testbed:
         with self.cut(index):
             stopped: set[int] = set()
             try:
-                while new := set(links.processes(host)) - stopped:  # until no process has started others
+                while new := set(links.processes(host)) - stopped:  # a stopped process may have started others
                     send(signal.SIGSTOP, new)
                     stopped |= new
                 yield
@@ -226,8 +226,8 @@ class Testbed:
                 send(signal.SIGKILL, stopped & set(links.processes(host)))
 
     def hearing(self) -> Hearing:
-        """Return a `Hearing`, which watches for one job whether the hosts are alive. It listens on the testbed's
-        head."""
+        """Return a `Hearing`, which watches for one job whether the hosts are alive. The `Hearing` listens on the
+        testbed's head."""
         with links.inside(self.head):
             return Hearing([self.address(host) for host in self.hosts])
 

@@ -115,8 +115,8 @@ def pass_multicast(head: str, ports: list[str], router: str):
 
     The bridge alone would bring multicast packets to all ports at once, past the shared medium. The hosts' ports are
     therefore isolated, so that a host reaches only the medium and the head. The medium's router sends multicast packets
-    back unchanged. These packets come from the medium with the address of the sending host. The bridge must therefore
-    not learn from these packets at which port a host is.
+    back unchanged. Multicast packets that come back have the address of the sending host. The bridge must therefore not
+    learn from packets of the medium at which port a host is.
     """
     for port in ports:
         command("ip", "-n", head, "link", "set", port, "type", "bridge_slave", "isolated", "on")

@@ -14,7 +14,7 @@ class HostCards(Cabling):
 
     The network card of a host has the same bandwidth in both directions. ``latency`` is the whole latency between two
     hosts; the cables to the switch add no latency. All messages within a host share the bandwidth of the host's memory.
-    The memory is a place on the route of such a message.
+    The memory is a place on the route of a message within a host.
     """
 
     form = "hosts:8x4"

@@ -70,7 +70,7 @@ class Calibration(NamedTuple):
     queue_bytes: int | None = None
     """Value for `grsgd.simulator.network.NetworkSpec.queue_bytes`; None with fewer than three hosts."""
     processor: ProcessorTimes | None = None
-    """Processor time that messages take; None if it was not measured."""
+    """Processor time that messages take; None if this time was not measured."""
     work: float | None = None
     """Seconds by which a step of the algorithm takes longer than a step of one rank alone; None if not measured."""
 
@@ -90,8 +90,8 @@ def calibrate(
     the ranks measure; data are loaded outside of this context. share: fraction of a core's time to which each rank is
     limited (`compute.seconds_of_steps`). None means the fraction in the rank's quota, if the rank has a quota.
 
-    Raises SetupError on all ranks for errors in the configuration or the data. Raises SetupError, too, if two ranks
-    must be started but no mpiexec is found.
+    Raises SetupError on all ranks for errors in the configuration or the data. Raises SetupError, too, if two
+    additional ranks must be started but no mpiexec is found.
     """
     from grsgd.simulator.calibration.work import measure_work
 
@@ -219,8 +219,9 @@ def measure_queue(comm, sender: int, early: int, late: int, nbytes: int):
     """Measure how many bytes of a message wait in the queue of rank ``sender``. This function is a generator that a
     driver runs.
 
-    Begin a message to rank ``late`` when half of a message to rank ``early`` has arrived. Measure by how much the
-    message to ``early`` then ends later. Returns the median in bytes on ``sender``, and None on the other ranks.
+    The sender begins a message to rank ``late`` when half of a message to rank ``early`` has arrived. The second
+    message delays the first message, and this delay is measured. Returns the median in bytes on ``sender``, and None on
+    the other ranks.
 
     nbytes: bytes of each message. The measurement can find at most half of these bytes in the queue.
     """

@@ -11,7 +11,7 @@ EAGER_BYTES = [2**power for power in range(10, 23)]
 """Sizes in bytes of the messages that test eager sending. An eager message leaves before its receive is posted."""
 PATIENCE = 0.05
 """Seconds after which a message that has not left counts as not eager. Three times the message's transfer time is added
-to these seconds."""
+to `PATIENCE`."""
 
 
 def eager_bytes(driver, comm, other: int, sends: bool, seconds_per_byte: float) -> int:

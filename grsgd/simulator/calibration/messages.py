@@ -1,9 +1,10 @@
 """Measurement of the processor time of messages between two ranks. One of the two ranks computes while messages pass.
 
 In each round the computing rank computes once without messages and once with messages. The result of the round is the
-difference of the two durations. In both cases a schedule in the background looks for messages, because looking takes
-time, too. Steps after a wait have another duration (`grsgd.simulator.compute.AfterWaits`), so the first steps are not
-timed. The result of the measurement is the median over the rounds, with the quartiles over the rounds as its spread.
+difference of the two durations. A schedule in the background looks for messages in both computations of a round,
+because looking takes time, too. Steps after a wait have another duration (`grsgd.simulator.compute.AfterWaits`), so the
+first steps are not timed. The result of the measurement is the median over the rounds, with the quartiles over the
+rounds as its spread.
 """
 
 import itertools
@@ -57,7 +58,7 @@ EXCHANGES, WAITS, WAIT_SECONDS = 25, 9, 0.1
 """Number of exchanges of short messages per measurement (``EXCHANGES``), number of measurements (``WAITS``), and
 seconds of a wait (``WAIT_SECONDS``).
 
-Two ranks exchange messages, and wait, without computing. This measures the processor time of exchanges and of waits,
+Two ranks exchange messages, and wait, without computing. The result is the processor time of exchanges and of waits,
 which use up a rank's quota.
 """
 
@@ -281,7 +282,7 @@ class MessageMeter:
         A waiting rank looks for messages without pause. Rank ``there`` sends questions and measures, and rank ``here``
         answers. If a thread moves messages, the delay of a computing rank comes from ``exchanges``, and not from
         answers. The reason is that, with a quota, the time of an answer depends on the moment of the quota period at
-        which the question arrives. Calibrations by answers differed by a factor of three.
+        which the question arrives. Repeated calibrations by the time of answers differed by a factor of three.
 
         In trainings, ranks that sleep mostly wait for each other, so no other rank computes during this measurement.
         Questions are as long as the messages of trainings, because a rank looks for a long message while the message

@@ -111,8 +111,7 @@ def answer_pair(comm, other: int, one_host: bool, effort: Effort):
 
 def answer(comm, other: int, nbytes: int, at_once: bool):
     """Answer each message of ``nbytes`` bytes from rank ``other`` by a message of this size. This function is a
-    generator that a driver runs. at_once: whether an answer leaves at once, without waiting for the message from
-    ``other``."""
+    generator that a driver runs. If ``at_once``, an answer leaves without waiting for the message from ``other``."""
     incoming, outgoing = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
     total = np.zeros(nbytes // 4, np.float32)
     incoming[0] = 1

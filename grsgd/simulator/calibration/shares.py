@@ -35,9 +35,9 @@ def prolonged(without: np.ndarray, beside: np.ndarray, by_thread: bool) -> np.nd
     Both shares are fractions of the duration of the computation alone.
 
     ``without`` has the times of `seconds_now` that a computation took alone, and ``beside`` the times with the other
-    work. ``by_thread`` says whether a thread moves the messages. If so, the share by processor time is the thread's
-    processor time, divided by the processor time of the other threads. The reason is that the time of the other threads
-    varies with caches and clock rates by more than the measured effect.
+    work. ``by_thread`` says whether a thread moves the messages. If a thread moves messages, the share by processor
+    time is this thread's processor time, divided by the processor time of the other threads. The reason is that the
+    time of the other threads varies with caches and clock rates by more than the measured effect.
     """
     clock, process = beside[:2] / without[:2] - 1
     if by_thread:

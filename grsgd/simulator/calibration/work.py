@@ -1,5 +1,5 @@
-"""Measurement of the processor time per step of an algorithm's own code. This time includes neither messages nor the
-work of a step that a rank takes alone.
+"""Measurement of the processor time per step of an algorithm's own code. The measured time includes neither messages
+nor the work of a step that a rank takes alone.
 
 The configured algorithm trains for some steps, on all ranks. The meter counts the time of the algorithm's own code
 between two waits: updates, mixing, merging, compression, coding, and the work of the training loop itself. Gradients
@@ -121,7 +121,7 @@ def measure_work(mpi, config: Config, rank: MeasuringRank, model: torch.nn.Modul
 
     ends = dict.fromkeys(("epochs", "samples", "seconds", "target", "target_accuracy"))
     train = config.train.model_copy(update=ends | {"steps": steps, "snapshots": 1, "stop_at_target": False})
-    others = {"schedule": Schedule(), "stragglers": Stragglers(), "faults": Faults()}  # a schedule may need more steps
+    others = {"schedule": Schedule(), "stragglers": Stragglers(), "faults": Faults()}  # a rate schedule may be longer
     config = config.model_copy(update=others | {"train": train})
     try:
         config.check_ranks(mpi.size)

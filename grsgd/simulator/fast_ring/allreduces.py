@@ -2,9 +2,10 @@
 message by message.
 
 The messages of an all-reduce and their order do not depend on times, so they are recorded once for each array size. If
-no two connections of the all-reduce share a port, as on a ring, no message slows another message. In this case only the
-moments at which each message is posted, leaves and arrives have to be calculated. These moments are sums of times.
-`grsgd.simulator.messages` and `grsgd.simulator.flows` add the same times in the same order.
+no two connections of the all-reduce share a port, as on a ring, no message slows another message. Without shared ports,
+only the moments at which each message is posted, leaves and arrives have to be calculated. These moments are sums of
+times, such as transfer times and latencies. `grsgd.simulator.messages` and `grsgd.simulator.flows` add the same times
+in the same order.
 
 No rank ends an all-reduce before all ranks have begun it. The times are therefore calculated when the last rank begins.
 """
@@ -123,6 +124,6 @@ class AllreduceTimes:
         for connection, moment in zip(connections, free_at, strict=True):
             connection.free_at = float(moment)
         for rank, (_, allreduce) in begun.items():
-            allreduce.waited, allreduce.begun = float(waited[rank]), ranks  # drops a reference cycle, too
+            allreduce.waited, allreduce.begun = float(waited[rank]), ranks  # also ends a cycle of references
             finish = partial(allreduce.finish, fabric.drivers[rank])
             network.at(float(ends[rank]), lambda _, finish=finish: finish())

@@ -18,8 +18,7 @@ def end_times(starts, waited, first, kinds, messages, nbytes, connection, ends, 
     Parameters
     ----------
     starts, waited
-        The moment at which each rank begins the all-reduce, and the rank's seconds of waiting before this moment. Waits
-        are added one by one.
+        The moment at which each rank begins, and the rank's seconds of waiting before this moment.
     first, kinds, messages, nbytes, connection, ends
         The arrays of `grsgd.simulator.fast_ring.program.Program`.
     rate, latency
@@ -27,8 +26,7 @@ def end_times(starts, waited, first, kinds, messages, nbytes, connection, ends, 
     free_at
         The moment at which each connection's last earlier message has left.
     eager_bytes
-        Greatest size in bytes of a message that leaves when it is posted. A longer message leaves when both the message
-        and its receive are posted.
+        Greatest size of a message that leaves when it is posted. A longer message waits until its receive is posted.
     """
     ranks, count = len(starts), len(nbytes)
     found = np.full(ranks, NOT_YET)

@@ -66,8 +66,8 @@ class Operation:
 
     size: nanoseconds of a calc, or bytes of a message. peer: the other rank of a message; None for a calc. nic: number
     of the network card of a message; a calc has no nic. requires: indices, in the rank's list, of earlier operations
-    that must have ended before this operation begins. irequires: indices of earlier operations that must only have
-    begun.
+    that must have ended before this operation begins. irequires: indices of earlier operations that must have begun
+    before this operation begins.
     """
 
     kind: str
@@ -125,7 +125,7 @@ def without_comments(text: str) -> str:
 
 
 class GoalReader:
-    """Reader of one GOAL file. Its error messages begin with ``name``, the file's name."""
+    """Reader of one GOAL file. The reader's error messages begin with ``name``, the file's name."""
 
     def __init__(self, name: str):
         self.name, self.line = name, 0

@@ -103,8 +103,8 @@ class GoalReplay:
         """Number, for each operation, of other operations for which the operation still waits."""
         self.after_begin: dict[int, list[int]] = defaultdict(list)
         self.after_end: dict[int, list[int]] = defaultdict(list)
-        """Indices of operations that wait for another operation, whose index is the key. ``after_begin`` is for waits
-        for the key's beginning, and ``after_end`` for waits for the key's end."""
+        """Indices of operations that wait for another operation, whose index is the key. Operations in ``after_begin``
+        wait for the beginning of the other operation, and operations in ``after_end`` for its end."""
         for place, operation in enumerate(operations):
             for other in operation.irequires:
                 self.after_begin[other].append(place)

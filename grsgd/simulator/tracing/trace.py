@@ -37,9 +37,9 @@ END = "end"
 class TracedOperation:
     """An operation of a recorded run. ``begin`` and ``seconds`` are in simulated seconds.
 
-    after: the earlier operations of the same rank on which this operation depends. The value is True if the earlier
-    operation only had to begin, and False if it had to end. partner: the receive that belongs to a send, or the send
-    that belongs to a receive; None until the message has been received.
+    after: the earlier operations of the same rank on which this operation depends. The value in ``after`` is True if
+    the earlier operation only had to begin, and False if it had to end. partner: the receive that belongs to a send, or
+    the send that belongs to a receive; None until the message has been received.
     """
 
     __slots__ = ("rank", "kind", "begin", "seconds", "after", "nbytes", "peer", "tag", "short", "partner", "place")
@@ -62,7 +62,7 @@ class Dependencies:
         self.rank = rank
         self.last: TracedOperation | None = None
         self.waited: dict[TracedOperation, bool] = {}
-        """Events awaited since the operation ``last``. The value says whether the event only has to begin."""
+        """Events awaited since the operation ``last``. The value is True if the event only has to begin."""
         self.version = 0
         self.seen: dict[Dependencies, int] = {}
         """Version, for each other course that is part of this course, that the other course had when it was joined."""
