@@ -219,7 +219,7 @@ def _reason(error: BaseException, place: str) -> str:
     """Return one line of text that says why the file or module ``place`` could not be loaded, or which error arose in
     its code."""
     if isinstance(error, OSError) and error.filename == os.path.realpath(place):
-        return f"{place}: {error.strerror}, neither here nor in the configuration's folder"
+        return f"{place}: {error.strerror}, neither in the working directory nor in the configuration's folder"
     if isinstance(error, ModuleNotFoundError) and error.name and f"{place}.".startswith(f"{error.name}."):
         return f"there is no module {error.name}"
     text = " ".join(str(error).split())

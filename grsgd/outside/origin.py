@@ -35,7 +35,7 @@ class Origin(NamedTuple):
         if name in self.own or recorded is None or source is None or recorded == source.sha256:
             return
         raise ConfigError(
-            f"{self.file}: {source.path} is not the code that it was made with: its SHA-256 is "
+            f"{self.file}: {source.path} is not the code with which this file was made: the SHA-256 is "
             f"{source.sha256[:16]}..., recorded is {str(recorded)[:16]}... "
             f"(the attribute {record}_source holds the recorded code)"
         )

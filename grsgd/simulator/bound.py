@@ -41,8 +41,8 @@ def bound(
     algorithm = simulation.trainers[0].algorithm
     if not isinstance(algorithm, CentralAlgorithm) or algorithm.bound_gradients is None:
         raise UsageError(
-            f"grsgd bound: {algorithm.name} has no such bound; allowed: algorithms whose server waits for a number of "
-            "gradients before each update"
+            f"grsgd bound: {algorithm.name} has no least time of an update; allowed: algorithms whose server waits for "
+            "a number of gradients before each update"
         )
     workers = algorithm.workers(algorithm.options, ranks)
     if given is None:

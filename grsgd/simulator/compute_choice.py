@@ -35,7 +35,7 @@ def choose_compute_time(
         form, numbers = compute_times.parse(compute_times.DEFAULT)
     if form == "flops":
         (sample, *_), _ = next(dataset.train.batches(iter([np.zeros(1, np.int64)])))
-        advice = "its operations could not be counted without content; --compute constant:SECONDS needs no count"
+        advice = "its operations were not counted on a copy without content; --compute constant:SECONDS needs no count"
         with in_own_code(config, f"model.name = {config.model.name!r}: {advice}"):
             operations = compute_times.flops(blueprint, sample, config.data.batch_size)
         return ComputeTime(operations / numbers[0])

@@ -195,7 +195,7 @@ def copy_into(buffer, message):
         buffer.receive(message)
     elif isinstance(message, ShapeOnlyArray):
         if buffer.nbytes > PREFIX_BYTES:  # a smaller buffer may begin an array that has no content
-            raise TypeError("a message without content for a receive buffer with content")
+            raise TypeError("a message without content was sent to a receive buffer with content")
     elif buffer.dtype == message.dtype:
         buffer[: len(message)] = message
     else:

@@ -383,7 +383,7 @@ def complaint(error: dict) -> str:
         allowed = [field.alias or name for name, field in section.model_fields.items() if name != "name"]
         return unknown_key(".".join(path), path[-1], allowed)
     if error["type"] == "tuple_type":
-        return f"{path[0]}: write [[{path[0]}]] once for each"
+        return f"{path[0]}: write a section [[{path[0]}]] for each {path[0]}"
     if error["type"] == "model_type" and path[0] in parts:
         return f"{path[0]} = {error['input']!r}: is a section; its keys: {', '.join(parts[path[0]].model_fields)}"
     return describe_one(error, NetworkSpec, "").removeprefix(": ")

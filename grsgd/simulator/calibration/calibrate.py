@@ -270,8 +270,8 @@ def check_mpiexec():
         find_mpiexec()
     except ConfigError as error:
         raise ConfigError(
-            f"calibrate: {error}, and latency and bandwidth need two ranks: start it with your cluster's launcher, "
-            "such as `srun --mpi=pmix --ntasks=2 python -m grsgd calibrate`"
+            f"calibrate: {error}, and latency and bandwidth need two ranks: start calibrate with your cluster's "
+            "launcher, such as `srun --mpi=pmix --ntasks=2 python -m grsgd calibrate`"
         ) from None
 
 
@@ -293,7 +293,7 @@ def on_two_ranks(progress_mode: str, step_seconds: float) -> tuple[list[Pair], P
     )
     try:
         output, _ = job.communicate(timeout=TWO_RANKS_SECONDS)
-        failure = f"exit code {job.returncode}" if job.returncode else "two ranks that do not see each other"
+        failure = f"exit code {job.returncode}" if job.returncode else "the two ranks did not see each other"
     except subprocess.TimeoutExpired:
         output, failure = "", f"no end within {TWO_RANKS_SECONDS:g} s"
     finally:
@@ -307,7 +307,7 @@ def on_two_ranks(progress_mode: str, step_seconds: float) -> tuple[list[Pair], P
             pairs = [Pair(tuple(ranks), *numbers) for ranks, *numbers in pairs]
             return pairs, ProcessorTimes(*(Spread(*value) if isinstance(value, list) else value for value in times))
     said = next((line.strip() for line in output.splitlines() if any(c.isalpha() for c in line)), "nothing")
-    raise SetupError(f"calibrate: {shlex.join(command[:3])}: {failure}; it said: {said}")
+    raise SetupError(f"calibrate: {shlex.join(command[:3])}: {failure}; first line of its output: {said}")
 
 
 def main():

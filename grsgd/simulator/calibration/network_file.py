@@ -19,7 +19,7 @@ MIN_DEVIATION = 0.2
 """Relative deviation from the median above which a pair of ranks, or a rank, gets its own entry in the network file."""
 OF_QUOTA = {"exchange": "for a message sent and one received", "look": "for each look for messages"}
 """Names of the times that messages of a waiting rank use up of its quota, each with a comment for the network file."""
-CROWDED = "More ranks than cores: a step takes this long while its rank has a core, and longer on average."
+CROWDED = "With more ranks than cores, a step takes this time while its rank has a core, and more time on average."
 
 
 def network_file(measured: Calibration, config: Config, command: str) -> str:
@@ -41,7 +41,7 @@ def network_file(measured: Calibration, config: Config, command: str) -> str:
         f"# {plural(ranks, 'rank')} on {places(measured.hosts)}.",
         f"# latency: half a round trip of 8 bytes {between}; bandwidth: {LARGE_BYTES // 2**20} MiB one way,",
         "# or both ways at once within a host.",
-        "# One pair at a time; medians of all pairs, which also stand for the pairs that were not measured.",
+        "# Pairs were measured one at a time. The medians of all pairs also stand for pairs that were not measured.",
         f"bandwidth = {quoted(as_rate(bandwidth))}",
         f"latency = {quoted(as_duration(latency))}",
         *([] if measured.queue_bytes is None else [f"queue_bytes = {measured.queue_bytes}"]),
@@ -50,7 +50,7 @@ def network_file(measured: Calibration, config: Config, command: str) -> str:
         *([f"# {CROWDED}"] if measured.crowded else []),
         "[compute]  # of a training step, gradient and update, on all ranks at once",
         f"median = {compute.median!r}  # s",
-        f"sigma = {compute.sigma!r}  # of its logarithm",
+        f"sigma = {compute.sigma!r}  # standard deviation of the time's logarithm",
         *after_wait_lines(compute),
         *work_lines(measured.work, config),
         f"what = {quoted(compute.what)}",
@@ -58,7 +58,7 @@ def network_file(measured: Calibration, config: Config, command: str) -> str:
     factors = {rank: median / compute.median for rank, median in enumerate(medians)}
     slowdown = ", ".join(f"{rank} = {factor:.3g}" for rank, factor in factors.items() if differs(factor, 1.0))
     if slowdown:
-        lines.append(f"slowdown = {{ {slowdown} }}  # by rank, in units of the median")
+        lines.append(f"slowdown = {{ {slowdown} }}  # times of single ranks, in units of the median")
     lines += processor_section(measured)
     links, ports = [], slow_ports(measured.pairs, bandwidth)
     for pair in measured.pairs:

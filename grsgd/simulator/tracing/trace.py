@@ -289,8 +289,8 @@ class Trace:
 
 
 NOTES = (
-    "calc is in ns. A tag of 2^30 or more: a message outside the counted traffic, written with 1 byte, or 2 if long,",
-    "on a cpu and a nic of its own. Of the rest of it, 2^29: a synchronous send, 2^28: received from any rank.",
+    "calc is in ns. Bit 2^30 of a tag marks a message outside the counted traffic, written with 1 byte, or 2 if long,",
+    "on a cpu and a nic of its own. Bit 2^29 marks a synchronous send, and bit 2^28 a receive from any rank.",
 )
 
 
