@@ -52,8 +52,8 @@ _PLACES = {
     "surviving": "grsgd.own_loop.surviving",
     "train": "grsgd.cli.from_python",
 }
-"""Module of each public name. A module is imported at the first use of its name, so that reading a run file needs
-neither torch nor MPI."""
+"""Module of each public name of this package. The module is imported when a program first uses the name, so that
+reading a run file imports neither torch nor MPI."""
 
 __all__ = sorted(_PLACES)
 

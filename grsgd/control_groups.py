@@ -1,4 +1,5 @@
-"""Control groups (cgroups, version 1 or 2) to which this process belongs, and their limits on processor time."""
+"""Linux control groups (cgroups, version 1 or 2) to which this process belongs, and the groups' limits on processor
+time."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -7,14 +8,15 @@ ROOT = Path("/sys/fs/cgroup")
 
 
 class GroupQuota(NamedTuple):
-    """Limit of a control group on processor time: ``cores`` cores on average over each ``period``, in seconds."""
+    """Limit of a control group on processor time: on average ``cores`` cores over each period of ``period`` seconds."""
 
     cores: float
     period: float
 
 
 def folders(controller: str, root: Path = ROOT) -> list[Path]:
-    """Return the folders of this process's group of a ``controller``, such as memory, and of all groups above it."""
+    """Return the folders, in the file system of control groups, of this process's group and of all groups above it.
+    ``controller`` is, for example, ``memory``."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -29,13 +31,13 @@ def folders(controller: str, root: Path = ROOT) -> list[Path]:
 
 
 def cpu_quota(root: Path = ROOT) -> GroupQuota | None:
-    """Return the smallest processor quota of this process's groups; None if no group has a quota."""
+    """Return the smallest quota of processor time among this process's control groups; None if no group has a quota."""
     quotas = [quota for folder in folders("cpu", root) if (quota := quota_of(folder)) is not None]
     return min(quotas, default=None)
 
 
 def quota_of(folder: Path) -> GroupQuota | None:
-    """Return the quota of a control group; None if the group has no quota."""
+    """Return the quota of processor time of the control group ``folder``; None if the group has no quota."""
     try:
         quota, period = (folder / "cpu.max").read_text().split()
         return GroupQuota(int(quota) / int(period), int(period) / 1e6)

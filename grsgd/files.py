@@ -1,4 +1,4 @@
-"""Files that other processes may read, write or lock at the same time."""
+"""Functions for files that other processes may read, write or lock at the same time."""
 
 import fcntl
 import os
@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import IO
 
 LEFTOVER = re.compile(r"\.grsgd-([0-9]+)-[0-9a-f]{8}\.tmp")
-"""Name of a temporary file, with the number of the process that writes it."""
+"""Pattern of the name of a temporary file. The name contains the number of the process that writes the file."""
 MIN_LEFTOVER_AGE = 3600.0
-"""Age in seconds at which a temporary file is removed. A younger file may belong to a living process on another host
-that shares the folder."""
+"""Age in seconds from which a temporary file of a dead process is removed. A younger file may belong to a living
+process on another host that shares the folder."""
 POLL_SECONDS = 0.02
 
 
 @contextmanager
 def temporary_beside(target: Path) -> Iterator[Path]:
-    """Yield the path of a temporary file in the folder of ``target``; the file is removed after the block."""
+    """Yield a path for a temporary file in the folder of ``target``. A file at this path is removed after the block."""
     temporary = target.with_name(f".grsgd-{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
@@ -32,9 +32,10 @@ def temporary_beside(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_write(target: Path) -> Iterator[Path]:
-    """Yield the path of a file to be written in the block; after the block, the file replaces ``target`` as a whole.
+    """Yield the path of a temporary file that the block writes. After the block, this file replaces ``target`` as a
+    whole.
 
-    If the block raises, ``target`` stays unchanged.
+    If the block raises an error, ``target`` stays unchanged.
     """
     with temporary_beside(target) as temporary:
         yield temporary
@@ -44,8 +45,9 @@ def atomic_write(target: Path) -> Iterator[Path]:
 
 
 def places_instead(target: Path) -> Iterator[Path]:
-    """Yield paths for a file that cannot be written to ``target``, one after the other: in new folders of $TMPDIR, the
-    working directory, the home directory, and in memory. Folders in which nothing was written are removed."""
+    """Yield further paths for a file that could not be written to ``target``. The paths are in new folders of $TMPDIR,
+    of the working directory, of the home directory, and of /dev/shm (memory). A new folder in which the caller has
+    written no file is removed."""
     for base in (tempfile.gettempdir(), os.getcwd(), os.path.expanduser("~"), "/dev/shm"):
         with suppress(OSError):
             key = base, os.path.abspath(target)
@@ -57,12 +59,12 @@ def places_instead(target: Path) -> Iterator[Path]:
 
 
 _folders_instead: dict[tuple[str, str], Path] = {}
-"""Folder for each pair of base and target, so that a file that is written several times always goes to the same
-folder."""
+"""New folder for each pair of base folder and target. A file that is written several times therefore always goes to the
+same folder."""
 
 
 def remove_leftovers(folder: Path):
-    """Remove temporary files in ``folder`` that were left by processes which were killed while writing."""
+    """Remove old temporary files in ``folder`` whose processes were killed while writing."""
     for file in folder.glob(".grsgd-*.tmp"):
         with suppress(OSError):
             found = LEFTOVER.fullmatch(file.name)
@@ -71,7 +73,7 @@ def remove_leftovers(folder: Path):
 
 
 def is_alive(process: int) -> bool:
-    """Return whether a process with this number exists on this host."""
+    """Return whether a process with the number ``process`` exists on this host."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -82,24 +84,24 @@ def is_alive(process: int) -> bool:
 
 
 def exclusive_lock(path: Path, timeout: float | None = None, on_wait: Callable[[], None] = lambda: None) -> IO:
-    """Open and lock a file that one process at a time can lock. The lock ends when the file is closed or the process
-    ends.
+    """Open the file ``path`` and lock it, so that no other process can lock this file. The lock ends when the file is
+    closed or the process ends.
 
-    On a file system without locks nothing is locked.
+    On a file system without locks, the file is opened but not locked.
 
     Parameters
     ----------
     timeout
-        Seconds to wait for another process; None: without limit, 0: not at all.
+        Seconds to wait for the lock of another process. None means no limit, and 0 no wait.
     on_wait
-        Function that is called once if another process holds the lock.
+        Function that is called once, before waiting, if another process holds the lock.
 
     Raises
     ------
     TimeoutError
         If another process still holds the lock after ``timeout`` seconds.
     OSError
-        If the file cannot be opened; ``path`` may not be a symbolic link, because other users may have put it there.
+        If the file cannot be opened. A symbolic link is not opened, because another user may have made the link.
     """
     file = open(path, "a", opener=_no_link)  # noqa: SIM115, the caller closes it
     try:

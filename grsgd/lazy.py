@@ -1,4 +1,4 @@
-"""Import of modules that take long to import, at their first use."""
+"""A stand-in for modules that take long to import, such as torch. The stand-in imports its module at the first use."""
 
 import importlib
 
@@ -6,9 +6,10 @@ import importlib
 class LazyModule:
     """Stand-in for a module: ``torch = LazyModule("torch")`` in place of ``import torch``.
 
-    The module is imported at the first access to an attribute. So commands that list algorithms or data sets, or print
-    or draw runs, do not import torch. Files with annotations such as ``torch.Tensor`` need ``from __future__ import
-    annotations``; otherwise reading the annotation would import the module.
+    The module is imported at the first access to one of its attributes. Commands that list algorithms or data sets, or
+    print or draw runs, therefore do not import torch. Source files with annotations such as ``torch.Tensor`` need
+    ``from __future__ import annotations``, because without this line Python would read the annotation and import the
+    module.
     """
 
     def __init__(self, name: str):

@@ -1,5 +1,5 @@
-"""Number of bytes of memory that this process may still allocate, by the machine's memory and the limits of control
-groups."""
+"""Number of bytes of memory that this process may still allocate. The machine's free memory, and the memory limits of
+Linux control groups, determine this number."""
 
 import errno
 import os
@@ -9,22 +9,24 @@ from grsgd.control_groups import ROOT, folders
 
 
 def available(root: Path = ROOT) -> int:
-    """Return the number of bytes of memory that are free, including memory that holds only cached files."""
+    """Return the number of bytes of memory that this process may still allocate, including memory that holds only
+    cached files."""
     return min([of_machine(), *(left for folder in folders("memory", root) if (left := of_group(folder)) is not None)])
 
 
 def check_fits(path: str | os.PathLike):
-    """Raise OSError if a file is larger than the free memory; the error's ``strerror`` names both sizes.
+    """Raise OSError if the file ``path`` is larger than the free memory. The error's ``strerror`` names the size of the
+    file and of the memory.
 
-    Even a file on a small disk can be too large, if it is sparse.
+    Even a file on a small disk can be larger than the memory, if the file is sparse.
     """
     if (size := os.stat(path).st_size) > (free := available()):
         raise OSError(errno.EFBIG, f"holds {size:,} bytes, and {free:,} bytes of memory are free")
 
 
 def of_machine() -> int:
-    """Return the number of bytes of memory that the system reports as available. Return the size of the whole memory if
-    the system has no such report."""
+    """Return the number of bytes of memory that Linux reports as available. Return the size of the machine's whole
+    memory if the system does not report the available memory."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
@@ -33,7 +35,8 @@ def of_machine() -> int:
 
 
 def of_group(folder: Path) -> int | None:
-    """Return the number of bytes that a control group may still allocate; None if the group has no limit."""
+    """Return the number of bytes of memory that the control group ``folder`` may still allocate; None if the group has
+    no limit."""
     for limit, usage, cached in (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),

@@ -15,21 +15,21 @@ DEFAULTS = {
     "OMP_NUM_THREADS": "1",
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_btl": "^ofi",  # not loading this component saves a second at the start
-    "OMPI_MCA_mpi_yield_when_idle": "1",  # ranks that wait must leave the cores to ranks that compute
+    "OMPI_MCA_btl": "^ofi",  # without this component of Open MPI, jobs start a second sooner
+    "OMPI_MCA_mpi_yield_when_idle": "1",  # waiting ranks leave the cores to computing ranks
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
 }
-"""Environment variables by which Open MPI starts more ranks than there are cores, also as root, with one thread per
-rank. The Makefile has the same settings."""
+"""Environment variables by which Open MPI may start more ranks than the machine has cores, and may start as root. With
+these variables each rank has one thread. The Makefile sets the same variables."""
 
 WORDS = "GRSGD_WORDS"
-"""Environment variable with the path of a folder, into which ranks write files. The files tell the process that has
-started the ranks how the job ended."""
+"""Environment variable with the path of a folder into which ranks write files. These files tell the process that has
+started the job how the job ended."""
 
 HEARTS = "GRSGD_HEARTS"
-"""Environment variable by which each rank starts a heart, a process that tells the launcher's process that the rank's
-host is alive."""
+"""Environment variable because of which each rank starts a heart. A heart is a process that sends messages to the job's
+starter as long as the rank's host is alive."""
 
 RESTARTS = "GRSGD_RESTARTS"
 """Environment variable that tells the ranks after which losses of hosts the job was started again."""
@@ -38,7 +38,8 @@ JOB = "GRSGD_JOB"
 """Environment variable with the id of a job that `grsgd run --restarts` starts; the id is the same after restarts."""
 
 SPARES = "GRSGD_SPARES"
-"""Variable with the number of processes of a script, the last ones, that take the ranks of processes that die."""
+"""Environment variable with the number of spare processes of a script. The spare processes are the last ones of the
+job, and replace processes that die."""
 
 LAUNCHER_VARIABLES = (
     WORDS,
@@ -64,7 +65,7 @@ LAUNCHER_VARIABLES = (
     "PRRTE",
     "SLURM",
 )
-"""Beginnings of the names of environment variables by which a launcher makes a process a rank of a job."""
+"""Beginnings of the names of environment variables that a launcher sets to make a process a rank of a job."""
 
 RANK_VARIABLES = (
     "OMPI_COMM_WORLD_RANK",
@@ -80,27 +81,29 @@ RANK_VARIABLES = (
 
 
 def rank() -> str | None:
-    """Return the rank of this process as the launcher's environment variables give it; None without such variables. MPI
-    itself may not have started yet."""
+    """Return this process's rank according to the launcher's environment variables; None without such variables. This
+    function works before MPI has been initialised, too."""
     return next((os.environ[name] for name in RANK_VARIABLES if os.environ.get(name)), None)
 
 
 def fault_tolerant() -> bool:
-    """Return whether Open MPI was started with ``--with-ft ulfm``. MPI_Abort then ends only the calling process. Other
-    ranks do not learn of this end, nor of a rank that ends with an exit code other than 0."""
+    """Return whether Open MPI was started with ``--with-ft ulfm``. With this option, MPI_Abort ends only the calling
+    process. The other ranks do not learn that the calling process, or a rank with an exit code other than 0, has
+    ended."""
     return os.environ.get("OMPI_MCA_mpi_ft_enable", "0").lower() in ("1", "true", "yes")
 
 
 PIDFD_GETFD = 438
-"""Number of Linux's system call pidfd_getfd, which copies a file descriptor of another process; the same on all
-architectures except Alpha."""
+"""Number of Linux's system call pidfd_getfd, which copies a file descriptor of another process. All architectures
+except Alpha have this number."""
 
 LAUNCHERS = ("mpiexec", "mpirun", "prterun", "hydra", "srun", "orterun")
-"""Beginnings of the names of processes that are launchers."""
+"""Beginnings of the names of processes that are launchers of MPI jobs."""
 
 
 def job_environment() -> dict[str, str]:
-    """Return the environment variables of this process, with `DEFAULTS` for variables that are not set."""
+    """Return the environment variables for an MPI job: the variables of this process, and those `DEFAULTS` that this
+    process does not set."""
     return DEFAULTS | os.environ
 
 
@@ -111,20 +114,21 @@ def without_launcher(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def module(name: str) -> list[str]:
-    """Return the command line that runs a module of this program without importing modules from the working
-    directory."""
+    """Return the command line that runs the module ``name`` of this program. The command imports no modules from the
+    working directory."""
     return [sys.executable, "-P", "-m", name]
 
 
 def flush():
-    """Flush stdout and stderr, which are None in a process that was started without these streams."""
+    """Flush stdout and stderr. Skip a stream that is None, because this process was started without the stream."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
 
 
 def find_mpiexec() -> str:
-    """Return the ``mpiexec`` next to this Python, or else on PATH; raises ConfigError."""
+    """Return the path of the ``mpiexec`` in the folder of this Python or, if that folder has none, on PATH. Raises
+    ConfigError if no ``mpiexec`` is found."""
     beside = Path(sys.executable).parent / "mpiexec"
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which("mpiexec")
     if found is None:
@@ -146,9 +150,9 @@ def launcher() -> int | None:
 
 
 def srun() -> int | None:
-    """Return the process number of the ``srun`` that has started this task; None if it runs on another host. It is
-    found by the port on which it listens, which is in the task's environment: ``srun`` is no ancestor of the task,
-    because Slurm's daemon has started the task."""
+    """Return the process number of the ``srun`` that has launched this process; None if ``srun`` runs on another host.
+    ``srun`` is no ancestor of this process, because Slurm's daemon has started this process. ``srun`` is therefore
+    found by the port on which it listens, whose number is in this process's environment."""
     port = os.environ.get("SLURM_STEP_LAUNCHER_PORT", "")
     if not port.isdecimal():
         return None
@@ -164,16 +168,17 @@ def srun() -> int | None:
 
 
 def say(line: str):
-    """Print ``line`` after a signal has arrived."""
+    """Print ``line`` for the user after a signal has arrived."""
     speaker()(line)
 
 
 @cache
 def speaker() -> Callable[[str], None]:
-    """Return a function that prints a line after a signal has arrived. All preparation is done here, before the signal.
+    """Return a function that prints a line after a signal has arrived. Programs call `speaker` before any signal,
+    because `speaker` does all preparation.
 
-    Open MPI's launcher passes on no output after a signal. So the line goes to the stream to which the launcher itself
-    prints, if the launcher is on this host.
+    After a signal, Open MPI's launcher does not print the output of ranks any more. The returned function therefore
+    prints to the launcher's own stderr, if the launcher is on this host.
     """
     outermost = launcher() if "OMPI_COMM_WORLD_RANK" in os.environ else None
     try:
@@ -182,18 +187,18 @@ def speaker() -> Callable[[str], None]:
         return lambda line: print(f"\ngrsgd: {line}", file=sys.stderr, flush=True)
 
     def say(line: str):
-        with suppress(OSError):  # the pipe may be full or without a reader
+        with suppress(OSError):  # a pipe may be full or have no reader
             os.write(stderr, f"\ngrsgd: {line}\n".encode())
 
     return say
 
 
 def stderr_of(process: int | None) -> int:
-    """Return a descriptor of the stream to which ``process`` prints errors; raises OSError.
+    """Return a file descriptor of the stderr of ``process``. Raises OSError if this stream cannot be copied or opened.
 
-    The returned descriptor is a copy of the process's own descriptor, if the system allows such copies. A newly opened
-    descriptor has its own position in a file, and would overwrite output of the process, unless the file was opened to
-    append.
+    The returned descriptor is a copy of the process's own descriptor, if the system allows copies. On other systems the
+    stream is opened anew, to append. Without appending, a newly opened file would have its own position, and new output
+    would overwrite the output of ``process``.
     """
     try:
         return copied_descriptor(process, 2)
@@ -202,8 +207,8 @@ def stderr_of(process: int | None) -> int:
 
 
 def copied_descriptor(process: int | None, descriptor: int) -> int:
-    """Return a copy of a descriptor of another process; raises OSError, also if this system cannot copy descriptors of
-    other processes."""
+    """Return a copy of the file descriptor ``descriptor`` of the process ``process``. Raises OSError, for example if
+    this system cannot copy descriptors of other processes."""
     if process is None or not hasattr(os, "pidfd_open"):
         raise OSError("there is no such process or no such call")
     handle = os.pidfd_open(process)

@@ -1,11 +1,11 @@
-"""Check that the value of an option of a model, a data set or a task is of the same kind as the option's default."""
+"""Check that the value of an option of a model, a data set or a task has the same type as the option's default."""
 
 from grsgd.errors import ConfigError
 
 
 def check_kind(key: str, value, default, whole: bool = False):
-    """Raise ConfigError if ``value`` is not of the same kind as ``default``: a bool, a number, or a list of numbers of
-    the same length. With ``whole``, numbers must be whole. If the default is of any other kind, every value is
+    """Raise ConfigError if the value of option ``key`` has not the type of ``default``: a bool, a number, or a list of
+    numbers of the same length. If ``whole``, numbers must be whole. If ``default`` has any other type, every value is
     allowed."""
     numbers = "whole number" if whole else "number"
     if isinstance(default, bool):
@@ -23,6 +23,5 @@ def check_kind(key: str, value, default, whole: bool = False):
 
 
 def is_number(value, whole: bool) -> bool:
-    """Return whether ``value`` is a number; with ``whole``, whether it is a whole number. True and False are no
-    numbers."""
+    """Return whether ``value`` is a number or, if ``whole``, a whole number. True and False do not count as numbers."""
     return isinstance(value, int if whole else int | float) and not isinstance(value, bool)

@@ -1,5 +1,6 @@
-"""Random streams of the whole program. The numbers of a stream depend only on its purpose, the seed and a key, such as
-(rank, step), and never on the order in which messages arrive. No two streams have the same numbers."""
+"""Random streams of the whole program. The random numbers of a stream depend only on the stream's purpose, the seed and
+a key, such as (rank, step). The numbers never depend on the order in which messages arrive. No two streams have the
+same numbers."""
 
 import enum
 import random
@@ -12,58 +13,68 @@ import numpy as np
 
 
 class Purpose(enum.Enum):
-    """Purpose of a random stream. The stream's numbers depend on the value, so the value must not change."""
+    """Purpose of a random stream. The stream's numbers depend on the value of the enum's member, so this value must not
+    change."""
 
     SHARDS = "shards"
-    """Assignment of samples to shards; no key."""
+    """Stream without a key for the assignment of samples to shards (the parts of the data set that ranks train on)."""
     ORDER = "order"
-    """Order of a rank's samples; key (rank, epoch)."""
+    """Stream with the key (rank, epoch) for the order in which a rank trains on its samples."""
     AUGMENTATION = "augment"
-    """Random crops and flips of images; key (rank or block, number of the batch), or with the image's position in the
-    batch as a third element if images are read one by one."""
+    """Stream with the key (rank or block, number of the batch) for random crops and flips of images. If images are read
+    one by one, the third element of the key is the image's position in the batch."""
     SYNTHETIC_DATA = "synthetic"
-    """Images of the data set ``synthetic``; key (0) for the centres, (1) for training images, (2) for test images."""
+    """Streams for the images of the data set ``synthetic``. The key is (0) for the centres of the classes, (1) for
+    training images, and (2) for test images."""
     INITIAL_MODEL = "initial model"
-    """Model from which all ranks start; no key. The numbers are the same as after ``torch.manual_seed(seed)``."""
+    """Stream without a key for the parameters of the model from which all ranks start. The numbers of this stream are
+    the same as after ``torch.manual_seed(seed)``."""
     DROPOUT = "dropout"
-    """Random numbers that a rank's model draws, as for dropout, in training on the rank's own batches; key (rank)."""
+    """Stream with the key (rank) for numbers that a rank's model draws, for example for dropout, in training on the
+    rank's own batches."""
     BLOCK_DROPOUT = "block dropout"
-    """Random numbers that a model draws on a block of a batch that all ranks share; key (step, block), so that they are
-    the same on every rank."""
+    """Stream with the key (step, block) for numbers that a model draws on a block of a batch that all ranks share. With
+    this key every rank draws the same numbers on a block."""
     PARTNERS = "partners"
-    """Ranks with which a rank exchanges models, and the steps in which it does; key (rank)."""
+    """Stream with the key (rank) for the ranks with which a rank exchanges models, and the steps of these exchanges."""
     PAIRS = "pairs"
-    """Pairs of ranks that exchange models; all ranks draw the same pairs; key (number of the round of exchanges)."""
+    """Stream with the key (number of the round of exchanges) for the pairs of ranks that exchange models. All ranks
+    draw the same pairs."""
     RANDOM_GRAPH = "random graph"
-    """Neighbours on a random topology; key (number of ranks). The run's seed has no influence."""
+    """Stream with the key (number of ranks) for the neighbours of each rank on a random topology. The run's seed has no
+    influence on a random topology."""
     COMPRESSION = "compression"
-    """Choice of the values that a compressor sends or rounds up; key (rank, number of the vector)."""
+    """Stream with the key (rank, number of the vector) for the choice of the values of a vector that a compressor sends
+    or rounds up."""
     STRAGGLERS = "stragglers"
-    """Random delays of a rank's steps; key (rank, step)."""
+    """Stream with the key (rank, step) for the random delays of a rank's steps (the section [stragglers])."""
     DEATHS = "deaths"
-    """Times and ranks of the planned deaths of processes; no key."""
+    """Stream without a key for the times and ranks of the deaths of processes that a configuration plans (the section
+    [faults])."""
     COMPUTE_TIMES = "compute times"
-    """Computing time of a step in simulated time; key (rank, step)."""
+    """Stream with the key (rank, step) for the duration of a step's computation in a simulated run."""
     DATAGRAM_LOSS = "datagram loss"
-    """Choice of the datagrams of IP multicast that a rank drops on purpose; a stream's key is (rank, exchange, sender,
-    number of the packet)."""
+    """Stream for the choice of the datagrams of IP multicast that a rank drops on purpose. The key is (rank, exchange,
+    sender, number of the packet)."""
     OWN_LOOP_SHARDS = "own loop shards"
-    """Samples that ``grsgd.shard`` gives to each rank; no key."""
+    """Stream without a key for the choice of the samples that ``grsgd.shard`` gives to each rank."""
     TAKEN_RANK = "taken rank"
-    """Draws of a script's own generator on a process that has taken a rank; key (rank, iteration, generator)."""
+    """Stream with the key (rank, iteration, generator) for a script's own generators on a process that has replaced a
+    dead process."""
     OWN_LOOP_WORKERS = "own loop workers"
-    """Worker processes of ``grsgd.loader``, and the order of fixed parts; key (rank, epoch)."""
+    """Stream with the key (rank, epoch) for the worker processes of ``grsgd.loader``, and for the order of the samples
+    if each rank's part of the data is fixed."""
 
 
 MAX_KEY = 2**32 - 1
-"""Largest element of a key. NumPy splits larger elements, so the key (2**32,) would give the stream of the key (0,
-1)."""
+"""Largest allowed element of a stream's key. NumPy splits larger elements, so that the key (2**32,) would give the
+stream of the key (0, 1)."""
 
 
 def generator(purpose: Purpose, seed: int | Sequence[int], *key: int) -> np.random.Generator:
-    """Return the generator of one stream at its beginning.
+    """Return a NumPy generator at the beginning of a random stream.
 
-    The bit generator is named explicitly, because NumPy may change its default.
+    The stream always uses the bit generator PCG64, because NumPy may change its default bit generator.
 
     Parameters
     ----------
@@ -79,7 +90,8 @@ def generator(purpose: Purpose, seed: int | Sequence[int], *key: int) -> np.rand
 
 
 def torch_seed(purpose: Purpose, seed: int, *key: int) -> int:
-    """Return the seed for a generator of torch, 0 to 2**64 - 1; parameters and errors are as for ``generator``.
+    """Return the seed of a random stream for a generator of torch, a number from 0 to 2**64 - 1. Parameters and errors
+    are as for ``generator``.
 
     Torch's generator for the CPU uses only the lower 32 bits, so two streams are equal with a probability of 2**-32.
     """
@@ -89,15 +101,17 @@ def torch_seed(purpose: Purpose, seed: int, *key: int) -> int:
 
 
 def begin_stream(drawer, purpose: Purpose, seed: int, *key: int):
-    """Set ``drawer``, a ``torch.Generator``, to the beginning of a stream; errors are as for ``generator``."""
+    """Set ``drawer``, a ``torch.Generator``, to the beginning of a random stream. Parameters and errors are as for
+    ``generator``."""
     drawer.manual_seed(torch_seed(purpose, seed, *key))
 
 
 def seed_torch(device, purpose: Purpose, seed: int, *key: int):
-    """Seed the generators of torch from which a model on ``device`` draws, so that its draws come from one stream.
+    """Seed the generators of torch from which a model on ``device`` draws random numbers, so that the model draws from
+    one stream.
 
-    ``torch.manual_seed`` is not used, because it takes longer than the gradient of a small block: it seeds every kind
-    of device, and formats the call stack for each unused kind.
+    ``torch.manual_seed`` is not used, because a call takes longer than the gradient of a small block of samples. The
+    reason is that ``torch.manual_seed`` seeds every kind of device, and formats the call stack for each unused kind.
     """
     import torch
 
@@ -108,10 +122,10 @@ def seed_torch(device, purpose: Purpose, seed: int, *key: int):
 
 
 def _sequence(purpose: Purpose, seed, key) -> np.random.SeedSequence:
-    """Return the seed sequence of a stream. NumPy pads the entropy with zeros to four words, so the entropy (seed,
-    rank) would equal (seed, rank, 0); words of the spawn key come after these four, without padding. The words are
-    joined here as NumPy would join them, in a quarter of the time: a simulation begins a stream for each step of a
-    rank."""
+    """Return NumPy's seed sequence of a random stream. NumPy pads the entropy with zeros to four words, so that the
+    entropy (seed, rank) would equal (seed, rank, 0). The words of NumPy's spawn key come after these four words,
+    without padding. This function joins the words as NumPy would join them, in a quarter of the time. The time matters,
+    because a simulation begins a stream for each step of a rank."""
     if isinstance(seed, Sequence):
         seed, *first = seed
         key = (*first, *key)
@@ -126,14 +140,15 @@ def _sequence(purpose: Purpose, seed, key) -> np.random.SeedSequence:
 
 @cache
 def number_of(purpose: Purpose) -> int:
-    """Return the 32-bit number of ``purpose``, which stands before the elements of a key."""
+    """Return the 32-bit number of ``purpose``, which stands before the elements of a stream's key in the seed
+    sequence."""
     return zlib.crc32(purpose.value.encode())
 
 
 @contextmanager
 def seeded_alike():
-    """Run the block with the same random numbers of torch, NumPy and Python at each call; restore the generators'
-    states after the block."""
+    """Run the block with random numbers of torch, NumPy and Python that are the same at each call. Restore the states
+    of the generators after the block."""
     import torch
 
     state, states = random.getstate(), np.random.get_state()

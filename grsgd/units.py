@@ -1,5 +1,5 @@
-"""Rates and times with units, such as ``25gbit`` and ``50us``, in the notation of Linux's ``tc`` and of network
-files."""
+"""Reading and writing of rates and times with units, such as ``25gbit`` and ``50us``, in the notation of Linux's ``tc``
+and of network files."""
 
 import math
 import re
@@ -9,8 +9,8 @@ TIMES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def quantity(text: str, units: dict[str, float], what: str) -> float:
-    """Return the value of ``text``, a number with one of ``units``, in the base unit (bit or second); raises
-    ValueError."""
+    """Return the value of ``text``, a number with one of ``units``, in the base unit (bit/s or second). Raises
+    ValueError for any other text; ``what`` names the quantity in the error's message."""
     match = re.fullmatch(r"\s*([-+]?[\d.]+(?:e[-+]?\d+)?|inf)\s*([a-z]*)\s*", str(text), re.IGNORECASE)
     allowed = ", ".join(units)
     if not match:
@@ -27,8 +27,8 @@ def quantity(text: str, units: dict[str, float], what: str) -> float:
 
 
 def rate(text: str) -> float:
-    """Return the bytes per second of a text such as ``"25gbit"``, which is in bits per second; 1 kbit is 1000 bit, as
-    with ``tc``."""
+    """Return the rate in bytes per second of a text such as ``"25gbit"``, which is in bits per second. 1 kbit is 1000
+    bit, as in Linux's ``tc``."""
     value = quantity(text, RATES, "rate") / 8
     if not value > 0:
         raise ValueError(f"rate {text!r}: must be positive")
@@ -36,7 +36,7 @@ def rate(text: str) -> float:
 
 
 def duration(text: str) -> float:
-    """Return the seconds of a text such as ``"50us"``."""
+    """Return the number of seconds of a text such as ``"50us"``."""
     value = quantity(text, TIMES, "time")
     if not 0 <= value < math.inf:
         raise ValueError(f"time {text!r}: must be 0 or more, and finite")
@@ -44,18 +44,18 @@ def duration(text: str) -> float:
 
 
 def in_units(value: float, units: dict[str, float]) -> str:
-    """Return ``value``, which is in the base unit, as a text of up to four digits with a fitting unit, such as
-    ``"3.21gbit"``."""
+    """Return ``value``, a number in the base unit (bit/s or second), as a text of up to four digits with a fitting
+    unit, such as ``"3.21gbit"``."""
     unit = max((unit for unit in units if units[unit] <= value), key=units.get, default=min(units, key=units.get))
     number = value / units[unit]
     return (f"{number:.0f}" if number >= 1000 else f"{number:.4g}") + unit
 
 
 def as_rate(bytes_per_second: float) -> str:
-    """Return the text of a rate that `rate` reads."""
+    """Return the rate ``bytes_per_second`` as a text that `rate` reads, such as ``"25gbit"``."""
     return in_units(bytes_per_second * 8, RATES)
 
 
 def as_duration(seconds: float) -> str:
-    """Return the text of a time that `duration` reads."""
+    """Return the time ``seconds`` as a text that `duration` reads, such as ``"50us"``."""
     return in_units(seconds, TIMES)

@@ -1,4 +1,5 @@
-"""Objects from outside this package, by name: ``FILE.py:NAME``, ``PACKAGE.MODULE:NAME``, or a plug-in's name.
+"""Import of objects from outside this package, such as a user's model. A configuration names such an object
+``FILE.py:NAME``, ``PACKAGE.MODULE:NAME``, or by a plug-in's name.
 
 A plug-in is an entry point that an installed package declares in one of the groups ``grsgd.algorithms``,
 ``grsgd.models``, ``grsgd.data``, ``grsgd.tasks`` and ``grsgd.schedules``.
@@ -28,12 +29,13 @@ from grsgd.text import printable
 __all__ = ["KINDS", "PREFIX", "attributes_of", "call", "fault_in", "load", "loaded", "names_from", "source_of"]
 
 RECORDED = {"file": "path", "source": "text", "sha256": "sha256"}
-"""Endings of the attributes of a run file about a source file, each with the field of `SourceFile` that has the
-value."""
+"""Endings of the names of a run file's attributes about a source file. Each ending has the name of the field of
+`SourceFile` with the attribute's value."""
 _sources: dict[str, SourceFile] = {}
-"""Source files that were imported, by the name of their module."""
+"""Source files that were imported, with the name of the module as the key."""
 _of_things: dict[int, SourceFile] = {}
-"""Source files by the ``id`` of the object that was taken from them; the object may be defined in another file."""
+"""Source file from which each object was taken; the key is the object's ``id``. The definition of the object may be in
+another file."""
 
 
 def is_outside(name: str) -> bool:
@@ -43,40 +45,41 @@ def is_outside(name: str) -> bool:
 
 @functools.cache
 def plugins(kind: str) -> dict[str, str]:
-    """Return the plug-ins of a kind, such as ``models``: for each name the module and object,
-    ``PACKAGE.MODULE:NAME``."""
+    """Return the plug-ins of the group ``grsgd.<kind>``, such as ``grsgd.models``. The value for each plug-in's name is
+    its object, ``PACKAGE.MODULE:NAME``."""
     return {point.name: point.value for point in entry_points(group=f"grsgd.{kind}")}
 
 
 def plugins_beside(kind: str, ours: Container[str]) -> dict[str, str]:
-    """Return the plug-ins of a kind, without loading them. Names that are in ``ours`` are left out, because they are
-    found first."""
+    """Return the plug-ins of the group ``grsgd.<kind>``, without loading the plug-ins. Names in ``ours`` are left out,
+    because this package's own objects of these names are found first."""
     return {name: place for name, place in sorted(plugins(kind).items()) if name not in ours}
 
 
 def place_of(name: str, kind: str) -> str | None:
-    """Return ``name`` if it has the form ``FILE.py:NAME`` or ``PACKAGE.MODULE:NAME``, or the place of the plug-in of
-    this name and kind; else None."""
+    """Return ``name`` if it has the form ``FILE.py:NAME`` or ``PACKAGE.MODULE:NAME``. If ``name`` names a plug-in,
+    return the plug-in's ``PACKAGE.MODULE:NAME``. Return None if ``name`` has no such form and names no plug-in."""
     return name if is_outside(name) else plugins(kind).get(name)
 
 
 def loaded(name: str, kind: str):
-    """Return the object outside this package to which ``name`` refers; None if it refers to none. ``kind`` is a key of
-    `KINDS`.
+    """Return the object outside this package to which ``name`` refers; None if ``name`` refers to no such object.
+    ``kind`` is a key of `KINDS`.
 
-    Raises ConfigError as `load` does.
+    Raises ConfigError for the same reasons as `load`.
     """
     place = place_of(name, kind)
     return load(place, kind, is_plugin=not is_outside(name)) if place else None
 
 
 def load(name: str, kind: str, is_plugin: bool = False):
-    """Return the object to which ``FILE.py:NAME`` or ``PACKAGE.MODULE:NAME`` refers. A path is relative to the working
-    directory.
+    """Import and return the object to which ``name``, of the form ``FILE.py:NAME`` or ``PACKAGE.MODULE:NAME``, refers.
+    A path is relative to the working directory.
 
-    The object is not called. Before a file or module is imported for the first time, a line on stderr announces it.
-    Raises ConfigError for a name of the standard library, for an object of another kind, and for errors while
-    importing. Also raises ConfigError for a name from another user's file that `grsgd.outside.origin.Origin` refuses.
+    The object is not called. Before a file or module is imported for the first time, a line on stderr announces the
+    import. Raises ConfigError for a name of Python's standard library, for an object that is not of kind ``kind``, and
+    for errors during the import. Raises ConfigError, too, for a name from another user's file that
+    `grsgd.outside.origin.Origin` refuses.
     """
     place, _, wanted = name.rpartition(":")
     if not is_plugin:
@@ -110,32 +113,34 @@ def is_own(value, module: ModuleType) -> bool:
 
 
 def source_of(thing) -> SourceFile | None:
-    """Return the file from which `load` read a class or function; None if it belongs to this package."""
+    """Return the source file from which `load` imported ``thing``, a class or function; None if ``thing`` belongs to
+    this package."""
     return _of_things.get(id(thing)) or _sources.get(getattr(thing, "__module__", ""))
 
 
 def attributes_of(name: str, thing) -> dict[str, str | None]:
-    """Return the attributes of a run file about the source file of ``thing``; their names begin with ``name``. The
-    values are None if ``thing`` is of this package."""
+    """Return a run file's attributes about the source file of ``thing``. The attributes' names begin with ``name``, and
+    their values are None if ``thing`` belongs to this package."""
     source = source_of(thing)
     return {f"{name}_{what}": source and getattr(source, key) for what, key in RECORDED.items()}
 
 
 def call(make: Callable, known: dict, options: dict):
-    """Call ``make`` with the options, and with each value in ``known`` for which it has a parameter."""
+    """Return the result of ``make``, called with ``options`` and with each value in ``known`` for which ``make`` has a
+    parameter."""
     asked = inspect.signature(make).parameters
     return make(**{name: value for name, value in known.items() if name in asked}, **options)
 
 
-@functools.cache  # a run uses the content at its start, even if the file changes later
+@functools.cache  # a run uses the file's content at the start, even if the file changes later
 def _file(path: str) -> SourceFile:
     return source_at(path)
 
 
 @functools.cache
 def _run(source: SourceFile) -> ModuleType:
-    """Execute a file once, as a module. The file can import modules of its folder; modules of the same name elsewhere
-    are found first."""
+    """Execute the file ``source`` once, as a module. The file can import modules of its own folder, unless Python finds
+    a module of the same name elsewhere first."""
     _say(source.path)
     name = f"{PREFIX}{sha256(source.path.encode()).hexdigest()[:8]}_{source.sha256[:8]}"
     module = importlib.util.module_from_spec(importlib.util.spec_from_file_location(name, source.path))
@@ -172,9 +177,9 @@ def _module(name: str, source: SourceFile | None) -> ModuleType:
 
 @contextmanager
 def _working_directory(module: str):
-    """Make modules in the working directory importable in the block, after all other modules, as with `python -m`.
-    After the block the working directory stays on ``sys.path`` only if ``module`` lies in it, because ``module`` may
-    import its neighbours later."""
+    """Make modules in the working directory importable in the block, after all other modules on ``sys.path``. After the
+    block the working directory stays on ``sys.path`` only if ``module`` lies in this directory, because ``module`` may
+    import further modules from it later."""
     here = os.getcwd()
     if here in sys.path or "" in sys.path:
         yield
@@ -195,7 +200,8 @@ def _say(what: str):
 
 
 def fault_in(thing, error: Exception) -> str | None:
-    """Return an error message with file and line, if ``error`` arose in the source file of ``thing``; else None."""
+    """Return a message about ``error`` with file and line, if ``error`` arose in the source file of ``thing``. Return
+    None for errors that arose elsewhere."""
     source = source_of(thing)
     if source is None or not _lines(error, source.path):
         return None
@@ -204,14 +210,16 @@ def fault_in(thing, error: Exception) -> str | None:
 
 
 def _lines(error: BaseException, path: str) -> list[int]:
-    """Return the lines of a file through which an exception came, the innermost last."""
+    """Return the numbers of the lines of the file ``path`` that the traceback of ``error`` contains, the innermost
+    last."""
     return [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
 
 
 def _reason(error: BaseException, place: str) -> str:
-    """Return one line that says why a file could not be loaded, or which error arose in it."""
+    """Return one line of text that says why the file or module ``place`` could not be loaded, or which error arose in
+    its code."""
     if isinstance(error, OSError) and error.filename == os.path.realpath(place):
-        return f"{place}: {error.strerror}, neither here nor in the configuration's folder"
+        return f"{place}: {error.strerror}, neither in the working directory nor in the configuration's folder"
     if isinstance(error, ModuleNotFoundError) and error.name and f"{place}.".startswith(f"{error.name}."):
         return f"there is no module {error.name}"
     text = " ".join(str(error).split())

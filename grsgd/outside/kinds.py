@@ -1,10 +1,11 @@
-"""Kinds of objects that a configuration may take from outside, and a check of an object's kind that calls nothing.
+"""Kinds of objects that a configuration may take from outside this package, and a check of an object's kind. The check
+does not call the object.
 
-A class is of a kind if it is derived from the kind's base class. A function does not show its purpose by itself, so the
-place where it is defined decides. Functions of the user (in a file, or in a module outside of ``site-packages``) and of
-plug-ins are accepted. Functions of an installed package are accepted only if they are declared to return the kind's
-result. Functions of the standard library, of this package and of its dependencies are refused, also if imported
-elsewhere.
+A class is of a kind, for example a model, if it is derived from the kind's base class. A function is accepted or
+refused by the module in which it is defined, because its purpose is unknown. Functions of the user (in a file, or in a
+module outside of ``site-packages``) and of plug-ins are accepted. Functions of an installed package are accepted only
+if they are declared to return the kind's result. Functions of Python's standard library, of this package and of its
+dependencies are refused, even if the user's file imports them.
 """
 
 import functools
@@ -17,22 +18,22 @@ from types import FunctionType, MethodType
 from typing import NamedTuple
 
 PREFIX = "grsgd_outside_"
-"""Beginning of the names of the modules that are made of files ``FILE.py``."""
+"""Beginning of the names of the modules that are made from a user's files ``FILE.py``."""
 INSTALLED = {"site-packages", "dist-packages"}
-"""Names of the folders in which Python installs packages."""
+"""Names of the folders into which Python packages are installed."""
 THIS = {"grsgd", "coding"}
 """Packages of this project."""
 BUILT_ON = set("cupy h5py matplotlib mpi4py numba numpy pandas pydantic scipy simpy sklearn torch tqdm".split())
-"""Libraries that this project uses. Their functions are refused, because none makes a model or data set, and some
-execute downloaded code, such as ``torch.hub.load``."""
+"""Libraries that this project uses. Functions of these libraries are refused, because none makes a model or a data set.
+Some of the functions execute downloaded code, for example ``torch.hub.load``."""
 
 
 class Kind(NamedTuple):
-    """Kind of objects.
+    """Kind of objects from outside this package, for example models or data sets.
 
-    ``record`` is its name in a run file, and ``what`` its name in errors. ``base`` is the full name of the base class,
-    or "". ``result`` is the full name of the class that an installed package's function must be declared to return, or
-    "". ``expected`` is the end of the error message for an object of another kind.
+    ``record`` is the kind's name in a run file, and ``what`` the kind's name in error messages. ``base`` is the full
+    name of the base class, or "". ``result`` is the full name of the class that an installed package's function must be
+    declared to return, or "". ``expected`` is the end of the error message for an object of another kind.
     """
 
     record: str
@@ -56,12 +57,12 @@ KINDS = {
     ),
     "topologies": Kind("topology_code", "topology", "", "numpy.ndarray", "not a function that returns matrices"),
 }
-"""Kinds of objects from outside the package; the key is the name of the group of entry points, without ``grsgd.``."""
+"""Kinds of objects from outside this package. The key is the name of the group of entry points, without ``grsgd.``."""
 
 
 def misfit(thing, kind: Kind, is_plugin: bool = False) -> str:
-    """Return the reason why an object is not of a kind; "" if it is of this kind. ``is_plugin`` says whether an entry
-    point declares the object."""
+    """Return the reason why ``thing`` is not an object of ``kind``; "" if ``thing`` is of this kind. ``is_plugin`` says
+    whether an entry point declares ``thing``."""
     if isinstance(thing, type):
         return "" if kind.base in names_of(thing.__mro__) else kind.expected
     function = function_of(thing)
@@ -83,16 +84,16 @@ def misfit(thing, kind: Kind, is_plugin: bool = False) -> str:
 
 
 def names_of(classes: Iterable) -> set[str]:
-    """Return the full names of classes, and of the bases of each."""
+    """Return the full names of ``classes`` and of all their base classes."""
     bases = (base for cls in classes if isinstance(cls, type) for base in cls.__mro__)
     return {f"{base.__module__}.{base.__qualname__}" for base in bases}
 
 
 def function_of(thing) -> FunctionType | None:
-    """Return the Python function that a call of ``thing`` finally executes; None if it executes C code, or if ``thing``
-    cannot be called."""
+    """Return the Python function that a call of ``thing`` finally executes. Return None if the call executes C code, or
+    if ``thing`` cannot be called."""
     for _ in range(100):  # a chain of wrappers may be circular
-        wrapped = inspect.getattr_static(thing, "__wrapped__", None)  # getattr_static runs no code of the object
+        wrapped = inspect.getattr_static(thing, "__wrapped__", None)  # getattr_static runs no code of ``thing``
         if wrapped is not None:
             thing = wrapped
         elif isinstance(thing, FunctionType):
@@ -109,10 +110,10 @@ def function_of(thing) -> FunctionType | None:
 
 
 def result_of(function: FunctionType):
-    """Return the declared result of a function; None if it declares none."""
+    """Return the type that ``function`` is declared to return; None if ``function`` declares no type."""
     try:
         return typing.get_type_hints(function).get("return")
-    except Exception:  # an annotation may name something that does not exist
+    except Exception:  # an annotation may name a type that does not exist
         return inspect.signature(function).return_annotation
 
 
@@ -121,7 +122,8 @@ def is_of_standard_library(module: str) -> bool:
 
 
 def is_own(module: str) -> bool:
-    """Return whether a module is the user's own: made from a file, or not in a folder of installed packages."""
+    """Return whether ``module`` is the user's own: made from a file ``FILE.py``, or not in a folder of installed
+    packages."""
     if module.startswith(PREFIX) or module == "__main__":
         return True
     file = getattr(sys.modules.get(module), "__file__", None)

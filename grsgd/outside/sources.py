@@ -1,4 +1,5 @@
-"""Source code outside this package: it is found and read, and its digest is computed, before it is executed."""
+"""Source code outside this package. The functions of this module find and read the code, and compute its digest, before
+the code is executed."""
 
 import ast
 import hashlib
@@ -13,11 +14,11 @@ from grsgd.outside.kinds import THIS, is_own_file
 
 
 class SourceFile(NamedTuple):
-    """Content of a file when it was read, together with the files of its folder that it imports.
+    """Content of a source file at the time of reading, together with the files of its folder that the file imports.
 
-    ``text`` is the content, followed by the contents of the imported files, each below a line with its name. ``sha256``
-    is the digest of the content, or, with imported files, of ``text`` in UTF-8. ``content`` has the bytes of the file
-    itself.
+    ``text`` is the content of the file, followed by the contents of the imported files, each below a line with its
+    name. ``sha256`` is the digest of the file's content or, if the file imports others, of ``text`` in UTF-8.
+    ``content`` has the bytes of the file itself.
     """
 
     path: str
@@ -27,10 +28,10 @@ class SourceFile(NamedTuple):
 
 
 def source_at(path: str, module: str = "") -> SourceFile:
-    """Read a source file; raises OSError, SyntaxError or UnicodeDecodeError.
+    """Read the source file ``path`` and the files that it imports. Raises OSError, SyntaxError or UnicodeDecodeError.
 
-    ``module`` is the full name of the file's module; it is "" for a single file, whose imports are looked for in its
-    folder.
+    ``module`` is the full name of the file's module. ``module`` is "" for a single file, whose imports are looked for
+    in the file's folder.
     """
     content = Path(path).read_bytes()
     text = importlib.util.decode_source(content)
@@ -45,8 +46,8 @@ def source_at(path: str, module: str = "") -> SourceFile:
 
 
 def files_beside(path: Path, folder: Path) -> list[Path]:
-    """Return the files of ``folder`` that ``path``, a file in it, imports directly or indirectly, in the order of their
-    names."""
+    """Return the files of ``folder`` that the file ``path`` in this folder imports, directly or indirectly. The files
+    are in the order of their names."""
     found, left = {path}, [path]
     while left:
         new = set(imported_by(left.pop(), folder)) - found
@@ -56,7 +57,7 @@ def files_beside(path: Path, folder: Path) -> list[Path]:
 
 
 def imported_by(path: Path, folder: Path) -> Iterator[Path]:
-    """Yield the files of ``folder`` that ``path``, a file in it, imports directly."""
+    """Yield the files of ``folder`` that the file ``path`` in this folder imports directly."""
     package = path.relative_to(folder).parent.parts
     for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
         if isinstance(node, ast.Import):
@@ -73,7 +74,8 @@ def imported_by(path: Path, folder: Path) -> Iterator[Path]:
 
 
 def files_of(name: list[str], folder: Path) -> Iterator[Path]:
-    """Yield the files in a folder that Python reads to import a module of this name, packages first."""
+    """Yield the files in ``folder`` that Python reads to import the module ``name``. The files of its parent packages
+    come first."""
     for end in range(1, len(name) + 1):
         place = folder.joinpath(*name[:end])
         for file in (place / "__init__.py", place.with_name(f"{place.name}.py")):
@@ -98,8 +100,8 @@ def check_beside(path: str):
 
 
 def file_of_module(name: str) -> str | None:
-    """Return the path of the file of a module, without importing the module or its parent packages; None if no file is
-    found."""
+    """Return the path of the file of the module ``name``, without importing this module or its parent packages. Return
+    None if no file is found."""
     spec, parts = None, name.split(".")
     for end in range(1, len(parts) + 1):
         places = spec.submodule_search_locations if spec else None

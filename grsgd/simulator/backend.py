@@ -1,4 +1,4 @@
-"""The backend of a communicator of simulated ranks."""
+"""The backend that sends and receives messages for a communicator of simulated ranks."""
 
 import itertools
 
@@ -17,7 +17,7 @@ class SimulatedBackend:
     group
         The name of this communicator's group. Messages of groups with different names never match.
     members
-        The ranks of the group, as ranks of the fabric.
+        The ranks of the group, numbered as in the fabric.
     rank
         The rank of this process in the group.
     """
@@ -43,15 +43,15 @@ class SimulatedBackend:
 
     @property
     def hosts(self):
-        """Number of the host of each rank of the group. On networks other than ``hosts:HxR`` each rank has a host of
-        its own."""
+        """List with the host number of each rank of the group. On networks other than ``hosts:HxR`` each rank has a
+        host of its own."""
         hosts = self.fabric.network.spec.hosts
         return [member // hosts.ranks if hosts else member for member in self.members]
 
     @property
     def lost(self):
         known = self.fabric.known_dead[self.fabric_rank]
-        if len(known) != len(self._lost):  # the tuple is kept, because `lost` is read at every event
+        if len(known) != len(self._lost):  # the tuple is stored for later calls, because `lost` is read at every event
             self._lost = tuple(rank for rank, process in enumerate(self.members) if process in known)
         return self._lost
 
@@ -77,14 +77,14 @@ class SimulatedBackend:
         """Begin an all-reduce over a ring, in place of the algorithm that a real MPI library would choose."""
         if self._for_allreduce is None:
             self._for_allreduce = Communicator(self.dup())
-        tag = next(self._allreduces) % 100  # tags keep all-reduces apart that are under way at the same time
+        tag = next(self._allreduces) % 100  # all-reduces that are under way at the same time have different tags
         return self.fabric.drivers[self.fabric_rank].start(ring_allreduce(self._for_allreduce, array, tag))
 
     def calculate(self, schedule, comm: Communicator, x, options: dict):
-        """Begin an all-reduce. Its end is calculated at once, in place of a simulation message by message. Return None
+        """Begin an all-reduce whose end is calculated at once, in place of a simulation message by message. Return None
         if the end cannot be calculated.
 
-        While a schedule runs in the background of this rank, the end cannot be calculated.
+        The end of an all-reduce cannot be calculated while this rank runs a schedule in the background.
         """
         allreduces = self.fabric.allreduces
         if allreduces is None or not self.fabric.drivers[self.fabric_rank].is_alone_in_foreground():
@@ -101,4 +101,4 @@ class SimulatedBackend:
         return SimulatedBackend(self.fabric, group, members, members.index(self.fabric_rank))
 
     def free(self):
-        """Do nothing: a simulated backend holds no resources."""
+        """Do nothing, because a simulated backend holds no resources."""

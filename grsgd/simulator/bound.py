@@ -1,4 +1,4 @@
-"""Least time, by theory, between two updates of a parameter server with workers of given speeds."""
+"""Least time, in theory, between two updates of a parameter server whose workers have given speeds."""
 
 from grsgd.algorithms.central import CentralAlgorithm
 from grsgd.config import Config
@@ -9,13 +9,14 @@ from grsgd.simulator.simulation import Simulation
 from grsgd.training.stragglers import DelayModel
 
 STEPS = 100
-"""Number of steps over which a worker's time per step is averaged, because step times can vary at random."""
+"""Number of steps over which a worker's time per step is averaged, because the times of steps can vary at random."""
 
 
 def bound(
     config: Config, ranks: int, compute: str | None, step_seconds: str | None, gradients: int | None
 ) -> list[tuple[str, str]]:
-    """Return the rows of a table: the workers, and the seconds that an update takes in theory.
+    """Return the rows (name and text) of a table with the workers' step times and the seconds that an update takes in
+    theory.
 
     Parameters
     ----------
@@ -24,14 +25,14 @@ def bound(
     ranks
         The number of ranks, server included.
     compute
-        Text in one of `grsgd.simulator.compute.FORMS`; it determines the workers' step times.
+        Text in one of `grsgd.simulator.compute.FORMS` that gives the workers' step times.
     step_seconds
-        In place of ``compute``: the step time of each worker in seconds, separated by commas.
+        Step time of each worker in seconds, separated by commas, in place of ``compute``.
     gradients
-        Number of gradients in an update; None means the number for which the server's strategy waits.
+        Number of gradients in an update of the server. None means the number for which the server's strategy waits.
 
-    Raises ConfigError if a step takes no time, and UsageError if the arguments contradict each other or the algorithm
-    has no server that waits for gradients.
+    Raises ConfigError if a step takes no time. Raises UsageError if the arguments contradict each other, or the
+    algorithm has no server that waits for gradients.
     """
     given = read(step_seconds) if step_seconds is not None else None
     if given is not None and compute is not None:
@@ -40,8 +41,8 @@ def bound(
     algorithm = simulation.trainers[0].algorithm
     if not isinstance(algorithm, CentralAlgorithm) or algorithm.bound_gradients is None:
         raise UsageError(
-            f"grsgd bound: {algorithm.name} has no such bound; allowed: algorithms whose server waits for a number of "
-            "gradients before each update"
+            f"grsgd bound: {algorithm.name} has no least time of an update; allowed: algorithms whose server waits for "
+            "a number of gradients before each update"
         )
     workers = algorithm.workers(algorithm.options, ranks)
     if given is None:
@@ -63,7 +64,8 @@ def bound(
 
 
 def read(text: str) -> list[float]:
-    """Return the times in ``--step-seconds``, in seconds; raise UsageError unless all are numbers above 0."""
+    """Return the workers' step times in seconds from ``text``, the value of ``--step-seconds``. Raise UsageError unless
+    all times are numbers above 0."""
     try:
         found = [float(each) for each in text.split(",")]
     except ValueError:
@@ -74,7 +76,8 @@ def read(text: str) -> list[float]:
 
 
 def mean_seconds(simulation: Simulation, config: Config, worker: int) -> float:
-    """Return the mean duration in seconds of the first `STEPS` steps of a worker, including delays of [stragglers]."""
+    """Return the mean duration in seconds of the first `STEPS` steps of a worker, including the delays of the section
+    [stragglers]."""
     delays = DelayModel(config.stragglers, worker, config.seed)
     total = 0.0
     for step in range(STEPS):

@@ -1,4 +1,5 @@
-"""Broadcasts between simulated ranks: one message to all other ranks, or one copy to each of them."""
+"""Broadcasts between simulated ranks. The root sends one message to all other ranks if the network has multicast, else
+one copy to each rank."""
 
 from functools import partial
 
@@ -9,8 +10,8 @@ from grsgd.simulator.waitable import Waitable
 class SimulatedMulticast:
     """A broadcast of a group through a `MessageFabric`.
 
-    A long message (above ``eager_bytes``) leaves when all ranks have posted their receives for this message.
-    ``done()`` is called when all ranks have received their copies.
+    A long message (above ``eager_bytes``) leaves when all other ranks have posted their receives for the broadcast.
+    ``done()`` is called when all other ranks have received their copies.
     """
 
     def __init__(self, fabric, root: int, members: tuple[int, ...], done):
@@ -87,7 +88,8 @@ class SimulatedMulticast:
 
 
 class Copy:
-    """One copy of a broadcast under way: to one rank or, in a network with multicast, to all ranks."""
+    """One copy of a broadcast on its way to the ranks ``dests``: one rank or, in a network with multicast, all ranks
+    except the root."""
 
     __slots__ = ("multicast", "dests")
 

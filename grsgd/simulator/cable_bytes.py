@@ -9,17 +9,18 @@ from grsgd.simulator.flows import Network
 
 UNITS = {
     "from": ("1", "the place where the cable begins"),
-    "to": ("1", "the place where it ends"),
-    "bandwidth": ("bytes/s", "of the cable in this direction"),
-    "bytes": ("bytes", "sent over it in this direction, headers and all"),
+    "to": ("1", "the place where the cable ends"),
+    "bandwidth": ("bytes/s", "bandwidth of the cable in this direction"),
+    "bytes": ("bytes", "bytes sent over the cable in this direction, headers included"),
 }
 
 
 def add_cables(run: Run, network: Network):
-    """Add the group ``traffic/cables``: a row for each direction of each cable that was used, busiest cable first.
+    """Add the table ``traffic/cables`` to the run file ``run``. The table has a row for each direction of each cable
+    with traffic, and begins with the busiest cable.
 
-    A run file can hold `MAX_TEXTS` rows. If more cables were used, the least busy cables are left out.
-    A network without cables adds nothing.
+    The table can hold `MAX_TEXTS` rows. If more cables had traffic, the table leaves out the least busy cables. A run
+    on a network without cables gets no table.
     """
     if not network.spec.has_cables:
         return
@@ -36,6 +37,7 @@ def add_cables(run: Run, network: Network):
 
 
 def busiest_first(used: tuple[Cable, int]) -> tuple:
-    """Return the sort key of a cable and its bytes: the cable that needs the longest time for its bytes is first."""
+    """Return the key by which `add_cables` sorts cables. The cable that needs the longest time for its bytes comes
+    first."""
     cable, nbytes = used
     return -nbytes / cable.bandwidth, -nbytes, cable

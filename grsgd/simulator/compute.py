@@ -1,4 +1,4 @@
-"""Simulated duration of a step's computation."""
+"""Simulated duration of the computation of a training step, and measurement of the real duration."""
 
 import copy
 from collections.abc import Callable
@@ -17,29 +17,31 @@ from grsgd.simulator.network import AFTER_WAIT_SECONDS, MAX_SIGMA, ComputeSpec
 from grsgd.training import unwrapped
 
 FORMS = "constant:SECONDS, lognormal:MEDIAN,SIGMA, flops:PER_SECOND, measured"
-"""Forms of the option ``--compute``, as error messages list them."""
+"""List of the allowed forms of the option ``--compute``, for error messages."""
 DEFAULT = "flops:1e10"
-"""Value of ``--compute`` if the user gives none: 10 Gflop/s, about the speed of one core of a CPU on a small model."""
+"""Value of the option ``--compute`` if the user gives none. The value means 10 Gflop/s, about the speed of one core of
+a CPU on a small model."""
 
 
 @dataclass(frozen=True)
 class ComputeTime:
-    """Computing time of a step in seconds, drawn from a log-normal distribution.
+    """Function that draws the computing time of a step, in seconds, from a log-normal distribution.
 
     Parameters
     ----------
     median
-        Median in seconds.
+        Median of the computing times in seconds.
     sigma
-        Standard deviation of the logarithm of the seconds; 0 makes all times equal.
+        Standard deviation of the logarithm of the computing times in seconds; 0 makes all times equal.
     seed
         Seed of the random numbers.
     slowdown
-        For each slow rank, the factor by which its times are longer; other ranks have the factor 1.
+        The factor by which the times of a slow rank are longer, for each slow rank; other ranks have the factor 1.
     after_wait
-        Times of steps that follow a long wait, if they differ from the times of other steps; see `AfterWaits`.
+        Computing times of steps that follow a long wait; None if these steps take as long as other steps. See
+        `AfterWaits`.
     work
-        Seconds per step of the algorithm's own code, messages excluded.
+        Seconds per step of the algorithm's own code, without the time of messages.
     """
 
     median: float
@@ -51,13 +53,13 @@ class ComputeTime:
 
     @classmethod
     def of(cls, spec: ComputeSpec, seed: int) -> "ComputeTime":
-        """Return the computing times that a network file states."""
+        """Return the `ComputeTime` that the section ``[compute]`` of a network file describes."""
         after = spec.after_wait and cls(spec.after_wait, spec.after_wait_sigma, seed, spec.slowdown)
         return cls(spec.median, spec.sigma, seed, spec.slowdown, after, spec.work)
 
     def __call__(self, rank: int, step: int) -> float:
-        """Return the seconds of a rank's step. The seconds depend only on (seed, rank, step), so they are the same for
-        all algorithms."""
+        """Return the computing time in seconds of step ``step`` on rank ``rank``. The random numbers depend only on
+        (seed, rank, step), so that the times are the same for all algorithms."""
         median = self.median * self.slowdown.get(rank, 1.0)
         if not self.sigma:
             return median
@@ -73,10 +75,11 @@ class ComputeTime:
 
 
 class AfterWaits:
-    """Computing times of one rank in seconds. A step after a wait can take another time than other steps.
+    """Function that returns the computing times of one rank in seconds. A step after a wait can take another time than
+    other steps.
 
-    After a wait a processor's quota is unused, and caches are cold. Between no wait and a wait of
-    `AFTER_WAIT_SECONDS`, the logarithm of the time changes linearly.
+    After a wait, the processor's quota is unused and caches are cold. The logarithm of the computing time changes
+    linearly with the length of the wait, up to a wait of `AFTER_WAIT_SECONDS`.
 
     ``waited()`` returns the seconds that the rank has waited since the start of the run.
     """
@@ -86,16 +89,17 @@ class AfterWaits:
         self.before = 0.0
 
     def __call__(self, rank: int, step: int) -> float:
-        """Return the seconds of the step that the rank begins now."""
+        """Return the computing time in seconds of the step that the rank begins now."""
         waited = self.waited()
         share = min((waited - self.before) / AFTER_WAIT_SECONDS, 1.0)
         self.before = waited
-        usual, after = self.compute(rank, step), self.compute.after_wait(rank, step)  # both come from one random number
+        usual, after = self.compute(rank, step), self.compute.after_wait(rank, step)  # from one random number
         return usual * (after / usual) ** share
 
 
 def parse(text: str) -> tuple[str, list[float]]:
-    """Return the form and the numbers of ``--compute``; raise ConfigError if the text is not one of `FORMS`."""
+    """Return the form and the numbers in ``text``, the value of ``--compute``. Raise ConfigError if ``text`` has none
+    of the forms `FORMS`."""
     form, _, rest = text.partition(":")
     counts = {"constant": 1, "lognormal": 2, "flops": 1, "measured": 0}
     try:
@@ -113,8 +117,8 @@ def parse(text: str) -> tuple[str, list[float]]:
 
 
 def check_end(config: Config, compute: ComputeTime):
-    """Raise ConfigError if the run is to end after ``train.seconds`` and its steps take no time: the run would never
-    end."""
+    """Raise ConfigError if the run ends after ``train.seconds`` and its steps take no time, because such a run would
+    never end."""
     if config.train.seconds is not None and not compute.median:
         raise ConfigError(
             f"--compute {compute}: a step takes no time, so a run of train.seconds = {config.train.seconds:g} would "
@@ -123,8 +127,8 @@ def check_end(config: Config, compute: ComputeTime):
 
 
 def check_free_running(config: Config, compute: ComputeTime, latency: float):
-    """Raise ConfigError if steps take no time. The ranks of an asynchronous algorithm would then take steps for ever,
-    because the message that ends the run never arrives."""
+    """Raise ConfigError if a step of an asynchronous algorithm takes no time. In such a run, simulated time would stand
+    still. The message that ends the run would never arrive, and ranks would take steps for ever."""
     if latency + compute.median == latency:
         raise ConfigError(
             f"--compute {compute}: a step takes no time, so {config.algorithm.name} would never end: no rank waits, "
@@ -135,31 +139,33 @@ def check_free_running(config: Config, compute: ComputeTime, latency: float):
 def flops(model: torch.nn.Module, sample: torch.Tensor, batch_size: int) -> int:
     """Return the number of floating-point operations of a forward and a backward pass of ``model``.
 
-    The batch has ``batch_size`` inputs of the shape and dtype of ``sample``. The count is made on a copy of the model
-    full of zeros; for a model above `COUNTED_BYTES` the operations are counted without being executed.
+    The batch has ``batch_size`` inputs of the shape and dtype of ``sample``. The operations are counted on a copy of
+    the model full of zeros. If the model is larger than `COUNTED_BYTES`, the operations are counted without being
+    executed.
     """
     is_small = sum(parameter.nbytes for parameter in model.parameters()) <= COUNTED_BYTES
     device = "cpu" if is_small else "meta"
     inputs = torch.zeros(batch_size, *sample.shape, dtype=sample.dtype, device=device)
     model = copy.deepcopy(model)._apply(lambda tensor: torch.zeros(tensor.shape, dtype=tensor.dtype, device=device))
-    plain = sdpa_kernel(SDPBackend.MATH)  # the counter does not know all operations of fused attention
+    plain = sdpa_kernel(SDPBackend.MATH)  # torch's counter does not know all operations of fused attention
     with torch.random.fork_rng(devices=[]), plain, unwrapped.flop_counter() as counter:
         model(inputs).sum().backward()
     return counter.get_total_flops()
 
 
 COUNTED_BYTES = 4 * 1024 * 1024
-"""Largest size of a model in bytes whose operations are executed in order to be counted.
+"""Size in bytes of the largest model whose operations are executed in order to be counted.
 
-Counting without execution makes torch load its compiler, which takes 1.7 s and 75 MB.
+For a larger model, torch counts operations without executing them, and loads its compiler first. Loading torch's
+compiler takes 1.7 s and 75 MB of memory.
 """
 UNTIMED_STEPS = 3
-"""Number of first steps that are not timed, because they allocate memory."""
+"""Number of steps at the beginning of a measurement that are not timed, because first steps allocate memory."""
 
 
 def measure(step: Callable[[], None], steps: int = 30) -> tuple[float, float]:
-    """Return the median of the real seconds of ``step()``, and sigma of their logarithm. ``step()`` computes a gradient
-    and an update.
+    """Return the median of the real seconds of ``step()``, and the standard deviation (sigma) of the logarithm of these
+    seconds. ``step()`` computes a gradient and an update.
     """
     ((median, sigma),) = medians_and_sigmas(np.array([seconds_of_steps(step, steps)]))
     return median, sigma
@@ -170,10 +176,10 @@ def seconds_of_steps(
 ) -> list[float]:
     """Return the real seconds of each of ``steps`` calls of ``step()``.
 
-    share: fraction of a core to which this process is limited; None means a whole core. Linux enforces limits over
-    periods of some milliseconds. By the clock, a short step therefore takes either its time at full speed, or several
-    times as long. So with a share, the time is the processor time of the step, divided by the share. wait: function
-    that is called before each step; its time does not count.
+    share: fraction of a core to which this process is limited; None means a whole core. Linux enforces such limits over
+    periods of some milliseconds. By the clock, a short step under a limit therefore takes either its time at full
+    speed, or several times as long. If ``share`` is given, the processor time of each step, divided by ``share``, is
+    therefore returned. wait: function that is called before each step. The time of ``wait()`` does not count.
     """
     clock = perf_counter if share is None else process_time
     seconds = []
@@ -187,16 +193,17 @@ def seconds_of_steps(
 
 
 def medians_and_sigmas(seconds: np.ndarray) -> list[tuple[float, float]]:
-    """Return, for each rank, the median of the seconds of its steps, and sigma of their logarithm.
+    """Return, for each rank, the median of the seconds of the rank's steps, and the standard deviation (sigma) of their
+    logarithm.
 
-    seconds: float64 of shape [ranks, steps], of steps that ranks take at about the same time. A slowdown of all ranks
-    at once does not count for sigma. The reason is that in a simulation each rank draws its own times. Otherwise ranks
-    that wait for the slowest rank would wait too long.
+    seconds: float64 of shape [ranks, steps], the times of steps that ranks take at about the same time. A slowdown of
+    all ranks at once does not count for sigma, because in a simulation each rank draws its own times. If a slowdown of
+    all ranks counted, simulated ranks would wait too long for the slowest rank.
     """
     ranks, medians = len(seconds), np.median(seconds, axis=1)
     logs = np.log(seconds / medians[:, None])
     if ranks > 1:
         logs = (logs - logs.mean(axis=0)) * np.sqrt(ranks / (ranks - 1))  # corrects sigma for the subtracted mean
     low, high = np.percentile(logs, [25, 75], axis=1)
-    sigmas = (high - low) / 1.349  # sigma of a normal distribution with these quartiles, unaffected by outliers
+    sigmas = (high - low) / 1.349  # outliers do not change this estimate of sigma
     return [(float(median), float(sigma)) for median, sigma in zip(medians, sigmas, strict=True)]

@@ -1,4 +1,5 @@
-"""Choice of the computing times of a simulated run: given by the user or by the network file, or measured."""
+"""Choice of the computing time of a simulated step. The computing time comes from the user, from the network file, or
+from a measurement."""
 
 import numpy as np
 import torch
@@ -21,11 +22,11 @@ def choose_compute_time(
     dataset: Dataset,
     device: torch.device,
 ) -> ComputeTime:
-    """Return the ``stated`` time of a step (from `compute.parse`). If it is None, return the network's time, and if the
-    network has no time, the default.
+    """Return the computing time of a step that ``stated`` (a result of `compute.parse`) describes. If ``stated`` is
+    None, return the time in the network's file. If the network's file has no time, return the default.
 
-    ``measured`` means the network's time or, if the network has no time, a measurement on this machine. ``blueprint``
-    is the model without content.
+    The form ``measured`` means the time in the network's file or, if the file has no time, a measurement on this
+    machine. ``blueprint`` is a model of the right shapes without content.
     """
     form, numbers = stated or (None, [])
     if form in (None, "measured") and network.compute is not None:
@@ -34,7 +35,7 @@ def choose_compute_time(
         form, numbers = compute_times.parse(compute_times.DEFAULT)
     if form == "flops":
         (sample, *_), _ = next(dataset.train.batches(iter([np.zeros(1, np.int64)])))
-        advice = "its operations could not be counted without content; --compute constant:SECONDS needs no count"
+        advice = "its operations were not counted on a copy without content; --compute constant:SECONDS needs no count"
         with in_own_code(config, f"model.name = {config.model.name!r}: {advice}"):
             operations = compute_times.flops(blueprint, sample, config.data.batch_size)
         return ComputeTime(operations / numbers[0])

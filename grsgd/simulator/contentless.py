@@ -1,19 +1,20 @@
-"""Models that have sizes but no content, for simulations of time only."""
+"""Models that have sizes but no content, for simulations that compute times and no gradients."""
 
 import torch
 
 
 def sizes(model: torch.nn.Module) -> tuple[list[int], int]:
-    """Return the number of elements of each trained parameter, and of all floating-point buffers together."""
+    """Return the number of elements of each trained parameter of ``model``, and the total number of elements of its
+    floating-point buffers."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     buffers = [b for b in model.buffers() if b.is_floating_point()]
     return [p.numel() for p in parameters], sum(b.numel() for b in buffers)
 
 
 def without_content(parameters: list[int], statistics: int) -> torch.nn.Module:
-    """Return a model on the device ``meta``, with one buffer of ``statistics`` elements.
+    """Return a model without content, on torch's device ``meta``, with one buffer of ``statistics`` elements.
 
-    ``parameters``: number of elements of each parameter.
+    ``parameters`` has the number of elements of each parameter of the model.
     """
     flat = torch.nn.Module()
     flat.x = torch.nn.ParameterList([torch.empty(size, device="meta") for size in parameters])

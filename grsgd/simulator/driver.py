@@ -1,4 +1,4 @@
-"""The driver of one rank's schedules in simulated time."""
+"""The driver that runs the schedules (generators) of one simulated rank in simulated time."""
 
 import math
 
@@ -14,13 +14,14 @@ from grsgd.simulator.waitable import Waitable
 
 
 class Deadlock(RuntimeError):
-    """An error: every rank waits, and no message or timer is under way. The text says why each
-    rank waits.
+    """Error for a simulated run in which every rank waits, and no message or timer is under way. The error's message
+    names the objects for which ranks wait.
     """
 
 
 class Activity(Waitable):
-    """A schedule that runs in simulated time; it is a pollable itself, complete when the schedule has ended."""
+    """A schedule that runs in simulated time. Other schedules can wait for the activity, which is complete when its own
+    schedule has ended."""
 
     __slots__ = ("driver", "schedule", "pending", "value", "blocked_at", "abandoned", "lost")
 
@@ -32,8 +33,8 @@ class Activity(Waitable):
         self.blocked_at: float | None = None
         self.abandoned = False
         self.lost: LostRank | None = None
-        """Error that ended this background schedule; it is raised again in the schedule that waits for this schedule's
-        end."""
+        """Error that ended this background schedule. A schedule that waits for the end of this background schedule gets
+        the error, too."""
 
     def Test(self) -> bool:
         if self.lost is not None:
@@ -56,7 +57,8 @@ class Activity(Waitable):
                     try:
                         ready = pollable.Test()
                     except Exception as caught:
-                        # the error is raised where the schedule waits, so that the schedule can clean up
+                        # the error is raised inside the schedule, at the point where it waits, so that the schedule can
+                        # clean up
                         error = caught
                         break
                     if not ready:
@@ -68,7 +70,7 @@ class Activity(Waitable):
                         self.pending.pop()
                 pending = next(self.schedule) if error is None else self.schedule.throw(error)
                 error = None
-                if type(pending) is Message:  # this is the usual case
+                if type(pending) is Message:  # most schedules wait for a message
                     self.pending = [pending]
                 else:
                     self.pending = [driver.begin(pollable) for pollable in as_list(pending)]
@@ -77,7 +79,7 @@ class Activity(Waitable):
             self.finish(driver)
         except BaseException as error:
             if isinstance(error, LostRank) and self is not driver.foreground and driver.polls_messages:
-                self.lost = error  # the run goes on without the dead rank
+                self.lost = error  # the error is not raised, because the run goes on without the dead rank
                 self.finish(driver)
                 return
             if not getattr(error, "__notes__", None):
@@ -89,7 +91,7 @@ class Activity(Waitable):
         waitable = pollable.request if type(pollable) is Message else pollable
         if isinstance(waitable, Waitable) and waitable.waiter is None:
             waitable.waiter = self
-        else:  # a flag of this rank changes only at events of this rank
+        else:  # the pollable is a flag of this rank, and changes only at events of this rank
             self.driver.polled.append(self)
 
     def __str__(self):
@@ -118,51 +120,53 @@ class SimulatedDriver:
     env
         The SimPy environment that keeps the simulated time.
     compute_seconds
-        ``compute_seconds(rank, step)`` returns the seconds of the rank's next computation. The work itself is done when
-        the computation begins, with the model's parameters at that moment.
+        ``compute_seconds(rank, step)`` returns the simulated seconds of the rank's next computation. The real work is
+        done when the computation begins, with the model's parameters at that moment.
     timing_only
-        Whether to skip the work and let only its time pass.
+        Whether to skip the real work and let only its simulated time pass.
     """
 
     progress_mode = "virtual"
     calls_stages = True
     timeout = math.inf
-    """Timeout in seconds: infinite, because a wait that cannot end raises `Deadlock`."""
+    """Timeout of a wait in seconds. The timeout is infinite, because a wait that cannot end raises `Deadlock`."""
 
     def __init__(self, env, rank: int = 0, compute_seconds=lambda rank, step: 0.0, timing_only: bool = False):
         self.env, self.rank = env, rank
         self.compute_seconds, self.timing_only = compute_seconds, timing_only
         self.processor: Processor | None = None
-        """Processor that computations and messages share; None if messages take no processor time."""
+        """Simulated processor that computations and messages of this rank share; None if messages take no processor
+        time."""
         self.work_seconds = 0.0
         """Seconds that the algorithm's own code takes in addition to each computation."""
         self.wait_seconds = 0.0
         self.watch = None
-        """Function that is called when a message arrives for which no receive is posted. If the function raises an
-        error, the error is raised at the point where the trainer waits."""
+        """Function that the driver calls when a message arrives for which no receive is posted. If the function raises
+        an error, the driver raises this error at the point where the trainer waits."""
         self.unexpected_message = False
         """Whether a message without a posted receive has arrived while the trainer computed."""
         self.foreground: Activity | None = None
         self.active: Activity | None = None
-        """Activity that runs now, or that was the last to run."""
+        """Activity that runs now; if none runs, the activity that ran last."""
         self.polled: list[Activity] = []
-        """Activities that wait for a flag of this rank; the flags are tested after each event of this rank."""
+        """Activities that wait for a flag of this rank. The driver tests the flags after each event of this rank."""
         self.random_state: torch.Tensor | None = None
-        """State of torch's random generator on this rank: each rank has its own random stream, as if it were a
-        process."""
+        """State of torch's random generator on this rank. Each simulated rank has its own random stream, as a real
+        process would have."""
         self._computed = 0
         self._ready: list[Activity] = []
         self._background: list[Activity] = []
         self._beside: list[Activity] = []
         self.abandoned: list = []
-        """Receives of abandoned schedules; always empty, because a simulation writes nothing into the arrays of
-        abandoned schedules."""
+        """Receives of abandoned schedules. This list is always empty, because a simulation writes nothing into the
+        arrays of abandoned schedules."""
         self._running = False
         self.is_dead = self.polls_messages = False
-        """``polls_messages`` says whether activities that wait for a flag are also tested when a message arrives."""
+        """``is_dead``: whether the rank's process has died. ``polls_messages``: whether an arriving message, too, lets
+        the driver test the flags for which activities wait."""
 
     def kill(self):
-        """Let the process of this rank die: none of its schedules continues."""
+        """Let the process of this rank die. None of the rank's schedules continues afterwards."""
         self.is_dead = True
         self._background += self._beside
         self.abandon()
@@ -172,25 +176,27 @@ class SimulatedDriver:
             self.foreground.abandoned = self.foreground.complete = True
 
     def keep_random_state(self):
-        """Give this rank its own random stream of torch, which continues from torch's present state."""
+        """Give this rank its own stream of torch's random numbers, which begins at the present state of torch's random
+        generator."""
         self.random_state = torch.get_rng_state()
 
     def clock(self) -> float:
         return self.env.now
 
     def waited(self) -> float:
-        """Return the seconds that the main program has waited for other ranks; 0 if it does not wait now."""
+        """Return the seconds for which this rank's main program has waited for other ranks in its present wait; 0 if
+        the main program does not wait now."""
         activity = self.foreground
         if activity is None or activity.blocked_at is None or type(activity.pending[-1]) is Timer:
             return 0.0
         return self.env.now - activity.blocked_at
 
     def is_alone_in_foreground(self) -> bool:
-        """Return whether the main program runs now, and no background schedule is unfinished."""
+        """Return whether this rank's main program runs now and all background schedules of this rank have ended."""
         return self.active is self.foreground and all(activity.complete for activity in self._background)
 
     def poll(self):
-        """Do nothing: background schedules continue without polling."""
+        """Do nothing, because simulated background schedules continue without polling."""
 
     def start(self, schedule: Schedule) -> Activity:
         activity = Activity(self, schedule)
@@ -205,7 +211,7 @@ class SimulatedDriver:
 
     def _begin(self, activity: Activity) -> Activity:
         if self._running:
-            activity.resume()  # resume() posts the first messages at once
+            activity.resume()  # resume() posts the schedule's first messages at once
         else:
             self.notify(activity)
         return activity
@@ -218,15 +224,15 @@ class SimulatedDriver:
         self._background.clear()
 
     def start_foreground(self, schedule: Schedule) -> Activity:
-        """Drive the schedule of this rank's main program, whose waiting time counts."""
+        """Run the schedule of this rank's main program. The driver counts the waiting time of this schedule."""
         self.foreground = Activity(self, schedule)
         self.notify(self.foreground)
         return self.foreground
 
     def begin(self, pollable):
-        """Return ``pollable``, which a schedule has yielded. If it is a delay or a computation, start a timer and
-        return the timer."""
-        if type(pollable) is Message:  # this is the usual case
+        """Return ``pollable``, an object that a schedule has yielded to wait for it. If ``pollable`` is a delay or a
+        computation, start a timer and return the timer."""
+        if type(pollable) is Message:  # most schedules wait for a message
             return pollable
         if isinstance(pollable, Delay):
             return self._timer(pollable, pollable.seconds)
@@ -241,8 +247,8 @@ class SimulatedDriver:
         return pollable
 
     def _compute(self, timer: Timer, seconds: float, done: float, stages: list):
-        """Compute for the remaining part of ``seconds``, after the fraction ``done`` of the computation. Call the
-        function of each stage when the stage's fraction of the computation is over."""
+        """Let the rest of a computation's time pass: ``seconds`` times the fraction of the computation after ``done``.
+        Call each stage's function when the stage's fraction of the computation is over."""
         if not stages:
             self._pass(seconds * (1 - done), lambda: timer.finish(self))
             return
@@ -256,7 +262,7 @@ class SimulatedDriver:
         self._pass(seconds * (share - done), go_on)
 
     def _pass(self, seconds: float, call):
-        """Call ``call`` after ``seconds`` of computing."""
+        """Call ``call`` after the rank has computed for ``seconds`` of simulated time."""
         if self.processor is None:
             call_after(self.env, seconds, lambda _: call())
             return
@@ -264,9 +270,11 @@ class SimulatedDriver:
         self.processor.compute(seconds, polls, call)
 
     def notify(self, waiter: Activity | None, error: BaseException | None = None):
-        """Resume ``waiter``, whose wait is over, and all activities that wait for a flag that is now true.
+        """Resume ``waiter``, whose wait is over. Resume all activities, too, that wait for a flag of this rank that is
+        now true.
 
-        One activity runs at a time, until it waits again, so that nothing changes between two of its yields.
+        One activity runs at a time, until its schedule waits again. Therefore no other activity changes data between
+        two yields of a schedule.
         """
         if self.is_dead:
             return
@@ -290,7 +298,7 @@ class SimulatedDriver:
         self._running = False
 
     def on_unexpected_message(self):
-        """Handle the arrival of a message for which no receive is posted. It is possibly the message that the run is
+        """Handle the arrival of a message for which no receive is posted. The message possibly says that the run is
         over."""
         activity = self.foreground
         if self.polls_messages:
@@ -304,22 +312,23 @@ class SimulatedDriver:
             self.notify(activity, error)
 
     def stop_error(self, activity: Activity) -> Exception | None:
-        """Return the error of `watch` for the trainer if a message without a receive has arrived; else None.
+        """Return the error that `watch` raises if a message without a posted receive has arrived for the trainer.
+        Return None if no such message arrived, or `watch` raises no error.
 
-        ``activity``: a schedule that waits or is about to wait. Only the trainer's own activity gets the error, and
-        only if this activity waits for other ranks.
+        ``activity`` is a schedule that waits or is about to wait. Only the activity of the trainer gets the error, and
+        only while this activity waits for other ranks.
         """
         if self.unexpected_message and activity is self.foreground and type(activity.pending[-1]) is not Timer:
             self.unexpected_message = False
             try:
                 if self.watch is not None:
                     self.watch()
-            except Exception as error:  # noqa: BLE001  raised where the trainer waits
+            except Exception as error:  # noqa: BLE001  the caller raises the error in the trainer
                 return error
         return None
 
     def _forget(self, activity: Activity):
-        """Let ``activity`` no longer wait for its pollable."""
+        """Let ``activity`` no longer wait for the object (pollable) that its schedule has yielded last."""
         pollable = activity.pending[-1]
         waitable = pollable.request if type(pollable) is Message else pollable
         if isinstance(waitable, Waitable) and waitable.waiter is activity:
@@ -342,15 +351,16 @@ class SimulatedDriver:
 
 
 def is_over(pollable) -> bool:
-    """Return whether a pollable is complete or raises an error, so that the wait for it is over."""
+    """Return whether a wait for ``pollable`` is over, because ``pollable`` is complete or raises an error."""
     try:
         return pollable.Test()
-    except Exception:  # noqa: BLE001  raised again in the schedule that waits
+    except Exception:  # noqa: BLE001  the waiting schedule gets the error when it tests the pollable
         return True
 
 
 def run_all(env: simpy.Environment, drivers: list[SimulatedDriver], schedules) -> list:
-    """Drive one schedule per rank to its end, as the rank's main program; return their values. Raises Deadlock."""
+    """Run one schedule per rank to its end, as the rank's main program. Return the values that the schedules return.
+    Raises Deadlock."""
     activities = [driver.start_foreground(schedule) for driver, schedule in zip(drivers, schedules, strict=True)]
     run_until_done(env, activities)
     for driver in drivers:
@@ -359,7 +369,7 @@ def run_all(env: simpy.Environment, drivers: list[SimulatedDriver], schedules) -
 
 
 def run_until_done(env: simpy.Environment, activities: list[Activity]):
-    """Let time pass until all ``activities`` have ended. Raises Deadlock."""
+    """Let simulated time pass until all ``activities`` have ended. Raises Deadlock."""
     try:
         while not all(activity.complete for activity in activities):
             waiting = next(activity for activity in activities if not activity.complete)

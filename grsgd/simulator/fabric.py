@@ -1,4 +1,5 @@
-"""Sending and receiving of messages between simulated ranks, and loss of messages when a process dies."""
+"""The `MessageFabric`, which sends and receives messages between simulated ranks, and loses messages when a process
+dies."""
 
 import itertools
 from collections import defaultdict
@@ -15,36 +16,39 @@ from grsgd.simulator.waitable import Waitable
 
 
 class MessageFabric:
-    """All messages between simulated ranks; ``drivers`` has the driver of each rank, in order.
+    """All messages between simulated ranks. ``drivers`` is the list of the ranks' drivers, in the order of the ranks.
 
-    ``processors``: the processor of each rank, on which messages take time; None if messages take no processor time.
+    ``processors`` is the list of the ranks' processors, on which messages take time. ``processors`` is None if messages
+    take no processor time.
     """
 
     def __init__(self, network: Network, drivers: list, processors: list[Processor] | None = None):
         self.network, self.drivers, self.processors = network, drivers, processors
         self.size = len(drivers)
         self.sending_type, self.receiving_type, self.multicast_type = Sending, Receiving, SimulatedMulticast
-        """Classes that stand for a message; `tracing.fabric_events` replaces them in runs that are recorded."""
+        """Classes of messages, receives and broadcasts. In runs that are recorded, `tracing.fabric_events` replaces
+        these classes."""
         self.under_way: dict[Sending, None] = {}
         """Messages that were sent and not yet completely received, in the order of sending."""
         self._inboxes: dict[tuple, Inbox] = defaultdict(Inbox)
         self._multicasts: dict[tuple, SimulatedMulticast] = {}
         self.counter = itertools.count()
         self.allreduces = None
-        """The `grsgd.simulator.fast_ring.allreduces.AllreduceTimes` that calculates the ends of all-reduces; None if
-        all-reduces are simulated message by message."""
+        """Object that calculates the ends of all-reduces, an `AllreduceTimes` of
+        `grsgd.simulator.fast_ring.allreduces`; None if all-reduces are simulated message by message."""
         self.dead: set[int] = set()
         self.known_dead: list[set[int]] = [set() for _ in drivers]
-        """Sets of the processes that each process knows to be dead."""
+        """Set, for each process, of the processes that this process knows to be dead."""
 
     def kill(self, process: int, seconds: float = 0.0):
-        """Let a process die; the other processes notice its death ``seconds`` later."""
+        """Let process number ``process`` die. The other processes notice this death ``seconds`` later."""
         self.dead.add(process)
         self.drivers[process].kill()
         self.network.after(seconds, lambda _: self._notice(process))
 
     def _notice(self, process: int):
-        """Tell all other processes that a process has died. Let the messages between them and the dead process fail."""
+        """Tell all living processes that ``process`` has died. Let the unfinished messages between the living processes
+        and the dead process fail."""
         living = [other for other in range(self.size) if other not in self.dead]
         failing: dict[int, list[Waitable]] = {other: [] for other in living}
         for other in living:
@@ -69,19 +73,19 @@ class MessageFabric:
         return self.processors[rank] if self.processors is not None else None
 
     def communicators(self) -> list[Communicator]:
-        """Return one communicator per rank, of a new group of all ranks."""
+        """Return one communicator per rank; the communicators form a new group of all ranks."""
         group = (next(self.counter),)
         ranks = range(self.size)
         return [Communicator(SimulatedBackend(self, group, ranks, rank)) for rank in ranks]
 
     def is_idle(self) -> bool:
-        """Return whether no message is under way, and no posted receive waits."""
+        """Return whether no message is under way and no posted receive waits for a message."""
         posted = (queue for inbox in self._inboxes.values() for queue in (*inbox.posted.values(), inbox.posted_any))
         return not self.under_way and not any(posted)
 
     def send(self, group, array, source: int, dest: int, tag: int, synchronous: bool) -> Sending:
-        """Send ``array`` from rank ``source`` to rank ``dest``, both numbered as in the fabric. The send of a
-        ``synchronous`` message is complete when the message is received."""
+        """Send ``array`` from rank ``source`` to rank ``dest``, both numbered as in the fabric. A ``synchronous`` send
+        is complete when the receiver has received the message."""
         inbox = self._inboxes[group, dest, tag]
         sending = self.sending_type(self, array, source, dest, tag, synchronous, inbox)
         if dest in self.known_dead[source]:
@@ -111,7 +115,8 @@ class MessageFabric:
         return receiving
 
     def probe(self, group, dest: int, source: int, tag: int) -> bool:
-        """Return whether a message from ``source`` (or `ANY_RANK`) waits at ``dest``."""
+        """Return whether a message from ``source`` (or `ANY_RANK`) has arrived at rank ``dest`` and waits for a
+        receive."""
         inbox = self._inboxes.get((group, dest, tag))
         if inbox is None:
             return False
@@ -123,8 +128,8 @@ class MessageFabric:
         return True
 
     def broadcast(self, group, members, array, rank: int, root: int, number: int) -> Waitable:
-        """Send or receive, on ``rank``, the group's broadcast number ``number`` from ``root``; both ranks are numbers
-        in the fabric."""
+        """Send or receive, on ``rank``, the group's broadcast number ``number`` from ``root``. Both ranks are numbered
+        as in the fabric."""
         key = group, number
         if key not in self._multicasts:
             done = partial(self._multicasts.pop, key, None)
@@ -133,7 +138,8 @@ class MessageFabric:
         return multicast.send(array) if rank == root else multicast.receive(rank, array)
 
     def match(self, inbox: Inbox, source: int):
-        """Pair messages that were sent with receives that were posted. Raises Truncated."""
+        """Pair messages from rank ``source`` in ``inbox`` with posted receives. Raises Truncated if a message is longer
+        than its receive's buffer."""
         while (pair := inbox.next_pair(source)) is not None:
             sending, receiving = pair
             if sending.nbytes > receiving.array.nbytes:

@@ -1,11 +1,12 @@
-"""Messages as flows of bytes through a network. Concurrent flows share each common port max-min fairly.
+"""Messages as flows of bytes through a simulated network. Concurrent flows share the bandwidth of each common port
+max-min fairly.
 
-In a network of cables each direction of a cable is a port, and a message occupies all ports of its route at once.
+In a network of cables each direction of a cable is a port. A message occupies all ports of its route at once.
 
 A connection (one source, one destination) carries its messages in order, one at a time, as TCP does. Different
-connections send at the same time. A flow's rate changes only when another flow begins or ends, so simulated time jumps
-from one beginning or end to the next. Flow-level simulators such as SimGrid work in the same way (Casanova et al.
-2014).
+connections send at the same time. A flow's rate changes only when another flow begins or ends. Simulated time therefore
+jumps from one beginning or end of a flow to the next. Flow-level simulators such as SimGrid model networks in the same
+way (Casanova et al. 2014).
 """
 
 import heapq
@@ -23,12 +24,12 @@ from grsgd.simulator.calls import Call, call_after, call_at
 from grsgd.simulator.network import NetworkSpec
 
 MIN_WEIGHT = 0.1
-"""Smallest weight of a flow, however many flows began before it."""
+"""Smallest weight of a flow in the sharing of a port's bandwidth, however many earlier flows share the port."""
 QUEUED_WEIGHT = 0.01
-"""Weight, in the sharing of bandwidth, of a flow whose first bytes still wait in a queue."""
+"""Factor of the weight, in the sharing of bandwidth, of a flow whose first bytes still wait in the sender's queue."""
 SHARING_PRIORITY = 2
-"""SimPy priority of the event that recomputes the shares: it comes after the events of all flows that begin or end at
-the same moment."""
+"""SimPy priority of the event that recomputes the flows' shares of bandwidth. With this priority, the event follows all
+beginnings and ends of flows at the same moment."""
 
 
 class Port:
@@ -41,15 +42,16 @@ class Port:
 
     def __init__(self, bandwidth: float):
         self.bandwidth = bandwidth
-        self.flows: dict[Flow, None] = {}  # a dict is an ordered set, so that runs are repeatable
+        self.flows: dict[Flow, None] = {}  # a dict keeps the order of flows, so that runs are repeatable
 
 
 class Connection:
-    """The way from one rank to one or several ranks. The connection's messages leave in the order in which they were
-    sent.
+    """The connection from one rank to one or several ranks. The messages of a connection leave in the order in which
+    they were sent.
 
-    ``limit``: bytes/s of the link itself. ``rate``: bytes/s of a flow that shares its ports with no other flow.
-    ``ranks``: the ranks at both ends. ``nbytes``: bytes that the connection was given to carry.
+    ``limit``: bandwidth of the link itself in bytes/s. ``rate``: rate in bytes/s of a flow that shares its ports with
+    no other flow. ``ranks``: the sending rank and the receiving ranks. ``nbytes``: total bytes of the connection's
+    messages so far.
     """
 
     __slots__ = ("ports", "limit", "rate", "latencies", "queue", "ranks", "nbytes", "free_at")
@@ -62,14 +64,16 @@ class Connection:
         self.queue: list[Flow] = []
         self.nbytes = 0
         self.free_at = 0.0
-        """Moment at which the last message left whose times were calculated (`fast_ring`)."""
+        """Moment at which the connection's last message has left whose times `grsgd.simulator.fast_ring` has
+        calculated; 0 without such a message."""
 
 
 class Flow:
-    """A message under way. At the time ``since``, ``left`` bytes were still to be sent.
+    """A message on its way through a connection. At the simulated time ``since``, ``left`` bytes of the message were
+    still to be sent.
 
-    ``weight``: weight of the flow's share of a port. ``is_queued``: whether the flow's first bytes wait in the sender's
-    queue behind bytes of other flows.
+    ``weight``: weight of the flow in the sharing of a port's bandwidth. ``is_queued``: whether the flow's first bytes
+    wait in the sender's queue behind bytes of other flows.
     """
 
     __slots__ = ("network", "connection", "message", "nbytes", "left", "weight", "rate", "since", "end", "is_queued")
@@ -84,7 +88,7 @@ class Flow:
         self.is_queued = False
 
     def left_now(self) -> float:
-        """Return the number of bytes that have not left yet."""
+        """Return the number of bytes of this message that have not left the sender yet."""
         return self.left - self.rate * (self.network.env.now - self.since)
 
     def set_rate(self, rate: float):
@@ -108,33 +112,36 @@ class Network:
         self._out = [Port(spec.port_bandwidth(rank)) for rank in range(ranks)]
         self._in = [Port(spec.port_bandwidth(rank)) for rank in range(ranks)]
         self.cuts: dict[int, tuple[float, float]] = {}
-        """Moments at which a cut of a rank's links begins and ends, by rank."""
+        """Moments at which the links of a rank are cut, and work again: two numbers for each rank with a cut."""
         self._cables: dict[tuple[Place, Place], tuple[Cable, Port]] = {}
-        """Cables that messages have used so far, each with its port. The key is the pair of places that the cable
-        joins."""
+        """Cables that messages have used so far, each with its `Port`. The key is the pair of ranks or switches that
+        the cable joins."""
         self._connections: dict[tuple, Connection] = {}
         self._dirty: dict[Port, None] = {}
 
     @property
     def has_multicast(self) -> bool:
-        """Return whether one outgoing copy reaches several receivers."""
+        """Return whether one outgoing copy of a message reaches several receivers."""
         return self.spec.multicast or self.spec.medium == "shared"
 
     def latency(self, source: int, dest: int) -> float:
-        """Return the seconds from the last byte's departure to its arrival. Raises MissingLink."""
+        """Return the seconds from the departure of a message's last byte at ``source`` to its arrival at ``dest``.
+        Raises MissingLink."""
         return self.connection(source, (dest,)).latencies[0][1] + self.cut_seconds((source, dest))
 
     def cut_seconds(self, ranks: Iterable[int]) -> float:
-        """Return the seconds until none of the links of ``ranks`` is cut any more."""
+        """Return the seconds until no link of ``ranks`` is cut any more; 0 if no link is cut now."""
         if not self.cuts:
             return 0.0
         now, cuts = self.env.now, (self.cuts.get(rank, (math.inf, 0.0)) for rank in ranks)
         return max(end - now if begin <= now < end else 0.0 for begin, end in cuts)
 
     def transfer(self, source: int, dests: tuple[int, ...], nbytes: int, message):
-        """Carry ``nbytes`` bytes from ``source`` to ``dests``: one copy leaves, and each destination receives one copy.
+        """Carry a message of ``nbytes`` bytes from ``source`` to ``dests``. One copy leaves the source, and each
+        destination receives one copy.
 
-        ``message.on_left()`` is called when the last byte has left, ``message.on_arrived(dest)`` when it has arrived.
+        The network calls ``message.on_left()`` when the last byte has left, and ``message.on_arrived(dest)`` when the
+        last byte has arrived at ``dest``.
 
         Raises MissingLink if the network does not connect the ranks.
         """
@@ -161,7 +168,8 @@ class Network:
         return connection
 
     def _over_cables(self, source: int, dests: tuple[int, ...]) -> Connection:
-        """Return a connection over the routes to all ``dests``. A cable on several of these routes is used once."""
+        """Return a connection over the routes from ``source`` to all ``dests``. A cable on several of these routes
+        carries a message once."""
         cabling, known = self.spec.cabling, self._cables
         ports: dict[Port, None] = {}
         latencies = []
@@ -178,12 +186,12 @@ class Network:
         return Connection(tuple(ports), math.inf, latencies, (source, *dests))
 
     def forget_bytes(self):
-        """Set the byte counts of all cables to zero."""
+        """Set the counts of bytes of all connections, and with them of all cables, to zero."""
         for connection in self._connections.values():
             connection.nbytes = 0
 
     def bytes_of_cables(self) -> dict[Cable, int]:
-        """Return the bytes that were sent over each cable; unused cables are left out."""
+        """Return the number of bytes that were sent over each cable. Cables without traffic are left out."""
         sent: Counter[Port] = Counter()
         for connection in self._connections.values():
             if connection.nbytes:
@@ -191,18 +199,19 @@ class Network:
         return {cable: sent[port] for cable, port in self._cables.values() if port in sent}
 
     def after(self, seconds: float, call: Callable, priority: int = NORMAL) -> Call:
-        """Call ``call(event)`` after ``seconds``."""
+        """Call ``call(event)`` after ``seconds`` of simulated time."""
         return call_after(self.env, seconds, call, priority)
 
     def at(self, moment: float, call: Callable):
-        """Call ``call(event)`` at ``moment``."""
+        """Call ``call(event)`` at the simulated time ``moment``."""
         call_at(self.env, moment, call)
 
     def end(self, flow: Flow):
         """Remove ``flow`` from its ports, because its last byte has left. Begin the next message of the flow's
         connection.
 
-        If a link on the way is cut, the next message begins after the cut.
+        If a link of the connection's ranks is cut now, the next message begins when no link of these ranks is cut any
+        more.
         """
         for port in flow.connection.ports:
             del port.flows[flow]
@@ -231,14 +240,15 @@ class Network:
                 alone = False
                 self._mark_dirty(port)
             port.flows[flow] = None
-        if alone:  # usual on a ring: no other flow has these ports
+        if alone:  # no other flow has these ports, as is usual on a ring
             flow.set_rate(flow.connection.rate)
         elif queued > 0:
             flow.is_queued = True
             self.after(queued / flow.connection.ports[0].bandwidth, lambda _: self._end_queueing(flow))
 
     def _queued_before(self, flow: Flow) -> float:
-        """Return the number of bytes in the sender's queue that leave before the bytes of a flow that begins."""
+        """Return the number of bytes of other flows in the sender's queue that leave before the first byte of the new
+        ``flow``."""
         most = self.spec.queue_bytes
         if not (most and flow.connection.ports):
             return 0.0
@@ -249,7 +259,7 @@ class Network:
         return sum(min(other.left_now(), most) for other in others)
 
     def _end_queueing(self, flow: Flow):
-        """Give a flow its full share, because all bytes before it in the queue have left."""
+        """Give ``flow`` its full share of bandwidth, because all bytes before it in the sender's queue have left."""
         flow.is_queued = False
         for port in flow.connection.ports:
             if flow in port.flows:
@@ -263,8 +273,8 @@ class Network:
     def _share(self, _):
         """Give fair rates to all flows that share a port with a flow that began or ended.
 
-        A changed rate can make the rates of further flows unfair. These flows get new rates, too. Most changes do not
-        spread far.
+        A changed rate can make the rates of further flows unfair. Further flows with unfair rates get new rates, too.
+        Most changes of rates do not spread to many flows.
         """
         dirty, self._dirty = self._dirty, {}
         flows = {flow: None for port in dirty for flow in port.flows}
@@ -279,16 +289,16 @@ class Network:
             known = len(flows)
             for flow in unfair:
                 flows.update((other, None) for port in flow.connection.ports for other in port.flows)
-            if len(flows) == known:  # the remaining unfairness is rounding
+            if len(flows) == known:  # the remaining unfairness comes from rounding errors
                 break
         for flow, rate in rates.items():
             if rate != flow.rate:
                 flow.set_rate(rate)
 
     def _set_weights(self, ports):
-        """Set the weights of flows that share a port: the earliest flow has the largest weight.
+        """Set the weights of flows that share a port. The flow that began first has the largest weight.
 
-        A flow that waits in a queue gets the small factor `QUEUED_WEIGHT`.
+        The weight of a flow that waits in its sender's queue is multiplied by `QUEUED_WEIGHT`.
         """
         flows = {flow: None for port in ports for flow in port.flows}
         weights: dict[Flow, float] = dict.fromkeys(flows, 1.0)
@@ -303,16 +313,15 @@ class Network:
 
 
 def unfair_flows(rates: dict[Flow, float], ports) -> list[Flow]:
-    """Return the flows through ``ports`` that have no bottleneck.
+    """Return the flows through ``ports`` that have no bottleneck, so that their rates could be higher.
 
-    A flow has a bottleneck if it is at its own limit, or passes a full port at which no other flow has a higher rate
-    for its weight. ``rates``: new rates, for flows whose rate is about to change.
+    A flow has a bottleneck if its rate is the limit of its connection. A flow has a bottleneck, too, at a full port
+    where no other flow has a higher rate per weight. ``rates``: new rates, for flows whose rate is about to change.
     """
     levels: dict[Port, float] = {}
 
     def level(port: Port) -> float:
-        """Return the highest rate per weight of the flows through ``port`` if the port is full; else return
-        infinity."""
+        """Return the highest rate per weight of the flows through ``port``. Return infinity if the port is not full."""
         if port not in levels:
             there = {flow: rates.get(flow, flow.rate) for flow in port.flows}
             full = sum(there.values()) >= port.bandwidth * (1 - 1e-9)
@@ -330,9 +339,9 @@ def unfair_flows(rates: dict[Flow, float], ports) -> list[Flow]:
 def max_min_fair(flows, ports) -> dict[Flow, float]:
     """Return the max-min fair rates of ``flows``, by progressive filling (Bertsekas, Gallager 1992, section 6.5.2).
 
-    All rates grow in proportion to the flows' weights, until a port is full or a flow has reached its limit. Then the
-    rates of the flows through the full port, or the rate of the flow at its limit, are fixed. The other rates grow on.
-    Other flows through ``ports`` keep their present rates.
+    All rates grow in proportion to the flows' weights, until a port is full or a flow has reached its limit. At this
+    moment the rates of the flows through the full port, or the rate of the flow at its limit, are fixed. The rates of
+    the other flows in ``flows`` grow on. Flows through ``ports`` that are not in ``flows`` keep their present rates.
     """
     rates: dict[Flow, float] = {}
     left, growing, weight = {}, {}, {}
@@ -341,8 +350,8 @@ def max_min_fair(flows, ports) -> dict[Flow, float]:
         left[port] = max(port.bandwidth - math.fsum(kept), 0.0)
         growing[port] = len(port.flows) - len(kept)
         weight[port] = sum(flow.weight for flow in port.flows if flow in flows)
-    # Heap with, for each port, the rate per weight at which the port will be full. Entries that are out of date are
-    # skipped. The numbers in the entries keep the heap from comparing ports.
+    # ``waiting`` is a heap with, for each port, the rate per weight at which the port will be full. Entries of the heap
+    # that are out of date are skipped. A number in each entry keeps the heap from comparing ports.
     shares = {port: left[port] / weight[port] for port in ports if growing[port]}
     number = itertools.count(len(shares))
     waiting = [(share, place, port) for place, (port, share) in enumerate(shares.items()) if share == share]
@@ -362,7 +371,7 @@ def max_min_fair(flows, ports) -> dict[Flow, float]:
         if reached == len(limits):
             return rates
         level = min(next_share(), limits[reached][0])
-        slack = level * (1 + 1e-12)  # equal shares differ in the last digits
+        slack = level * (1 + 1e-12)  # rounding makes equal shares differ in the last digits
         held = {}
         while next_share() <= slack and waiting:
             port = heapq.heappop(waiting)[2]

@@ -4,16 +4,16 @@ import gc
 from contextlib import contextmanager
 
 RARELY = 100_000
-"""Number of new objects after which Python looks for garbage among them; Python's default is 700."""
+"""Number of new objects after which Python searches the new objects for garbage; Python's default is 700."""
 
 
 @contextmanager
 def not_looked_for(rarely: bool):
-    """Return a context in which garbage collection skips all objects that exist at its beginning.
+    """Return a context in which garbage collection skips all objects that exist when the context begins.
 
-    Thousands of objects exist for the whole simulation, so a search for garbage among them is useless. With ``rarely``,
-    Python also looks rarely for garbage among new objects. This suits simulations of times only, because they create no
-    objects that refer to each other in a circle.
+    Thousands of objects exist for the whole simulation, so a search for garbage among them is useless. If ``rarely``,
+    Python rarely searches new objects for garbage, too. Rare searches suit simulations of times only, because such
+    simulations create no objects that refer to each other in a circle.
     """
     thresholds = gc.get_threshold()
     gc.freeze()
@@ -23,4 +23,4 @@ def not_looked_for(rarely: bool):
         yield
     finally:
         gc.set_threshold(*thresholds)
-        gc.unfreeze()  # otherwise the objects would never be collected
+        gc.unfreeze()  # without this call, the skipped objects would never be collected

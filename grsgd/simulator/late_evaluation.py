@@ -1,4 +1,4 @@
-"""Evaluates the snapshots of a job that its launcher has killed: ``python -m grsgd.simulator.late_evaluation``.
+"""Evaluation of the snapshots of a job that its launcher has killed: ``python -m grsgd.simulator.late_evaluation``.
 
 `grsgd.job.handover` starts this process when the job receives a signal. All ranks of the run are simulated in this one
 process, without further training. This process writes the same run file as the job would have written.
@@ -15,13 +15,14 @@ from typing import NamedTuple
 import numpy as np
 
 WAIT_SECONDS = 3600.0
-"""Largest number of seconds that this process waits for the end of the job. Until its end the job can evaluate the
-snapshots itself."""
+"""Largest number of seconds that this process waits for the end of the job. Until the job ends, the job can still
+evaluate the snapshots itself."""
 
 
 class Left(NamedTuple):
-    """Data that a rank of an ended job has left: the number of the rank's process, and the descriptors of two open
-    files. One file has the rank's snapshots, the other its notes."""
+    """Data that a rank of an ended job has left. ``process`` is the operating system's number of the rank's process.
+    ``snapshots`` and ``notes`` are descriptors of open files, with the rank's snapshots and with its latest
+    measurements."""
 
     rank: int
     process: int
@@ -30,7 +31,8 @@ class Left(NamedTuple):
 
 
 def main(task: int, ranks: list[Left]):
-    """Wait for the end of the ranks, then write the run file, unless the ranks have written it."""
+    """Wait until the processes of all ``ranks`` have ended. Then write the run file, unless the ranks have written this
+    file. ``task`` is the descriptor of an open file that describes the run."""
     for rank in ranks:
         wait_for(rank.process)
     from grsgd.job.startup import importing
@@ -41,13 +43,13 @@ def main(task: int, ranks: list[Left]):
         notes = {rank.rank: last_note(rank.notes) for rank in ranks}
         notes = {rank: note for rank, note in notes.items() if note is not None and note.record.moments}
         if notes:
-            # the pickle is trusted, because a rank of the job has written it
+            # the pickle of the task is trusted, because a rank of the job has written the pickle
             task = pickle.loads(os.pread(task, os.fstat(task).st_size, 0))
             write(task, notes, {rank.rank: rank.snapshots for rank in ranks})
 
 
 def wait_for(process: int):
-    """Wait until a process has ended, or for `WAIT_SECONDS`."""
+    """Wait until process number ``process`` has ended, but at most `WAIT_SECONDS`."""
     try:
         handle = os.pidfd_open(process)
     except OSError:  # the process has ended
@@ -57,7 +59,8 @@ def wait_for(process: int):
 
 
 def write(task, notes: dict, snapshots: dict[int, int]):
-    """Write the run file, first without accuracies and then with them, and the requested files of models."""
+    """Write the run file without accuracies, evaluate the snapshots, and write the run file with accuracies. Write the
+    files of models that the user requested, too."""
     from grsgd.job.rescue import path_of, save, save_with_models
     from grsgd.runs.ending import end_attributes
     from grsgd.training.record import RankMeasurements, assemble, marks_of
@@ -75,12 +78,13 @@ def write(task, notes: dict, snapshots: dict[int, int]):
         save(task.out, assemble(records, attributes))
     models = ModelFiles(*task.models)
     qualities, model = evaluate(records, attributes, snapshots, marks_of(records, first.reason), models)
-    if is_wanted(out, attributes):  # false if a later run has written the file meanwhile
+    if is_wanted(out, attributes):  # false if a later run has written the run file meanwhile
         save_with_models(task.out, assemble(records, attributes, qualities, qualities[-1]), models, model)
 
 
 def write_timeline(task, kept: list):
-    """Write the timeline, if it was requested and any rank has left its part."""
+    """Write the timeline's file from ``kept``, the events that each rank has recorded. Write nothing if no rank has
+    left events."""
     from grsgd.errors import RunFileError
     from grsgd.job.timeline_file import CLOCK
     from grsgd.runs.timeline import write
@@ -93,7 +97,7 @@ def write_timeline(task, kept: list):
 def is_wanted(out: Path, attributes: dict) -> bool:
     """Return whether the run file is missing, lacks accuracies, or belongs to an earlier run.
 
-    The file of a later run is not overwritten.
+    Return False if the run file belongs to a later run, so that the caller does not overwrite the later run's file.
     """
     from grsgd.errors import RunFileError
     from grsgd.runs.metric import metric_in
@@ -109,8 +113,8 @@ def is_wanted(out: Path, attributes: dict) -> bool:
 
 
 def evaluate(records: list, attributes: dict, files: dict[int, int], marks: list[int], models):
-    """Return the qualities of the snapshots at ``marks``, and the last averaged model. Call ``models`` for each
-    averaged model.
+    """Return the qualities (values of the metric on test data) of the snapshots at ``marks``, and the last model
+    averaged over the ranks. Call ``models`` for each averaged model.
 
     ``files`` has for each rank the descriptor of the file with its snapshots.
     """

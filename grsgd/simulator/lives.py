@@ -1,4 +1,4 @@
-"""Simulated processes that die as planned, and spares that take their places."""
+"""Simulated processes that die at the times in the configuration, and spare processes that replace dead processes."""
 
 import math
 from contextlib import suppress
@@ -15,7 +15,8 @@ from grsgd.training.deaths import comes_back, planned_deaths
 def live(simulation) -> list[str | None]:
     """Train all ranks of a `Simulation` whose processes may die; return for each rank why its training has ended.
 
-    The reason is None for a rank that no process holds at the end. Raises LostRank if all processes have died.
+    The reason is None for a rank whose process has died and was not replaced. Raises LostRank if all processes have
+    died.
     """
     lives = [Life(simulation, process) for process in range(len(simulation.drivers))]
     deaths = simulation.env.process(kill_as_planned(simulation))
@@ -31,8 +32,8 @@ def live(simulation) -> list[str | None]:
 
 
 def kill_as_planned(simulation):
-    """Kill the process that holds a rank at each time at which the configuration plans a death; run as a process of
-    SimPy's kernel."""
+    """Kill the process of a rank at each time at which the configuration plans this rank's death. SimPy runs this
+    generator as one of its processes."""
     faults, drivers, env = simulation.config.faults, simulation.drivers, simulation.env
     with suppress(simpy.Interrupt):
         for seconds, rank in planned_deaths(faults, simulation.ranks, simulation.config.seed):
@@ -52,8 +53,8 @@ class Life:
         self.trainer = simulation.trainers[process] if process < simulation.ranks else None
 
     def live(self):
-        """Train, or wait as a spare; return the reason why training has ended, or None if this process never trained.
-        This method is a schedule (a generator that yields the objects it waits for)."""
+        """Train, or wait as a spare process until a rank is free. Return the reason why training has ended, or None if
+        this process never trained. This method is a schedule (a generator that yields the objects it waits for)."""
         membership, simulation = self.membership, self.simulation
         self.driver.polls_messages = True
         self.driver.start_beside(membership.attend())
@@ -73,14 +74,14 @@ class Life:
         return reason if self.trainer.recovery.has_trained else None
 
     def come_back(self, seconds: float):
-        """Rejoin the job after ``seconds``; a schedule, run in the background."""
+        """Rejoin the job after ``seconds``. This method is a schedule that runs in the background."""
         yield Delay(seconds)
         self.membership.is_there = True
 
 
 def check_faults(config: Config, spares: int):
-    """Raise ConfigError if the configuration plans deaths of processes, or spares exist, but the algorithm cannot go on
-    after a death."""
+    """Raise ConfigError if the algorithm cannot go on after a death, but the configuration plans deaths, or ``spares``
+    is not 0."""
     if (spares or config.faults.are_deadly) and not config.traits.survives_deaths:
         what = f"--spares {spares}" if spares else "faults"
         raise ConfigError(f"{what}: with {config.algorithm.name} the run ends when a rank dies")

@@ -1,4 +1,5 @@
-"""MPI messages between simulated ranks: which receive gets which message, when, and with which content.
+"""MPI messages between simulated ranks: matching of receives with messages, times of arrival, and copies of the
+content.
 
 Messages are matched as the MPI standard says (section 3.5). Messages of one sender to one receiver with one tag match
 in the order of sending. A receive from any rank takes the message that arrived first. Receives match in the order in
@@ -18,7 +19,8 @@ from grsgd.simulator.waitable import Waitable
 
 
 class Sending(Waitable):
-    """A message under way through a `MessageFabric` to ``inbox``. An inbox belongs to one rank, group and tag."""
+    """A message on its way through a `MessageFabric` to ``inbox``, the `Inbox` of one receiving rank, one group of
+    ranks and one tag."""
 
     __slots__ = ("fabric", "array", "nbytes", "source", "dest", "tag", "synchronous", "inbox")
     __slots__ += ("short", "has_arrived", "is_found", "receiving", "order")
@@ -35,7 +37,7 @@ class Sending(Waitable):
         self.has_arrived = False
         """Whether the content of a short message, or the announcement of a long message, has arrived."""
         self.is_found = False
-        """Whether a probe has found the message. If so, the message's receiver polls for the message; polling takes no
+        """Whether a probe has found the message. A receiver that probes for messages polls, and polling takes no
         simulated time."""
         self.receiving: Receiving | None = None
         self.order = 0
@@ -43,7 +45,7 @@ class Sending(Waitable):
     def is_gone(self) -> bool:
         """Return whether the message cannot arrive any more because its sender or receiver has died.
 
-        A short message leaves at once, so it arrives even if its sender dies.
+        A short message leaves when it is sent, and therefore arrives even if its sender dies.
         """
         dead = self.fabric.dead
         return self.dest in dead or (self.source in dead and not self.short)
@@ -68,7 +70,7 @@ class Sending(Waitable):
         if self.is_gone():
             return
         if not self.short:
-            copy_into(self.receiving.array, self.array)  # from now on the sender may change its buffer
+            copy_into(self.receiving.array, self.array)  # after this copy the sender may change its buffer
         if not self.synchronous and not self.complete:
             self.finish(self.fabric.drivers[self.source])
 
@@ -94,7 +96,7 @@ class Sending(Waitable):
         processor = self.fabric.processor(self.dest)
         if processor is None:
             self.on_received()
-        elif self.is_found:  # this time prolongs the processor's next computation
+        elif self.is_found:  # the time to receive the message prolongs the receiving processor's next computation
             processor.receive(self.nbytes, lambda: None)
             self.on_received()
         else:
@@ -125,7 +127,7 @@ class Sending(Waitable):
 
 
 class Receiving(Waitable):
-    """A posted receive."""
+    """A posted receive (`MPI_Irecv`) of a simulated rank."""
 
     __slots__ = ("array", "order", "source", "queue")
 
@@ -144,26 +146,27 @@ class Receiving(Waitable):
 
 
 class Inbox:
-    """The unreceived messages of one rank, and its posted receives, in one group and with one tag."""
+    """The unreceived messages to one rank, and this rank's posted receives. All these messages and receives have the
+    same group of ranks and the same tag."""
 
     __slots__ = ("sent", "posted", "posted_any", "waiting")
 
     def __init__(self):
-        self.sent: dict[int, list[Sending]] = defaultdict(list)  # a deque would allocate room for 64 entries
+        self.sent: dict[int, list[Sending]] = defaultdict(list)  # each deque would allocate 64 entries
         self.posted: dict[int, list[Receiving]] = defaultdict(list)
         self.posted_any: list[Receiving] = []
         self.waiting = 0
         """Number of messages that have arrived, or been announced, without a posted receive."""
 
     def next_pair(self, source: int) -> "tuple[Sending, Receiving] | None":
-        """Remove and return the next pair: a message from ``source``, and the receive that gets the message. Return
-        None if no pair is due."""
+        """Remove and return the next pair of a message from ``source`` and the receive that gets this message. Return
+        None if no receive can get a message from ``source`` now."""
         sent, posted, posted_any = self.sent.get(source), self.posted.get(source), self.posted_any
         if not (sent and (posted or posted_any)):
             return None
         if posted_any and (not posted or posted_any[0].order < posted[0].order):
             if not sent[0].has_arrived:
-                return None  # a message of another rank may arrive first
+                return None  # the receive accepts any rank's message, and a message of another rank may arrive first
             receiving = posted_any.pop(0)
         else:
             receiving = posted.pop(0)
@@ -171,14 +174,15 @@ class Inbox:
         return sent.pop(0), receiving
 
     def forget(self, source: int):
-        """Drop the long messages from rank ``source``, which has died. The short messages of ``source`` have left
-        already."""
+        """Drop the long messages from rank ``source``, which has died. Keep the short messages of ``source``, which
+        left when they were sent."""
         if self.sent.get(source):
             self.waiting -= sum(sending.has_arrived and not sending.short for sending in self.sent[source])
             self.sent[source] = [sending for sending in self.sent[source] if sending.short]
 
     def first_arrived(self) -> int | None:
-        """Return the source of the waiting message that arrived first; None if no message waits."""
+        """Return the sending rank of the unreceived message that arrived first; None if no message waits for a
+        receive."""
         if not self.waiting:
             return None
         waiting = [queue[0] for queue in self.sent.values() if queue and queue[0].has_arrived]
@@ -186,12 +190,12 @@ class Inbox:
 
 
 def copy_into(buffer, message):
-    """Copy a message to the beginning of a receive buffer."""
+    """Copy the content of ``message`` to the beginning of the receive buffer ``buffer``."""
     if isinstance(buffer, ShapeOnlyArray):
         buffer.receive(message)
     elif isinstance(message, ShapeOnlyArray):
-        if buffer.nbytes > PREFIX_BYTES:  # a smaller buffer may be the beginning of an array without content
-            raise TypeError("a message without content for a receive buffer with content")
+        if buffer.nbytes > PREFIX_BYTES:  # a smaller buffer may begin an array that has no content
+            raise TypeError("a message without content was sent to a receive buffer with content")
     elif buffer.dtype == message.dtype:
         buffer[: len(message)] = message
     else:

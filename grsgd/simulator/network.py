@@ -21,26 +21,26 @@ from grsgd.simulator.cabling.own import OwnCabling
 from grsgd.units import as_duration, as_rate, duration, rate
 
 EAGER_BYTES = 65536
-"""Largest size in bytes of a message that leaves before its receive is posted: Open MPI's value over TCP."""
+"""Default largest size in bytes of a message that leaves before its receive is posted: Open MPI's value over TCP."""
 MAX_SIGMA = 20.0
-"""The largest sigma of the logarithm of a computation's seconds: one in six then takes e^20 (half a billion) times the
-median. Far larger values would exceed the range of floating-point numbers."""
+"""Largest allowed sigma of the logarithm of a computation's seconds. With this sigma, one computation in six takes more
+than e^20 (half a billion) times the median."""
 AFTER_WAIT_SECONDS = 20e-3
-"""Seconds of waiting after which a step takes the time `ComputeSpec.after_wait`."""
+"""Seconds of waiting after which a step's computation takes the time `ComputeSpec.after_wait`."""
 
 
 MEDIA = ("switch", "shared", "links", "cables")
-"""Values of ``medium`` other than ready-made networks of cables such as ``torus:8x8x8``."""
+"""Values of the key ``medium`` of a network file, without ready-made networks of cables such as ``torus:8x8x8``."""
 
 
 ALLOWED = f"switch, shared, or a TOML file; with cables: {ready_made.FORMS}"
 """List of the allowed values of ``--network``, for error messages."""
 TAKES_PROCESSOR = "messages take processor time"
-"""Words in the run file if the network has a section ``[processor]``, so that messages take processor time."""
+"""Text in the run file's description of a network with a section ``[processor]``."""
 
 
 class MissingLink(ConfigError):
-    """Error of a message between two ranks that the network does not connect."""
+    """Error for a message between two ranks that the network does not connect."""
 
 
 class NetworkSection(BaseModel):
@@ -53,7 +53,7 @@ Rank = Annotated[int, Field(ge=0, strict=True)]
 
 
 def place(value) -> Place:
-    """Return ``value`` if it is the number of a rank or the name of a switch; raise ValueError otherwise."""
+    """Return ``value`` if it is the number of a rank or the name of a switch, else raise ValueError."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     if isinstance(value, str) and value and not re.fullmatch(r"rank [0-9]+", value):
@@ -62,12 +62,12 @@ def place(value) -> Place:
 
 
 def places(value) -> tuple[Place, ...]:
-    """Return one place or a list of places as a tuple; raise ValueError for anything else."""
+    """Return a tuple of places (ranks or switches) from one place or a list; raise ValueError for anything else."""
     return tuple(map(place, value if isinstance(value, list | tuple) else [value]))
 
 
 def known_medium(text: str) -> str:
-    """Return ``text`` if it is one of `MEDIA` or a ready-made network; raise ValueError otherwise."""
+    """Return ``text`` if it is one of `MEDIA` or a ready-made network of cables, else raise ValueError."""
     if ready_made.is_ready_made(text):
         ready_made.read(text)
     elif text not in MEDIA:
@@ -76,7 +76,7 @@ def known_medium(text: str) -> str:
 
 
 class LinkSpec(NetworkSection):
-    """Link from one rank to another that differs from the other links."""
+    """Link between two ranks with its own bandwidth or latency: a section ``[[link]]`` of a network file."""
 
     source: Rank = Field(alias="from")
     dest: Rank = Field(alias="to")
@@ -86,16 +86,16 @@ class LinkSpec(NetworkSection):
 
 
 class PortSpec(NetworkSection):
-    """Port of a rank that differs from the other ports."""
+    """Port of a rank with its own bandwidth: a section ``[[port]]`` of a network file."""
 
     rank: Rank
     bandwidth: Rate
 
 
 class CableSpec(NetworkSection):
-    """The cables from one place to one or several others. They lead in both directions unless they are ``one_way``.
+    """The cables from one place to one or several other places, in both directions unless they are ``one_way``.
 
-    A place is a rank by its number, or a switch by any name.
+    A place is the number of a rank, or the name of a switch.
     """
 
     source: Annotated[Any, BeforeValidator(place)] = Field(alias="from")
@@ -106,19 +106,19 @@ class CableSpec(NetworkSection):
 
 
 class MemorySpec(NetworkSection):
-    """Memory of a host. It carries the messages between ranks on the same host."""
+    """Memory of a host, which carries the messages between ranks on the same host."""
 
     bandwidth: Rate = MEMORY_BANDWIDTH
     latency: Duration = MEMORY_LATENCY
 
 
 class ComputeSpec(NetworkSection):
-    """Seconds of computation per step, measured by ``grsgd calibrate``: median, and sigma of the seconds' logarithm.
+    """Seconds of a step's computation: median, and standard deviation (sigma) of the seconds' logarithm.
 
-    after_wait, after_wait_sigma: the same for steps after `AFTER_WAIT_SECONDS` of waiting or more; None if equal. work:
-    seconds per step of the algorithm's own code, messages excluded. slowdown: by rank, the factor by which its
-    computation takes longer (less than 1: shorter); 1 for all other ranks. what: description of the measurement, for
-    the reader.
+    after_wait, after_wait_sigma: median and sigma for steps after a wait of `AFTER_WAIT_SECONDS` or more. If after_wait
+    is None, waits change nothing. work: seconds per step of the algorithm's own code, without messages. slowdown:
+    factor by which a rank's computation takes longer; 1 for ranks that are not named. what: text about the measurement,
+    for readers of the file.
     """
 
     median: float = Field(gt=0, allow_inf_nan=False)
@@ -133,21 +133,22 @@ class ComputeSpec(NetworkSection):
 
 
 class ProcessorSpec(NetworkSection):
-    """The processor time of messages, measured by ``grsgd calibrate``; see `grsgd.simulator.processor`.
+    """The processor time of messages, as ``grsgd calibrate`` measures it; see `grsgd.simulator.processor`.
 
-    send, receive: seconds per message, at a computing sender and at a computing receiver.
-    send_byte, receive_byte: seconds per byte of a message; the receiver's include adding the message up or merging it.
-    polling: share by which a computation takes longer while a background schedule waits.
-    reaction: seconds until a computing rank notices a message; with ``thread``, if messages follow each other.
-    thread: whether a thread moves messages; a rank then looks for them only if it waits, else after each gradient.
+    send, receive: seconds of processor time per message, at a computing sender and at a computing receiver.
+    send_byte, receive_byte: seconds per byte. A receiver's seconds include adding the message to a sum, or merging it.
+    polling: fraction by which a computation takes longer while a background schedule waits.
+    reaction: seconds until a computing rank notices a message; with ``thread``, measured for messages in succession.
+    thread: whether a thread moves messages. If so, a rank itself looks for messages only while it waits; without a
+        thread, a rank looks after each gradient, too.
     wake: seconds until a rank notices a message after it has waited for long.
-    spin, full_sleep: seconds of waiting after which a rank sleeps between two looks for messages, and after which its
-        sleeps have their full length; both are less if ranks have less than a core.
-    share, period: share of a core that a quota allows a rank, and the seconds of a quota period, at whose end unused
-        time expires; a period of 0 means no quota.
-    exchange, look: seconds that a waiting rank takes from its quota for one sent and one received message (besides the
-        seconds for their bytes), and for one look for messages. ``exchange`` and ``look`` count only with a quota.
-    what: description of the measurement, for the reader.
+    spin, full_sleep: seconds of waiting after which a rank begins to sleep between two looks for messages, and after
+        which its sleeps have their full length. Both values are smaller if ranks have less than a core.
+    share, period: fraction of a core that a quota allows a rank, and seconds of a quota period, at whose end unused
+        quota expires. A period of 0 means that ranks have no quota.
+    exchange, look: seconds of quota that a waiting rank uses for one sent and one received message (without their
+        bytes), and for one look for messages. Ranks without a quota ignore ``exchange`` and ``look``.
+    what: text about the measurement, for readers of the file.
     """
 
     send: Duration = 0.0
@@ -168,19 +169,18 @@ class ProcessorSpec(NetworkSection):
 
 
 MIN_FAIRNESS = 0.1
-"""Smallest allowed value of ``fairness``."""
+"""Smallest allowed value of the key ``fairness`` of a network file."""
 
 
 class NetworkSpec(NetworkSection):
-    """A network between ranks.
+    """A network between simulated ranks, as a network file describes it.
 
     medium: ``switch``, each rank has a full-duplex port; ``shared``, all messages share one medium; ``links``, a
-        switch on which a rank can send to another only over a ``[[link]]``; ``cables``, places that each ``[[cable]]``
-        joins; or a text of `grsgd.simulator.cabling.ready_made`, such as ``torus:8x8x8``.
-    multicast: whether one outgoing copy reaches all receivers; always true of a shared medium.
-    queue_bytes: greatest number of bytes of a message that wait in its sender's queue ahead of the next message.
-    fairness: of two messages that share a port, the rate of the later one as a share of the earlier one's rate; 1 means
-        equal rates.
+        switch on which a rank can send to another rank only over a ``[[link]]``; ``cables``, places that each
+        ``[[cable]]`` joins; or a ready-made network of cables, such as ``torus:8x8x8``.
+    multicast: whether one outgoing copy reaches all receivers. A shared medium always has multicast.
+    queue_bytes: greatest number of a message's bytes that wait in its sender's queue before the next message's bytes.
+    fairness: rate of a message as a fraction of the rate of an earlier message on the same port; 1 means equal rates.
     """
 
     medium: Annotated[str, AfterValidator(known_medium)] = "switch"
@@ -201,8 +201,8 @@ class NetworkSpec(NetworkSection):
     @model_validator(mode="before")
     @classmethod
     def former_names(cls, content):
-        """Translate keys of older files: ``seniority`` is now ``fairness``, and ``fairness`` limited to messages of
-        ``fairness_bytes`` is now ``queue_bytes``, because it described the queue of the sender."""
+        """Translate keys of older network files. The key ``seniority`` is now ``fairness``. A ``fairness`` that
+        ``fairness_bytes`` limited to some messages is now ``queue_bytes``, the length of the sender's queue."""
         if not isinstance(content, dict):
             return content
         if "seniority" in content and "fairness" not in content:
@@ -241,17 +241,17 @@ class NetworkSpec(NetworkSection):
                     raise ValueError(f"link: from {source} to {dest} is given twice")
                 links[source, dest] = link
         self.__dict__["_cabling"] = self._make_cabling()
-        self.__dict__["_links"] = links  # this private table of a frozen model is not part of its content
+        self.__dict__["_links"] = links  # a private table, and no field of the frozen model
         self.__dict__["_ports"] = {port.rank: port.bandwidth for port in self.port}
 
     @property
     def has_cables(self) -> bool:
-        """Return whether messages pass cables that messages of other ranks may use, too."""
+        """Return whether the medium is a network of cables, on which messages of several ranks may share a cable."""
         return self.medium not in ("switch", "shared", "links")
 
     @property
     def hosts(self) -> HostCards | None:
-        """Return the hosts whose ranks share a network card; None if the medium has no hosts."""
+        """Return the network of hosts, whose ranks share a network card; None if the medium has no hosts."""
         return self._cabling if isinstance(self._cabling, HostCards) else None
 
     @property
@@ -280,16 +280,16 @@ class NetworkSpec(NetworkSection):
                     yield dest, cable.source, bandwidth, latency
 
     def port_bandwidth(self, rank: int) -> float:
-        """Return the bytes/s of a rank's port, in each direction."""
+        """Return the bandwidth in bytes/s of the port of rank ``rank``, in each direction."""
         return self._ports.get(rank, self.bandwidth) if self.medium != "shared" else math.inf
 
     def link_bandwidth(self, source: int, dest: int) -> float:
-        """Return the bytes/s of the link itself; infinity if only the ports limit the rate. Raises MissingLink."""
+        """Return the link's own bandwidth in bytes/s; infinity if only ports limit the rate. Raises MissingLink."""
         link = self._link(source, dest)
         return math.inf if link is None or link.bandwidth is None else link.bandwidth
 
     def link_latency(self, source: int, dest: int) -> float:
-        """Return the seconds from the last byte's departure to its arrival. Raises MissingLink."""
+        """Return the seconds from the departure of a message's last byte to its arrival. Raises MissingLink."""
         link = self._link(source, dest)
         return self.latency if link is None or link.latency is None else link.latency
 
@@ -301,7 +301,7 @@ class NetworkSpec(NetworkSection):
         return link
 
     def check_ranks(self, ranks: int, spares: int = 0):
-        """Raise ConfigError for links, ports and slowdowns of ranks that do not exist, or too few places."""
+        """Raise ConfigError if the network is too small for the run, or names a rank that the run does not have."""
         if self.has_cables and ranks + spares > self.cabling.places:
             there, what = self.cabling.places, f"{ranks} ranks" + (f" and {spares} spares" if spares else "")
             raise ConfigError(f"{self.name}: {self.medium} has places for {there} ranks, and the run has {what}")
@@ -314,7 +314,7 @@ class NetworkSpec(NetworkSection):
                 raise ConfigError(f"{self.name}: {what}: the run has {ranks} ranks; allowed numbers: 0 to {ranks - 1}")
 
     def summary(self) -> str:
-        """Return a description of one line for the run file."""
+        """Return a description of the network in one line, for the run file."""
         parts = [self.medium, as_rate(self.bandwidth), as_duration(self.latency)]
         parts += ["multicast"] if self.multicast else []
         parts += [f"fairness {self.fairness:g}"] if self.fairness != 1 else []
@@ -330,11 +330,11 @@ class NetworkSpec(NetworkSection):
 
 
 def network(text: str = "switch", topology: str | None = None) -> NetworkSpec:
-    """Return the network of ``--network [MEDIUM,][RATE,LATENCY]``; raise ConfigError if the text describes none.
+    """Return the network for the option ``--network [MEDIUM,][RATE,LATENCY]``; raise ConfigError for an invalid text.
 
     ``MEDIUM`` is ``switch``, ``shared``, a ready-made network of cables such as ``torus:8x8x8``, or a TOML file.
-    ``RATE,LATENCY`` replace the bandwidth and the latency of the file. ``topology``: the text of ``--topology``, a
-    ready-made network that replaces the medium.
+    ``RATE,LATENCY`` replace the bandwidth and the latency in the file. ``topology``: the text of ``--topology``, a
+    ready-made network of cables that replaces the medium.
     """
     cables = re.match(rf"(?:{'|'.join(ready_made.KINDS)}):[^,]*(?:,[a-z]=[^,]*)*", text)
     begin = cables[0] if cables else ""
@@ -358,7 +358,7 @@ def network(text: str = "switch", topology: str | None = None) -> NetworkSpec:
 
 
 def check_topology(text: str, medium: str):
-    """Raise ConfigError if ``--topology`` is no ready-made network, or ``--network`` names a medium, too."""
+    """Raise ConfigError if ``--topology`` is no ready-made network of cables, or ``--network`` names a medium, too."""
     try:
         ready_made.read(text)
     except ValueError as error:
@@ -369,12 +369,12 @@ def check_topology(text: str, medium: str):
 
 
 def bookkeeping_network(spec: NetworkSpec, **more) -> NetworkSpec:
-    """Return a network for bookkeeping messages. It has the latency of ``spec``, and no bandwidth limit."""
+    """Return a network for bookkeeping messages, with the latency of ``spec`` and without a limit of bandwidth."""
     return NetworkSpec(bandwidth="inf bit", latency=f"{spec.latency!r} s", **more)
 
 
 def complaint(error: dict) -> str:
-    """Return one sentence about one validation error of a network."""
+    """Return a sentence for the user about ``error``, one validation error of a network file."""
     path = [str(part) for part in error["loc"]]
     parts = {"link": LinkSpec, "port": PortSpec, "cable": CableSpec, "memory": MemorySpec}
     parts |= {"compute": ComputeSpec, "processor": ProcessorSpec}
@@ -383,7 +383,7 @@ def complaint(error: dict) -> str:
         allowed = [field.alias or name for name, field in section.model_fields.items() if name != "name"]
         return unknown_key(".".join(path), path[-1], allowed)
     if error["type"] == "tuple_type":
-        return f"{path[0]}: write [[{path[0]}]] once for each"
+        return f"{path[0]}: write a section [[{path[0]}]] for each {path[0]}"
     if error["type"] == "model_type" and path[0] in parts:
         return f"{path[0]} = {error['input']!r}: is a section; its keys: {', '.join(parts[path[0]].model_fields)}"
     return describe_one(error, NetworkSpec, "").removeprefix(": ")

@@ -1,13 +1,15 @@
-"""The processor of a simulated rank. It computes gradients and moves messages; messages prolong computations.
+"""The processor of a simulated rank, which computes gradients and moves messages. Work for messages prolongs
+computations.
 
-The parameters come from LogGOPS (Hoefler, Schneider, Lumsdaine 2010, LogGOPSim, section 2): o, the processor's time
-per message, and O, its time per byte, both for a sender and for a receiver. In LogGOPS a message and a computation are
-steps of one program, one after the other. Here messages move during a gradient, so there is one more parameter: the
-time until a computing rank notices a message.
+Two parameters come from the model LogGOPS (Hoefler, Schneider, Lumsdaine 2010, LogGOPSim, section 2): o, the
+processor's time per message, and O, its time per byte. A sender and a receiver have different values of o and O. In
+LogGOPS a message and a computation are steps of one program, one after the other. In this simulator messages also move
+while a rank computes a gradient. The processor therefore has a further parameter, the time until a computing rank
+notices a message.
 
-For waiting ranks these times are part of the network's latency and bandwidth, which were measured between waiting
-ranks. With a quota, however, the processor time that a waiting rank uses is missing afterwards
-(`grsgd.simulator.quota`).
+For waiting ranks the processor time of messages is part of the network's latency and bandwidth, which were measured
+between waiting ranks. If a rank has a quota of processor time, messages during a wait use up quota that the rank's next
+computation needs (`grsgd.simulator.quota`).
 """
 
 import math
@@ -20,22 +22,22 @@ from grsgd.simulator.network import ProcessorSpec
 from grsgd.simulator.quota import Quota
 
 SAME_WAIT = 1e-9
-"""Largest rounding error, in seconds, of the calculated beginning of a wait."""
+"""Largest difference in seconds, due to rounding, between two calculated beginnings of the same wait."""
 
 
 class Processor:
-    """The processor of one rank.
+    """The simulated processor of one rank.
 
     Parameters
     ----------
     network
-        The network whose clock counts.
+        The network whose simulated clock the processor uses.
     spec
-        The processor time of messages.
+        The processor time of messages, as in a network file.
     slowdown
         The factor by which this processor is slower.
     waited
-        Function that returns the seconds that the rank has waited so far; 0 if it does not wait.
+        Function that returns the seconds of the rank's present wait, or 0 if the rank does not wait.
     rank
         The number of the rank.
     """
@@ -46,37 +48,39 @@ class Processor:
         if spec.period:
             self.quota = Quota.of_rank(rank, min(spec.share / slowdown, 1.0), spec.period * slowdown)
         self.free_at = 0.0
-        """Moment at which the processor has done all work for messages so far."""
+        """Simulated moment at which the processor will have done all work for messages that it was given so far."""
         self.waits_since, self.looks = -math.inf, 0.0
-        """Two numbers about the last wait whose looks for messages are charged to the quota: the moment at which the
-        wait began, and the number of its looks that are charged already."""
+        """Two numbers about the last wait during which looking for messages has used quota. ``waits_since`` is the
+        moment at which the wait began, and ``looks`` the number of looks whose time was subtracted from the quota."""
         self.leaving = 0
         """Number of messages that were posted and have not left yet."""
         self.is_computing = self.has_computed = False
         self.in_turn: deque[Callable] = deque()
         self.turn_at = 0.0
-        """Queue of calls that must be made one after the other, and the moment of the last of these calls."""
+        """Queue of functions that must be called one after the other (``in_turn``), and the moment of the last of these
+        calls (``turn_at``)."""
         self.taken = 0.0
         """Seconds by which messages prolong the present computation."""
         self.unnoticed: deque[list[Callable]] = deque()
-        """Calls to be made when the rank notices messages that have arrived during the present computation."""
+        """Functions to call when the rank notices messages that have arrived during the present computation."""
 
     def compute(self, seconds: float, polls: bool, call: Callable[[], None]):
-        """Compute for ``seconds``, then call ``call``. polls: whether a background schedule waits meanwhile, and
-        prolongs the computation by looking for messages."""
+        """Compute for ``seconds``, then call ``call``. polls: whether a background schedule waits during the
+        computation. A waiting schedule looks for messages, and prolongs the computation."""
         self.is_computing = self.has_computed = True
         if polls:
             seconds *= 1 + self.spec.polling
         if self.quota is not None:
             seconds = self.quota.compute(seconds, self.network.env.now)
-        self.taken += max(self.free_at - self.network.env.now, 0.0)  # time that messages posted just before still need
+        self.taken += max(self.free_at - self.network.env.now, 0.0)  # work for earlier messages
         self.network.after(seconds, lambda _: self._end(call))
 
     def send(self, nbytes: int, call: Callable[[], None]):
-        """Charge the processor for handing a message of ``nbytes`` bytes over to the network, then call ``call``. If
-        the rank does not compute, it hands the message over at once.
+        """Let the processor hand a message of ``nbytes`` bytes over to the network, then call ``call``. A rank that
+        does not compute and has no quota hands the message over at once.
 
-        If the rank begins to compute before the message is handed over, the remaining time prolongs the computation.
+        If the rank begins to compute before the work for this message is done, the remaining work prolongs the
+        computation.
         """
         self.leaving += 1
         now, of_bytes = self.network.env.now, nbytes * self.spec.send_byte
@@ -86,29 +90,29 @@ class Processor:
             self.free_at = max(self.free_at, now) + (self.spec.send + of_bytes) * self.slowdown
             call()
         else:
-            # Bytes sent in later quota periods are charged to quota that would otherwise expire unused.
+            # Bytes that are sent in later quota periods use only quota that would expire unused, and are not counted.
             left = self.network.spec.bandwidth * (self.quota.period - self.quota.since_refill(now))
             delay = self.quota.use(self.spec.exchange / 2 * self.slowdown, now)
             self.quota.take(min(nbytes, left) * self.spec.send_byte * self.slowdown, now)
             self._in_turn(delay, call)
 
     def left(self):
-        """Record that a message has left. After the last message has left, no work for messages remains."""
+        """Record that a message has left the rank. When the last posted message has left, no work for messages
+        remains."""
         self.leaving -= 1
         if not (self.leaving or self.is_computing):
             self.free_at = min(self.free_at, self.network.env.now)
 
     def receive(self, nbytes: int, call: Callable[[], None]):
-        """Do the processor work of receiving a message of ``nbytes`` bytes that the rank has noticed, then call
-        ``call``.
+        """Let the processor receive a message of ``nbytes`` bytes that the rank has noticed, then call ``call``.
 
-        The call is made at once, unless the rank computes.
+        If the rank does not compute and has no quota, ``call`` is called at once.
         """
         if self.is_computing:
             self._work(self.spec.receive + nbytes * self.spec.receive_byte, call)
         elif self.quota is None:
             call()
-        else:  # bytes of earlier quota periods took only quota that would have expired
+        else:  # bytes that arrived in earlier quota periods used only quota that has expired
             now = self.network.env.now
             nbytes = min(nbytes, self.network.spec.bandwidth * self.quota.since_refill(now))
             of_byte = self.spec.send_byte if self.has_computed else self.spec.receive_byte
@@ -116,11 +120,11 @@ class Processor:
             self._in_turn(self.quota.use(seconds * self.slowdown, now), call)
 
     def notice(self, call: Callable[[], None]):
-        """Call ``call`` as soon as the rank looks at a message that arrives now."""
+        """Call ``call`` as soon as the rank notices a message that arrives now."""
         if self.is_computing:
             seconds = self.spec.reaction
         else:
-            # A waiting rank looks for messages all the time at first, and later sleeps for a share of the waited time.
+            # A waiting rank looks for messages without pause at first. Later it sleeps for a share of the waited time.
             waited, spec = self.waited(), self.spec
             self._pay_for_looks(waited)
             seconds = spec.wake * min(waited / spec.full_sleep, 1.0) if waited > spec.spin else 0.0
@@ -133,8 +137,8 @@ class Processor:
         self.network.after(seconds * self.slowdown, lambda _: run_once(entry))
 
     def _pay_for_looks(self, waited: float):
-        """If the rank has a quota, charge the looks for messages to the quota. ``waited``: seconds that the present
-        wait has lasted."""
+        """If the rank has a quota, subtract the time for which a waiting rank has looked for messages from the quota.
+        ``waited``: seconds that the present wait has lasted."""
         now = self.network.env.now
         if self.quota is None or not (waited and self.spec.look):
             return
@@ -147,17 +151,19 @@ class Processor:
         self.looks = looks
 
     def _work(self, seconds: float, call: Callable[[], None]):
-        """Charge the processor ``seconds`` for work on messages during a computation, after all earlier work on
-        messages, then call ``call``."""
+        """Let the processor work on a message for ``seconds`` during a computation, after all earlier work on messages.
+        Then call ``call``."""
         work, now = seconds * self.slowdown, self.network.env.now
         self.free_at = max(self.free_at, now) + work
         self.taken += work
         self._in_turn(self.free_at - now if work else 0.0, call)
 
     def _in_turn(self, seconds: float, call: Callable[[], None]):
-        """Call ``call`` after ``seconds`` seconds (at once if 0), but after all calls that were ordered earlier.
+        """Call ``call`` after ``seconds`` seconds (at once if 0), but not before the calls that were given to this
+        method earlier.
 
-        So a later message with less processor work does not overtake a message whose processor work is not done yet.
+        A later message with less processor work therefore does not overtake a message whose processor work is not done
+        yet.
         """
         now = self.network.env.now
         self.turn_at = max(now + seconds, self.turn_at)
@@ -168,7 +174,7 @@ class Processor:
             call()
 
     def _end(self, call: Callable[[], None]):
-        """End the computation, or compute on for the seconds by which messages have prolonged it."""
+        """End the computation, or compute on for the seconds by which messages have prolonged the computation."""
         if not self.spec.thread:
             self._look()
         if self.taken:
@@ -183,7 +189,7 @@ class Processor:
             self._look()
 
     def _look(self):
-        """Notice all messages that have arrived."""
+        """Notice all messages that have arrived during the present computation."""
         while self.unnoticed:
             run_once(self.unnoticed.popleft())
 
@@ -191,8 +197,8 @@ class Processor:
 def number_of_looks(waited: float, spec: ProcessorSpec) -> float:
     """Return how often a rank has looked for messages during a wait of ``waited`` seconds.
 
-    As in `grsgd.comm.engine.back_off`, each sleep is the same fraction of the time waited until then, up to a longest
-    sleep.
+    A waiting rank sleeps between two looks, as in `grsgd.comm.engine.back_off`. Each sleep is the same fraction of the
+    time waited so far, up to a longest sleep.
     """
     share, look = SLEEP_SECONDS / spec.full_sleep, spec.look * spec.share
     growing = min(waited, spec.full_sleep)
@@ -200,6 +206,6 @@ def number_of_looks(waited: float, spec: ProcessorSpec) -> float:
 
 
 def run_once(entry: list[Callable]):
-    """Call the function in ``entry``, unless it has been called."""
+    """Call the function in the list ``entry`` and remove it from the list. Do nothing if the list is empty."""
     if entry:
         entry.pop()()

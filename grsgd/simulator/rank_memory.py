@@ -1,17 +1,17 @@
-"""Check of whether simulated ranks fit into memory."""
+"""Check whether the simulated ranks of a run fit into this machine's memory."""
 
 from grsgd.errors import ConfigError
 from grsgd.memory import available
 from grsgd.runs.numbers import human_bytes
 
 RANK_BYTES = 400_000
-"""Number of bytes of the Python objects of a simulated rank. The rank's model, and its counters of traffic to each
-other rank, are not included."""
+"""Number of bytes of the Python objects of a simulated rank. This number does not include the rank's model, nor the
+rank's counters of traffic to each other rank."""
 
 
 def check_memory(ranks: int, model_bytes: int, said: str = ""):
-    """Raise ConfigError if ``ranks`` ranks do not fit into this machine's memory. ``said``: the option that asks for
-    this number of ranks."""
+    """Raise ConfigError if ``ranks`` ranks do not fit into this machine's memory. ``said`` is the option that sets
+    ``ranks``, for the error's text."""
     needed = ranks * (model_bytes + RANK_BYTES) + 50 * ranks**2
     there = available()
     if needed > there:

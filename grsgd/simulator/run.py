@@ -1,4 +1,4 @@
-"""A run in simulated time, from the configuration to the run file."""
+"""A training run in simulated time (`grsgd simulate`), from the configuration to the run file."""
 
 import sys
 import time
@@ -24,8 +24,8 @@ from grsgd.training.saving import ModelFiles
 
 
 class NotEvaluated(KeyboardInterrupt):
-    """Error after a signal during the evaluation of a simulated run. The run was saved without accuracies; the error's
-    message says so."""
+    """Error after a signal during the evaluation of a simulated run. The error's message says that the run file has no
+    accuracies."""
 
 
 def simulate(
@@ -43,10 +43,10 @@ def simulate(
 ) -> str:
     """Simulate a run and write its run file; return why the run ended.
 
-    ``line``: line that shows the progress; with None nothing is shown. ``models``: the files in which models are saved.
+    ``line``: line that shows the progress; None shows nothing. ``models``: the files in which models are saved.
     ``recording``: the files of the timeline and of the trace. ``stops_gently``: whether the first signal of `REASONS`
-    ends the training after the present step, with an evaluation of the result. Otherwise, and at a second signal, a
-    KeyboardInterrupt ends the training without evaluation. A signal during the evaluation raises NotEvaluated.
+    ends the training after the present step, with an evaluation. Any other signal ends the training by a
+    KeyboardInterrupt, without evaluation. A signal during the evaluation raises NotEvaluated.
     """
     line, models = line or ProgressLine(is_shown=False), models or ModelFiles()
     for option in models.asked_for() if timing_only else ():
@@ -99,10 +99,10 @@ def saved_without(models: ModelFiles, line: ProgressLine) -> ModelFiles:
 
 
 def evaluate(simulation: Simulation, out: Path, stopped: str, line: ProgressLine) -> tuple[tuple, NotEvaluated | None]:
-    """Return the qualities of the snapshots and of the final model, and None.
+    """Return the qualities (values of the metric on test data) of the snapshots and of the final model, and None.
 
-    If a signal comes during the evaluation, return an empty tuple and the error for the signal. ``stopped``: reason why
-    training has ended.
+    If a signal comes during the evaluation, return an empty tuple and the error for the signal. ``stopped`` is the
+    reason why training has ended.
     """
     if how_ended(stopped) is Ended.INTERRUPTED:
         line.clear()
@@ -118,9 +118,9 @@ def evaluate(simulation: Simulation, out: Path, stopped: str, line: ProgressLine
 def write_recording(
     recording: Instrumentation, attributes: dict, reason: str, line: ProgressLine
 ) -> RunFileError | None:
-    """Write the recordings, and print which parts are missing.
+    """Write the files of the timeline and of the trace, and print which of their parts are missing.
 
-    An error is returned, because the caller raises it only after the run file is written.
+    An error is returned and not raised, because the caller raises the error only after the run file is written.
     """
 
     def comments() -> list[str]:

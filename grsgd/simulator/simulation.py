@@ -45,10 +45,12 @@ from grsgd.training.trial_batch import TRIED, check_batch, is_own
 
 
 class Simulation:
-    """``ranks`` trainers in one process and in simulated time. Raises ConfigError and DataError.
+    """Simulated run of ``ranks`` ranks: one trainer per rank, all in one process and in simulated time. Raises
+    ConfigError and DataError.
 
-    ``compute``: text in one of `compute.FORMS`. None means the computing times of the network or, if the network has
-    none, the default.
+    ``compute`` is a text that gives the time of a gradient's computation, in one of the notations `compute.FORMS`. If
+    ``compute`` is None, the network's file gives this time. If the network's file gives no time either, the default is
+    used.
     """
 
     def __init__(
@@ -65,9 +67,9 @@ class Simulation:
     ):
         """Make the simulated ranks and their network.
 
-        ``on_step``: called after each step of rank 0's `Trainer`. ``models``: called for each evaluated model.
-        ``spares``: number of additional processes that take the ranks of dead processes. ``recording``: records the
-        events of the training.
+        ``on_step`` is a function that rank 0's `Trainer` calls after each step. ``models`` is called for each evaluated
+        model. ``spares`` is the number of additional processes that can replace dead processes. ``recording`` records
+        the events of the training.
         """
         check_request(config, ranks, network, timing_only, spares)
         self.config, self.ranks, self.spec, self.timing_only = config, ranks, network, timing_only
@@ -94,7 +96,7 @@ class Simulation:
         replicas = [self.make_model() for _ in range(ranks)]
         self.config, self.reasons = config, _ = self._choose_options(replicas)
         self.request: str | None = None
-        """Reason to stop after the present step; None to go on."""
+        """Reason for which training shall stop after the present step; None while training shall go on."""
         self.contexts = self._make_contexts()
         self.states = self.uncounted.communicators() if self.survives else None
         with garbage.not_looked_for(rarely=timing_only):
@@ -105,19 +107,20 @@ class Simulation:
         if ranks > 1 and any(isinstance(trainer.progress, FreeRunning) for trainer in self.trainers):
             compute_times.check_free_running(config, self.compute, network.latency)
         self.lost: frozenset[int] = frozenset()
-        """Ranks whose processes have died and were not replaced. This set is complete after training."""
+        """Ranks whose processes have died and were not replaced. The set of these ranks is complete after training."""
         self.began = 0.0
         """Simulated moment at which training began. The preparations before training take simulated time, too."""
 
     def _make_fabrics(self, processes: int):
-        """Make the drivers, networks and fabrics of ``processes`` processes, spares included."""
+        """Make the driver of each process, and the networks and message fabrics that connect the processes.
+        ``processes`` includes the spare processes."""
         config, network, recording = self.config, self.spec, self.recording
         self.env = simpy.Environment()
         self.drivers = recording.drivers(self.env, processes, self.compute, self.timing_only)
         has_quota = network.processor is not None and network.processor.period > 0
         for driver in self.drivers:
             driver.work_seconds = self.compute.work * self.compute.slowdown.get(driver.rank, 1.0)
-            if self.compute.after_wait and not has_quota:  # a quota itself models the effect of waits
+            if self.compute.after_wait and not has_quota:  # a quota models the effect of waits itself
                 driver.compute_seconds = AfterWaits(self.compute, lambda driver=driver: driver.wait_seconds)
         self.network = Network(self.env, network, processes)
         processors = self._make_processors()
@@ -134,7 +137,8 @@ class Simulation:
         self.signals = [StopSignal(comm, tolerant=self.survives) for comm in self._communicators(self.uncounted)]
 
     def _make_processors(self) -> list[Processor] | None:
-        """Return the processor of each process; None if messages take no processor time."""
+        """Return a list of one simulated processor per process. Return None if messages take no processor time on this
+        network."""
         if self.spec.processor is None:
             return None
         for driver in self.drivers:
@@ -143,7 +147,7 @@ class Simulation:
         return [driver.processor for driver in self.drivers]
 
     def _communicators(self, fabric: MessageFabric) -> list[Communicator]:
-        """Return one communicator per process, of a new group of all ranks."""
+        """Return one communicator per process; the communicators form a new group of all processes of ``fabric``."""
         comms = fabric.communicators()
         if not self.survives:
             return comms
@@ -151,7 +155,7 @@ class Simulation:
         return [Communicator(MembersBackend(comm.backend, membership)) for comm, membership in pairs]
 
     def _make_contexts(self) -> list[RankContext]:
-        """Return the context of each process."""
+        """Return the context of each process: its communicators, driver, stop signal and membership."""
         config, comms = self.config, (self._communicators(fabric) for fabric in (self.fabric, self.uncounted))
         parts = zip(*comms, self.drivers, self.signals, self.memberships, strict=True)
         return [
@@ -169,7 +173,7 @@ class Simulation:
             recovery=self._recovery(process),
             on_step=partial(self._after_step, process, on_step if process == 0 else ignore),
         )
-        if not self.timing_only:  # without content no random numbers are drawn
+        if not self.timing_only:  # a run that simulates only times draws no random numbers
             self.drivers[process].keep_random_state()
         return trainer
 
@@ -180,7 +184,7 @@ class Simulation:
         return recovery_from_deaths(self.config.traits, context, self.states[process], context.driver)
 
     def stop(self, reason: str):
-        """End the training after the present step; a signal handler may call this method."""
+        """End the training after the present step, for ``reason``. A signal handler may call this method."""
         self.request = reason
 
     def _after_step(self, process: int, on_step, progress, loss: float | None):
@@ -192,11 +196,11 @@ class Simulation:
             self.is_at_target = any(metric.is_reached(quality.mean, self.config.target) for quality in new)
             if self.is_at_target:
                 self.stop(TARGET_REACHED)
-        if self.request is not None:  # this rank passes the request on to all ranks
+        if self.request is not None:  # this rank tells all ranks to stop
             self.signals[process].request, self.request = self.request, None
 
     def describe(self) -> dict:
-        """Return attributes of the run file that are known before training."""
+        """Return those attributes of the run file whose values are known before training."""
         return (
             describe(self.trainers[0])
             | self.reasons
@@ -210,7 +214,8 @@ class Simulation:
         )
 
     def train(self) -> str:
-        """Train on all ranks; return why the run ended. Raises Deadlock, and any error of a rank."""
+        """Train on all ranks, and return the reason why the run ended. Raises Deadlock, and any error that a rank
+        raises."""
         self.run(trainer.broadcast_initial_model() for trainer in self.trainers)
         self.began = self.env.now
         self.network.forget_bytes()
@@ -232,18 +237,18 @@ class Simulation:
         return joint_reason([reasons[rank] for rank in self.left()])
 
     def trainings(self) -> list:
-        """Return the schedule of each rank's training."""
+        """Return one schedule per rank: the generator that trains on this rank."""
         return [self.recording.observed(rank, trainer.train()) for rank, trainer in enumerate(self.trainers)]
 
     def seconds(self) -> float:
-        """Return the simulated seconds of the training so far, on the ranks that are still part of the run."""
+        """Return the simulated seconds that training has taken so far, on the ranks that are still part of the run."""
         left = self.left()
         if len(left) == self.ranks:
             return self.env.now - self.began
         return max(self.trainers[rank].snapshots.moments[-1].time for rank in left)
 
     def left(self) -> list[int]:
-        """Return the ranks that are part of the run at its end. Ranks that the others went on without are not
+        """Return the ranks that are part of the run at its end. Ranks that were lost during the run are not
         included."""
         if self.survives:
             return [rank for rank in range(self.ranks) if rank not in self.lost]
@@ -251,8 +256,8 @@ class Simulation:
         return [rank for rank in range(self.ranks) if rank not in lost]
 
     def records(self) -> tuple[list[RankMeasurements], list[int] | None]:
-        """Return the measurements of all ranks, and the list of ranks that the others went on without. This list is
-        None if no rank is missing.
+        """Return the measurements of all ranks, and the list of lost ranks, without which the other ranks went on. The
+        list is None if no rank was lost.
         """
         left, ranks = self.left(), range(self.ranks)
         lost = [rank for rank in ranks if rank not in left]
@@ -269,10 +274,11 @@ class Simulation:
         return records, lost or None
 
     def evaluate(self, line: ProgressLine | None = None) -> tuple[list, object]:
-        """Return the qualities of the snapshots that all ranks have, and of the final model; ``line`` shows progress.
+        """Return the qualities of the snapshots that all ranks have, and the quality of the final model. ``line`` shows
+        the progress of the evaluation.
 
-        Afterwards all remaining ranks have the final model. If the run stopped at its target, the final model is the
-        last snapshot.
+        Afterwards all ranks that are still part of the run have the final model. If the run stopped at its target
+        accuracy, the final model is the last snapshot.
         """
         left = self.left()
         marks = self.evaluation.marks(left)
@@ -286,14 +292,15 @@ class Simulation:
         return known + qualities, final
 
     def run(self, schedules) -> list:
-        """Run schedule number i of ``schedules`` on process i, all at once, each to its end. Return the schedules'
-        values."""
+        """Run schedule number i of ``schedules`` on process i, all processes at the same time, until all schedules have
+        ended. Return the values that the schedules return."""
         schedules = list(schedules)
         with garbage.not_looked_for(rarely=self.timing_only):
             return run_all(self.env, self.drivers[: len(schedules)], schedules)
 
     def _choose_options(self, models):
-        """Return the configuration with all options chosen, and the reasons for the choices."""
+        """Return the configuration after values were chosen for its automatic options, and the reasons for the
+        choices."""
         communicators = zip(models, self._communicators(self.fabric), self.drivers, strict=False)
         return self.run(
             choose_options(self.config, self.dataset, model, RankContext(comm, comm, driver))
@@ -302,8 +309,8 @@ class Simulation:
 
 
 def check_request(config: Config, ranks: int, network: NetworkSpec, timing_only: bool, spares: int):
-    """Raise ConfigError if the run cannot be simulated. This check comes before any object is created whose size grows
-    with ``ranks``."""
+    """Raise ConfigError if the run cannot be simulated. The caller makes this check before it creates any object whose
+    size grows with ``ranks``."""
     check_memory(ranks, 0)
     config.check_ranks(ranks)
     network.check_ranks(ranks, spares)

@@ -1,11 +1,11 @@
-"""Base class of pollables in simulated time. When a pollable is complete, the schedule that waits for it is resumed, so
-no schedule has to poll."""
+"""Base class of pollables (objects for which a schedule can wait) in simulated time. A complete pollable resumes the
+schedule that waits for it, so that no schedule has to poll."""
 
 from grsgd.comm.backend import PROCESS_FAILURES
 
 
 class Waitable:
-    """A pollable for which one schedule can wait. The schedule is resumed when the pollable is complete."""
+    """A pollable for which one schedule can wait. A complete pollable resumes the schedule that waits for it."""
 
     __slots__ = ("complete", "waiter", "failed")
 
@@ -20,14 +20,14 @@ class Waitable:
         return self.complete
 
     def fail(self, driver):
-        """Let each `Test` from now on raise an error, and resume the schedule that waits. ``driver`` is the driver of
+        """Let each later call of `Test` raise an error, and resume the schedule that waits. ``driver`` is the driver of
         the rank that waits."""
         self.failed = True
         waiter, self.waiter = self.waiter, None
         driver.notify(waiter)
 
     def finish(self, driver):
-        """Become complete; ``driver`` is the driver of the rank that waits."""
+        """Set ``complete``, and resume the schedule that waits. ``driver`` is the driver of the rank that waits."""
         self.complete = True
         waiter, self.waiter = self.waiter, None
         driver.notify(waiter)

@@ -1,4 +1,5 @@
-"""``grsgd testbed --hosts 4 --rate 100mbit -- mpiexec-arguments``: run one job on a temporary testbed."""
+"""The command ``grsgd testbed --hosts 4 --rate 100mbit -- mpiexec-arguments``, which runs one job on a temporary
+testbed (an emulated cluster)."""
 
 import argparse
 import signal
@@ -18,9 +19,10 @@ from grsgd.testbed.hosts import Testbed, TestbedError, clear
 from grsgd.testbed.links import Medium
 
 MAX_END_SECONDS = 20.0
-"""Seconds that a job may take to end after a signal; then it is killed."""
+"""Seconds that a job may take to end after a signal. A job that takes longer is killed."""
 LAST_SECONDS = 3.0
-"""Seconds in which the ranks can end after their launcher, before the hosts are removed with all their processes."""
+"""Seconds for which the testbed waits for the ranks after the end of their launcher. After `LAST_SECONDS` the hosts are
+removed with all their processes."""
 
 
 def main(args: list[str]) -> int:
@@ -86,7 +88,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def parse(args: list[str]):
-    """Return the options, and the arguments of mpiexec, which follow ``--``."""
+    """Return the options of ``grsgd testbed``, and the arguments of mpiexec, which follow ``--`` on the command
+    line."""
     parser = make_parser()
     cut = args.index("--") if "--" in args else len(args)
     options, arguments = parser.parse_args(args[:cut]), args[cut + 1 :]
@@ -96,7 +99,8 @@ def parse(args: list[str]):
 
 
 def slow_host(text: str) -> tuple[int, float]:
-    """Return host and factor of ``--slow``; raise argparse.ArgumentTypeError if ``text`` is not HOST:FACTOR."""
+    """Return host and factor of ``text``, a value of the option ``--slow``. Raise argparse.ArgumentTypeError if
+    ``text`` is not HOST:FACTOR."""
     host, _, factor = text.partition(":")
     try:
         return int(host), float(factor)
@@ -105,7 +109,7 @@ def slow_host(text: str) -> tuple[int, float]:
 
 
 def run(command: list[str], hearing: Hearing) -> int:
-    """Run a command and return its exit code; the command is killed if this process dies.
+    """Run ``command`` and return its exit code. The command is killed if this process dies.
 
     After an interrupt, wait at most `MAX_END_SECONDS` for the command to end by itself. If a host is lost, end the
     command, and return an exit code that is not 0.
@@ -120,7 +124,7 @@ def run(command: list[str], hearing: Hearing) -> int:
                 job.terminate()
                 end(job, LOST_SECONDS)
                 return 1
-    except SystemExit:  # after SIGTERM or SIGHUP; the terminal itself sends Ctrl-C to the job
+    except SystemExit:  # after SIGTERM or SIGHUP; after Ctrl-C the terminal itself signals the job
         job.terminate()
         raise
     finally:
@@ -128,7 +132,7 @@ def run(command: list[str], hearing: Hearing) -> int:
 
 
 def end(job: subprocess.Popen, seconds: float):
-    """Wait at most ``seconds`` for the end of a job, then kill it."""
+    """Wait at most ``seconds`` for the end of ``job``. Kill a job that has not ended."""
     try:
         job.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -137,8 +141,8 @@ def end(job: subprocess.Popen, seconds: float):
 
 
 def show(testbed: Testbed, counted):
-    """Print the bytes that the hosts' network interfaces have counted, including traffic at the start and end of the
-    job."""
+    """Print a table of the bytes that the hosts' network interfaces have counted. The bytes include traffic at the
+    start and end of the job."""
     cores = [f"{share:.3g}" for share in testbed.cpu.values()] if testbed.cpu else ["-"] * len(testbed.hosts)
     rows = [
         (host, share, *(f"{count / 2**20:.2f}" for count in bytes_of_host))

@@ -1,4 +1,5 @@
-"""Hosts of a testbed, a context manager: entering creates the hosts, and leaving always removes them."""
+"""The class `Testbed`, a context manager that creates the hosts of an emulated cluster, and always removes these hosts
+in the end."""
 
 import itertools
 import os
@@ -27,25 +28,25 @@ from grsgd.units import as_duration, as_rate, duration
 from grsgd.units import rate as bytes_per_second
 
 STATE = Path("/run/grsgd-testbed")
-"""Folder with one folder per testbed; the process that owns a testbed keeps the testbed's folder locked."""
+"""Folder with one folder per testbed. The process that owns a testbed keeps the testbed's folder locked."""
 NAMESPACES = Path("/run/netns")
 ENTER = Path(__file__).with_name("enter.sh")
 TOOLS = ("ip", "tc", "bridge", "nsenter", "unshare", "sysctl", "hostname")
 EAGER = ("btl_tcp_eager_limit", "btl_tcp_rndv_eager_limit", "btl_tcp_max_send_size")
 EAGER_BYTES = 4 * 1024 * 1024
-"""Largest size in bytes of messages that Open MPI sends without asking the receiver first.
+"""Largest size in bytes of a message that Open MPI sends without asking the receiver first.
 
-By default Open MPI asks the receiver from 64 KiB on. If data go in both directions, the receiver's answer waits behind
-data in the TCP connection, and a slow link is idle half of the time.
+By default Open MPI asks the receiver before it sends a message of 64 KiB or more. If data go in both directions, the
+receiver's answer waits behind data in the TCP connection, and a slow link is idle half of the time.
 """
 
 
 class Testbed:
-    """Hosts on one machine, each with a network namespace, a host name and a share of the processor.
+    """Emulated hosts on one machine, each with a network namespace, a host name and a share of the processor.
 
-    Use it as a context manager. SIGTERM and SIGHUP also leave the context, unless the program handles these signals.
-    Hosts are named after the testbed: ``tb0-0``, ``tb0-1``, ... Launchers run on the host ``head``, which has no quota
-    and no limited link.
+    Use a testbed as a context manager. SIGTERM and SIGHUP also leave the context, unless the program handles these
+    signals. Hosts are named after the testbed: ``tb0-0``, ``tb0-1``, ... Launchers run on an additional host, the head,
+    which has no quota of processor time and no limited link.
 
     Parameters
     ----------
@@ -54,18 +55,18 @@ class Testbed:
     rate
         Rate of each link, in the units of ``tc``, such as ``"100mbit"``.
     cpu
-        Cores of each host, which may be a fraction; None for no limit.
+        Number of cores of each host, possibly a fraction. None means no limit.
     slow
-        For each slow host, the factor by which its share of the processor is smaller than ``cpu`` or, without ``cpu``,
-        than a fair share of the cores.
+        Factor, for each slow host, by which the host's share of the processor is smaller. The share is smaller than
+        ``cpu`` or, without ``cpu``, than a fair share of the cores.
     slow_links
-        For each host whose link has another rate than ``rate``, this rate; not allowed on a shared medium.
+        Rate of each link that has another rate than ``rate``, by host. Hosts on a shared medium have no such links.
     medium
         ``"switched"`` or ``"shared"``, see `links.connect`.
     mtu
-        Bytes of the largest packet.
+        Number of bytes of the largest packet.
     delay
-        Delay of all traffic that leaves a host, such as ``"2ms"``; needs a kernel with ``netem``.
+        Delay of all traffic that leaves a host, such as ``"2ms"``. A delay needs a kernel with ``netem``.
 
     Raises
     ------
@@ -116,7 +117,7 @@ class Testbed:
             self.name = free_name()
             self.folder = STATE / self.name
             self.folder.mkdir()
-            self._lock = exclusive_lock(self.folder / "lock")  # __exit__ closes the lock file
+            self._lock = exclusive_lock(self.folder / "lock")  # __exit__ closes this file, which unlocks it
         self._keeper = keeper()
         self._handlers = exit_on_signals()
         self.hosts = [f"{self.name}-{index}" for index in range(self.count)]
@@ -127,7 +128,7 @@ class Testbed:
             for index, cores in self.cpu.items():
                 host = self.hosts[index]
                 (self.folder / f"{host}.procs").symlink_to(quota.create(group_of(host), cores))
-            links.command(*self.enter(self.hosts[0], ["true"]))  # some containers forbid only this step
+            links.command(*self.enter(self.hosts[0], ["true"]))  # fails in containers that forbid to enter a host
         except BaseException as error:
             self.__exit__()
             if isinstance(error, OSError):
@@ -155,7 +156,7 @@ class Testbed:
 
     @contextmanager
     def without_cpu_limit(self):
-        """Return a context in which hosts have no limit of cores, so that programs start many times faster."""
+        """Return a context in which no host has a limit of cores, so that programs start many times faster."""
         for index in self.cpu:
             quota.limit(group_of(self.hosts[index]), None)
         try:
@@ -165,12 +166,12 @@ class Testbed:
                 quota.limit(group_of(self.hosts[index]), cores)
 
     def _write_hosts_file(self):
-        """Write the file that hosts see as /etc/hosts: their names and addresses."""
+        """Write the file that each host sees as /etc/hosts, with the names and addresses of all hosts."""
         lines = [f"{self.address(host)} {host}" for host in [*self.hosts, self.head]]
         (self.folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *lines]) + "\n")
 
     def address(self, host: str) -> str:
-        """Return the IPv4 address of a host or of the head."""
+        """Return the IPv4 address of ``host``, the name of a host or of the head."""
         return links.HEAD_ADDRESS if host == self.head else links.address(self.hosts.index(host))
 
     def enter(self, host: str, command: list) -> list[str]:
@@ -179,14 +180,14 @@ class Testbed:
         return [str(ENTER), host, "exec " + shlex.join(str(argument) for argument in command)]
 
     def mpiexec(self, arguments: list) -> list[str]:
-        """Return the command that runs ``mpiexec arguments`` on the hosts; by default the ranks go to the hosts in
-        turn.
+        """Return the command that runs ``mpiexec arguments`` on the hosts. By default rank 0 runs on the first host,
+        rank 1 on the second host, and so on.
 
         Raises TestbedError if mpiexec is not from Open MPI 5 or newer.
         """
         options = [
             *("--prtemca", "plm", "ssh", "--prtemca", "plm_ssh_agent", ENTER, "--prtemca", "plm_ssh_no_tree_spawn", 1),
-            *("--prtemca", "prte_tmpdir_base", self.folder),  # killed daemons leave files in this folder
+            *("--prtemca", "prte_tmpdir_base", self.folder),  # daemons that are killed leave files in this folder
             *("--mca", "pml", "ob1", "--mca", "btl", "tcp,self"),  # ranks use only the network, and not shared memory
             *(argument for key in EAGER for argument in ("--mca", key, EAGER_BYTES)),
             *("--host", ",".join(self.hosts), "--map-by", "node:OVERSUBSCRIBE", "--bind-to", "none"),
@@ -194,8 +195,8 @@ class Testbed:
         return self.enter(self.head, [find_mpiexec(), *options, *arguments])
 
     def settings(self) -> dict[str, str]:
-        """Return the environment variables with which `grsgd run --hosts` on the head starts ranks on the hosts, which
-        use only the network."""
+        """Return environment variables for `grsgd run --hosts` on the head. With these variables, ranks start on the
+        hosts and send messages only over the network."""
         launcher = {"plm": "ssh", "plm_ssh_agent": ENTER, "plm_ssh_no_tree_spawn": 1, "prte_tmpdir_base": self.folder}
         library = {"pml": "ob1", "btl": "tcp,self"} | dict.fromkeys(EAGER, EAGER_BYTES)
         found = {f"PRTE_MCA_{key}": value for key, value in launcher.items()}
@@ -208,16 +209,16 @@ class Testbed:
 
     @contextmanager
     def lost(self, index: int):
-        """Return a context in which host ``index`` says nothing, as after a power failure.
+        """Return a context in which host ``index`` sends nothing and runs nothing, as after a power failure.
 
-        The host's link carries nothing, and its processes are stopped, so no connection is closed. At the end of the
-        context these processes are killed, and the link carries messages again. Raises TestbedError.
+        The host's link carries nothing, and the host's processes are stopped, so that no connection is closed. At the
+        end of the context the stopped processes are killed, and the link carries messages again. Raises TestbedError.
         """
         host = self.hosts[index]
         with self.cut(index):
             stopped: set[int] = set()
             try:
-                while new := set(links.processes(host)) - stopped:  # a process may start others meanwhile
+                while new := set(links.processes(host)) - stopped:  # a stopped process may have started others
                     send(signal.SIGSTOP, new)
                     stopped |= new
                 yield
@@ -225,34 +226,36 @@ class Testbed:
                 send(signal.SIGKILL, stopped & set(links.processes(host)))
 
     def hearing(self) -> Hearing:
-        """Return a watch over the hosts, for one job; the testbed's head hears the hearts of its ranks."""
+        """Return a `Hearing`, which watches for one job whether the hosts are alive. The `Hearing` listens on the
+        testbed's head."""
         with links.inside(self.head):
             return Hearing([self.address(host) for host in self.hosts])
 
     def wait(self, seconds: float):
-        """Wait at most ``seconds`` until no process is left on the hosts."""
+        """Wait until no process is left on the hosts, but at most ``seconds``."""
         deadline = time.monotonic() + seconds
         while any(map(links.processes, self.hosts)) and time.monotonic() < deadline:
             time.sleep(0.05)
 
     def cut(self, index: int):
-        """Return a context in which the link of host ``index`` carries nothing. Raises TestbedError."""
+        """Return a context in which the link of host ``index`` carries no packets. Raises TestbedError."""
         return links.cut(self.head, f"port{index}")
 
     def counters(self) -> np.ndarray:
-        """Return the bytes sent and received by the interface of each host so far, int64 of shape [hosts, 2]."""
+        """Return the numbers of bytes that the interface of each host has sent and received so far, int64 of shape
+        [hosts, 2]."""
         return np.array([links.counters(host) for host in self.hosts], np.int64)
 
 
 def send(number: int, processes: Iterable[int]):
-    """Send the signal ``number`` to those ``processes`` that exist."""
+    """Send the signal ``number`` to each process in ``processes`` that exists."""
     for process in processes:
         with suppress(ProcessLookupError):
             os.kill(process, number)
 
 
 def group_of(host: str) -> str:
-    """Return the name of a host's control group."""
+    """Return the name of the control group that limits the processor time of ``host``."""
     return f"grsgd-{host}"
 
 
@@ -268,9 +271,9 @@ def check_machine():
 
 
 def find_mpiexec() -> str:
-    """Return the ``mpiexec`` in the folder of this Python, or else on PATH.
+    """Return the path of the ``mpiexec`` in the folder of this Python or, if that folder has none, on PATH.
 
-    Raises TestbedError unless it is from Open MPI 5 or newer.
+    Raises TestbedError unless this ``mpiexec`` is from Open MPI 5 or newer.
     """
     try:
         mpiexec = mpi_environment.find_mpiexec()
@@ -284,12 +287,14 @@ def find_mpiexec() -> str:
 
 
 def fair_share(hosts: int) -> float:
-    """Return the largest number of cores per host at which no host must wait for a core that another host uses."""
+    """Return the largest number of cores per host, at most 1, at which no host must wait for a core that another host
+    uses."""
     return min(available_cores() / hosts, 1.0)
 
 
 def free_name() -> str:
-    """Return the first of ``tb0``, ``tb1``, ... that names no testbed and no network namespace."""
+    """Return a name for a new testbed: the first of ``tb0``, ``tb1``, ... that is in use neither for a testbed nor for
+    a network namespace."""
     names = (f"tb{number}" for number in itertools.count())
     return next(name for name in names if not (STATE / name).exists() and not any(NAMESPACES.glob(f"{name}-*")))
 
@@ -300,7 +305,7 @@ def testbeds() -> list[str]:
 
 
 def left_behind(name: str) -> bool:
-    """Return whether the process that owned a testbed has ended without removing the testbed."""
+    """Return whether the process that owned testbed ``name`` has ended without removing the testbed."""
     try:
         exclusive_lock(STATE / name / "lock", timeout=0).close()
     except TimeoutError:
@@ -309,14 +314,15 @@ def left_behind(name: str) -> bool:
 
 
 def clear() -> list[str]:
-    """Remove all testbeds whose process was killed; return their names. Raises TestbedError."""
+    """Remove all testbeds whose process was killed, and return the names of these testbeds. Raises TestbedError."""
     check_machine()
     with only_one():
         return remove_stale()
 
 
 def remove_stale() -> list[str]:
-    """Remove all testbeds whose process was killed, under the lock of `only_one`; return their names."""
+    """Remove all testbeds whose process was killed, and return the names of these testbeds. The caller holds the lock
+    of `only_one`."""
     stale = [name for name in testbeds() if left_behind(name)]
     for name in stale:
         remove(name)
@@ -324,9 +330,10 @@ def remove_stale() -> list[str]:
 
 
 def keeper() -> subprocess.Popen:
-    """Start a process that removes this process's testbed as soon as this process has ended, even by SIGKILL.
+    """Start a process (the keeper) that removes this process's testbed as soon as this process has ended, even by
+    SIGKILL.
 
-    The new process reads standard input, which ends when this process ends.
+    The keeper reads its standard input, which ends when this process ends.
     """
     command = ["sh", "-c", 'cat && exec "$@"', "sh", sys.executable, "-m", "grsgd.testbed", "--clear"]
     return subprocess.Popen(
@@ -340,9 +347,10 @@ def keeper() -> subprocess.Popen:
 
 
 def remove(name: str, seconds: float = 10.0):
-    """Remove all parts of a testbed: processes, namespaces with their interfaces, control groups and files.
+    """Remove testbed ``name`` with its processes, namespaces, network interfaces, control groups and files.
 
-    Raises TestbedError if its processes do not end within ``seconds``, or a part cannot be removed.
+    Raises TestbedError if the testbed's processes do not end within ``seconds``, or one of these objects cannot be
+    removed.
     """
     namespaces = [path.name for path in NAMESPACES.glob(f"{name}-*")]
     deadline = time.monotonic() + seconds
@@ -364,7 +372,7 @@ def remove(name: str, seconds: float = 10.0):
 
 @contextmanager
 def only_one(seconds: float = 120.0):
-    """Return a context that only one process at a time can enter, for creating and removing testbeds.
+    """Return a context in which testbeds can be created and removed, and which only one process at a time can enter.
 
     Raises TestbedError if another process stays in the context for ``seconds``.
     """
@@ -379,7 +387,7 @@ def only_one(seconds: float = 120.0):
 
 @contextmanager
 def uninterrupted():
-    """Return a context that delays Ctrl-C, SIGTERM and SIGHUP until it is left."""
+    """Return a context that delays Ctrl-C, SIGTERM and SIGHUP until the end of the context."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, *ENDING))
     try:
         yield

@@ -1,7 +1,8 @@
-"""Network of a testbed: network namespaces, a bridge, and the rate limiter ``tc tbf`` at both ends of every link.
+"""The emulated network of a testbed: network namespaces, a bridge, and the rate limiter ``tc tbf`` at both ends of
+every link.
 
-All parts are in namespaces of the testbed; the bridge is in the head's namespace. So the network is invisible from
-outside, and several testbeds can use the same addresses.
+All interfaces are in network namespaces of the testbed, and the bridge is in the namespace of the head. The network is
+therefore invisible from outside, and several testbeds can use the same addresses.
 """
 
 import ctypes
@@ -18,41 +19,41 @@ MAX_HOSTS = 200
 """Greatest number of hosts of a testbed."""
 Medium = Literal["switched", "shared"]
 MTU = 9000
-"""Number of bytes of the largest packet: jumbo frames, as on most clusters.
+"""Number of bytes of the largest packet. Packets of this size are jumbo frames, as on most clusters.
 
-Headers then take 1 % of the wire, and the emulating machine has fewer packets to move.
+With packets of this size, headers take only 1 % of a link's rate, and the emulating machine has fewer packets to move.
 """
 BURST_SECONDS = 0.001
-"""Size of the burst that an idle link may send at once, in seconds at the link's rate; a burst has at least two
+"""Size of the burst that an idle link may send at once, in seconds at the link's rate. A burst has at least two
 frames."""
 FRAMES_AT_ONCE = 4
-"""Number of frames that TCP hands to the interface in one piece.
+"""Number of frames that TCP hands to the network interface at once.
 
-With more frames, the short messages by which MPI prepares its next transfer would wait behind the last transfer, and
-links would be idle. Real network cards avoid this with byte queue limits.
+With more frames, the short messages by which MPI prepares its next transfer would wait behind the previous transfer,
+and links would be idle. Real network cards avoid this wait with byte queue limits.
 """
 QUEUE_SECONDS = 0.1
-"""Length of a full queue, in seconds at the link's rate; packets that arrive at a full queue are dropped."""
+"""Length of a link's full queue, in seconds at the link's rate. Packets that arrive at a full queue are dropped."""
 SETTINGS = {
     "net.ipv4.tcp_congestion_control": "reno",  # allowed on every machine; BBR leaves part of a limited link unused
-    "net.ipv4.tcp_limit_output_bytes": "65536",  # the reason is at FRAMES_AT_ONCE
-    "net.ipv4.tcp_slow_start_after_idle": "0",  # keep the rate while ranks compute between two messages
+    "net.ipv4.tcp_limit_output_bytes": "65536",  # short queues, as for FRAMES_AT_ONCE
+    "net.ipv4.tcp_slow_start_after_idle": "0",  # no slow start after ranks have computed
 }
-"""Kernel settings in the namespace of each host."""
+"""Linux kernel settings (sysctl) in the network namespace of each host."""
 CLONE_NEWNET = 0x40000000
-"""Number by which Linux's call setns knows network namespaces."""
+"""Constant that tells Linux's system call setns to change the network namespace."""
 COMMAND_SECONDS = 30
-"""Seconds after which a command counts as failed."""
+"""Seconds after which a command such as ``ip`` that has not ended counts as failed."""
 
 
 class TestbedError(RuntimeError):
-    """Error of a testbed that cannot be made or used on this machine; the message is one line."""
+    """Error of a testbed that cannot be made or used on this machine. The error's message is one line."""
 
     __test__ = False  # pytest must not collect this class
 
 
 def command(*arguments: object) -> str:
-    """Run a command and return its output. Raises TestbedError."""
+    """Run the command ``arguments`` and return its standard output. Raises TestbedError if the command fails."""
     arguments = [str(word) for word in arguments]
     try:
         done = subprocess.run(
@@ -67,12 +68,12 @@ def command(*arguments: object) -> str:
 
 
 def address(index: int) -> str:
-    """Return the address of host ``index``."""
+    """Return the IPv4 address of host ``index``."""
     return f"{NETWORK}.{index + 1}"
 
 
 def connect(head: str, hosts: list[str], rates: list[float], medium: Medium, mtu: int, delay: float):
-    """Make the namespaces ``head`` and ``hosts`` and join them. Raises TestbedError.
+    """Make the network namespaces ``head`` and ``hosts``, and join these namespaces by links. Raises TestbedError.
 
     rates: bytes per second of each host's link.
     medium: with ``switched``, every host has its own full-duplex link to one switch. With ``shared``, all hosts share
@@ -92,13 +93,13 @@ def connect(head: str, hosts: list[str], rates: list[float], medium: Medium, mtu
         if medium == "switched":
             command("ip", "-n", host, "address", "add", f"{address(index)}/24", "dev", "eth0")
             limit(head, f"port{index}", rates[index], mtu)
-        else:  # only the head is reached directly; the other hosts are reached over the medium
+        else:  # a host reaches the head directly, and all other hosts over the shared medium
             command("ip", "-n", host, "address", "add", f"{address(index)}/32", "dev", "eth0")
             command("ip", "-n", host, "route", "add", HEAD_ADDRESS, "dev", "eth0")
             command("ip", "-n", host, "route", "add", MEDIUM_ADDRESS, "dev", "eth0")
             command("ip", "-n", host, "route", "add", "default", "via", MEDIUM_ADDRESS)
     if medium == "shared":
-        # A router with one limited link, over which all traffic between hosts arrives and leaves.
+        # The shared medium is a router with one limited link, which all traffic between hosts passes.
         router = f"{head}-medium"
         make_namespace(router)
         plug_in(head, "medium", router, mtu)
@@ -110,12 +111,12 @@ def connect(head: str, hosts: list[str], rates: list[float], medium: Medium, mtu
 
 
 def pass_multicast(head: str, ports: list[str], router: str):
-    """Let multicast traffic of a host pass the shared medium once, and reach all hosts from there.
+    """Let multicast traffic of a host pass the shared medium once, and reach all hosts from the medium.
 
-    The bridge alone would bring multicast packets to all ports at once, without passing them through the shared medium.
-    So ports are isolated: they reach only the medium and the head. The router sends multicast packets back unchanged.
-    These packets come from the medium with the address of the sending host, so the bridge must not learn from them at
-    which port a host is.
+    The bridge alone would bring multicast packets to all ports at once, past the shared medium. The hosts' ports are
+    therefore isolated, so that a host reaches only the medium and the head. The medium's router sends multicast packets
+    back unchanged. Multicast packets that come back have the address of the sending host. The bridge must therefore not
+    learn from packets of the medium at which port a host is.
     """
     for port in ports:
         command("ip", "-n", head, "link", "set", port, "type", "bridge_slave", "isolated", "on")
@@ -129,7 +130,7 @@ def pass_multicast(head: str, ports: list[str], router: str):
 
 
 def plug_in(head: str, port: str, namespace: str, mtu: int):
-    """Make the interface eth0 of a namespace, and join it to a new port of the bridge."""
+    """Make the interface eth0 of ``namespace``, and join this interface to a new port ``port`` of the bridge."""
     veth = ("type", "veth", "peer", "name", "eth0", "mtu", mtu, "netns", namespace)
     command("ip", "-n", head, "link", "add", port, "mtu", mtu, *veth)
     command("ip", "-n", head, "link", "set", port, "master", "bridge", "up")
@@ -138,7 +139,7 @@ def plug_in(head: str, port: str, namespace: str, mtu: int):
 
 @contextmanager
 def cut(head: str, port: str):
-    """Context manager during which a port of the bridge carries no frames."""
+    """Context manager during which the port ``port`` of the bridge carries no frames."""
     command("ip", "-n", head, "link", "set", port, "down")
     try:
         yield
@@ -157,7 +158,8 @@ def make_namespace(name: str):
 
 @contextmanager
 def inside(name: str):
-    """Context manager during which this thread opens its sockets in a network namespace. Raises TestbedError."""
+    """Context manager during which this thread opens its sockets in the network namespace ``name``. Raises
+    TestbedError."""
     setns = ctypes.CDLL(None, use_errno=True).setns
     with open("/proc/thread-self/ns/net") as before, open(f"/run/netns/{name}") as namespace:
         if setns(namespace.fileno(), CLONE_NEWNET):
@@ -169,8 +171,8 @@ def inside(name: str):
 
 
 def limit(namespace: str, interface: str, rate: float, mtu: int, delay: float = 0.0):
-    """Limit the traffic that leaves through ``interface`` to ``rate`` bytes per second, and delay it by ``delay``
-    seconds."""
+    """Limit the traffic that leaves through ``interface`` to ``rate`` bytes per second, and delay this traffic by
+    ``delay`` seconds."""
     burst = max(rate * BURST_SECONDS, 2 * (mtu + 14))
     queue = max(rate * QUEUE_SECONDS, 32 * (mtu + 14))
     tbf = ("tbf", "rate", f"{rate * 8:.0f}bit", "burst", f"{burst:.0f}b", "limit", f"{queue:.0f}b")
@@ -181,14 +183,15 @@ def limit(namespace: str, interface: str, rate: float, mtu: int, delay: float = 
 
 
 def counters(host: str) -> tuple[int, int]:
-    """Return the bytes that the host's interface has sent, and the bytes that it has received."""
+    """Return the number of bytes that the host's interface has sent, and the number of bytes that it has received."""
     (interface,) = json.loads(command("ip", "-n", host, "-s", "-j", "link", "show", "eth0"))
     counts = interface["stats64"]
     return counts["tx"]["bytes"], counts["rx"]["bytes"]
 
 
 def processes(namespace: str) -> list[int]:
-    """Return the process ids in a namespace; an empty list if the namespace cannot be read."""
+    """Return the ids of the processes in the network namespace ``namespace``; an empty list if the namespace cannot be
+    read."""
     try:
         return [int(pid) for pid in command("ip", "netns", "pids", namespace).split()]
     except TestbedError:

@@ -1,4 +1,4 @@
-"""Limits on the processor time of each host, by control groups of version 1 or 2."""
+"""Limits on the processor time of each host of a testbed, by Linux control groups of version 1 or 2."""
 
 import time
 from pathlib import Path
@@ -6,17 +6,18 @@ from pathlib import Path
 from grsgd.control_groups import ROOT
 
 MIN_US = 1000
-"""Microseconds of the shortest period and of the smallest quota that the kernel accepts."""
+"""Length in microseconds of the shortest period, and of the smallest quota, that the kernel accepts."""
 QUOTA_US = 2000
-"""Microseconds that a group may compute in a period.
+"""Microseconds for which a control group may compute in a period (its quota).
 
-A computation that is shorter than the quota is not slowed, so the quota should be small. But it should not be far below
-the kernel's clock tick, because only at a tick the kernel notices that a quota is used up.
+The limit does not slow a computation that is shorter than the quota, so the quota should be small. The quota should not
+be far below the kernel's clock tick, because the kernel notices only at a tick that a quota is used up.
 """
 
 
 def create(group: str, cores: float) -> Path:
-    """Make a control group of at most ``cores`` cores; return the file to which its process numbers are written.
+    """Make the control group ``group`` of at most ``cores`` cores. Return the file to which numbers of processes are
+    written, so that these processes join the group.
 
     Raises OSError if this machine does not allow control groups.
     """
@@ -31,7 +32,7 @@ def create(group: str, cores: float) -> Path:
 
 
 def limit(group: str, cores: float | None):
-    """Limit the group to ``cores`` cores from now on; None removes the limit. Raises OSError."""
+    """Limit the control group ``group`` to ``cores`` cores from now on; None removes the limit. Raises OSError."""
     folder = parent() / group
     period = max(MIN_US, round(QUOTA_US / (cores or 1)))
     quota = round(cores * period) if cores is not None else None
@@ -45,7 +46,7 @@ def limit(group: str, cores: float | None):
 def remove(prefix: str, seconds: float = 5.0):
     """Remove the control groups whose names begin with ``prefix``.
 
-    Raises OSError if their last processes do not end within ``seconds``.
+    Raises OSError if the processes in these groups do not end within ``seconds``.
     """
     deadline = time.monotonic() + seconds
     for folder in parent().glob(f"{prefix}*"):

@@ -165,7 +165,11 @@ def test_a_module_by_its_name(folder, monkeypatch):
 @pytest.mark.parametrize(
     "name, text, reason",
     [
-        ("none.py:Local", None, "none.py: No such file or directory, neither here nor in the configuration's folder"),
+        (
+            "none.py:Local",
+            None,
+            "none.py: No such file or directory, neither in the working directory nor in the configuration's folder",
+        ),
         ("wrong.py:Local", "from grsgd.algorithms import Algorithm", "wrong.py has no class 'Local'; there are none"),
         ("mine.py:Locla", None, "mine.py has no class 'Locla'; there are Local"),
         ("wrong.py:Local", "class Local: pass", "not an algorithm; write class Local.grsgd.algorithms.Algorithm"),

@@ -76,7 +76,10 @@ def test_it_lies_beside_the_configuration(folder, monkeypatch):
         ("model.nope=3", "model.name = 'mine.py:Net': model mine.py:Net: unknown option nope; allowed: width"),
         ("model.name=mine.py:star", "model.name = 'mine.py:star': "),
         ("model.name=nope", "resnet50, gpt, FILE.py:NAME and PACKAGE.MODULE:NAME"),
-        ("data.name=nope.py:x", "data.name = 'nope.py:x': nope.py: No such file or directory, neither here nor in"),
+        (
+            "data.name=nope.py:x",
+            "data.name = 'nope.py:x': nope.py: No such file or directory, neither in the working directory nor in",
+        ),
         ("data.name=nope.x:y", "data.name = 'nope.x:y': there is no module nope"),
         ("data.name=mine.py:Net", "data.name = 'mine.py:Net': not a function that returns (train, test)"),
         ("data.nope=3", "mine.py:clusters: unknown option nope; allowed: samples, spread"),

@@ -138,7 +138,8 @@ def test_what_is_imported_is_said_once(folder, capsys):
 def test_code_that_has_changed_since_the_run_is_refused(folder, file):
     Path(file).write_text(Path(file).read_text().replace("Tanh", "ReLU").replace("nn.Flatten(),", "nn.Flatten(), "))
     forget()
-    with pytest.raises(ConfigError, match="code.py is not the code that it was made with: its SHA-256 is .*task_code"):
+    message = "code.py is not the code with which this file was made: the SHA-256 is .*task_code"
+    with pytest.raises(ConfigError, match=message):
         evaluate("run.h5", trust=True)
 
 

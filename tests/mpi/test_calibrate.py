@@ -123,8 +123,8 @@ def test_no_mpiexec(config, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        ("echo ----; echo no slots; exit 3", "exit code 3; it said: no slots"),
-        ("exit 0", "two ranks that do not see each other; it said: nothing"),
+        ("echo ----; echo no slots; exit 3", "exit code 3; first line of its output: no slots"),
+        ("exit 0", "the two ranks did not see each other; first line of its output: nothing"),
         ("sleep 60", "no end within 0.5 s"),
     ],
 )

@@ -1,1 +1,2 @@
-"""Networks of cables. Each network determines over which cables a message goes from one rank to another."""
+"""Simulated networks of cables. Each kind of network determines over which cables a message goes from one rank to
+another."""

@@ -4,12 +4,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 Place = int | str
-"""The end of a cable: a rank by its number, or a host or switch by its name."""
+"""A place where a cable ends: the number of a rank, or the name of a host or a switch."""
 
 
 class Cable(NamedTuple):
-    """One direction of a cable: names of the place where it begins and of the place where it ends; bandwidth in
-    bytes/s; latency in s."""
+    """One direction of a cable. source, dest: names of the places where the cable begins and ends. bandwidth: in
+    bytes/s. latency: in seconds."""
 
     source: str
     dest: str
@@ -18,11 +18,12 @@ class Cable(NamedTuple):
 
 
 class Cabling:
-    """Places that are joined by cables; all cables have one bandwidth and latency unless a subclass overrides `cable`.
+    """A network of places (ranks, hosts and switches) that are joined by cables. All cables have the same bandwidth and
+    latency, unless a subclass overrides `cable`.
 
-    ``bandwidth``: bandwidth of a cable in bytes/s. ``latency``: latency of a cable in s. ``places``: number of ranks
-    for which the network has room. A route is computed when it is first needed, because most pairs of ranks never send
-    to each other.
+    ``bandwidth``: bandwidth of a cable in bytes/s. ``latency``: latency of a cable in seconds. ``places``: largest
+    number of ranks that the network can join. A route is computed when it is first needed, because most pairs of ranks
+    never send to each other.
     """
 
     places: int
@@ -31,18 +32,19 @@ class Cabling:
         self.bandwidth, self.latency = bandwidth, latency
 
     def way(self, source: int, dest: int) -> list[Place]:
-        """Return the places that a message passes from one rank to another, both ranks included.
+        """Return the list of places that a message from rank ``source`` to rank ``dest`` passes.
 
         Raises ConfigError if no cables lead from ``source`` to ``dest``.
         """
         raise NotImplementedError
 
     def cable(self, source: Place, dest: Place) -> Cable:
-        """Return the cable from ``source`` to ``dest``, which are neighbours on a route."""
+        """Return the cable from ``source`` to ``dest``, two places that follow each other on a route."""
         return Cable(name(source), name(dest), self.bandwidth, self.latency)
 
     def route(self, source: int, dest: int) -> list[Cable]:
-        """Return the cables from one rank to another, in the order in which a message passes them.
+        """Return the cables on the route from rank ``source`` to rank ``dest``, in the order in which a message passes
+        the cables.
 
         The route from a rank to itself has no cables.
         """
@@ -50,5 +52,5 @@ class Cabling:
 
 
 def name(place: Place) -> str:
-    """Return the name of a place: ``rank 3`` for the number 3."""
+    """Return the name of a place; the name of the rank with the number 3 is ``rank 3``."""
     return f"rank {place}" if isinstance(place, int) else place

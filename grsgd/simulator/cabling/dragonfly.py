@@ -1,16 +1,16 @@
-"""A dragonfly: one cable between every two routers of a group, and one cable between every two groups."""
+"""A dragonfly network: one cable between every two routers of a group, and one cable between every two groups."""
 
 from grsgd.simulator.cabling.cable import Cabling
 
 
 class Dragonfly(Cabling):
-    """A dragonfly of a h + 1 groups (Kim et al. 2008).
+    """A dragonfly network of ``a * h + 1`` groups (Kim et al. 2008).
 
     A group has ``a`` routers; a router has ``p`` ranks and ``h`` cables to other groups.
     Cable j = 0, 1, ... of the a h cables that lead from a group to other groups is at the group's router j // h.
     Cable j leads to the group whose number is j + 1 greater, modulo the number of groups (the relative arrangement of
-    Hastings et al. 2015). Messages take the minimal route: to the router that has the cable to the receiver's group,
-    over that cable, and then to the receiver's router.
+    Hastings et al. 2015). Messages take the shortest route. A message goes to the router that has the cable to the
+    receiver's group, over this cable, and on to the receiver's router.
     """
 
     form = "dragonfly:a=4,p=2,h=2"

@@ -4,13 +4,13 @@ from grsgd.simulator.cabling.cable import Cabling
 
 
 class FatTree(Cabling):
-    """A fat tree of k^3/4 ranks. It has (k/2)^2 core switches and k pods; a pod has k/2 edge and k/2 aggregation
-    switches.
+    """A fat tree of k^3/4 ranks. A fat tree has (k/2)^2 core switches and k pods. A pod has k/2 edge and k/2
+    aggregation switches.
 
-    The design is by Al-Fares et al. (2008). Aggregation switch j of every pod has cables to the core switches
-    j.0, j.1, ... Routes follow D-mod-k (Zahavi 2010): the digits of the receiver's number, to the base k/2, choose the
-    aggregation switch and then the core switch. So all messages to one rank come down the same route, and the messages
-    of all ranks i to the ranks i + c never share a cable.
+    The design of the fat tree is by Al-Fares et al. (2008). Aggregation switch j of every pod has cables to the core
+    switches j.0, j.1, ... Routes follow D-mod-k (Zahavi 2010): the digits of the receiver's number, to the base k/2,
+    choose the aggregation switch and then the core switch. All messages to one rank therefore come down the same route.
+    When every rank i sends to rank i + c, no two messages share a cable.
     """
 
     form = "fat-tree:k=8"

@@ -1,4 +1,4 @@
-"""Hosts on one switch. The ranks of a host share the host's network card."""
+"""A network of hosts on one switch. The ranks of a host share the host's network card."""
 
 from grsgd.simulator.cabling.cable import Cable, Cabling
 
@@ -10,11 +10,11 @@ MEMORY_LATENCY = 1e-6
 
 
 class HostCards(Cabling):
-    """``hosts`` hosts of ``ranks`` ranks each; ranks are numbered host by host.
+    """A network of ``hosts`` hosts with ``ranks`` ranks each. Ranks are numbered host by host.
 
     The network card of a host has the same bandwidth in both directions. ``latency`` is the whole latency between two
     hosts; the cables to the switch add no latency. All messages within a host share the bandwidth of the host's memory.
-    The memory is a place on their route.
+    The memory is a place on the route of a message within a host.
     """
 
     form = "hosts:8x4"
@@ -35,7 +35,7 @@ class HostCards(Cabling):
 
     @staticmethod
     def check(*numbers: int):
-        """Raise ValueError unless there are two numbers, both 1 or more."""
+        """Raise ValueError unless ``numbers`` are two numbers, each 1 or more."""
         if len(numbers) != 2 or min(numbers) < 1:
             raise ValueError("must be HOSTSxRANKS, both 1 or more")
 
@@ -50,5 +50,5 @@ class HostCards(Cabling):
 
 
 def memory_of(host: int | str) -> str:
-    """Return the name of the place that stands for the memory of a host."""
+    """Return the name of the place, on routes within a host, that stands for the host's memory."""
     return f"memory {host}"

@@ -1,4 +1,4 @@
-"""A network of the user's own: places and cables from a network file, and the shortest routes over them."""
+"""A network of cables that the user describes in a network file, with the shortest routes over these cables."""
 
 from array import array
 from collections import deque
@@ -9,22 +9,25 @@ from grsgd.errors import ConfigError
 from grsgd.simulator.cabling.cable import Cable, Cabling, Place, name
 
 NOWHERE = -1
-"""Number in place of a distance, for a place from which no cables lead to the receiver."""
+"""Number that stands for the distance, in cables, of a place from which no cables lead to the receiver."""
 
 
 class OwnCabling(Cabling):
-    """Places that the directed ``cables`` of a network file join; messages take a route of the fewest cables.
+    """A network of places (ranks and switches) that the directed ``cables`` of a network file join. Messages take a
+    route of the fewest cables.
 
-    Ranks forward messages for other ranks. If c cables at a place lead to the receiver with equally few cables, the
+    Ranks forward messages for other ranks. If c cables at a place begin equally short routes to the receiver, the
     receiver's number chooses the cable, like D-mod-k in a fat tree (Zahavi 2010). The receiver's number is divided by
-    c. The remainder is the index of the chosen cable, in the order of the file; the quotient replaces the receiver's
-    number in the next choice.
+    c. The remainder is the index of the chosen cable, in the order of the network file. The quotient replaces the
+    receiver's number in the next choice of a cable.
 
-    Raises ValueError for two cables from one place to another, and for a cable from a place to itself.
+    Raises ValueError if two cables lead from one place to the same other place, or a cable leads from a place to
+    itself.
     """
 
     def __init__(self, cables: Iterable[tuple[Place, Place, float, float]], file: str = ""):
-        """``cables``: source, destination, bandwidth (bytes/s) and latency (s) of each. ``file``: prefix of errors."""
+        """``cables``: source, destination, bandwidth (bytes/s) and latency (s) of each cable. ``file``: name of the
+        network file, with which error messages begin."""
         self.file = file
         self._cables: dict[tuple[Place, Place], Cable] = {}
         self._numbers: dict[Place, int] = {}

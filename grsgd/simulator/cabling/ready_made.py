@@ -11,17 +11,17 @@ from grsgd.simulator.cabling.torus import Torus
 
 KINDS: dict[str, type[Cabling]] = {kind.form.partition(":")[0]: kind for kind in (FatTree, Torus, Dragonfly, HostCards)}
 FORMS = ", ".join(kind.form for kind in KINDS.values())
-"""An example text for each kind of network, for messages."""
+"""List of an example text for each kind of network of cables, for error messages."""
 
 
 def is_ready_made(text: str) -> bool:
-    """Return whether a text names one of `KINDS` before a colon."""
+    """Return whether ``text`` names one of the networks `KINDS` before a colon."""
     return text.partition(":")[0] in KINDS and ":" in text
 
 
 def read(text: str) -> tuple[type[Cabling], tuple[int, ...]]:
-    """Return kind and numbers of the network that a text describes; raise ValueError if the text describes no
-    network."""
+    """Return the class and the numbers of the network of cables that ``text`` describes. Raise ValueError if ``text``
+    describes no network."""
     name, _, rest = text.partition(":")
     kind = KINDS.get(name)
     if kind is None:

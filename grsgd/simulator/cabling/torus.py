@@ -1,4 +1,5 @@
-"""A torus of any number of dimensions. In each dimension every rank has one cable to each of its two neighbours."""
+"""A torus network of any number of dimensions. In each dimension every rank has one cable to each of its two
+neighbours."""
 
 import math
 
@@ -6,12 +7,14 @@ from grsgd.simulator.cabling.cable import Cabling
 
 
 class Torus(Cabling):
-    """Ranks in row-major order (the last coordinate varies fastest), each joined to its neighbours in each dimension.
+    """A torus of ranks in row-major order (the last coordinate varies fastest). Each rank is joined to its neighbours
+    in each dimension.
 
-    A message corrects one coordinate after the other, from the first to the last (Dally, Seitz 1987), by the shorter
-    way round. If both ways are equally long, the message goes upwards from an even coordinate, and downwards from an
-    odd coordinate. So both directions carry equally many messages. Ranks forward messages for other ranks, and can use
-    all their cables at once. In a dimension of size 2 both neighbours are the same rank, joined by one cable.
+    A message goes to its receiver's first coordinate, to the second coordinate, and on to the last (Dally, Seitz 1987).
+    In each dimension the message takes the shorter way round. If both ways round are equally long, the message goes
+    upwards from an even coordinate, and downwards from an odd coordinate. Both directions of a dimension therefore
+    carry equally many messages. Ranks forward messages for other ranks, and can use all their cables at once. In a
+    dimension of size 2 both neighbours are the same rank, joined by one cable.
     """
 
     form = "torus:8x8x8"
@@ -24,7 +27,7 @@ class Torus(Cabling):
 
     @staticmethod
     def check(*sizes: int):
-        """Raise ValueError unless each dimension is 2 or more."""
+        """Raise ValueError unless the size of each dimension is 2 or more."""
         if min(sizes) < 2:
             raise ValueError("each dimension must be 2 or more")
 

@@ -1,4 +1,5 @@
-"""Measurement of this machine or cluster for the simulator: durations of computing, latency and bandwidth.
+"""Measurement of this machine or cluster for the simulator (``grsgd calibrate``): durations of computing, latency and
+bandwidth.
 
 All measurements use the communicator and the driver of real trainings, so they include the costs of both objects.
 """
@@ -43,34 +44,35 @@ from grsgd.simulator.calibration.pairs import Pair, measure_pairs
 from grsgd.simulator.calibration.spread import Spread
 
 MIN_QUEUE_BYTES, MAX_QUEUE_BYTES, QUEUE_ROUNDS = 256 * 1024, 1024 * 1024, 9
-"""Bounds for the bytes of a message that measures a sender's queue, and number of rounds, each of three messages.
+"""Bounds for the bytes of a message that measures a sender's queue (`measure_queue`), and number of rounds of this
+measurement. A round has three messages.
 
-Within these bounds the messages are as long as the model. Longer messages can fill longer queues."""
+Within these bounds the messages are as long as the model. Longer messages can fill longer queues of the sender."""
 TWO_RANKS_SECONDS = 120.0
-"""Largest number of seconds in which two additional ranks start and measure."""
+"""Largest number of seconds that two additional ranks may take to start and to measure."""
 MEASURING_SECONDS = 1800.0
-"""Seconds that the other ranks wait while two ranks measure the processor time of messages."""
+"""Largest number of seconds for which all other ranks wait while two ranks measure the processor time of messages."""
 ANSWER_PREFIX = "grsgd-calibrate "
 """Beginning of the line of output by which two additional ranks report their measurements."""
 
 
 class Calibration(NamedTuple):
-    """Results of a calibration."""
+    """Results of a calibration: the measurements of ``grsgd calibrate``."""
 
     pairs: list[Pair]
-    """Latency and bandwidth of each measured pair of neighbouring ranks."""
+    """Latency and bandwidth of each measured pair of ranks (i, i + 1)."""
     compute: list["StepTimes"]
-    """Seconds per step, by rank."""
+    """Seconds of a step's computation on each rank."""
     hosts: list[str]
-    """The host of each rank."""
+    """Name of the host of each rank."""
     crowded: bool
     """Whether ranks share cores, so that they compute in turn."""
     queue_bytes: int | None = None
     """Value for `grsgd.simulator.network.NetworkSpec.queue_bytes`; None with fewer than three hosts."""
     processor: ProcessorTimes | None = None
-    """Processor time that messages take; None if it was not measured."""
+    """Processor time that messages take; None if this time was not measured."""
     work: float | None = None
-    """Additional seconds of a step of the algorithm, compared with a step of one rank alone; None if not measured."""
+    """Seconds by which a step of the algorithm takes longer than a step of one rank alone; None if not measured."""
 
 
 def calibrate(
@@ -88,8 +90,8 @@ def calibrate(
     the ranks measure; data are loaded outside of this context. share: fraction of a core's time to which each rank is
     limited (`compute.seconds_of_steps`). None means the fraction in the rank's quota, if the rank has a quota.
 
-    Raises SetupError on all ranks for errors in the configuration or the data. Raises it also if two ranks must be
-    started, but no mpiexec is found.
+    Raises SetupError on all ranks for errors in the configuration or the data. Raises SetupError, too, if two
+    additional ranks must be started but no mpiexec is found.
     """
     from grsgd.simulator.calibration.work import measure_work
 
@@ -113,7 +115,7 @@ def calibrate(
         three = [hosts.index(host) for host in dict.fromkeys(hosts)][:3]
         nbytes = min(max(rank.nbytes, MIN_QUEUE_BYTES), MAX_QUEUE_BYTES)
         queue_bytes = driver.run(measure_queue(comm, *three, nbytes)) if len(three) == 3 else None
-        driver.run(barrier(comm))  # this barrier has a timeout and frees the core while it waits, unlike MPI's own
+        driver.run(barrier(comm))  # unlike MPI's barrier, this barrier has a timeout and frees the core while it waits
     driver.close()
     pairs = [pair for of_rank in mpi.allgather(pairs) for pair in of_rank]
     crowded = any(mpi.allgather(sharing > available_cores()))
@@ -125,7 +127,7 @@ def calibrate(
 def computing(mpi, config: Config, steps: int, timed: Callable[[], AbstractContextManager]) -> list[StepTimes]:
     """Measure `Calibration.compute`, the seconds of a step's computation, on all ranks of ``mpi``. Measure no messages.
 
-    Raises SetupError, on all ranks."""
+    Raises SetupError on all ranks if the set-up fails on any rank."""
     rank = prepare(mpi, config)
     with timed():
         compute = measure_computing(rank, steps, share_of(rank.driver))
@@ -134,9 +136,10 @@ def computing(mpi, config: Config, steps: int, timed: Callable[[], AbstractConte
 
 
 def work(mpi, config: Config, timed: Callable[[], AbstractContextManager], steps: int) -> float | None:
-    """Train for ``steps`` steps on all ranks of ``mpi``; return `Calibration.work` in seconds and measure nothing else.
+    """Train for ``steps`` steps on all ranks of ``mpi``. Return `Calibration.work` in seconds, and measure nothing
+    else.
 
-    Raises SetupError, on all ranks."""
+    Raises SetupError on all ranks if the set-up fails on any rank."""
     from grsgd.simulator.calibration.work import measure_work
 
     rank = prepare(mpi, config)
@@ -155,16 +158,16 @@ def share_of(driver: MpiDriver) -> float | None:
 
 
 def typical_work(mpi, seconds: float | None, share: float | None) -> float | None:
-    """Return the median over ranks of ``seconds / share``: the rank's processor seconds, divided by the rank's fraction
-    of a core. Return None if no rank has measured ``seconds``."""
+    """Return the median over ranks of ``seconds / share``, a rank's processor seconds divided by the rank's fraction of
+    a core. Return None if no rank has measured ``seconds``."""
     found = mpi.allgather(None if seconds is None else seconds / (share or 1.0))
     known = [of_rank for of_rank in found if of_rank is not None]
     return statistics.median(known) if known else None
 
 
 def usual_ranks(compute: list[StepTimes], hosts: list[str]) -> tuple[int, int]:
-    """Return two ranks, on different hosts if there are several hosts, that compute about as fast as the median
-    rank."""
+    """Return two ranks that compute about as fast as the median rank. The ranks are on different hosts if the run has
+    several hosts."""
     median = statistics.median(times.median for times in compute)
     here, *others = sorted(range(len(compute)), key=lambda rank: abs(compute[rank].median - median))
     return here, next((rank for rank in others if hosts[rank] != hosts[here]), others[0])
@@ -175,8 +178,9 @@ def measure_processor(
 ) -> ProcessorTimes | None:
     """Measure the processor time that messages from and to rank ``there`` take on rank ``here``, which takes steps.
 
-    Returns the times on rank ``here``, and None on the other ranks. The other ranks take steps, too, until they are
-    told to wait. If the measurement then takes longer than `MEASURING_SECONDS`, they raise SetupError.
+    Returns the times on rank ``here``, and None on all other ranks. Ranks other than ``here`` and ``there`` take steps,
+    too, until rank ``here`` tells them to wait. If the measurement takes longer than `MEASURING_SECONDS`, the waiting
+    ranks raise SetupError.
     """
     slowest = np.zeros(comm.size)
     if pairs:
@@ -194,10 +198,10 @@ def measure_processor(
     if comm.rank in others:
         told = driver.start(ended(comm.Irecv(np.zeros(1, np.uint8), here, tags.CALIBRATION_SIGNAL)))
         while not told.Test() and time.monotonic() < deadline:
-            driver.run(computing_of(step))  # this step keeps shared cores as busy as a training
+            driver.run(computing_of(step))  # this step keeps shared cores as busy as in a training
     else:
         found = MessageMeter(driver, comm, here, there, step, let_others_wait).measure(float(slowest.max()), exchanges)
-    all_there = driver.start(barrier(comm))  # in the foreground the wait might exceed the timeout
+    all_there = driver.start(barrier(comm))  # a barrier in the foreground might exceed the timeout
     while not all_there.Test():
         if time.monotonic() > deadline:
             raise SetupError(f"calibrate: ranks {here} and {there} have not measured within {MEASURING_SECONDS:g} s")
@@ -206,17 +210,20 @@ def measure_processor(
 
 
 def waiting_for(pollable, end: float):
-    """Wait until ``pollable`` is complete, but at most until the time ``end`` of `time.perf_counter`; a schedule."""
+    """Wait until ``pollable`` is complete, but at most until the time ``end`` of `time.perf_counter`. This function is
+    a generator that a driver runs."""
     yield Until(lambda: pollable.Test() or time.perf_counter() > end, "ranks that measure")
 
 
 def measure_queue(comm, sender: int, early: int, late: int, nbytes: int):
-    """Measure how many bytes of a message wait in the queue of rank ``sender``; a schedule.
+    """Measure how many bytes of a message wait in the queue of rank ``sender``. This function is a generator that a
+    driver runs.
 
-    Begin a message to rank ``late`` when half of a message to rank ``early`` has arrived. Measure by how much the
-    message to ``early`` then ends later. Returns the median in bytes on ``sender``, and None on the other ranks.
+    The sender begins a message to rank ``late`` when half of a message to rank ``early`` has arrived. The second
+    message delays the first message, and this delay is measured. Returns the median in bytes on ``sender``, and None on
+    the other ranks.
 
-    nbytes: bytes of each message. At most half of these bytes can be observed in the queue.
+    nbytes: bytes of each message. The measurement can find at most half of these bytes in the queue.
     """
     message, other = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
     signal = np.zeros(1)
@@ -225,7 +232,7 @@ def measure_queue(comm, sender: int, early: int, late: int, nbytes: int):
         if comm.rank == sender:
             alone = yield from seconds_of_first(comm, early, None, (message, other), 0.0)
             first = yield from seconds_of_first(comm, early, late, (message, other), alone / 2)
-            waiting.append(0.5 - (first / alone - 1))  # share of the message that left before `late`'s message
+            waiting.append(0.5 - (first / alone - 1))  # fraction of `early`'s message in the queue
         elif comm.rank == early:
             for _ in range(2):
                 yield from take_part(comm, sender, message, signal)
@@ -235,7 +242,8 @@ def measure_queue(comm, sender: int, early: int, late: int, nbytes: int):
 
 
 def seconds_of_first(comm, early: int, late: int | None, buffers, wait: float):
-    """Return the seconds until ``early`` has a message; a message to ``late`` begins ``wait`` s later. A schedule."""
+    """Return the seconds until rank ``early`` has answered a message. Send a message to rank ``late``, too, ``wait``
+    seconds later. This function is a generator that a driver runs."""
     answers = np.zeros(1), np.zeros(1)
     begin = time.perf_counter()
     first = comm.Irecv(answers[0], early, tags.CALIBRATION)
@@ -250,24 +258,26 @@ def seconds_of_first(comm, early: int, late: int | None, buffers, wait: float):
 
 
 def take_part(comm, sender: int, message, signal):
-    """Receive one message of the measurement by rank ``sender``, and answer this message; a schedule."""
+    """Receive one message of `measure_queue` from rank ``sender``, and answer this message. This function is a
+    generator that a driver runs."""
     yield comm.Irecv(message, sender, tags.CALIBRATION)
     yield comm.Isend(signal, sender, tags.CALIBRATION)
 
 
 def check_mpiexec():
-    """Raise ConfigError, with advice, if two ranks cannot be started."""
+    """Raise ConfigError, with advice, if no mpiexec is found that can start two ranks."""
     try:
         find_mpiexec()
     except ConfigError as error:
         raise ConfigError(
-            f"calibrate: {error}, and latency and bandwidth need two ranks: start it with your cluster's launcher, "
-            "such as `srun --mpi=pmix --ntasks=2 python -m grsgd calibrate`"
+            f"calibrate: {error}, and latency and bandwidth need two ranks: start calibrate with your cluster's "
+            "launcher, such as `srun --mpi=pmix --ntasks=2 python -m grsgd calibrate`"
         ) from None
 
 
 def on_two_ranks(progress_mode: str, step_seconds: float) -> tuple[list[Pair], ProcessorTimes]:
-    """Start two ranks that compute for ``step_seconds`` at a time; return their measurements. Raises SetupError."""
+    """Start two ranks whose steps compute for ``step_seconds``, and return the measurements of these ranks. Raises
+    SetupError if the ranks fail."""
     mpiexec = find_mpiexec()
     command = [mpiexec, "-n", "2", *module("grsgd.simulator.calibration.calibrate")]
     command += [progress_mode, repr(step_seconds)]
@@ -283,7 +293,7 @@ def on_two_ranks(progress_mode: str, step_seconds: float) -> tuple[list[Pair], P
     )
     try:
         output, _ = job.communicate(timeout=TWO_RANKS_SECONDS)
-        failure = f"exit code {job.returncode}" if job.returncode else "two ranks that do not see each other"
+        failure = f"exit code {job.returncode}" if job.returncode else "the two ranks did not see each other"
     except subprocess.TimeoutExpired:
         output, failure = "", f"no end within {TWO_RANKS_SECONDS:g} s"
     finally:
@@ -297,11 +307,12 @@ def on_two_ranks(progress_mode: str, step_seconds: float) -> tuple[list[Pair], P
             pairs = [Pair(tuple(ranks), *numbers) for ranks, *numbers in pairs]
             return pairs, ProcessorTimes(*(Spread(*value) if isinstance(value, list) else value for value in times))
     said = next((line.strip() for line in output.splitlines() if any(c.isalpha() for c in line)), "nothing")
-    raise SetupError(f"calibrate: {shlex.join(command[:3])}: {failure}; it said: {said}")
+    raise SetupError(f"calibrate: {shlex.join(command[:3])}: {failure}; first line of its output: {said}")
 
 
 def main():
-    """Measure on two ranks and print the results; arguments: comm.progress_mode, and the seconds of a step."""
+    """Measure on two ranks, and print the results. The command's arguments are the value of comm.progress_mode, and the
+    seconds of a step."""
     mode, seconds = sys.argv[1:]
     mpi = launch.world()
     launch.abort_on_error(mpi)

@@ -1,5 +1,5 @@
-"""Preparation of a rank for measurements, and measurement of the duration of a step's computation on all ranks at
-once."""
+"""Preparation of a rank for the measurements of ``grsgd calibrate``. Measurement of the duration of a step's
+computation on all ranks at once."""
 
 import itertools
 from collections.abc import Callable
@@ -19,10 +19,11 @@ from grsgd.simulator.network import AFTER_WAIT_SECONDS
 
 
 class StepTimes(NamedTuple):
-    """Duration of a step: the median in seconds, and sigma (standard deviation) of the duration's logarithm. Two
-    further fields have median and sigma for steps after a wait, if they were measured.
+    """Duration of a step's computation: the median in seconds, and the standard deviation (sigma) of the duration's
+    logarithm. ``after_wait`` and ``after_wait_sigma`` are median and sigma for steps after a wait; None and 0 if not
+    measured.
 
-    The wait lasts `AFTER_WAIT_SECONDS`.
+    The wait before such a step lasts `AFTER_WAIT_SECONDS`.
     """
 
     median: float
@@ -32,7 +33,7 @@ class StepTimes(NamedTuple):
 
 
 class MeasuringRank(NamedTuple):
-    """The driver, the data set and the parts of a step with which a rank measures."""
+    """Objects with which a rank measures: driver, communicator, data set, and the two functions of a step."""
 
     driver: MpiDriver
     comm: Communicator
@@ -41,15 +42,15 @@ class MeasuringRank(NamedTuple):
     gradient: Callable[[], None]
     update: Callable[[], None]
     nbytes: int
-    """Number of bytes of the model."""
+    """Number of bytes of the model's parameters."""
 
     def step(self):
-        """Compute a gradient, and update the model with it."""
+        """Compute a gradient, and update the model with this gradient."""
         self.gradient()
         self.update()
 
     def compute(self):
-        """Compute a gradient through the driver, as in a run, and update the model with it."""
+        """Compute a gradient through the driver, as in a run, and update the model with this gradient."""
         self.driver.run(computing_of(self.gradient))
         self.update()
 
@@ -72,7 +73,7 @@ def prepare(mpi, config: Config) -> MeasuringRank:
         dataset = load_data(config)
         device = gpu.pick_device(config.device, local_rank)
         check_fits(config, dataset, mpi.size, local_ranks, device)
-    with launch.collective_setup(mpi):  # entered after all ranks have checked the free memory
+    with launch.collective_setup(mpi):  # begins after all ranks have checked the free memory
         gpu.use(device)
         gpu.allow_tf32(device, config.gradient.tf32)
         check_compiler(config.gradient, device)
@@ -84,10 +85,11 @@ def prepare(mpi, config: Config) -> MeasuringRank:
 
 
 def measure_computing(rank: MeasuringRank, steps: int, share: float | None) -> list[list[float]]:
-    """Return the seconds of each step while all ranks take steps, and the seconds of each step after a wait.
+    """Return one or two lists: the seconds of each step while all ranks take steps, and the seconds of each step after
+    a wait.
 
-    If ``share`` limits ranks to a fraction of a core, time is measured in seconds of the processor, and steps after
-    waits are not measured.
+    If ``share`` limits ranks to a fraction of a core, the function measures processor time, and measures no steps after
+    waits.
     """
     from grsgd.simulator.compute import seconds_of_steps
 
@@ -109,7 +111,7 @@ def measure_computing(rank: MeasuringRank, steps: int, share: float | None) -> l
 
 
 def step_times(seconds: list[list[list[float]]]) -> list[StepTimes]:
-    """Return the `StepTimes` of each rank, from the results of `measure_computing` on each rank."""
+    """Return the `StepTimes` of each rank. ``seconds`` has the results of `measure_computing` on each rank."""
     from grsgd.simulator.compute import medians_and_sigmas
 
     kinds = [medians_and_sigmas(np.array(of_ranks)) for of_ranks in zip(*seconds, strict=True)]
@@ -117,11 +119,11 @@ def step_times(seconds: list[list[list[float]]]) -> list[StepTimes]:
 
 
 def computing_of(work: Callable[[], None]):
-    """Let the driver run ``work()``, which computes a gradient or a whole step; a schedule (a generator that yields the
-    objects it waits for)."""
+    """Let the driver run ``work()``, which computes a gradient or a whole step. This function is a schedule (a
+    generator that yields the objects it waits for)."""
     yield Compute(work)
 
 
 def barrier(comm):
-    """Wait until all ranks are at this barrier; a schedule."""
+    """Wait until all ranks have reached this barrier. This function is a generator that a driver runs."""
     yield from ring_allreduce(comm, np.zeros(comm.size))

@@ -1,4 +1,4 @@
-"""Measurement of eager sending: the longest message that leaves a rank before its receive is posted."""
+"""Measurement of eager sending: a search for the longest message that leaves a rank before its receive is posted."""
 
 import time
 
@@ -8,18 +8,17 @@ from grsgd.comm import tags
 from grsgd.comm.pollables import Until
 
 EAGER_BYTES = [2**power for power in range(10, 23)]
-"""Sizes in bytes of the messages with which eager sending is tested. An eager message leaves before its receive is
-posted."""
+"""Sizes in bytes of the messages that test eager sending. An eager message leaves before its receive is posted."""
 PATIENCE = 0.05
-"""Seconds after which a message that has not left counts as not eager. Three times the message's seconds on the wire
-are added."""
+"""Seconds after which a message that has not left counts as not eager. Three times the message's transfer time is added
+to `PATIENCE`."""
 
 
 def eager_bytes(driver, comm, other: int, sends: bool, seconds_per_byte: float) -> int:
     """Return the bytes of the longest tested message that leaves a rank before its receive is posted.
 
-    Two ranks call this function with each other's number as ``other``; one of them ``sends``. Returns 0 if no tested
-    message leaves before its receive is posted, and on the rank that receives.
+    Two ranks call this function with each other's number as ``other``, and one of the two ranks ``sends``. The
+    receiving rank returns 0. The sending rank returns 0 if no tested message leaves before its receive is posted.
 
     seconds_per_byte: seconds per byte on the wire between the two ranks.
     """
@@ -40,10 +39,12 @@ def eager_bytes(driver, comm, other: int, sends: bool, seconds_per_byte: float) 
 
 
 def ended(pollable):
-    """Wait until ``pollable`` is complete; a schedule."""
+    """Wait until ``pollable`` is complete. This function is a schedule (a generator that yields the objects it waits
+    for)."""
     yield pollable
 
 
 def passed(message, deadline: float):
-    """Wait until ``message`` is complete, but at most until ``deadline`` by `time.perf_counter`; a schedule."""
+    """Wait until ``message`` is complete, but at most until ``deadline`` by `time.perf_counter`. This function is a
+    generator that a driver runs."""
     yield Until(lambda: message.Test() or time.perf_counter() > deadline, "a message that may leave at once")

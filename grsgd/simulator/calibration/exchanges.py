@@ -1,5 +1,5 @@
-"""Measurement of the delay with which a thread moves messages. For the measurement, ranks exchange short messages while
-all ranks compute."""
+"""Measurement of the delay with which a thread moves messages. The ranks exchange short messages while all ranks
+compute."""
 
 import time
 from collections.abc import Callable
@@ -11,21 +11,24 @@ from grsgd.simulator.calibration.computing import computing_of
 from grsgd.simulator.calibration.messages import EXCHANGES, SMALL
 
 BATCHES_BESIDE, EXCHANGES_BESIDE = 15, 20
-"""Number of batches, and number of short messages per batch, that each rank sends to the next rank.
+"""Number of batches of exchanges (``BATCHES_BESIDE``), and number of exchanges per batch (``EXCHANGES_BESIDE``), while
+all ranks compute.
 
-The messages are sent one after the other while all ranks compute. They are sent only if a thread moves messages.
+In an exchange each rank sends one short message to the next rank. Exchanges follow each other, and take place only if a
+thread moves messages.
 """
 
 
 def exchanges_beside(driver, comm, step: Callable[[], None]) -> np.ndarray:
-    """Return by how many seconds an exchange of short messages between computing ranks takes longer than between
+    """Return the seconds by which an exchange of short messages takes longer between computing ranks than between
     waiting ranks.
 
     In an exchange each rank sends a message to the next rank and receives a message from the previous rank. The result
-    holds the mean of each batch of exchanges, float64 of shape [`BATCHES_BESIDE`]. The exchanges of a batch follow each
-    other at once, so some exchanges wait for the next period of a quota.
+    has one mean per batch of exchanges, float64 of shape [`BATCHES_BESIDE`]. The exchanges of a batch follow each other
+    at once, so some exchanges wait for the next period of a quota.
 
-    All ranks call this function at once, as in a ring all-reduce: each exchange waits for the slower of two ranks.
+    All ranks call this function at the same time. As in a ring all-reduce, each exchange waits for the slower of two
+    ranks.
     """
     before, after = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
     message, incoming = np.zeros(SMALL, np.uint8), np.zeros(SMALL, np.uint8)

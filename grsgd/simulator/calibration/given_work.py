@@ -1,5 +1,5 @@
-"""Artificial work for a rank that has no training step to compute. The work takes a given number of processor
-seconds."""
+"""Artificial work for a rank of ``grsgd calibrate`` that has no training step to compute. The work takes a given number
+of processor seconds."""
 
 import time
 from collections.abc import Callable
@@ -11,9 +11,10 @@ POLL_EVERY = 100
 
 
 def work_of(seconds: float, poll: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that takes about ``seconds`` seconds of processor time, with the same work at each call.
+    """Return a function that takes about ``seconds`` seconds of processor time, and does the same work at each call.
 
-    The returned function calls ``poll()`` every `POLL_EVERY` products, as a backward pass does.
+    The returned function calls ``poll()`` after every `POLL_EVERY` matrix products. A backward pass calls ``poll()``
+    regularly, too.
     """
 
     def work(times: int):

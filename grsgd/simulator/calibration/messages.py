@@ -1,9 +1,10 @@
 """Measurement of the processor time of messages between two ranks. One of the two ranks computes while messages pass.
 
-In each round the computing rank computes once without messages and once with messages; the result of the round is the
-difference. In both cases a schedule in the background looks for messages, because looking takes time, too. Steps after
-a wait have another duration (`grsgd.simulator.compute.AfterWaits`), so the first steps are not timed. The result of the
-measurement is the median over the rounds, with the quartiles over the rounds as its spread.
+In each round the computing rank computes once without messages and once with messages. The result of the round is the
+difference of the two durations. A schedule in the background looks for messages in both computations of a round,
+because looking takes time, too. Steps after a wait have another duration (`grsgd.simulator.compute.AfterWaits`), so the
+first steps are not timed. The result of the measurement is the median over the rounds, with the quartiles over the
+rounds as its spread.
 """
 
 import itertools
@@ -25,38 +26,46 @@ from grsgd.simulator.calibration.spread import Spread, mean_and_quartiles
 from grsgd.simulator.network import AFTER_WAIT_SECONDS
 
 SMALL, LARGE = 8, 256 * 1024
-"""Number of bytes of a message that measures the time per message, and of a message that measures the time per byte."""
+"""Number of bytes of the messages that measure the processor time per message (``SMALL``), and of the messages that
+measure the time per byte (``LARGE``)."""
 MAX_ROUNDS = 24
-"""Greatest number of rounds. In a round a rank computes once with messages and once without messages.
+"""Greatest number of rounds of a measurement. In a round a rank computes once with messages and once without messages.
 
-Fewer rounds suffice if the share of time that messages take is known to `grsgd.simulator.calibration.shares.PRECISION`.
-If steps are long there are fewer rounds, but at least `MIN_ROUNDS`.
+A measurement has fewer rounds if it knows the share of time that messages take to
+`grsgd.simulator.calibration.shares.PRECISION`. A measurement with long steps has fewer rounds, too, but at least
+`MIN_ROUNDS`.
 """
 COST_SECONDS = 4.0
-"""Approximate duration in seconds of all rounds together that measure one cost, such as the time per sent message."""
+"""Approximate duration in seconds of all rounds of one measurement, for example of the processor time per sent
+message."""
 ROUND_SECONDS = 0.25
-"""Approximate seconds that a rank computes in a round, with messages or without."""
+"""Approximate seconds for which a rank computes in each half of a round (with messages, and without messages)."""
 PAUSE = 2e-3
 """Seconds between two messages that are sent while a rank computes."""
 PINGS, PINGS_BESIDE = 2, 8
-"""Two numbers of round trips per round. The first measures how soon a waiting rank notices a message, the second how
-soon a computing rank does.
+"""Numbers of round trips per round. `PINGS` round trips measure how soon a waiting rank notices a message, and
+`PINGS_BESIDE` how soon a computing rank does.
 
-A computing rank notices a message with a delay between 0 and the duration of a gradient, so it needs more round trips.
+The delay with which a computing rank notices a message varies between 0 and the duration of a gradient, so its
+measurement needs more round trips.
 """
 SILENCE = 20e-3
-"""Seconds without a message after which a waiting rank sleeps between two looks for messages."""
+"""Seconds without a message before a measurement. After such a silence a waiting rank sleeps between two looks for
+messages."""
 QUESTION_BYTES = 64 * 1024
-"""Number of bytes of a question that measures how soon a rank notices a message."""
+"""Number of bytes of a question, a message that measures how soon the receiving rank answers."""
 EXCHANGES, WAITS, WAIT_SECONDS = 25, 9, 0.1
-"""Number of exchanges of short messages per measurement, number of measurements, and seconds of a wait.
+"""Number of exchanges of short messages per measurement (``EXCHANGES``), number of measurements (``WAITS``), and
+seconds of a wait (``WAIT_SECONDS``).
 
-Two ranks that do nothing else exchange messages, and then wait, to measure the use of a quota by exchanges and waits.
+Two ranks exchange messages, and wait, without computing. The result is the processor time of exchanges and of waits,
+which use up a rank's quota.
 """
 
 
 class ProcessorTimes(NamedTuple):
-    """The times of a `grsgd.simulator.network.ProcessorSpec`, and the size in bytes up to which messages are eager."""
+    """Measured values for a `grsgd.simulator.network.ProcessorSpec`. ``eager_bytes`` is the size in bytes up to which a
+    message leaves before its receive is posted."""
 
     send: Spread
     receive: Spread
@@ -67,22 +76,22 @@ class ProcessorTimes(NamedTuple):
     wake: Spread
     eager_bytes: int
     progress_mode: str
-    """Value of ``comm.progress_mode``: the way in which messages were moved in the background."""
+    """Value of the option ``comm.progress_mode``, the way in which messages were moved in the background."""
     spin: float
     full_sleep: float
     share: float = 1.0
     period: float = 0.0
-    """Fraction of a core (``share``) that a quota allows, and seconds of a quota period (``period``)."""
+    """Fraction of a core that a quota allows (``share``), and seconds of a quota period (``period``)."""
     exchange: Spread = Spread(0.0, 0.0, 0.0)
     look: Spread = Spread(0.0, 0.0, 0.0)
 
 
 class MessageMeter:
-    """Meter of the processor time of messages on rank ``here``, which computes. Rank ``there`` takes part in the
-    measurement.
+    """Meter of the processor time that messages take on rank ``here``, which computes. Rank ``there`` sends and
+    receives the messages at the other end.
 
     Both ranks call the same methods in the same order. Rank ``here`` calls ``step()`` again and again to compute. With
-    the schedule ``let_others_wait()`` it tells all other ranks to stop computing.
+    the schedule (generator) ``let_others_wait()`` rank ``here`` tells all other ranks to stop computing.
     """
 
     def __init__(self, driver, comm, here: int, there: int, step: Callable[[], None], let_others_wait: Callable):
@@ -94,10 +103,10 @@ class MessageMeter:
         self.steps, self.untimed, self.most_rounds = 1, 1, MAX_ROUNDS
 
     def measure(self, seconds_per_byte: float, exchanges: np.ndarray | None = None) -> ProcessorTimes | None:
-        """Measure all times; return them on rank ``here``, and None on the other rank.
+        """Measure all times; return the times on rank ``here``, and None on rank ``there``.
 
-        seconds_per_byte: seconds per byte on the wire. exchanges: result of `exchanges_beside`, if a thread moves
-        messages.
+        seconds_per_byte: seconds per byte on the wire. exchanges: result of `exchanges_beside`; None unless a thread
+        moves messages.
         """
         if self.is_here:
             begin = time.perf_counter()
@@ -133,19 +142,19 @@ class MessageMeter:
         return ProcessorTimes(**found, eager_bytes=eager, progress_mode=driver.progress_mode)
 
     def given(self, value: float) -> float:
-        """Return the value of rank ``here`` on both ranks."""
+        """Return rank ``here``'s ``value`` on both ranks ``here`` and ``there``."""
         array = np.full(1, float(value))
         self.share(array, is_mine=self.is_here)
         return float(array[0])
 
     def share(self, array: np.ndarray, is_mine: bool):
-        """Send ``array`` to the other rank if ``is_mine``, else receive it."""
+        """Send ``array`` to the other rank if ``is_mine``, else receive the other rank's data into ``array``."""
         transfer = self.comm.Isend if is_mine else self.comm.Irecv
         self.driver.run(ended(transfer(array, self.other, tags.CALIBRATION)))
 
     def compute(self, steps: int) -> np.ndarray:
-        """Compute some untimed steps, and then ``steps`` timed steps; return the seconds of the timed steps, in the
-        form of `seconds_now`."""
+        """Compute some untimed steps, and then ``steps`` timed steps. Return the seconds of the timed steps, as three
+        numbers like the result of `seconds_now`."""
         begin = seconds_now()
         for number in range(self.untimed + steps):
             if number == self.untimed:
@@ -154,9 +163,10 @@ class MessageMeter:
         return seconds_now() - begin
 
     def cost(self, nbytes: int, sends: bool, pause: float) -> list[float]:
-        """Return for each round the number of seconds by which a message prolongs the computation of rank ``here``.
+        """Return, for each round, the seconds by which one message prolongs the computation of rank ``here``.
 
-        sends: whether rank ``here`` sends the messages; else it receives them. The other rank returns an empty list.
+        sends: whether rank ``here`` sends the messages, and does not receive them. Rank ``there`` returns an empty
+        list.
         """
         shares, counts, alone = [], [], []
         for _ in self.rounds(shares):
@@ -175,7 +185,7 @@ class MessageMeter:
             if not sends:
                 self.driver.run(self.tell())
             self.driver.run(ended(counted))
-            timed = self.steps / (self.untimed + self.steps)  # share of the messages sent during timed steps
+            timed = self.steps / (self.untimed + self.steps)  # fraction of steps that are timed
             counts.append(max(counted.value * timed, 1))
             alone.append(without[0])
             shares.append(prolonged(without, beside, self.by_thread))
@@ -183,7 +193,7 @@ class MessageMeter:
         return [share * seconds / count for share, count in zip(trusted(shares), counts, strict=True)]
 
     def rounds(self, shares: list[np.ndarray]) -> Iterator[None]:
-        """Iterate over rounds of measurement, on both ranks. The rounds end when rank ``here`` knows the mean of
+        """Iterate over the rounds of a measurement, on both ranks. The rounds end when rank ``here`` knows the mean of
         ``shares`` precisely enough.
 
         The caller appends one element to ``shares`` in each round. The rounds also end after `COST_SECONDS` seconds,
@@ -197,10 +207,10 @@ class MessageMeter:
                 return
 
     def polling(self) -> Spread | None:
-        """Return by which fraction a computation of rank ``here`` takes longer while a schedule waits in the
+        """Return the fraction by which a computation of rank ``here`` takes longer while a schedule waits in the
         background.
 
-        The background schedule waits for a message. On the other rank, return None.
+        The background schedule waits for a message. Rank ``there`` returns None.
         """
         shares = []
         for _ in self.rounds(shares):
@@ -217,15 +227,17 @@ class MessageMeter:
         return Spread.of(trusted(shares)) if self.is_here else None
 
     def tell(self):
-        """Send a one-byte signal to the other rank; a schedule (a generator that yields the objects it waits for)."""
+        """Send a one-byte signal to the other rank. This method is a schedule (a generator that yields the objects it
+        waits for)."""
         yield self.comm.Isend(np.zeros(1, np.uint8), self.other, tags.CALIBRATION_SIGNAL)
 
     def told(self):
-        """Wait for the signal that the other rank sends with `tell`; a schedule."""
+        """Wait for the signal that the other rank sends with `tell`. This method is a generator that a driver runs."""
         yield self.comm.Irecv(np.zeros(1, np.uint8), self.other, tags.CALIBRATION_SIGNAL)
 
     def send_until_told(self, nbytes: int, pause: float):
-        """Send messages from the first signal of the other rank until its second signal; a schedule."""
+        """Send messages from the first signal of the other rank until its second signal. This method is a generator
+        that a driver runs."""
         yield from self.told()
         stop = [False]
 
@@ -238,7 +250,8 @@ class MessageMeter:
         yield listening
 
     def send_all(self, nbytes: int, pause: float, stop: list[bool], begin: Sequence[bool] = (True,)):
-        """Send messages, with a pause of ``pause`` seconds after each, and return their number; a schedule.
+        """Send messages, with a pause of ``pause`` seconds after each message. Return the number of messages. This
+        method is a generator that a driver runs.
 
         The first message leaves when ``begin[0]`` is true. The first message after ``stop[0]`` has become true is the
         last message.
@@ -253,8 +266,8 @@ class MessageMeter:
             yield Delay(pause)
 
     def receive_all(self, nbytes: int):
-        """Receive all messages up to the last, add each to a sum as all-reduces do, and return the number of messages;
-        a schedule."""
+        """Receive all messages of `send_all`, and add each message to a sum as all-reduces do. Return the number of
+        messages. This method is a generator that a driver runs."""
         incoming, total = np.zeros(nbytes, np.uint8), np.zeros(nbytes // 4, np.float32)
         for count in itertools.count(1):
             yield self.comm.Irecv(incoming, self.other, tags.CALIBRATION)
@@ -263,17 +276,18 @@ class MessageMeter:
                 return count
 
     def reactions(self, costs: dict[str, Spread], exchanges: np.ndarray | None) -> tuple[Spread, Spread]:
-        """Return by how many seconds a computing rank and a sleeping rank notice a message later than a waiting rank.
+        """Return two delays in seconds: how much later than a waiting rank a computing rank, and a sleeping rank,
+        notice a message.
 
-        A waiting rank looks for messages all the time. Rank ``there`` asks and measures, and rank ``here`` answers. If
-        a thread moves messages, the delay of a computing rank comes from ``exchanges`` instead. With a quota, the time
-        of an answer depends on the moment of the quota period at which the question arrives. Calibrations by answers
-        differed by a factor of three.
+        A waiting rank looks for messages without pause. Rank ``there`` sends questions and measures, and rank ``here``
+        answers. If a thread moves messages, the delay of a computing rank comes from ``exchanges``, and not from
+        answers. The reason is that, with a quota, the time of an answer depends on the moment of the quota period at
+        which the question arrives. Repeated calibrations by the time of answers differed by a factor of three.
 
         In trainings, ranks that sleep mostly wait for each other, so no other rank computes during this measurement.
-        Questions are as long as the messages of trainings. While a message of this length arrives, the rank already
-        looks for it. A link that has been idle possibly sends faster at first. So a waiting rank is asked after the
-        same silence as a sleeping rank, but receives a short message just before the question.
+        Questions are as long as the messages of trainings, because a rank looks for a long message while the message
+        still arrives. A link that has been idle possibly sends faster at first. A waiting rank is therefore asked after
+        the same silence as a sleeping rank, but receives a short message just before the question.
         """
         computing = self.answers(computes=True) if exchanges is None else None
         if self.is_here:
@@ -288,7 +302,8 @@ class MessageMeter:
         return mean_and_quartiles(computing - awake - taking_in), wake
 
     def answers(self, computes: bool = False, warns: bool = False) -> np.ndarray:
-        """Return, on both ranks, the seconds from each question until the answer of rank ``here`` arrived.
+        """Return, on both ranks, the seconds from each question of rank ``there`` until the answer of rank ``here`` has
+        arrived.
 
         computes: whether rank ``here`` computes while it waits for questions. warns: whether a short message arrives at
         rank ``here`` just before each question.
@@ -306,10 +321,11 @@ class MessageMeter:
         return seconds
 
     def ask(self, seconds: np.ndarray, warns: bool):
-        """Ask ``len(seconds)`` questions, and write the seconds until each answer into ``seconds``; a schedule."""
+        """Send ``len(seconds)`` questions to the other rank, and write the seconds until each answer into ``seconds``.
+        This method is a generator that a driver runs."""
         question, reply = np.zeros(QUESTION_BYTES, np.uint8), np.zeros(1, np.uint8)
         for k in range(len(seconds)):
-            yield Delay(SILENCE * (1 + 0.618 * k % 1))  # questions then arrive at any moment of a computation
+            yield Delay(SILENCE * (1 + 0.618 * k % 1))  # so that questions arrive at any moment of a computation
             question[0] = k == len(seconds) - 1
             if warns:
                 yield from self.tell()
@@ -319,7 +335,7 @@ class MessageMeter:
             seconds[k] = time.perf_counter() - begin
 
     def answer(self, warns: bool):
-        """Answer all questions, including the last; a schedule."""
+        """Answer all questions of the other rank, up to the last one. This method is a generator that a driver runs."""
         question = np.zeros(QUESTION_BYTES, np.uint8)
         while not question[0]:
             if warns:
@@ -328,8 +344,8 @@ class MessageMeter:
             yield self.comm.Isend(question[:1].copy(), self.other, tags.CALIBRATION)
 
     def exchange_seconds(self) -> list[float]:
-        """Return, on both ranks, the results of several measurements of the processor seconds per exchange of short
-        messages."""
+        """Return, on both ranks, the processor seconds per exchange of short messages, from each of `WAITS`
+        measurements."""
         message, incoming = np.zeros(SMALL, np.uint8), np.zeros(SMALL, np.uint8)
 
         def exchanges():
@@ -347,7 +363,7 @@ class MessageMeter:
     def look_seconds(self) -> list[float]:
         """Return, for each of several waits, the processor seconds that one look for messages takes on rank ``here``.
 
-        After a long wait a rank sleeps for `SLEEP_SECONDS` between two looks. The numbers that the other rank returns
+        After a long wait a rank sleeps for `SLEEP_SECONDS` between two looks. The numbers that rank ``there`` returns
         have no meaning.
         """
 

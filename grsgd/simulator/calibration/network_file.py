@@ -1,4 +1,4 @@
-"""Results of a calibration as a network file and as a table."""
+"""Output of ``grsgd calibrate``: a network file (TOML) for ``grsgd simulate``, and a table for the user."""
 
 import json
 import statistics
@@ -17,14 +17,14 @@ from grsgd.units import as_duration, as_rate
 
 MIN_DEVIATION = 0.2
 """Relative deviation from the median above which a pair of ranks, or a rank, gets its own entry in the network file."""
-OF_QUOTA = {"exchange": "for a message sent and one received", "look": "and for each look for messages"}
-"""Names of the times that a waiting rank takes from its quota, each with a phrase for the operation that takes this
-time."""
-CROWDED = "More ranks than cores: a step takes this long while its rank has a core, and longer on average."
+OF_QUOTA = {"exchange": "for a message sent and one received", "look": "for each look for messages"}
+"""Names of the times that messages of a waiting rank use up of its quota, each with a comment for the network file."""
+CROWDED = "With more ranks than cores, a step takes this time while its rank has a core, and more time on average."
 
 
 def network_file(measured: Calibration, config: Config, command: str) -> str:
-    """Return the text of the TOML file for ``grsgd simulate --network``. The file's heading names ``command``."""
+    """Return the text of the TOML file for ``grsgd simulate --network``. The file's heading has ``command``, the
+    command that measured."""
     medians = [times.median for times in measured.compute]
     compute = ComputeSpec(
         **typical(measured.compute),
@@ -41,7 +41,7 @@ def network_file(measured: Calibration, config: Config, command: str) -> str:
         f"# {plural(ranks, 'rank')} on {places(measured.hosts)}.",
         f"# latency: half a round trip of 8 bytes {between}; bandwidth: {LARGE_BYTES // 2**20} MiB one way,",
         "# or both ways at once within a host.",
-        "# One pair at a time; medians of all pairs, which also stand for the pairs that were not measured.",
+        "# Pairs were measured one at a time. The medians of all pairs also stand for pairs that were not measured.",
         f"bandwidth = {quoted(as_rate(bandwidth))}",
         f"latency = {quoted(as_duration(latency))}",
         *([] if measured.queue_bytes is None else [f"queue_bytes = {measured.queue_bytes}"]),
@@ -50,7 +50,7 @@ def network_file(measured: Calibration, config: Config, command: str) -> str:
         *([f"# {CROWDED}"] if measured.crowded else []),
         "[compute]  # of a training step, gradient and update, on all ranks at once",
         f"median = {compute.median!r}  # s",
-        f"sigma = {compute.sigma!r}  # of its logarithm",
+        f"sigma = {compute.sigma!r}  # standard deviation of the time's logarithm",
         *after_wait_lines(compute),
         *work_lines(measured.work, config),
         f"what = {quoted(compute.what)}",
@@ -58,7 +58,7 @@ def network_file(measured: Calibration, config: Config, command: str) -> str:
     factors = {rank: median / compute.median for rank, median in enumerate(medians)}
     slowdown = ", ".join(f"{rank} = {factor:.3g}" for rank, factor in factors.items() if differs(factor, 1.0))
     if slowdown:
-        lines.append(f"slowdown = {{ {slowdown} }}  # by rank, in units of the median")
+        lines.append(f"slowdown = {{ {slowdown} }}  # times of single ranks, in units of the median")
     lines += processor_section(measured)
     links, ports = [], slow_ports(measured.pairs, bandwidth)
     for pair in measured.pairs:
@@ -83,7 +83,8 @@ def network_file(measured: Calibration, config: Config, command: str) -> str:
 
 
 def typical(times: list[StepTimes]) -> dict[str, float]:
-    """Return the medians over all ranks of the times that all ranks have measured, by their names in `ComputeSpec`."""
+    """Return, for each time that all ranks have measured, the median over all ranks. The keys are names of
+    `ComputeSpec`'s fields."""
     columns = zip(StepTimes._fields, zip(*times, strict=True), strict=True)
     return {name: float(f"{statistics.median(of_ranks):.4g}") for name, of_ranks in columns if None not in of_ranks}
 
@@ -100,14 +101,14 @@ def after_wait_lines(compute: ComputeSpec) -> list[str]:
 def work_lines(work: float | None, config: Config) -> list[str]:
     if work is None:
         return []
-    return [f"work = {work:.4g}  # s, of a step of {config.algorithm.name} in addition, messages excluded"]
+    return [f"work = {work:.4g}  # s, in addition, of a step of {config.algorithm.name}, messages excluded"]
 
 
 def slow_ports(pairs: list[Pair], bandwidth: float) -> dict[int, float]:
-    """Return the bandwidths in bytes/s of ranks that are slow in all of their pairs, by rank.
+    """Return the bandwidth in bytes/s of each rank that is slow in all of its pairs.
 
     Only ranks with two pairs or more are returned. If a rank is slow in all its pairs, the cause is the rank's port,
-    and not a single route.
+    and not the route to one other rank.
     """
     of_rank = {}
     for pair in pairs:
@@ -121,40 +122,41 @@ def slow_ports(pairs: list[Pair], bandwidth: float) -> dict[int, float]:
 
 
 def processor_section(measured: Calibration) -> list[str]:
-    """Return the lines about the processor time of messages; no lines if it was not measured."""
+    """Return the lines of the section ``[processor]`` about the processor time of messages; no lines if this time was
+    not measured."""
     times = measured.processor
     if times is None:
         return []
     explained = {
         "send": "for a message, at its sender",
-        "receive": "and at its receiver",
+        "receive": "for a message, at its receiver",
         "send_byte": "for each byte, at its sender",
-        "receive_byte": "and at its receiver, who adds it up",
-        "polling": "by which share computing takes longer while a schedule waits in the background",
-        "reaction": "until a rank that computes notices a message; the mean",
-        "wake": "until one notices it that has waited for long",
+        "receive_byte": "for each byte, at its receiver, which adds the message to a sum",
+        "polling": "fraction by which computing takes longer while a schedule waits in the background",
+        "reaction": "until a computing rank notices a message; the mean",
+        "wake": "until a rank that has waited for long notices a message",
     }
-    lines = ["", "[processor]  # time that messages take while it computes; with the quartiles"]
+    lines = ["", "[processor]  # processor time of messages while a rank computes; with the quartiles"]
     for name, what in explained.items():
         spread = getattr(times, name)
         median, low, high = (f"{value:.3g}" if name == "polling" else as_duration(value) for value in spread)
         lines.append(f"{name} = {median if name == 'polling' else quoted(median)}  # {what}: {low} to {high}")
     if times.progress_mode == "thread":
-        lines.append("thread = true  # which looks for them; the rank itself does so only while it waits")
+        lines.append("thread = true  # a thread looks for messages; the rank itself looks only while it waits")
     if times.spin != ProcessorSpec().spin:
-        lines.append(f"spin = {quoted(as_duration(times.spin))}  # ranks with less than a core sleep sooner,")
-        lines.append(f"full_sleep = {quoted(as_duration(times.full_sleep))}  # and longer")
+        lines.append(f"spin = {quoted(as_duration(times.spin))}  # waiting ranks with less than a core sleep sooner,")
+        lines.append(f"full_sleep = {quoted(as_duration(times.full_sleep))}  # and sleep longer")
     if times.period:
-        lines.append(f"share = {times.share:.4g}  # of a core, by a quota,")
-        lines.append(f"period = {quoted(as_duration(times.period))}  # which is kept over such a time")
+        lines.append(f"share = {times.share:.4g}  # fraction of a core that a quota allows,")
+        lines.append(f"period = {quoted(as_duration(times.period))}  # over periods of this length")
         for name, what in OF_QUOTA.items():
             median, low, high = map(as_duration, getattr(times, name))
-            lines.append(f"{name} = {quoted(median)}  # of that, at a rank that waits, {what}: {low} to {high}")
+            lines.append(f"{name} = {quoted(median)}  # of the quota, at a waiting rank, {what}: {low} to {high}")
     return [*lines, f"what = {quoted(f'comm.progress_mode = {times.progress_mode}')}"]
 
 
 def differs(value: float, median: float) -> bool:
-    """Return whether a value deviates from the median by more than `MIN_DEVIATION` of the median."""
+    """Return whether ``value`` deviates from ``median`` by more than the fraction `MIN_DEVIATION` of ``median``."""
     return abs(value - median) > MIN_DEVIATION * median
 
 
@@ -164,12 +166,13 @@ def quoted(text: str) -> str:
 
 
 def plural(number: int, what: str) -> str:
-    """Return a number with the noun ``what``. The noun gets a plural s unless the number is 1."""
+    """Return ``number`` with the noun ``what``, for example "2 ranks". The noun gets a plural s unless ``number`` is
+    1."""
     return f"{number} {what}" + ("s" if number != 1 else "")
 
 
 def places(hosts: Iterable[str]) -> str:
-    """Return a phrase with the number of ranks on each host; it names at most the first four hosts."""
+    """Return a phrase with the number of ranks on each host. The phrase names at most the first four hosts."""
     hosts = list(hosts)
     counts = {host: hosts.count(host) for host in dict.fromkeys(hosts)}
     names = [host if count == 1 else f"{host} ({count})" for host, count in list(counts.items())[:4]]
@@ -178,7 +181,8 @@ def places(hosts: Iterable[str]) -> str:
 
 
 def table(measured: Calibration) -> str:
-    """Return a table of the measurements: median, least and greatest value of each quantity."""
+    """Return the text of a table with the median, least and greatest measurement of latency, bandwidth and
+    computing."""
     from tabulate import tabulate
 
     rows = []
@@ -195,6 +199,6 @@ def table(measured: Calibration) -> str:
 
 
 def write(path: Path, text: str):
-    """Replace the content of a file by ``text``. If writing fails, the file stays as it was."""
+    """Replace the content of the file ``path`` by ``text``. If writing fails, the file keeps its old content."""
     with atomic_write(path) as temporary:
         temporary.write_text(text)

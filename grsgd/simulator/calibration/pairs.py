@@ -1,4 +1,4 @@
-"""Measurement of latency and bandwidth between two ranks, by messages to and fro.
+"""Measurement of latency and bandwidth between two ranks, by round trips of messages.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -14,7 +14,8 @@ from grsgd.comm import tags
 LARGE_BYTES = 4 * 1024 * 1024
 """Size in bytes of the messages that measure the bandwidth."""
 MAX_ROUNDS, MIN_ROUNDS = {8: 1000, LARGE_BYTES: 30}, 5
-"""Largest number of round trips, by bytes of the message; and smallest number, even if the trips exceed `SECONDS`."""
+"""Largest number of round trips for each size of message in bytes (``MAX_ROUNDS``). Smallest number of round trips,
+even if they take longer than `SECONDS` (``MIN_ROUNDS``)."""
 SECONDS = 0.5
 
 
@@ -27,31 +28,36 @@ class Pair(NamedTuple):
 
 
 class Effort(NamedTuple):
-    """Effort of measuring a pair of ranks with messages of two lengths, for the latency and for the bandwidth."""
+    """Number and duration of the round trips that measure a pair of ranks. Short messages measure the latency, and long
+    messages the bandwidth."""
 
     most_rounds: dict[int, int]
-    """Largest number of round trips, by bytes of the message: the short message first."""
+    """Largest number of round trips for each size of message in bytes. The size of the short message comes first."""
     least_rounds: int
-    """Smallest number of round trips, 2 or more, even if the trips exceed ``seconds``."""
+    """Smallest number of round trips, 2 or more, even if they take longer than ``seconds``."""
     seconds: float
     """Seconds after which the round trips with messages of one length end."""
     least_share: float = 0.01
-    """Smallest share of the seconds of a long message that counts as its transfer, if the rest seems to be latency."""
+    """Smallest fraction of a long message's seconds that counts as its transfer, even if the latency seems to explain
+    more of the seconds."""
 
 
 def usual_effort() -> Effort:
-    """Return the effort of a calibration."""
+    """Return the `Effort` with which ``grsgd calibrate`` measures a pair of ranks."""
     return Effort(MAX_ROUNDS, MIN_ROUNDS, SECONDS)
 
 
 def measure_pairs(comm, hosts: list[str]):
-    """Measure the pairs (i, i+1) in turn; return a list with this rank's pair (rank, rank + 1). A schedule.
+    """Measure the pairs of ranks (i, i+1) one after the other. Return a list with this rank's pair (rank, rank + 1).
+    This function is a generator that a driver runs.
 
-    hosts: the host of each rank. Within a host the bandwidth is measured with messages in both directions at once.
-    Within a host the limit is not a wire, but processors and memory. They copy the messages of both directions.
+    hosts: name of the host of each rank. Within a host the bandwidth is measured with messages in both directions at
+    once. The reason is that processors and memory, which limit the bandwidth within a host, copy the messages of both
+    directions.
 
-    A rank begins with its pair when the pair before has ended, so no other message is under way. The first byte of each
-    message says whether another round trip follows. In the pair (i, i+1), rank i decides this by the clock.
+    A rank begins to measure its pair when the previous pair has ended, so that no other message is under way. The first
+    byte of each message says whether another round trip follows. In the pair (i, i+1), rank i sets this byte, according
+    to the clock.
     """
     n, rank, effort = comm.size, comm.rank, usual_effort()
     before, after = (rank - 1) % n, (rank + 1) % n
@@ -67,9 +73,10 @@ def measure_pairs(comm, hosts: list[str]):
 
 
 def measure_pair(comm, other: int, one_host: bool, effort: Effort):
-    """Return the `Pair` of this rank and rank ``other``, which runs `answer_pair`; both add up messages. A schedule.
+    """Return the `Pair` of this rank and rank ``other``, which runs `answer_pair`. Both ranks add the messages to a
+    sum. This function is a generator that a driver runs.
 
-    one_host: whether both ranks are on one host; the long messages are then sent in both directions at once.
+    one_host: whether both ranks are on one host. On one host the long messages are sent in both directions at once.
     """
     short, large = effort.most_rounds
     one_way = {}
@@ -95,15 +102,16 @@ def measure_pair(comm, other: int, one_host: bool, effort: Effort):
 
 
 def answer_pair(comm, other: int, one_host: bool, effort: Effort):
-    """Answer all messages of rank ``other``, which runs `measure_pair` with the same arguments; a schedule."""
+    """Answer all messages of rank ``other``, which runs `measure_pair` with the same ``one_host`` and ``effort``. This
+    function is a generator that a driver runs."""
     large = max(effort.most_rounds)
     for nbytes in effort.most_rounds:
         yield from answer(comm, other, nbytes, one_host and nbytes == large)
 
 
 def answer(comm, other: int, nbytes: int, at_once: bool):
-    """Answer each message of ``nbytes`` bytes from ``other`` by a message of this size, up to the last; a schedule.
-    at_once: whether the answer leaves at once, and not after the message from ``other`` has been received."""
+    """Answer each message of ``nbytes`` bytes from rank ``other`` by a message of this size. This function is a
+    generator that a driver runs. If ``at_once``, an answer leaves without waiting for the message from ``other``."""
     incoming, outgoing = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
     total = np.zeros(nbytes // 4, np.float32)
     incoming[0] = 1

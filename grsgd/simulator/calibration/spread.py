@@ -6,12 +6,13 @@ from typing import NamedTuple
 import numpy as np
 
 FAR_OUT = 3
-"""Distance above the upper quartile beyond which a value is an outlier, in units of the distance between the quartiles.
+"""Distance above the upper quartile beyond which a measurement is an outlier. The unit is the distance between the
+quartiles.
 """
 
 
 class Spread(NamedTuple):
-    """Median, lower quartile and upper quartile."""
+    """Median, lower quartile and upper quartile of several measurements of one duration."""
 
     median: float
     low: float
@@ -25,11 +26,12 @@ class Spread(NamedTuple):
 
 
 def mean_and_quartiles(values) -> Spread:
-    """Return a `Spread` that has the mean in place of the median, because the mean includes rare long delays.
+    """Return a `Spread` of ``values`` that has their mean in place of the median, because the mean includes rare long
+    delays.
 
-    The limit for values is the upper quartile plus `FAR_OUT` times the distance of the quartiles. In the mean, larger
-    values are replaced by the limit. Otherwise a single moment in which the whole machine stood still could dominate
-    the mean of some dozens of values.
+    Values have an upper limit: the upper quartile plus `FAR_OUT` times the distance between the quartiles. In the mean,
+    larger values count as this limit. Without the limit, a single moment in which the whole machine stood still could
+    dominate the mean of some dozens of values.
     """
     spread = Spread.of(values)
     far_out = spread.high + FAR_OUT * (spread.high - spread.low)

@@ -1,10 +1,10 @@
-"""Measurement of the processor time per step of an algorithm's own code. The time of messages, and the time of a step
-that a rank takes alone, are not included.
+"""Measurement of the processor time per step of an algorithm's own code. The measured time includes neither messages
+nor the work of a step that a rank takes alone.
 
 The configured algorithm trains for some steps, on all ranks. The meter counts the time of the algorithm's own code
 between two waits: updates, mixing, merging, compression, coding, and the work of the training loop itself. Gradients
-count, too. Sending and receiving do not count: `grsgd.simulator.calibration.messages` measures them. Just before, the
-same rank takes steps alone; the time of these steps is subtracted.
+count, too. Sending and receiving do not count, because `grsgd.simulator.calibration.messages` measures their time.
+Before the training, the same rank takes steps alone, and their time is subtracted from the result.
 """
 
 import statistics
@@ -27,16 +27,18 @@ from grsgd.job import launch
 from grsgd.simulator.calibration.computing import MeasuringRank
 
 STEPS, UNTIMED_STEPS = 20, 4
-"""Number of steps for which the algorithm trains, and number of first steps whose time does not count."""
+"""Number of steps for which the algorithm trains (``STEPS``), and number of first steps among them whose time does not
+count (``UNTIMED_STEPS``)."""
 STEPS_ALONE = 5
-"""Number of steps that a rank takes alone. The median time of these steps is subtracted."""
+"""Number of steps that a rank takes alone before the training. The median time of these steps is subtracted from the
+time of each training step."""
 CALLS = ("Isend", "Issend", "Irecv", "Ibcast", "Iallreduce", "Iprobe")
-"""Methods of a communicator whose time does not count."""
+"""Methods of a communicator whose time a `WorkMeter` does not count."""
 
 
 class WorkMeter:
-    """Meter of the processor time, in seconds, of the thread that creates the meter. For each step ``alone`` seconds
-    are subtracted; this is the time of a step on one rank without other ranks."""
+    """Meter of the processor time, in seconds, of the thread that creates the meter. The meter subtracts ``alone``
+    seconds for each step, the time of a step that a rank takes alone."""
 
     def __init__(self, alone: float):
         self.alone, self.seconds = alone, 0.0
@@ -44,7 +46,7 @@ class WorkMeter:
         self._counts = False
 
     def without(self, call, *arguments, **options):
-        """Call ``call`` without counting its time, and return its value."""
+        """Call ``call`` without counting the time of this call, and return the value of the call."""
         if not self._counts or threading.get_ident() != self._thread:
             return call(*arguments, **options)
         begin = time.thread_time()
@@ -54,8 +56,8 @@ class WorkMeter:
             self.seconds -= time.thread_time() - begin
 
     def metered(self, schedule: engine.Schedule) -> engine.Schedule:
-        """Run ``schedule``. Count the time of its gradients, and of its code between two waits. This method is a
-        schedule (a generator that yields the objects it waits for)."""
+        """Run ``schedule``. Count the time of the schedule's gradients, and of the schedule's code between two waits.
+        This method is a schedule (a generator that yields the objects it waits for)."""
         resume = partial(next, schedule)
         while True:
             begin, self._counts = time.thread_time(), True
@@ -71,17 +73,19 @@ class WorkMeter:
             try:
                 yield pending
             except Exception as error:
-                # the error is raised where the schedule waits, so that the schedule can clean up
+                # the error is raised inside the schedule, at the point where it waits, so that the schedule can clean
+                # up
                 resume = partial(schedule.throw, error)
             else:
                 resume = partial(next, schedule)
-            if isinstance(pending, Compute):  # polls while it computed may have moved messages in the background
+            if isinstance(pending, Compute):  # polls during the computation may have moved messages
                 moved = engine.ENGINE.worked_seconds - moved
                 self.seconds += time.thread_time() - ended - moved - pending.amount * self.alone
 
 
 class MeteredBackend(MpiBackend):
-    """An `MpiBackend` whose communicators' calls are not counted by the `WorkMeter` ``meter``."""
+    """An `MpiBackend` for `MeteredCommunicator`. The `WorkMeter` ``meter`` does not count the time of its
+    communicators' calls."""
 
     def __init__(self, mpi, timeout: float, meter: WorkMeter):
         super().__init__(mpi, timeout)
@@ -92,7 +96,8 @@ class MeteredBackend(MpiBackend):
 
 
 class MeteredCommunicator(Communicator):
-    """A communicator whose calls are not counted by the `WorkMeter` of its backend."""
+    """A communicator for measurements. The `WorkMeter` of the communicator's backend does not count the time of the
+    communicator's calls."""
 
     def __init__(self, backend: MeteredBackend, *arguments):
         super().__init__(backend, *arguments)
@@ -101,12 +106,12 @@ class MeteredCommunicator(Communicator):
 
 
 def measure_work(mpi, config: Config, rank: MeasuringRank, model: torch.nn.Module, steps: int = STEPS) -> float | None:
-    """Train ``model`` for ``steps`` steps, on all ranks of ``mpi``; return the processor seconds per step of the
-    algorithm's own code.
+    """Train ``model`` for ``steps`` steps, on all ranks of ``mpi``. Return the processor seconds per step of the
+    algorithm's own code on this rank.
 
     The result is the number of seconds by which a step takes longer than a step that this rank takes alone. Returns
-    None if this rank does not train. If a run with this number of ranks or steps is not possible, returns None on all
-    ranks.
+    None if this rank does not train. Returns None on all ranks if a run with this number of ranks or steps is not
+    possible.
 
     rank: driver, data set and parts of a step, with which a rank measures. Raises SetupError on all ranks if the set-up
     fails on any rank.
@@ -116,7 +121,7 @@ def measure_work(mpi, config: Config, rank: MeasuringRank, model: torch.nn.Modul
 
     ends = dict.fromkeys(("epochs", "samples", "seconds", "target", "target_accuracy"))
     train = config.train.model_copy(update=ends | {"steps": steps, "snapshots": 1, "stop_at_target": False})
-    others = {"schedule": Schedule(), "stragglers": Stragglers(), "faults": Faults()}  # a schedule may need more steps
+    others = {"schedule": Schedule(), "stragglers": Stragglers(), "faults": Faults()}  # a rate schedule may be longer
     config = config.model_copy(update=others | {"train": train})
     try:
         config.check_ranks(mpi.size)
@@ -145,7 +150,7 @@ def measure_work(mpi, config: Config, rank: MeasuringRank, model: torch.nn.Modul
 
 
 def seconds_alone(rank: MeasuringRank) -> float:
-    """Return the median of the processor seconds of a step that this rank takes alone."""
+    """Return the median of the processor seconds of a step that this rank takes alone, without messages."""
     found = []
     for _ in range(STEPS_ALONE):
         begin = time.thread_time()

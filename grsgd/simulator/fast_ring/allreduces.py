@@ -1,11 +1,13 @@
-"""Times of all-reduces. Compiled code calculates them at once, in place of a simulation message by message.
+"""Simulated times of all-reduces. Compiled code calculates all times of an all-reduce at once, in place of a simulation
+message by message.
 
 The messages of an all-reduce and their order do not depend on times, so they are recorded once for each array size. If
-no two connections of the all-reduce share a port, as on a ring, no message slows another message. Then only the moments
-at which each message is posted, leaves and arrives have to be calculated. These moments are sums of times; the sums and
-their order are the same as in `grsgd.simulator.messages` and `grsgd.simulator.flows`.
+no two connections of the all-reduce share a port, as on a ring, no message slows another message. Without shared ports,
+only the moments at which each message is posted, leaves and arrives have to be calculated. These moments are sums of
+times, such as transfer times and latencies. `grsgd.simulator.messages` and `grsgd.simulator.flows` add the same times
+in the same order.
 
-No rank ends an all-reduce before all ranks have begun it. So the times are calculated when the last rank begins.
+No rank ends an all-reduce before all ranks have begun it. The times are therefore calculated when the last rank begins.
 """
 
 from collections import defaultdict
@@ -21,10 +23,10 @@ from grsgd.simulator.waitable import Waitable
 
 
 class Allreduce(Waitable):
-    """The part of one rank in an all-reduce of ``size`` ranks. The times of the all-reduce are calculated.
+    """The wait of one rank for the end of an all-reduce of ``size`` ranks whose times are calculated.
 
-    begun: the ranks that have begun the all-reduce. waited: seconds that the rank will have waited, from the start of
-    the run to the end of the all-reduce.
+    begun: the ranks that have begun the all-reduce. waited: seconds for which the rank will have waited, from the start
+    of the run to the end of the all-reduce.
     """
 
     __slots__ = ("begun", "size", "waited")
@@ -43,7 +45,7 @@ class Allreduce(Waitable):
 
 
 class AllreduceTimes:
-    """Calculation of the times of all-reduces. The ranks must send no other messages over ``fabric``, and run one
+    """Calculation of the times of all-reduces. The ranks must send no other messages over ``fabric``, and must run one
     all-reduce at a time."""
 
     def __init__(self, fabric: MessageFabric):
@@ -53,10 +55,11 @@ class AllreduceTimes:
         self._begun: dict[tuple, dict[int, tuple[float, Allreduce]]] = defaultdict(dict)
 
     def begin(self, key: tuple, schedule: Callable, comm: Communicator, x, options: dict) -> Allreduce | None:
-        """Begin an all-reduce on the rank of ``comm``, now; return None if its messages have to be simulated.
+        """Begin an all-reduce on the rank of ``comm`` now, and return an object for whose end the rank waits. Return
+        None if the messages of this all-reduce have to be simulated.
 
         key: a key that is the same on all ranks, and differs for each all-reduce. ``schedule(comm, x, **options)``: the
-        schedule whose end is calculated.
+        all-reduce whose end is calculated.
         """
         program = self._program(schedule, comm.size, x, options)
         if program is None:
@@ -71,7 +74,8 @@ class AllreduceTimes:
         return allreduce
 
     def _program(self, schedule, size: int, x, options: dict) -> Program | None:
-        """Return the recorded steps of all ranks; None if there are no messages, or if two connections share a port."""
+        """Return the recorded steps of all ranks in the all-reduce. Return None if the all-reduce has no messages, or
+        two of its connections share a port."""
         what = schedule, size, x.size, x.dtype, *options.items()
         if what not in self._programs:
             program = record(schedule, size, x.size, x.dtype, options) if size == self.fabric.size else None
@@ -82,8 +86,8 @@ class AllreduceTimes:
     def _is_alone(self, program: Program, schedule, elements: int, options: dict) -> bool:
         """Return whether no two connections of the all-reduce share a port.
 
-        The answer is computed for an array with at least one element per rank, and then holds for all sizes. program:
-        the program for an array of ``elements`` elements.
+        The result is computed for an array with at least one element per rank, and is valid for all sizes of arrays.
+        program: the recorded steps for an array of ``elements`` elements.
         """
         size = self.fabric.size
         what = schedule, *options.items()
@@ -98,7 +102,7 @@ class AllreduceTimes:
         return self.fabric.network.connection(int(ends[0]), (int(ends[1]),))
 
     def _finish(self, program: Program, begun: dict[int, tuple[float, Allreduce]]):
-        """Calculate when each rank ends the all-reduce. All ranks must have begun it."""
+        """Calculate when each rank ends the all-reduce. All ranks must have begun the all-reduce."""
         from grsgd.simulator.fast_ring.times import end_times
 
         fabric, network = self.fabric, self.fabric.network
@@ -120,6 +124,6 @@ class AllreduceTimes:
         for connection, moment in zip(connections, free_at, strict=True):
             connection.free_at = float(moment)
         for rank, (_, allreduce) in begun.items():
-            allreduce.waited, allreduce.begun = float(waited[rank]), ranks  # this also drops a reference cycle
+            allreduce.waited, allreduce.begun = float(waited[rank]), ranks  # also ends a cycle of references
             finish = partial(allreduce.finish, fabric.drivers[rank])
             network.at(float(ends[rank]), lambda _, finish=finish: finish())

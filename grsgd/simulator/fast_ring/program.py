@@ -1,5 +1,5 @@
-"""Record of the messages and waits of a communication pattern on all ranks. The order of messages and waits does not
-depend on times, so the record is created without a clock."""
+"""Record of the messages and waits of a communication schedule, such as an all-reduce, on all ranks. The order of
+messages and waits does not depend on times, so the record is created without a clock."""
 
 from collections import defaultdict
 from typing import NamedTuple
@@ -11,12 +11,12 @@ from grsgd.comm.driver import as_list
 from grsgd.models.shape_only import ShapeOnlyArray
 
 SEND, RECEIVE, WAIT_UNTIL_SENT, WAIT_UNTIL_RECEIVED = range(4)
-"""Kinds of steps of a rank: post a message, post a receive, wait until a message is sent, wait until a message is
-received."""
+"""Kinds of recorded steps of a rank: post a message, post a receive, wait until a message is sent, and wait until a
+message is received."""
 
 
 class Recorded:
-    """Stand-in for a message while a schedule is recorded; the schedule can wait for it."""
+    """Stand-in for a message while a schedule is recorded. The schedule can wait for the stand-in as for a message."""
 
     def __init__(self, step: int, message: list[int]):
         self.step, self.message = step, message
@@ -25,8 +25,8 @@ class Recorded:
 class ProgramBackend:
     """A `grsgd.comm.backend.Backend` that records the steps of one rank of ``size`` ranks.
 
-    ``between``: for each (sender, receiver, tag), the list of sent messages and the list of received messages. A
-    message is a list of one element: its bytes, and later its number.
+    ``between`` has, for each (sender, receiver, tag), the list of sent messages and the list of received messages. A
+    message is a list of one number: the message's bytes during the recording, and the message's index afterwards.
     """
 
     lost = ()
@@ -39,7 +39,7 @@ class ProgramBackend:
         self.rank, self.size, self.between = rank, size, between
         self.steps: list[tuple[int, list[int]]] = []
         self.sent: dict[int, list[int]] = defaultdict(lambda: [0, 0])
-        """Number of messages with a payload, and their total bytes, for each receiver."""
+        """Number of messages with content, and their total bytes, for each receiver."""
 
     def Isend(self, array, dest, tag):
         count = self.sent[dest]
@@ -57,23 +57,24 @@ class ProgramBackend:
 
 
 class Program(NamedTuple):
-    """The steps of all ranks: the steps of rank r have the indices from ``first[r]`` up to ``first[r + 1]``."""
+    """The recorded steps of all ranks. The steps of rank r have the indices from ``first[r]`` to ``first[r + 1] -
+    1``."""
 
     first: np.ndarray
     kinds: np.ndarray
     messages: np.ndarray
-    """Number of the message of each step."""
+    """Index of the message that each step posts or waits for."""
     nbytes: np.ndarray
     """Number of bytes of each message."""
     connection: np.ndarray
-    """Number of each message's connection, which is the connection's row in `ends`."""
+    """Index of each message's connection, which is the index of the connection's row in `ends`."""
     ends: np.ndarray
-    """Sender and receiver of each connection, two columns."""
+    """Sender and receiver of each connection: an array of two columns."""
     sent: list[dict[int, list[int]]]
-    """Number of messages and their total bytes, by rank and receiver."""
+    """Number of messages and their total bytes, by sending rank and receiver."""
 
     def bytes_of_connections(self) -> list[int]:
-        """Return the bytes that are sent over each connection."""
+        """Return the number of bytes that the schedule sends over each connection."""
         return np.bincount(self.connection, self.nbytes, len(self.ends)).astype(np.int64).tolist()
 
 
@@ -86,7 +87,7 @@ def record(schedule, size: int, elements: int, dtype, options: dict) -> Program:
     recorders = [ProgramBackend(rank, size, between) for rank in range(size)]
     for recorder in recorders:
         for pending in schedule(Communicator(recorder), ShapeOnlyArray(elements, dtype), **options):
-            for message in reversed(as_list(pending)):  # a driver waits for the last message of a list first
+            for message in reversed(as_list(pending)):  # a driver waits for the last message of a yielded list first
                 if not isinstance(request := getattr(message, "request", None), Recorded):
                     raise TypeError(f"{schedule} waits for {message}, which is not a message")
                 recorder.steps.append((request.step, request.message))

@@ -1,4 +1,4 @@
-"""Moments at which messages that share no port are posted, leave and arrive; compiled code."""
+"""Compiled code that calculates when messages that share no port are posted, leave and arrive."""
 
 import numpy as np
 from numba import njit
@@ -6,38 +6,38 @@ from numba import njit
 from grsgd.simulator.fast_ring.program import RECEIVE, SEND, WAIT_UNTIL_RECEIVED, WAIT_UNTIL_SENT
 
 HAS_LEFT, HAS_ARRIVED = 0, 1
-"""Kinds of events: the first message of a connection has left; a message has arrived."""
+"""Kinds of events: the first waiting message of a connection has left, or a message has arrived."""
 NOT_YET = -1.0
 
 
 @njit(cache=True)
 def end_times(starts, waited, first, kinds, messages, nbytes, connection, ends, rate, latency, free_at, eager_bytes):
-    """Return the moment and the waiting seconds of each rank at its last step, float64 of shape [ranks], and the
-    moment at which the last message of each connection has left.
+    """Return three float64 arrays: the moment of each rank's last step, each rank's seconds of waiting until this
+    moment, and the moment at which each connection's last message has left.
 
     Parameters
     ----------
     starts, waited
-        The moment at which each rank begins, and its seconds of waiting before this moment. Waits are added one by one.
+        The moment at which each rank begins, and the rank's seconds of waiting before this moment.
     first, kinds, messages, nbytes, connection, ends
         The arrays of `grsgd.simulator.fast_ring.program.Program`.
     rate, latency
         Rate in bytes/s and latency in seconds of each connection.
     free_at
-        The moment at which the last earlier message of each connection has left.
+        The moment at which each connection's last earlier message has left.
     eager_bytes
-        Greatest size of a message that leaves when it is posted; a longer message also needs its receive.
+        Greatest size of a message that leaves when it is posted. A longer message waits until its receive is posted.
     """
     ranks, count = len(starts), len(nbytes)
     found = np.full(ranks, NOT_YET)
     waited, free_at = waited.copy(), free_at.copy()
     waits_since = np.full(ranks, NOT_YET)
-    now_at = first[:-1].copy()  # now_at has the next step of each rank
+    now_at = first[:-1].copy()  # now_at has the index of each rank's next step
     posted, receive_posted = np.full(count, NOT_YET), np.full(count, NOT_YET)
     sent, received, arrived = np.zeros(count, np.bool_), np.zeros(count, np.bool_), np.zeros(count, np.bool_)
     sender_waits, receiver_waits = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
     following, head, tail = np.full(count, -1), np.full(len(rate), -1), np.full(len(rate), -1)
-    # A heap of future events: moment, number (keeps the order of events at one moment), kind, and subject.
+    # These arrays are a heap of future events. ``numbers`` keeps the order of events at one moment.
     size = len(rate) + count + ranks + 1
     moments, numbers = np.zeros(size), np.zeros(size, np.int64)
     events, subjects = np.zeros(size, np.int8), np.zeros(size, np.int64)
@@ -120,7 +120,7 @@ def end_times(starts, waited, first, kinds, messages, nbytes, connection, ends, 
 
 @njit(cache=True)
 def push(moments, numbers, events, subjects, length, moment, number, event, subject):
-    """Put an event into the heap of ``length`` events; return the new length."""
+    """Put an event into the heap of ``length`` events, and return the new length of the heap."""
     place = length
     while place:
         above = (place - 1) >> 1
@@ -135,7 +135,7 @@ def push(moments, numbers, events, subjects, length, moment, number, event, subj
 
 @njit(cache=True)
 def pop(moments, numbers, events, subjects, length):
-    """Remove the first event from the heap of ``length`` events; return the new length."""
+    """Remove the first event from the heap of ``length`` events, and return the new length of the heap."""
     length -= 1
     moment, number, event, subject = moments[length], numbers[length], events[length], subjects[length]
     place = 0

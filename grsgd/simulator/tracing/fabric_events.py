@@ -1,5 +1,5 @@
-"""Simulated messages that report their events to observers. Runs with a timeline or a trace use these messages in place
-of plain messages."""
+"""Simulated messages that report their events to observers. A simulated run that records a timeline or a trace uses
+these classes of messages."""
 
 import itertools
 from functools import partial
@@ -12,31 +12,37 @@ from grsgd.simulator.waitable import Waitable
 
 
 class FabricObserver(Protocol):
-    """An observer of the messages of a fabric; each method is called at the simulated moment of its event.
+    """An observer of the messages of a `MessageFabric`. The fabric calls each method at the simulated moment of the
+    method's event.
 
-    A ``sending`` has source, dest, nbytes, tag, group, synchronous and short, the simulated time ``posted`` at which it
-    was posted, and a ``number``. From the event `received` on, it also has ``receiving``, the receive that
-    got the message.
+    Each method gets a message, ``sending``, or a receive, ``receiving``. A ``sending`` has the attributes source, dest,
+    nbytes, tag, group, synchronous, short, ``posted`` (the simulated time at which the message was posted) and
+    ``number``. From the event `received` on, a ``sending`` has the attribute ``receiving``, too: the receive that got
+    the message.
     """
 
     def sent(self, sending):
-        """Record that a message has been posted."""
+        """Record that a rank has posted a message."""
 
     def posted(self, receiving):
-        """Record that a receive has been posted. The receive's message is possibly not known yet."""
+        """Record that a rank has posted a receive. The message that the receive will get is possibly not known yet."""
 
     def left(self, sending):
-        """Record that the last byte of a message has left. The sender does not know this yet."""
+        """Record that the last byte of a message has left the sending rank. The sender's schedule does not know this
+        yet."""
 
     def received(self, sending):
-        """Record that a message has arrived and been received. The receiver does not know this yet."""
+        """Record that a message has arrived and a posted receive has got the message. The receiver's schedule does not
+        know this yet."""
 
     def completed(self, waitable):
-        """Record that a sending or a receiving is complete. The schedule that waits for it does not know this yet."""
+        """Record that ``waitable``, a message or a receive, is complete. The schedule that waits for ``waitable`` does
+        not know this yet."""
 
 
 class ObservedSending(Sending):
-    """A message that reports its events. ``ops``: the operations that a trace keeps of the message."""
+    """A message that reports its events to observers. ``ops`` has the operations that stand for the message in a
+    trace."""
 
     __slots__ = ("posted", "number", "group", "ops")
 
@@ -65,10 +71,10 @@ class ObservedSending(Sending):
 
 
 class ObservedReceiving(Receiving):
-    """A receive that reports its events.
+    """A receive that reports its events to observers.
 
-    ``from_any``: whether the receive accepts messages of any rank. ``ops``: the operations that a trace keeps of the
-    receive.
+    ``from_any`` says whether the receive accepts messages of any rank. ``ops`` has the operations that stand for the
+    receive in a trace.
     """
 
     __slots__ = ("fabric", "posted", "from_any", "ops")
@@ -87,7 +93,8 @@ class ObservedReceiving(Receiving):
 
 
 class CopySent:
-    """Copy of a broadcast to one receiver. Observers get reports of the copy as of a separate message."""
+    """Copy of a broadcast to one receiver. Observers get reports of each copy, as if the copy were a separate
+    message."""
 
     synchronous = False
 
@@ -101,8 +108,8 @@ class CopySent:
 
 
 class CopiesLeft(Waitable):
-    """Event for which the root of a broadcast waits: all copies have left. ``ops``: operations in the trace that stand
-    for the copies."""
+    """Event that all copies of a broadcast have left; the root of the broadcast waits for this event. ``ops`` has the
+    operations that stand for the copies in a trace."""
 
     __slots__ = ("ops",)
 
@@ -112,7 +119,7 @@ class CopiesLeft(Waitable):
 
 
 class ObservedMulticast(SimulatedMulticast):
-    """A broadcast that reports the events of each of its copies."""
+    """A broadcast that reports the events of each of its copies to observers."""
 
     def __init__(self, fabric: "ObservedFabric", *arguments, **options):
         super().__init__(fabric, *arguments, **options)
@@ -130,7 +137,7 @@ class ObservedMulticast(SimulatedMulticast):
         return super().send(array)
 
     def receive(self, rank: int, array):
-        if rank in self.arrived:  # a short message completes at once
+        if rank in self.arrived:  # a short message has arrived, and the receive completes at once
             receiving = super().receive(rank, array)
             self._received(rank)
             return receiving
@@ -155,7 +162,7 @@ class ObservedMulticast(SimulatedMulticast):
 
 
 class ObservedFabric(MessageFabric):
-    """A fabric whose messages report their events to ``observers``."""
+    """A `MessageFabric` whose messages report their events to ``observers``."""
 
     def __init__(self, network, drivers: list, processors, observers: list[FabricObserver]):
         super().__init__(network, drivers, processors)
@@ -163,7 +170,7 @@ class ObservedFabric(MessageFabric):
         self.sending_type, self.multicast_type = ObservedSending, ObservedMulticast
         self.receiving_type = partial(ObservedReceiving, self)
         self.group: tuple = ()
-        """Group of the message or receive that is being posted."""
+        """Group of ranks in which a message or a receive is being posted now."""
         self.receives_any = False
 
     def send(self, group, array, source, dest, tag, synchronous):

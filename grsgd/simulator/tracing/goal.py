@@ -16,9 +16,9 @@ reads this grammar::
     l2 irequires l1
     }
 
-The number after ``calc`` is a time in nanoseconds. Computations on one cpu of a rank run one after the other. ``b
-requires a`` means that operation b begins when operation a has ended; ``b irequires a`` means that b begins when a has
-begun. Operations without dependencies run at the same time.
+The number after ``calc`` is the time of a computation in nanoseconds. Computations on one cpu of a rank run one after
+the other. ``b requires a`` means that operation b begins when operation a has ended; ``b irequires a`` means that b
+begins when a has begun. Operations without dependencies run at the same time.
 """
 
 import os
@@ -35,9 +35,9 @@ from grsgd.text import printable
 
 CALC, SEND, RECV = KINDS = ("calc", "send", "recv")
 MAX_RANKS = 1_000_000
-"""Greatest value of ``num_ranks``."""
+"""Greatest number of ranks (``num_ranks``) that a GOAL file may have."""
 MAX_DIGITS = 18
-"""Greatest number of digits of any number in a file, such as a tag, or a number of bytes or nanoseconds."""
+"""Greatest number of decimal digits of any number in a GOAL file, such as a tag or a number of bytes."""
 LINE = re.compile(
     r"""\s*(?:
       num_ranks\s*(?P<ranks>\d+)
@@ -52,7 +52,8 @@ LINE = re.compile(
     )[ \t\r]*""",
     re.VERBOSE | re.ASCII,
 )
-"""Pattern of one statement. Other statements can follow `rank`, `num_ranks` and braces on the same line."""
+"""Pattern of one statement of a GOAL file. After `rank`, `num_ranks` or a brace, another statement can follow on the
+same line."""
 ALLOWED = (
     "num_ranks N, rank N {, }, [label:] calc N [cpu N], [label:] send Nb to RANK [tag N], "
     "[label:] recv Nb from RANK [tag N], label requires label, label irequires label"
@@ -61,11 +62,12 @@ ALLOWED = (
 
 @dataclass(slots=True)
 class Operation:
-    """One operation of a rank.
+    """One operation of a rank in a GOAL file: a computation (calc), a send or a receive.
 
-    size: nanoseconds of a calc, else bytes. peer: the other rank of a message; None for a calc. A calc has no nic.
-    requires, irequires: indices of earlier operations in the rank's list that must have ended, and that must have
-    begun, before this operation begins.
+    size: nanoseconds of a calc, or bytes of a message. peer: the other rank of a message; None for a calc. nic: number
+    of the network card of a message; a calc has no nic. requires: indices, in the rank's list, of earlier operations
+    that must have ended before this operation begins. irequires: indices of earlier operations that must have begun
+    before this operation begins.
     """
 
     kind: str
@@ -103,7 +105,8 @@ def write(path: str | os.PathLike, ranks: list[list[Operation]], comments: Itera
 
 
 def read(path: str | os.PathLike) -> list[list[Operation]]:
-    """Return the operations of all ranks; raise ConfigError, which names the line, if the file is not valid."""
+    """Return the operations of all ranks in the GOAL file ``path``. Raise ConfigError if the file is not valid; the
+    error's message names the line."""
     try:
         check_fits(path)
         text = Path(path).read_text(encoding="utf-8")
@@ -113,7 +116,7 @@ def read(path: str | os.PathLike) -> list[list[Operation]]:
 
 
 def without_comments(text: str) -> str:
-    """Return the text without comments between /* and */. The line breaks within comments stay."""
+    """Return ``text`` without its comments between /* and */, but with the line breaks inside the comments."""
     parts, at = [], 0
     while (begin := text.find("/*", at)) >= 0 and (end := text.find("*/", begin + 2)) >= 0:
         parts += [text[at:begin], "\n" * text.count("\n", begin, end)]
@@ -122,7 +125,7 @@ def without_comments(text: str) -> str:
 
 
 class GoalReader:
-    """Reader of one GOAL file. Error messages begin with ``name``."""
+    """Reader of one GOAL file. The reader's error messages begin with ``name``, the file's name."""
 
     def __init__(self, name: str):
         self.name, self.line = name, 0
@@ -150,7 +153,7 @@ class GoalReader:
         return self.ranks
 
     def take(self, found: re.Match):
-        """Process one statement."""
+        """Process one statement of the GOAL file; ``found`` is a match of the pattern `LINE`."""
         if found["ranks"]:
             self.take_ranks(self.number(found["ranks"]))
         elif found["rank"]:

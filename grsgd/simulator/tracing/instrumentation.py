@@ -27,9 +27,10 @@ PROCESSOR_HINT = (
 
 
 class Instrumentation:
-    """The files ``timeline`` and ``trace`` of one run; None for a file that is not requested.
+    """The two recordings of one simulated run, in the files ``timeline`` and ``trace``. A path is None if its file is
+    not requested.
 
-    If neither file is requested, ordinary drivers and fabrics are used, and nothing is recorded.
+    If neither file is requested, the run uses drivers and fabrics that record nothing.
     """
 
     def __init__(self, timeline: Path | None = None, trace: Path | None = None):
@@ -40,8 +41,8 @@ class Instrumentation:
     def check(self, out: Path, can_die: bool, spec: NetworkSpec, sends_early: bool = False):
         """Check before training that the files of the timeline and of the trace can be written.
 
-        ``can_die``: whether processes may die. ``sends_early``: whether ranks send parts of a gradient while they
-        compute the rest. Raises ConfigError and RunFileError.
+        ``can_die`` says whether processes may die. ``sends_early`` says whether ranks send parts of a gradient while
+        they compute the rest of the gradient. Raises ConfigError and RunFileError.
         """
         taken = {os.path.realpath(out): "--out"}
         for option, path in (("--timeline", self.timeline), ("--trace", self.trace)):
@@ -59,7 +60,8 @@ class Instrumentation:
             raise ConfigError(f"--trace: {PROCESSOR_HINT.format(spec.name)}")
 
     def drivers(self, env, processes: int, *arguments) -> list[SimulatedDriver]:
-        """Return the drivers of ``processes`` processes; further arguments as for `SimulatedDriver`."""
+        """Return one driver for each of ``processes`` processes. ``arguments`` are the further arguments of
+        `SimulatedDriver`."""
         if self.timeline is not None:
             self.timelines = [Timeline(rank, lambda: env.now, limit_of(processes)) for rank in range(processes)]
         if self.trace is None:
@@ -79,9 +81,10 @@ class Instrumentation:
         processors: list[Processor] | None = None,
         is_counted: bool = True,
     ) -> MessageFabric:
-        """Return the fabric of the processes' messages. The messages take time of ``processors``.
+        """Return the `MessageFabric` that carries the processes' messages. The messages take time of ``processors``,
+        unless this is None.
 
-        is_counted: whether the messages are part of the algorithm, and not bookkeeping.
+        is_counted: whether the messages are part of the algorithm, and not of the bookkeeping of the run.
         """
         observers = [self.traced] if self.traced is not None else []
         if self.timelines and is_counted:
@@ -96,8 +99,8 @@ class Instrumentation:
         return fabric
 
     def observed(self, process: int, schedule: Schedule) -> Schedule:
-        """Return ``schedule``, the training of a process. With a timeline, return it in a wrapper that adds
-        computations and waits to the timeline.
+        """Return ``schedule``, the generator that trains on a process. If the run has a timeline, return ``schedule``
+        in a wrapper that adds computations and waits to the timeline.
         """
         return observed(schedule, self.timelines[process]) if self.timelines else schedule
 
@@ -114,8 +117,8 @@ class Instrumentation:
             self.traced.is_on = False
 
     def write(self, comments: Callable[[], list[str]]) -> list[str]:
-        """Write the files, with ``comments()`` in the trace. Return lines to print. Raises RunFileError if a file
-        cannot be written."""
+        """Write the files of the timeline and of the trace; the trace begins with the lines ``comments()``. Return
+        lines to print to the user. Raises RunFileError if a file cannot be written."""
         lines = []
         if self.timeline is not None:
             lines = write(self.timeline, (timeline.kept() for timeline in self.timelines), "simulated")
@@ -129,7 +132,7 @@ NO_INSTRUMENTATION = Instrumentation()
 
 
 class MessagesOn:
-    """An observer of a fabric that adds messages to the ranks' timelines."""
+    """An observer of a `MessageFabric` that adds messages to the ranks' timelines."""
 
     def __init__(self, timelines: list[Timeline]):
         self.timelines = timelines
@@ -141,7 +144,7 @@ class MessagesOn:
         """Do nothing, because a receive is added to the timeline when its message is received."""
 
     def completed(self, waitable):
-        """Do nothing, because for the timeline a send ends when the last byte has left."""
+        """Do nothing, because a send ends on the timeline when the message's last byte has left."""
 
     def left(self, sending):
         timeline = self.timelines[sending.source]

@@ -1,7 +1,9 @@
-"""Replay of a GOAL file on a simulated network. The result is the time at which each rank ends its operations.
+"""Replay of a GOAL file (a recording of messages and computations) on a simulated network. A replay finds the simulated
+time at which each rank ends its operations.
 
-The messages go through the fabric of `grsgd simulate`. Computations take the nanoseconds in the file. Computations on
-one cpu of a rank run one after the other, in the order in which their dependencies allow them to begin.
+The messages go through the same simulated network as the messages of `grsgd simulate`. Computations take the
+nanoseconds in the GOAL file. Computations on one cpu of a rank run one after the other, in the order in which their
+dependencies allow them to begin.
 """
 
 import heapq
@@ -29,8 +31,8 @@ from grsgd.simulator.tracing.trace import BOOKKEEPING, END, FROM_ANY, SHORT_BOOK
 
 
 class ReplayedRank(NamedTuple):
-    """Results of a replay. ends: simulated seconds at which each rank ended. messages: number of counted messages.
-    sent: number of bytes of the counted messages.
+    """Results of a replay of all ranks. ends: simulated seconds at which each rank ended. messages: number of messages
+    of all ranks, without messages outside the counted traffic. sent: number of bytes of these counted messages.
     """
 
     ends: list[float]
@@ -39,10 +41,10 @@ class ReplayedRank(NamedTuple):
 
 
 def replay(ranks: list[list[goal.Operation]], network: NetworkSpec) -> ReplayedRank:
-    """Replay the operations of all ranks.
+    """Replay the operations of all ranks on ``network``, and return the results.
 
-    Raises ConfigError if the operations do not fit the network, or a receive is smaller than its message. Raises
-    Deadlock if a message has no receive, or a receive has no message.
+    Raises ConfigError if the operations do not fit the network, or a receive's buffer is smaller than its message.
+    Raises Deadlock if a message has no receive, or a receive has no message.
     """
     check_memory(len(ranks), 0, f"num_ranks {len(ranks)}")
     network.check_ranks(len(ranks))
@@ -65,7 +67,7 @@ def replay(ranks: list[list[goal.Operation]], network: NetworkSpec) -> ReplayedR
 
 
 def rows(ranks: list[list[goal.Operation]], replayed: ReplayedRank) -> list[tuple[str, str]]:
-    """Return the rows of a table with the results of a replay."""
+    """Return the rows (name and text) of a table with the results of a replay."""
     ends = replayed.ends
     order = sorted(range(len(ends)), key=ends.__getitem__)
     text = (
@@ -81,7 +83,7 @@ def rows(ranks: list[list[goal.Operation]], replayed: ReplayedRank) -> list[tupl
 
 
 class GoalReplay:
-    """Player of the operations of one rank."""
+    """Replay of the operations of one rank."""
 
     def __init__(
         self,
@@ -94,14 +96,15 @@ class GoalReplay:
         self.left = len(operations)
         """Number of operations that have not ended."""
         self.ended = 0.0
-        """Moment at which the operation `END` ended; if there is no operation `END`, the moment at which the last
-        operation ended."""
+        """Moment at which the rank's operation labelled `END` ended. If the rank has no such operation, the moment at
+        which its last operation ended."""
         self.under_way: dict[int, None] = {}
         self.missing = [len(operation.requires) + len(operation.irequires) for operation in operations]
-        """Number of other operations for which each operation still waits."""
+        """Number, for each operation, of other operations for which the operation still waits."""
         self.after_begin: dict[int, list[int]] = defaultdict(list)
         self.after_end: dict[int, list[int]] = defaultdict(list)
-        """Indices of the operations that wait for the beginning of an operation, and for its end."""
+        """Indices of operations that wait for another operation, whose index is the key. Operations in ``after_begin``
+        wait for the beginning of the other operation, and operations in ``after_end`` for its end."""
         for place, operation in enumerate(operations):
             for other in operation.irequires:
                 self.after_begin[other].append(place)
@@ -109,21 +112,22 @@ class GoalReplay:
                 self.after_end[other].append(place)
         self.ready = [place for place, missing in enumerate(self.missing) if not missing]
         """Heap of the indices of operations that can begin now. Operations that can begin at the same moment begin in
-        the order of the list."""
+        the order of their indices."""
         self.queued: dict[int, deque[int]] = defaultdict(deque)
-        """The calc under way on each cpu, followed by the calcs that wait for it."""
+        """Queue of each cpu: the computation (calc) under way, followed by the computations that wait for the cpu."""
         self.has_end = any(operation.label == END for operation in operations)
         self._beginning = False
 
     def play(self):
-        """Run all operations; a schedule (a generator that yields the objects it waits for)."""
+        """Run all operations of the rank. This method is a schedule (a generator that yields the objects it waits
+        for)."""
         self.begin_ready()
         if self.left:
             yield OperationsDone(self)
 
     def begin_ready(self):
-        """Begin all operations that can begin now, including operations that can begin because other operations have
-        begun."""
+        """Begin all operations of this rank that can begin now. The beginning of an operation can let further
+        operations begin."""
         if self._beginning:
             return
         self._beginning = True
@@ -152,7 +156,8 @@ class GoalReplay:
             self.driver.start(self.until_ended(place, pollable))
 
     def message(self, operation: goal.Operation) -> Pollable:
-        """Post the message or the receive of an operation, and return it."""
+        """Post the message or the receive of ``operation``. Return the object for whose completion a schedule can
+        wait."""
         tag = operation.tag
         comm = self.uncounted_comm if tag & BOOKKEEPING else self.comm
         content = ShapeOnlyArray(operation.size, np.uint8, real_prefix=False)
@@ -161,8 +166,8 @@ class GoalReplay:
         return (comm.Issend if tag & SYNCHRONOUS else comm.Isend)(content, operation.peer, tag)
 
     def until_ended(self, place: int, pollable: Pollable):
-        """Wait until operation number ``place`` has ended, then begin the operations that waited for its end; a
-        schedule."""
+        """Wait until operation number ``place`` has ended, then begin the operations that waited for this end. This
+        method is a generator that a driver runs."""
         yield pollable
         self.end(place)
         self.begin_ready()
@@ -181,8 +186,7 @@ class GoalReplay:
         self.release(self.after_end.pop(place, ()))
 
     def release(self, places):
-        """Record, for each operation in ``places``, that one of the events for which the operation waits has
-        happened."""
+        """Record for each operation in ``places`` that this operation waits for one event less."""
         for place in places:
             self.missing[place] -= 1
             if not self.missing[place]:

@@ -1,11 +1,11 @@
-"""A record of a simulated run as operations of GOAL: the operations of each rank, with their dependencies.
+"""A record (trace) of a simulated run in the file format GOAL: the operations of each rank, with their dependencies.
 
-Each schedule of a rank has a *course*: its last operation, and the events for which it has waited since. The next
-operation begins when these events have ended and the last operation has begun. A schedule that starts another schedule
-hands its course on to the new schedule. When a schedule has waited for the end of another schedule, the waiting
-schedule continues with the course of the ended schedule. Flags that several schedules of a rank share (`Signal`,
-`Until`) do not tell which schedule has set a flag. A schedule that waits for a flag therefore takes over the courses of
-all schedules of its rank.
+Each schedule (generator) of a rank has a *course*: the schedule's last operation, and the events for which the schedule
+has waited since. The schedule's next operation begins when these events have ended and the last operation has begun. A
+schedule that starts another schedule hands its course on to the new schedule. When a schedule has waited for the end of
+another schedule, the waiting schedule continues with the course of the ended schedule. Flags that several schedules of
+a rank share (`Signal`, `Until`) do not tell which schedule has set a flag. A schedule that waits for a flag therefore
+takes over the courses of all schedules of its rank.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from grsgd.simulator.tracing import goal
 BOOKKEEPING, SYNCHRONOUS, FROM_ANY = 1 << 30, 1 << 29, 1 << 28
 """Bits added to the tag of a message.
 
-In their order, they stand for a message outside the counted traffic, for a message that `Issend` sends, and for a
-receive from any rank. GOAL cannot express these three properties; `grsgd.simulator.tracing.replay` reads the bits and
-obeys them.
+`BOOKKEEPING` marks a message outside the counted traffic, `SYNCHRONOUS` a message of `Issend`, and `FROM_ANY` a receive
+from any rank. GOAL cannot express these properties; `grsgd.simulator.tracing.replay` reads the bits.
 """
 SHORT_BOOKKEEPING, LONG_BOOKKEEPING = 1, 2
-"""Sizes in bytes that the file has for a short message and for a long message outside the counted traffic. The real
-sizes of these messages cost nothing in a simulation."""
+"""Sizes in bytes that the trace gives a short message and a long message outside the counted traffic. The size of such
+a message does not change its simulated time."""
 END = "end"
-"""Label of the operation with which a rank's training ends."""
+"""Label of the operation in a trace that ends a rank's training."""
 
 
 class TracedOperation:
-    """An operation of a recorded run; times are in simulated seconds.
+    """An operation of a recorded run. ``begin`` and ``seconds`` are in simulated seconds.
 
-    after: for each operation of the rank on which this operation depends, whether the other operation only had to
-    begin. partner: the receive of a send, or the send of a receive, as soon as the message has been received.
+    after: the earlier operations of the same rank on which this operation depends. The value in ``after`` is True if
+    the earlier operation only had to begin, and False if it had to end. partner: the receive that belongs to a send, or
+    the send that belongs to a receive; None until the message has been received.
     """
 
     __slots__ = ("rank", "kind", "begin", "seconds", "after", "nbytes", "peer", "tag", "short", "partner", "place")
@@ -50,11 +50,11 @@ class TracedOperation:
         self.nbytes, self.peer, self.tag, self.short = 0, None, 0, True
         self.partner: TracedOperation | None = None
         self.place = 0
-        """Index of the operation in the rank's list, as soon as the list exists."""
+        """Index of the operation in the rank's list of written operations; 0 until this list exists."""
 
 
 class Dependencies:
-    """The course of one schedule: the events on which its next operation depends."""
+    """The course of one schedule: the events on which the schedule's next operation depends."""
 
     __slots__ = ("rank", "last", "waited", "version", "seen")
 
@@ -62,22 +62,22 @@ class Dependencies:
         self.rank = rank
         self.last: TracedOperation | None = None
         self.waited: dict[TracedOperation, bool] = {}
-        """Events for which the schedule has waited since ``last``, and whether each event only has to begin."""
+        """Events awaited since the operation ``last``. The value is True if the event only has to begin."""
         self.version = 0
         self.seen: dict[Dependencies, int] = {}
-        """Versions of other courses that are already part of this course."""
+        """Version, for each other course that is part of this course, that the other course had when it was joined."""
 
     def after(self) -> dict[TracedOperation, bool]:
-        """Return, for each event on which the next operation depends, whether the event only has to begin."""
+        """Return the events on which the next operation depends, each with whether the event only has to begin."""
         return {self.last: True} | self.waited if self.last is not None else dict(self.waited)
 
     def add(self, event: TracedOperation, only_begun: bool = False):
-        """Let the next operation begin after ``event`` has ended; if ``only_begun``, after ``event`` has begun."""
+        """Let the next operation begin after ``event`` has ended or, if ``only_begun``, after ``event`` has begun."""
         self.waited[event] = only_begun and self.waited.get(event, True)
         self.version += 1
 
     def join(self, other: Dependencies):
-        """Let the next operation begin after all events on which ``other`` depends."""
+        """Let the next operation begin after all events on which the course ``other`` depends."""
         if self.seen.get(other) != other.version:
             for event, only_begun in other.after().items():
                 self.add(event, only_begun)
@@ -91,13 +91,13 @@ class Dependencies:
 
 
 class TracedSchedule:
-    """A schedule that the trace follows. A driver runs this schedule like a generator."""
+    """A generator that runs ``schedule`` and records the operations of ``schedule`` in a trace."""
 
     def __init__(self, trace: Trace, schedule: Schedule, rank: int, is_main: bool):
         self.trace, self.schedule, self.is_main, self.__name__ = trace, schedule, is_main, schedule.__name__
         self.course = trace.new_course(rank)
         self._pending: list[tuple] = []
-        """Pollables for which the schedule waits, each with the operation of a computation or delay, or None."""
+        """Pollables for which the schedule waits, each with its operation (None unless it computes or delays)."""
 
     def __next__(self):
         for pollable, event in self._pending:
@@ -106,7 +106,7 @@ class TracedSchedule:
 
     def throw(self, error):
         for _, event in self._pending:
-            if event is not None:  # an interrupted operation has taken the time until now
+            if event is not None:  # an interrupted computation or delay ends now
                 event.seconds = self.trace.now - event.begin
         return self._advance(error)
 
@@ -129,7 +129,7 @@ class TracedSchedule:
 
 
 class TracedDriver(SimulatedDriver):
-    """A driver whose schedules are recorded in a trace."""
+    """A `SimulatedDriver` that records its schedules in a trace."""
 
     def __init__(self, trace: Trace, *arguments):
         super().__init__(*arguments)
@@ -154,14 +154,15 @@ class Trace:
         self.began = 0.0
         self.events: list[list[TracedOperation]] = [[] for _ in range(ranks)]
         self.courses: list[list[Dependencies]] = [[] for _ in range(ranks)]
-        """Courses of the schedules that have not ended, by rank."""
+        """Courses of the schedules that have not ended: one list per rank."""
         self.running: list[Dependencies] = []
-        """Stack of courses: the last course belongs to the schedule that runs now, the others belong to interrupted
-        schedules."""
+        """Stack of courses. The last course belongs to the schedule that runs now, and the earlier courses belong to
+        interrupted schedules."""
         self.changed: list[Dependencies | TracedOperation | None] = [None] * ranks
-        """Last event of each rank: the course of a resumed schedule, or the operation of a complete message."""
+        """Latest change on each rank: the course of the last schedule, or the operation of the last complete
+        message."""
         self.bookkeeping = None
-        """Fabric of the messages outside the counted traffic."""
+        """`MessageFabric` of the messages outside the counted traffic."""
         self.with_multicast = False
         """Whether the network carries one copy of a message to several receivers."""
 
@@ -173,8 +174,7 @@ class Trace:
         self.is_on, self.began = True, self.now
 
     def new_course(self, rank: int) -> Dependencies:
-        """Return the course of a schedule that begins. The course depends on the events of the schedule that starts
-        this schedule."""
+        """Return the course of a new schedule on ``rank``, joined with the course of the running schedule."""
         course = Dependencies(rank)
         if self.running and self.running[-1].rank == rank:
             course.join(self.running[-1])
@@ -182,7 +182,7 @@ class Trace:
         return course
 
     def add(self, kind: str, rank: int) -> TracedOperation:
-        """Return a new operation of the schedule that runs now."""
+        """Return a new operation of ``rank``, and record it for the schedule that runs now."""
         course = self.running[-1] if self.running and self.running[-1].rank == rank else None
         event = TracedOperation(rank, kind, self.now, course.after() if course else {})
         self.events[rank].append(event)
@@ -198,7 +198,7 @@ class Trace:
         return None
 
     def has_waited(self, course: Dependencies, pollable, event: TracedOperation | None, alone: bool):
-        """Record a schedule's wait for ``pollable``; ``alone``: whether the schedule waited for nothing else."""
+        """Record a wait for ``pollable``; ``alone``: whether the schedule waited for nothing else."""
         if not self.is_on:
             return
         if event is not None:
@@ -246,7 +246,7 @@ class Trace:
             receiving.ops = (self.add(goal.RECV, self.running[-1].rank),)
 
     def left(self, sending):
-        """Do nothing: the wait for the message is recorded when it ends."""
+        """Do nothing, because the trace records the wait for the message when the wait ends."""
 
     def received(self, sending):
         for send, receive in zip(sending.ops, sending.receiving.ops, strict=False):
@@ -262,7 +262,7 @@ class Trace:
     # ---- the file
 
     def write(self, path: str | os.PathLike, comments: list[str]):
-        """Write the recorded operations; raises RunFileError."""
+        """Write the recorded operations to the GOAL file ``path``; raises RunFileError."""
         tags = Tags()
         goal.write(path, self.operations(tags), [*comments, *NOTES, *tags.described()])
 
@@ -281,7 +281,7 @@ class Trace:
                 event.place = place
             processors = Processors(self.now)
             operations = [operation_of(event, tags, processors) for event in events]
-            for event in unreceived[rank]:  # GOAL needs a receive for every message
+            for event in unreceived[rank]:  # GOAL needs a receive for every message that is sent
                 operations.append(receive_of(event, tags.number(event), operations))
             ranks.append(operations)
         set_apart(ranks)
@@ -289,14 +289,13 @@ class Trace:
 
 
 NOTES = (
-    "calc is in ns. A tag of 2^30 or more: a message outside the counted traffic, written with 1 byte, or 2 if long,",
-    "on a cpu and a nic of its own. Of the rest of it, 2^29: a synchronous send, 2^28: received from any rank.",
+    "calc is in ns. Bit 2^30 of a tag marks a message outside the counted traffic, written with 1 byte, or 2 if long,",
+    "on a cpu and a nic of its own. Bit 2^29 marks a synchronous send, and bit 2^28 a receive from any rank.",
 )
 
 
 class Tags:
-    """Tags of the file: numbers that stand for a communicator, a tag and a kind of message. They keep different
-    messages between two ranks apart."""
+    """Tags of messages in the GOAL file. A tag is a number for a communicator, a tag and a kind of message."""
 
     def __init__(self):
         self._groups: dict[tuple, int] = {}
@@ -310,16 +309,16 @@ class Tags:
         return number + BOOKKEEPING * is_uncounted + SYNCHRONOUS * synchronous + FROM_ANY * from_any
 
     def described(self) -> Iterator[str]:
-        """Yield lines that explain the numbers."""
+        """Yield comment lines that explain the tags of the GOAL file."""
         for (communicator, tag, source), number in self._numbers.items():
             sender = "" if source is None else f", from rank {source}"
             yield f"tag {number}: tag {tag} of communicator {communicator}{sender}"
 
 
 class Processors:
-    """The cpus of a rank in GOAL: computations and delays that took place at the same time have different cpus.
+    """The cpus of a rank in a GOAL file. Computations and delays at the same simulated time have different cpus.
 
-    The rounding error of a calc, in nanoseconds, is compensated by the next calc of its cpu. ``now``: end of the trace.
+    Rounding errors in nanoseconds do not add up on a cpu. ``now``: simulated time of the trace's end.
     """
 
     def __init__(self, now: float):
@@ -328,7 +327,8 @@ class Processors:
         self._owed: list[float] = []
 
     def assign(self, event: TracedOperation) -> tuple[int, int]:
-        """Return the cpu and the nanoseconds of a computation or a delay. Make the calls in the order of beginnings."""
+        """Return cpu and nanoseconds of a computation or delay. Callers pass events in the order of their
+        beginnings."""
         slack = 1e-12 * self.now
         cpu = next((cpu for cpu, free in enumerate(self._free) if free <= event.begin + slack), len(self._free))
         if cpu == len(self._free):
@@ -342,9 +342,9 @@ class Processors:
 
 
 def set_apart(ranks: list[list[goal.Operation]]):
-    """Give messages outside the counted traffic their own cpu and nic, the same on all ranks.
+    """Give messages outside the counted traffic a cpu and a nic of their own, with the same numbers on all ranks.
 
-    So a simulator that charges time for messages never lets the algorithm's messages wait for them.
+    The algorithm's messages then never wait for a cpu or nic that other messages use.
     """
     operations = [operation for rank in ranks for operation in rank]
     cpu = 1 + max((operation.cpu for operation in operations), default=0)
@@ -354,7 +354,7 @@ def set_apart(ranks: list[list[goal.Operation]]):
 
 
 def is_kept(event: TracedOperation) -> bool:
-    """Return whether an operation is written: not a receive without a message, nor an unreceived long message."""
+    """Return False for a receive without a message, and for an unreceived long message, which are not written."""
     if event.kind == goal.CALC or event.partner is not None:
         return True
     return event.kind == goal.SEND and event.short
@@ -392,7 +392,7 @@ def kept_only(after: dict[TracedOperation, bool]) -> dict[TracedOperation, bool]
 def receive_of(send: TracedOperation, tag: int, operations: list[goal.Operation]) -> goal.Operation:
     """Return a receive operation for ``send``, whose message was not received.
 
-    The operation begins after all other receives of messages from the same sender with the same ``tag``.
+    The receive begins after the last receive in ``operations`` from the same sender with the same ``tag``.
     """
     kind = goal.RECV, send.rank, tag
     same = (place for place, other in enumerate(operations) if (other.kind, other.peer, other.tag) == kind)

@@ -82,7 +82,7 @@ def test_command(capsys):
         (["--gradients", "0"], r"--gradients 0: must be 1 or more"),
         (["--compute", "constant:0"], r"a step takes no time"),
         (["--compute", "constant:1", "--step-seconds", "1,1,1"], r"only one of them"),
-        (["--set", "algorithm={name='ring_allreduce'}"], r"ring_allreduce has no such bound; allowed: "),
+        (["--set", "algorithm={name='ring_allreduce'}"], r"ring_allreduce has no least time of an update; allowed: "),
     ],
 )
 def test_command_says_what_is_wrong(arguments, says, capsys):

@@ -301,7 +301,7 @@ CABLES = 'medium = "cables"\n' + BASE
         (CABLES + "[[cable]]\nfrom = -1\nto = 0\n", "-1 is neither"),
         (CABLES + '[[cable]]\nfrom = "a"\nto = [true]\n', "true is neither"),
         (CABLES + '[[cable]]\nfrom = "a"\nto = 0\nspeed = 1\n', "from, to, bandwidth, latency, one_way"),
-        (CABLES + 'cable = "x"\n', r"write \[\[cable\]\] once for each"),
+        (CABLES + 'cable = "x"\n', r"write a section \[\[cable\]\] for each cable"),
         ('medium = "torus:4"\n' + BASE + "[[link]]\nfrom = 0\nto = 1\n", r"takes no \[\[link\]\]"),
         ('medium = "hosts:2x2"\n' + BASE + '[memory]\nlatncy = "1us"\n', "memory.latncy: unknown key"),
         ('medium = "torus:4y"\n' + BASE, "write it as torus:8x8x8"),
