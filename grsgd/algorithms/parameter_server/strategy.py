@@ -62,9 +62,9 @@ class Strategy:
     Gradients that are gathered at the same time are summed in the order of workers, even if these gradients arrived in
     another order. `Rennala` gathers each gradient on arrival.
 
-    V is the version of the model, and v_i the version of the model in the last answer to worker i. c_i is the number of
-    pushes of worker i, and tau the staleness of its last push. ``workers`` is n, and workers are numbered from 0.
-    ``start`` is the time at which all workers got version 0 of the model, in seconds on the same clock as ``now``.
+    V is the version of the model, and v_i the version of the model in the last answer to worker i. The number of pushes
+    of worker i is c_i, and tau is the staleness of a pushed gradient. ``workers`` is n, and workers are numbered from
+    0. ``start`` is the time at which all workers got version 0 of the model, in seconds on the same clock as ``now``.
     ``staleness_aware`` means weights 1/max(tau, 1), with tau at the time of the update. With ``delay_compensation`` all
     gradients are compensated. ``options`` are the fields of ``Options``. `Strategy` raises ValueError on invalid
     options.
