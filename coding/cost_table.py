@@ -73,7 +73,7 @@ def comparison(n: int) -> list[list[str]]:
 
 def wins(other: str, n: int, ours: str, theirs: str) -> tuple[list[int], list[int]]:
     """Return two lists of redundancies: with which the coded scheme sends less than the scheme ``other``, and with
-    which it sends as much as ``other``.
+    which the coded scheme sends as much as ``other``.
 
     ``ours`` is the property of a `Cost` for the coded scheme, and ``theirs`` the property for ``other``: ``once`` or
     ``per_receiver``.

@@ -6,8 +6,8 @@ nearest multiple of the step 1/S. Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSS
 authors uses R of about 21.5. That program rounds down, which shifts every value by half a step on average.
 
 A sum of B quantised values differs from the exact sum by at most B/2 steps. The sum may be computed modulo 2^32, in any
-order: partial sums may leave the range of int32 and return to this range. The total must lie in [-R, R], or be kept in
-int64 (`accumulate`). The function `wrap` detects totals outside of int32.
+order, even if partial sums leave the range of int32. The total must lie in [-R, R], or be kept in int64 (`accumulate`).
+The function `wrap` detects totals outside of int32.
 """
 
 import math
@@ -22,8 +22,8 @@ class OutOfRange(NamedTuple):
     """Numbers of values outside [-limit, limit]. The truth value of an `OutOfRange` is False if no value is outside
     [-limit, limit].
 
-    ``count``: number of finite values outside [-limit, limit]. ``largest``: the largest magnitude of these values.
-    ``not_finite``: number of values that are NaN or infinite.
+    ``count``: number of finite values outside [-limit, limit]. ``largest``: the largest magnitude of the finite values
+    outside [-limit, limit]. ``not_finite``: number of values that are NaN or infinite.
     """
 
     count: int
@@ -76,7 +76,7 @@ class FixedPoint:
         self.largest = self.limit if most == TOP else most * self.step
 
     def encode(self, x, out) -> OutOfRange:
-        """Convert the values of ``x``, float32 or float64, to int32, and write them into ``out``.
+        """Write the values of ``x``, float32 or float64, as int32 into ``out``.
 
         A value outside the range becomes the nearer end of the range, and NaN becomes 0. Return the numbers of values
         outside the range and of values that are not finite.

@@ -1,4 +1,4 @@
-"""Division of a length into consecutive parts whose sizes differ by at most one.
+"""Functions that divide a number of elements (length) into consecutive parts whose sizes differ by at most one.
 
 Part k of n parts of a length reaches from floor(k length / n) to floor((k + 1) length / n). Vectors, batches, blocks
 and groups of ranks are all divided by the functions of this module, so all modules agree on the parts.

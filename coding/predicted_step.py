@@ -3,8 +3,8 @@ measurements without redundancy.
 
 The division of a step into parts is from this project. The model of the CSSGD paper
 (`coding.time_model.paper_step_seconds`) has no slowest rank, no coding and no packets. The parts of a step do not
-overlap, as in `grsgd.comm.coded.scheme`. A rank first computes its blocks and waits for the slowest rank. After that
-the rank adds up its blocks, encodes and sends packets, and decodes received packets.
+overlap, as in `grsgd.comm.coded.scheme`. A rank first computes its blocks and waits for the slowest rank. After the
+wait for the slowest rank, a rank adds up its blocks, encodes and sends packets, and decodes received packets.
 """
 
 from math import comb
@@ -67,8 +67,8 @@ class PacketSeconds(NamedTuple):
 
     ``exchange``: seconds for the first short packet of each rank. ``packet``: seconds for every further short packet of
     a rank. ``byte``: seconds for each byte of a rank's packets. ``is_shared``: whether transfers of all ranks share a
-    medium. If True, the mean over the ranks decides the time of sending, else the busiest rank. ``sends_copies``:
-    whether a rank sends a packet once per receiver.
+    medium. The mean over the ranks decides the time of sending if ``is_shared`` is True, else the busiest rank.
+    ``sends_copies``: whether a rank sends a packet once per receiver.
     """
 
     exchange: Toll

@@ -2,8 +2,8 @@
 each integer except 0 has an inverse modulo P.
 
 Each integer is represented by the number nearest to 0, from -`HALF` to `HALF`. So a sum of integers modulo P is the
-exact sum if the exact sum lies in this range. Since 2^32 equals 5 modulo P, products are reduced modulo P without a
-division (`coding.cpu.combine`).
+exact sum if the exact sum is from -`HALF` to `HALF`. Since 2^32 equals 5 modulo P, products are reduced modulo P
+without a division (`coding.cpu.combine`).
 """
 
 P = 2**32 - 5

@@ -52,7 +52,7 @@ def least_step_seconds(seconds: Sequence[float], silent: int = 0) -> float:
     ranks.
 
     ``seconds``: seconds that each of n ranks computes, including redundancy. The step cannot end before the (n -
-    silent)-th least of these seconds (Lee, Lam, Pedarsani, Papailiopoulos, Ramchandran 2018).
+    silent)-th least of the ranks' seconds (Lee, Lam, Pedarsani, Papailiopoulos, Ramchandran 2018).
     """
     return sorted(seconds)[len(seconds) - silent - 1]
 

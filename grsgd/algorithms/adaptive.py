@@ -47,7 +47,7 @@ class AdaptiveOptions(BaseModel):
     metric: Literal["relative", "norm", "layerwise", "cosine"] = Field(
         "relative",
         description="change from the model r after the last exchange to the model x: |x - r|/|r|, | |x| - |r| |/|r|, "
-        "|x - r|/|r| per layer (each layer is then exchanged alone), or 1 - cos(x, r)",
+        "|x - r|/|r| per layer (layers are exchanged separately), or 1 - cos(x, r)",
     )
     threshold: Literal["auto"] | Annotated[float, Field(ge=0)] = Field(
         "auto", description="change that triggers an exchange; auto: adapted until exchanges occur at target_rate"
@@ -136,7 +136,7 @@ class AdaptiveTrigger:
 
     In the formulas, k is the number of the step, eta the learning rate, and eta_0 the reference learning rate. The last
     exchange was after step k_last. The last exchange that this rank itself began was after step k_begun. With metric
-    ``layerwise``, each layer has its own r, delta and k_last.
+    ``layerwise``, each layer of the model has its own r, delta and k_last.
 
     With threshold = "auto" the rate of triggers stays near ``target_rate``. The threshold is multiplied by 1.05 after
     each trigger, and by 0.95 after every 1/target_rate steps without a trigger. A long time without a trigger lowers

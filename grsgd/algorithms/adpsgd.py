@@ -20,7 +20,8 @@ from grsgd.comm.topologies.topology import Topology
 from grsgd.models.mixing import add_difference
 
 FINISHED = -1
-"""Value of ``step`` in a message without a model. An active rank sends this message when it has ended its training."""
+"""Value of ``step`` in a message without a model. An active rank sends the message without a model when the rank has
+ended its training."""
 
 
 class ADPSGDOptions(Options):

@@ -36,8 +36,8 @@ def choose_variant(comm: Communicator, driver, like: Flat):
     A variant's time is the median over several all-reduces of the slowest rank's time, so all ranks return the same
     name. After the first measurement, the variants close to the fastest variant are measured again, in turns, because a
     machine is sometimes slower for a while. Each variant computes a mean, as in a run, because the variants need
-    different times for the multiplication by 1/n. Some variants multiply only a part of the sum on each rank, and
-    others the whole sum. During the trial ``comm`` must carry only the trial's messages.
+    different times for the multiplication by 1/n. Some variants multiply only a part of the sum on each rank, and other
+    variants multiply the whole sum. During the trial ``comm`` must carry only the trial's messages.
     """
     if comm.size == 1:
         return "ring", "variant = ring: one rank sends nothing"
@@ -75,9 +75,9 @@ def choose_variant(comm: Communicator, driver, like: Flat):
 
 
 def rounds_again(seconds: float) -> int:
-    """Return the number of rounds in which the fastest all-reduces are measured again. A round calls each of these
-    all-reduces twice. ``seconds`` is the total time of one call of each of these all-reduces. Return 0 if the rounds
-    would take too long, for example over a slow link."""
+    """Return the number of rounds in which the fastest all-reduces are measured again. In a round each measured
+    all-reduce is called twice. ``seconds`` is the total time of one call of each measured all-reduce. Return 0 if the
+    rounds would take too long, for example over a slow link."""
     rounds = min(max(int(AGAIN_SECONDS / 2 / seconds), REPEATS), MAX_ROUNDS, int(ENOUGH_SECONDS / 2 / seconds))
     return rounds if rounds >= LEAST else 0
 

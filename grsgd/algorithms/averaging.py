@@ -1,5 +1,6 @@
 """Schedules (generators that yield each object they wait for) that average models and arrays over all ranks. The
-messages of these averages do not count as the algorithm's traffic. In a run with one rank these averages do nothing."""
+messages of the schedules in this module do not count as the algorithm's traffic. In a run with one rank the schedules
+in this module do nothing."""
 
 from __future__ import annotations
 

@@ -51,39 +51,41 @@ SURVIVES_DEATHS = (False, True, "together")
 
 @dataclass(frozen=True)
 class Traits:
-    """Properties of an algorithm, which other packages read instead of testing for an algorithm's name."""
+    """Properties of an algorithm. Other packages read these properties and do not test for an algorithm's name."""
 
     synchronous: bool
-    """Whether the number of steps by which a rank may be ahead of other ranks is bounded. If True, all ranks take the
-    same number of steps."""
+    """Whether the number of steps by which a rank may be ahead of other ranks is bounded. If ``synchronous`` is True,
+    all ranks take the same number of steps."""
     family: str = "other"
-    """Family under which tables of algorithms list the algorithm: one of `FAMILIES`, or another word."""
+    """Family of algorithms under which tables list the algorithm: one of `FAMILIES`, or another word."""
     sends_gradients: bool = False
-    """Whether ranks send gradients. If True, all gradients of a rank must lie in one flat array."""
+    """Whether ranks send gradients. If ``sends_gradients`` is True, all gradients of a rank must lie in one flat
+    array."""
     in_background: bool = False
     """Whether the algorithm sends and receives messages in the background while a gradient is computed."""
     sends_early: bool = False
-    """Whether parts of the gradient are sent during the backward pass. If True, the training loop calls
-    ``gradient_ready`` for each parameter."""
+    """Whether parts of the gradient are sent during the backward pass. If ``sends_early`` is True, the training loop
+    calls ``gradient_ready`` for each parameter."""
     exact_gradient: bool = False
     """Whether every step applies the mean gradient of all ranks, computed at one common model. The experiments train
-    only once for all algorithms with this trait, because all of them take the same steps."""
+    only once for all algorithms with ``exact_gradient``, because all these algorithms take the same steps."""
     equal_models: bool = False
-    """Whether all ranks hold the same model after every step, even if gradients are compressed or changed otherwise."""
+    """Whether all ranks hold the same model after every step, even if gradients are compressed or changed in another
+    way."""
     depends_on_values: bool = False
-    """Whether the values of the models' parameters decide when messages are sent. If True, the option
-    ``--timing-only``, which computes no values, is refused."""
+    """Whether the values of the models' parameters decide when messages are sent. If ``depends_on_values`` is True, the
+    option ``--timing-only``, which computes no values, is an error."""
     supports_own_loop: bool = True
     """Whether the algorithm works with ``distribute()``, which makes a user's own training loop distributed."""
     decides_who_computes: bool = False
-    """Whether some rank computes something other than one gradient per step. If True, a user's own loop must ask its
-    optimizer which data this rank computes. The value of ``decides_who_computes`` is set by the base class of the
-    algorithm."""
+    """Whether some rank computes no gradient, or several gradients, in a step. If ``decides_who_computes`` is True, a
+    user's own loop must ask its optimizer which data this rank computes. The value of ``decides_who_computes`` is set
+    by the base class of the algorithm."""
     tolerates_lost_ranks: bool = False
     """Whether a run goes on after it has lost a rank."""
     tolerates_silent_ranks: bool = False
-    """Whether a step can end without the messages of silent ranks. If True, the ranks make no collective decisions
-    before the run ends."""
+    """Whether a step can end without the messages of silent ranks. If ``tolerates_silent_ranks`` is True, the ranks
+    make no collective decisions before the run ends."""
     survives_deaths: Literal[False, True, "together"] = False
     """Whether a run goes on when the process of any rank dies, with or without another process in its place. The value
     ``"together"`` is for algorithms whose steps need all ranks: the remaining ranks restart from the average of their
@@ -92,25 +94,25 @@ class Traits:
     """Whether all ranks must be on one host because the ranks share the host's memory. In simulated time the ranks may
     be on several hosts even if ``one_host`` is True."""
     host_memory: bool = False
-    """Whether message buffers must lie in host memory and not in GPU memory, because the ranks of a host share them."""
+    """Whether message buffers must lie in host memory and not in GPU memory, because the ranks of a host share these
+    buffers."""
     splits_model: bool = False
-    """Whether a rank's optimizer sees only slices of the model. If True, only optimizers that treat every element
-    separately are allowed."""
+    """Whether a rank's optimizer sees only slices of the model. If ``splits_model`` is True, only optimizers that treat
+    every element separately are allowed."""
     label: str = ""
-    """Name of a run in reports, by default the algorithm's name. The value of an option that changes the algorithm is
-    appended, as in ``parameter_server adsp``."""
+    """Name of a run in reports, by default the algorithm's name. If the value of an option changes the algorithm, the
+    label ends with this value, as in ``parameter_server adsp``."""
     comparison: str = ""
-    """The options, as text, that must be equal in two runs before the numbers of bytes that these runs send can be
-    compared."""
+    """Options, as text, that must be equal in two runs if the numbers of bytes that the two runs send are compared."""
     only_allreduces: bool = False
-    """Whether ranks send each other nothing but all-reduces (``grsgd.comm.allreduce``), one at a time. If True, a
-    simulation without gradients computes its times by a faster method."""
+    """Whether ranks send each other nothing but all-reduces (``grsgd.comm.allreduce``), one at a time. If
+    ``only_allreduces`` is True, a simulation without gradients computes its times by a faster method."""
     trains_bfloat16: bool = False
     """Whether models may be of bfloat16: the algorithm computes sums and means in float32, with tensors or by
     all-reduces. NumPy arrays of bfloat16 models have dtype uint16 and contain the bits of the bfloat16 numbers."""
     rests_between_steps: bool = False
-    """Whether no message is under way between two steps. If False, `drain` is called before each checkpoint, and
-    `begin` after it."""
+    """Whether no message is under way between two steps. If ``rests_between_steps`` is False, `drain` is called before
+    each checkpoint, and `begin` after each checkpoint."""
 
 
 class Algorithm:
@@ -133,8 +135,8 @@ class Algorithm:
     attributes named in ``remembers``. If ``remembers`` is None, the algorithm cannot write checkpoints."""
     k: int = 0
     """Number of steps that led to the model x. The method `step` increments ``k`` only if the algorithm's next steps
-    depend on ``k``. The caller of `start` sets ``k`` if the process begins with the model of other ranks: see
-    ``survives_deaths``."""
+    depend on ``k``. The caller of `start` sets ``k`` if the process begins with the model of other ranks (trait
+    ``survives_deaths``)."""
     _decides_who_computes: ClassVar[bool] = False
     """Value of the trait ``decides_who_computes``."""
 
@@ -159,7 +161,7 @@ class Algorithm:
             ALGORITHMS[name] = cls
 
     def __init__(self, options: Options, replica: Replica, optimizer: torch.optim.Optimizer, context: RankContext):
-        """Create the algorithm of one rank; ``optimizer`` updates the parameters of ``replica``."""
+        """Create the algorithm object of one rank. ``optimizer`` updates the parameters of ``replica``."""
         self.options = options
         self.replica = replica
         self.optimizer = optimizer
@@ -178,7 +180,8 @@ class Algorithm:
     def topology(self) -> Topology:
         """Graph of the ranks that send to each other; by default every rank sends to every other rank.
 
-        If a new process takes over a dead process's rank, it first asks the neighbours of that rank for a model.
+        A new process that takes over a dead process's rank first asks the rank's neighbours in ``topology`` for a
+        model.
 
         """
         return build("full", self.comm.size)
@@ -242,7 +245,7 @@ class Algorithm:
         """Prepare the model before the next gradient is computed. `before_backward` may change the model."""
 
     def step(self):
-        """Update the model with the gradient of this step, which has been computed."""
+        """Update the model with the gradient that this rank has computed in this step."""
         self.update()
 
     def drain(self):
@@ -325,7 +328,7 @@ class GradientAlgorithm(Algorithm, name=None):
         """
 
     def reduce(self) -> Generator:
-        """Schedule that replaces the array ``replica.grads`` by its combination over all ranks. The array
+        """Schedule that replaces the array ``replica.grads`` by the combined gradient of all ranks. The array
         ``replica.grads`` may hold further values after the gradients. `reduce` combines these further values in the
         same way as the gradients."""
         raise NotImplementedError(f"{self.name}: the traits have sends_gradients = True, so reduce() must be defined")

@@ -42,14 +42,14 @@ class Load(NamedTuple):
 
 @dataclass
 class Trial:
-    """One rank's part of a trial, the argument of `Algorithm.choose_options`.
+    """Objects that one rank needs for a trial; the argument of `Algorithm.choose_options`.
 
     Parameters
     ----------
     context
         Connections and seed of the trial. During a trial, ``context.comm`` carries only the trial's messages.
     model
-        Model of the run. A trial does not change this model.
+        Model of the run; trials leave this model unchanged.
     dtype
         dtype of the model's parameters in the run.
     load_of

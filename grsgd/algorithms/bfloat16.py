@@ -11,7 +11,7 @@ torch = LazyModule("torch")
 
 
 def check_bfloat16(algorithm: type[Algorithm], options: Options):
-    """Raise ConfigError if ``algorithm`` with these ``options`` cannot exchange arrays of bfloat16."""
+    """Raise ConfigError if ``algorithm`` with ``options`` cannot exchange arrays of bfloat16."""
     if not algorithm.traits.trains_bfloat16:
         allowed = ", ".join(sorted(name for name, cls in ALGORITHMS.items() if cls.traits.trains_bfloat16))
         raise ConfigError(

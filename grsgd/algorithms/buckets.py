@@ -66,12 +66,12 @@ class BucketedMean:
         """Number of buckets, counted from the first bucket to the first incomplete bucket, whose gradients are all
         complete."""
         self.averaging = None
-        """Handle of the background schedule that averages the buckets. This schedule begins when the first gradient of
-        a step is complete."""
+        """Handle of the background schedule that averages the buckets. The background schedule begins when the first
+        gradient of a step is complete."""
 
     def gradient_ready(self, parameter: int):
-        """Record that the gradient of ``parameter`` is complete. Raise RuntimeError if `gradient_ready` was called for
-        ``parameter`` earlier in the same step."""
+        """Record that the gradient of ``parameter`` is complete. Raise RuntimeError if `gradient_ready` has been called
+        for ``parameter`` before in the same step."""
         if self.averaging is None:
             self.missing = [set(bucket) for bucket in self.parameters]
             self.complete = 0

@@ -1,5 +1,5 @@
-"""Base class of algorithms with a central model. Some ranks of these algorithms may serve the central model and not
-train.
+"""Base class of algorithms with a central model. Some ranks of an algorithm with a central model may serve the central
+model and not train.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -30,7 +30,7 @@ class CentralAlgorithm(Algorithm, name=None):
         self.is_worker = self.comm.rank < self.workers(options, self.comm.size)
         """Whether this rank trains; a rank that does not train runs `serve`."""
         self.lost: frozenset[int] = frozenset()
-        """Ranks that stopped sending messages, if the run went on without these ranks. The set ``lost`` is filled after
+        """Ranks that stopped sending messages and without which the run went on. The set ``lost`` is filled after
         training."""
 
     @classmethod
@@ -70,8 +70,8 @@ class CentralAlgorithm(Algorithm, name=None):
         raise NotImplementedError(f"{self.name}: algorithms whose workers send gradients must define tell_settings()")
 
     def stuck(self, absent: set[int]) -> set[int]:
-        """Return the workers that would wait for ever for the server on this rank if the ranks ``absent`` take no step.
-        By default no worker would wait for ever."""
+        """Return the workers that would wait for ever for an answer of this rank's server if the ranks ``absent`` take
+        no step. By default no worker would wait for ever."""
         return set()
 
     def serve(self) -> Generator:

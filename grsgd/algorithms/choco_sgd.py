@@ -24,8 +24,8 @@ class ChocoSGDOptions(CompressionOptions, Options):
 
 
 class ChocoSGD(OnTopology, name="choco_sgd"):
-    """Every rank keeps an estimate xhat of its own model x, which its neighbours know as well. Per step a rank sends
-    its neighbours the compressed difference between its model and its estimate::
+    """Every rank keeps an estimate xhat of its own model x, and its neighbours know this estimate as well. Per step a
+    rank sends its neighbours the compressed difference between its model and its estimate::
 
         x = x - eta grad(x)
         q = compressed(x - xhat);  xhat = xhat + q

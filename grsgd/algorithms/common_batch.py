@@ -4,15 +4,15 @@ from grsgd.algorithms.base import GradientAlgorithm
 
 
 class CommonBatchAlgorithm(GradientAlgorithm, name=None):
-    """Base class of algorithms whose ranks compute the gradients of `blocks` of one common batch. In algorithms without
-    this base class each rank has its own batch."""
+    """Base class of algorithms whose ranks compute the gradients of `blocks` of one common batch. In algorithms that
+    are no `CommonBatchAlgorithm` each rank has its own batch."""
 
     _decides_who_computes = True
     needs_no_gradient = False
     """Whether this rank need not compute its next gradient, because the other ranks have already ended the step. The
     value of ``needs_no_gradient`` is known after `before_backward`."""
     lost: frozenset[int] = frozenset()
-    """Ranks that stopped sending messages, if the run went on without these ranks. The set ``lost`` is filled after
+    """Ranks that stopped sending messages and without which the run went on. The set ``lost`` is filled after
     training."""
 
     @classmethod
@@ -32,7 +32,7 @@ class CommonBatchAlgorithm(GradientAlgorithm, name=None):
         raise NotImplementedError(f"{self.name}: algorithms with a common batch must define blocks()")
 
     def block_gradient_ready(self, block: int):
-        """Copy or use the gradient of ``block``, which lies in the replica. The gradient of a block is the sum over the
+        """Copy the gradient of ``block`` from the replica, or use it. The gradient of a block is the sum over the
         block's samples, divided by the number of samples in the batch. The replica's gradient of the next block
         overwrites the gradient of ``block``."""
         raise NotImplementedError(f"{self.name}: algorithms with a common batch must define block_gradient_ready()")

@@ -24,8 +24,8 @@ from grsgd.comm.coded.streams import AHEAD
 from grsgd.comm.coded.tolerant import MIN_LAG, TolerantSum
 
 PATIENCE = 0.8
-"""Default time for which a run waits for silent ranks at the end of training, as a share of comm.timeout. After this
-time the run ends without the silent ranks."""
+"""Default time for which a run waits for silent ranks at the end of training, as a share of comm.timeout. When the time
+is over, the run ends without the silent ranks."""
 
 CODING_UNIT = "s", "spent by the lowest rank on encoding and decoding packets, within communicate_seconds"
 USED_UNIT = "steps", "number of steps in which the lowest rank decoded the sum with a message of this rank"
@@ -95,8 +95,8 @@ class CSSGD(Summing, name="cssgd"):
     gradient, and C the binomial coefficient. With the scheme uncoded each rank sends the slices of its blocks without
     coding, C(n-1, r-1) / r M bytes per step.
 
-    The schemes grouped-direct and grouped-rs are not from the CSSGD paper. In these schemes the ranks form n/r groups.
-    All ranks of a group compute the same block, and each rank sends a different part, M/r bytes, of the group's
+    The schemes grouped-direct and grouped-rs are not from the CSSGD paper. In the grouped schemes the ranks form n/r
+    groups. All ranks of a group compute the same block, and each rank sends a different part, M/r bytes, of the group's
     gradient. With grouped-direct each rank multicasts its part of the group's gradient. With grouped-rs rank j adds up
     chunk j of all groups' gradients. If there are more than two groups, ranks receive less with grouped-rs than with
     grouped-direct.

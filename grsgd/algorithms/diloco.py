@@ -31,7 +31,9 @@ def outer_update(x_prev, u, mean, lr: float, momentum: float):
 
 
 class OuterOptions(Options):
-    H: int = Field(8, ge=1, description="number of steps between two averages of the same parameters; 500 in the paper")
+    H: int = Field(
+        8, ge=1, description="number of steps between two averages of the same parameters; 500 in the DiLoCo paper"
+    )
     outer_lr: float = Field(0.7, gt=0, description="learning rate of the outer step")
     outer_momentum: float = Field(0.9, ge=0, lt=1, description="Nesterov momentum of the outer step")
 
@@ -44,7 +46,10 @@ class DiLoCoOptions(CompressionOptions, OuterOptions):
         0, ge=0, description="number of local steps that a rank takes while a fragment is averaged in the background"
     )
     mix: float = Field(
-        0.0, ge=0, lt=1, description="weight of the local model in its mean with the model after an outer step"
+        0.0,
+        ge=0,
+        lt=1,
+        description="weight of a rank's own model in the mean of this model and the model after an outer step",
     )
     variant: Variant = Field("ring", description=VARIANT_MEANING)
     outer_state: OuterState | None = Field(None, description=OUTER_STATE_MEANING)
@@ -66,8 +71,8 @@ class DiLoCoOptions(CompressionOptions, OuterOptions):
 
 
 class DiLoCo(ByAllreduce, name="diloco"):
-    """Each rank takes H local steps, with an optimizer such as AdamW. After these steps, an outer step with Nesterov
-    momentum follows the mean change of all ranks' models::
+    """Each rank takes H local steps, with an optimizer such as AdamW. After every H local steps, an outer step with
+    Nesterov momentum follows the mean change of all ranks' models::
 
         x = inner optimizer's step;  k = k + 1
         if k % H == 0:
@@ -169,8 +174,8 @@ class DiLoCo(ByAllreduce, name="diloco"):
                 yield from self.outer_step()
 
     def average_with_all(self):
-        """Schedule that averages the current fragment over all ranks. With the first fragment the model's buffers are
-        averaged, too."""
+        """Schedule that averages the current fragment over all ranks. The model's buffers are averaged together with
+        the first fragment."""
         if self.copied is not None:
             yield self.copied
         if self.compressed:

@@ -88,7 +88,7 @@ class DPSGD(OnTopology, name="dpsgd"):
         if not weighted:
             self.update()
             return
-        # The change of x by mixing is computed before the update. This change overwrites the buffer of one received
+        # The change of x by mixing is computed before the update. The change is computed in the buffer of one received
         # model.
         (weight, change), *others = weighted
         mix(change, weight, [*others, (float(W[i, i]) - 1, self.x.tensor)])

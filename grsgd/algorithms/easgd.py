@@ -29,7 +29,8 @@ class EASGDOptions(AdaptiveOptions, Options):
         None,
         ge=0,
         le=1,
-        description="share of its distance to the centre by which a model moves in an exchange; by default 0.9/n",
+        description="share of the distance between model and centre by which the model moves in an exchange; by "
+        "default 0.9/n",
     )
     period: int = Field(10, ge=1, description="number of steps between two exchanges with the centre, unless adaptive")
     centre: Literal["server", "allreduce"] = Field(
@@ -189,7 +190,7 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
             yield self.comm.Isend(message, worker, tags.EASGD_ELASTIC)
 
     def elastic(self, x, c, d):
-        """Set ``d`` to alpha (x - c), in place. ``d`` and ``x`` may be the same tensor."""
+        """Set ``d`` to alpha (x - c), in place. The arguments ``d`` and ``x`` may be the same tensor."""
         torch.sub(x, c, out=d).mul_(self.alpha)
 
     @property

@@ -55,7 +55,8 @@ class EqualModels:
         all_come = not (traits.tolerates_lost_ranks or traits.tolerates_silent_ranks)
         self.is_looked_at = is_looked_at and traits.equal_models and all_come and self.comm.size > 1
         self.warnings: list[str] = []
-        """Warnings for users about models that differ, one line each; on rank 0 only."""
+        """Warnings for users about models that differ, one line each. Only rank 0 has warnings about models that
+        differ."""
         self._looks = 0
 
     def is_due(self, steps: int) -> bool:

@@ -19,8 +19,8 @@ class ExactDiffusionOptions(Options):
 
 
 class ExactDiffusion(OnTopology, name="exact_diffusion"):
-    """Each rank mixes its model with its neighbours' models, after a correction by the change of its model in the last
-    mixing::
+    """Each rank mixes its model with its neighbours' models, after a correction by the change of its model in the
+    previous mixing::
 
         psi = x - eta grad(x)
         phi = psi + x - psi_prev                 # psi_prev = x in the first step
@@ -29,9 +29,10 @@ class ExactDiffusion(OnTopology, name="exact_diffusion"):
         psi_prev = psi
 
     In D-PSGD each model ends away from the optimum if the ranks' data differ, and the distance grows with the learning
-    rate. Exact diffusion removes this distance except for the gradients' noise. With the same gradients, the mean of
-    all models is the same as in D-PSGD. A rank sends M (the bytes of the model) to each neighbour per step, 2M on a
-    ring, after the rank has computed its gradient. In each step a rank waits for its slowest neighbour.
+    rate. With exact diffusion the distance from the optimum comes only from the gradients' noise. With the same
+    gradients, the mean of all models is the same as in D-PSGD. A rank sends M (the bytes of the model) to each
+    neighbour per step, 2M on a ring, after the rank has computed its gradient. In each step a rank waits for its
+    slowest neighbour.
     """
 
     paper = (

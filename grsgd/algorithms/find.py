@@ -9,7 +9,7 @@ from grsgd.errors import ConfigError, did_you_mean
 
 
 def find(name: str, allowed: Iterable[str] = ALGORITHMS) -> type[Algorithm]:
-    """Return the class of the algorithm called ``name``. Raises ConfigError if no algorithm has this name.
+    """Return the class of the algorithm called ``name``. Raises ConfigError if no algorithm is called ``name``.
 
     Parameters
     ----------

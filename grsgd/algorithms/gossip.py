@@ -1,4 +1,4 @@
-"""Gossiping SGD (Jin et al. 2016), and its adaptive form (Ho, Wu, Liu 2018).
+"""Gossiping SGD (Jin et al. 2016), and adaptive gossiping SGD (Ho, Wu, Liu 2018).
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -55,8 +55,8 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
 
     Every rank answers requests in the background, one after the other, with its model s at the time of the answer. In
     mode pair, the asking rank sends its model y back, and the answering rank sets ``x = x + (y - s)/2``. If x is still
-    s, the new x is the average of s and y. If the answering rank has taken steps since it sent s, the changes by these
-    steps are kept. So pair exchanges keep the sum of all models. No request is refused, and no ranks wait in a circle.
+    s, the new x is the average of s and y. If the answering rank has taken steps after it sent s, x keeps the changes
+    by these steps. So pair exchanges keep the sum of all models. No request is refused, and no ranks wait in a circle.
     A rank that has asked waits for the exchanges that its partner serves first. The served exchanges wait only for
     messages under way.
 
@@ -271,7 +271,7 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
         elif self.options.mode == "push":
             x.lerp_(y, 0.5)
 
-    # ---- both
+    # ---- the trainer and the background
 
     def merged(self, step: int, mask: np.ndarray):
         self.staleness[self.k - step] += 1

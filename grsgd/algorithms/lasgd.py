@@ -29,8 +29,8 @@ class LASGDOptions(Options):
 
     merge: Literal["delta", "overwrite", "cocod", "anchor"] = Field(
         "delta",
-        description="way in which the average of a round (an all-reduce of the models) enters the model, which has "
-        "taken further steps meanwhile",
+        description="way in which the average of a round (an all-reduce of the models) is merged into a rank's "
+        "model, which has taken further steps during the round",
     )
     Hmin: int = Field(
         1, ge=1, description="fewest local steps between the starts of two rounds; with merge cocod: the exact number"
@@ -78,8 +78,9 @@ class LASGD(ByAllreduce, name="lasgd"):
     momentum.
 
     An all-reduce ends when the last rank has joined. A slow rank joins an all-reduce in the background of its training.
-    So the training of the other ranks never waits for a slow rank; only their all-reduces wait. Each of n ranks sends
-    2(n-1)/(n Hmin) M per step (M: bytes of the model), and less if all-reduces take longer than Hmin steps.
+    So the training of the other ranks never waits for a slow rank; only the all-reduces of the other ranks wait. Each
+    of n ranks sends 2(n-1)/(n Hmin) M per step (M: bytes of the model), and less if all-reduces take longer than Hmin
+    steps.
     """
 
     paper = (

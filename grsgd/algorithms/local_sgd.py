@@ -18,7 +18,7 @@ class LocalSGDOptions(Options):
 
 
 class LocalSGD(ByAllreduce, name="local_sgd"):
-    """Each rank takes H local steps, and after these steps all ranks average their models::
+    """Each rank takes H local steps, and after every H steps all ranks average their models::
 
         x = x - eta grad(x);  k = k + 1
         if k % H == 0:

@@ -22,14 +22,14 @@ class NoLoCoOptions(Options):
         if not self.outer_momentum < self.pull < 2 + self.outer_momentum:
             raise ValueError(
                 f"pull = {self.pull:g}: must be between outer_momentum = {self.outer_momentum:g} and "
-                "outer_momentum + 2, or the models do not come together"
+                "outer_momentum + 2, or the ranks' models do not converge"
             )
         return self
 
 
 class NoLoCo(Algorithm, name="noloco"):
-    """Each rank takes H local steps, with an optimizer such as AdamW. After these steps, an outer step follows the mean
-    change of the two models of a random pair, and draws these two models together::
+    """Each rank takes H local steps, with an optimizer such as AdamW. After every H local steps, an outer step follows
+    the mean change of the two models of a random pair of ranks, and draws the two models together::
 
         x = inner optimizer's step;  k = k + 1
         if k % H == 0:

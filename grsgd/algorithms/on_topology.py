@@ -34,7 +34,8 @@ class OnTopology(Algorithm, name=None):
 
     @staticmethod
     def most_neighbours(options, ranks: int) -> int:
-        """Return the largest number of ranks that send to one of ``ranks`` ranks, in all steps together."""
+        """Return the largest number of different ranks that send to the same rank in any steps, among ``ranks``
+        ranks."""
         graph = topology.build(options.topology, ranks)
         return max(len(graph.in_neighbours(rank)) for rank in range(ranks))
 

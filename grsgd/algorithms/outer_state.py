@@ -57,19 +57,19 @@ def copier():
 
 
 class OuterMemory:
-    """Memory of the model's own device. Copies within this memory need no waiting.
+    """Memory of the model's own device. Copies within the memory of the model's device need no waiting.
 
     With each class of memory, an algorithm changes its model, or its gradient, in three steps: `take`, arithmetic with
     the arrays of the memory, and `put`.
     """
 
     def like(self, x: Flat) -> Flat:
-        """Return an array of zeros in this memory, with the length and dtype of ``x``."""
+        """Return an array of zeros in the memory that this object stands for, with the length and dtype of ``x``."""
         return x.like()
 
     def wide(self, x: Flat) -> Flat:
-        """Return an array of zeros in this memory, with the length of ``x``. The dtype is float32 if ``x`` is of
-        bfloat16, else the dtype of ``x`` (`Flat.wide`)."""
+        """Return an array of zeros in the memory that this object stands for, with the length of ``x``. The dtype is
+        float32 if ``x`` is of bfloat16, else the dtype of ``x`` (`Flat.wide`)."""
         return x.wide()
 
     def room(self, x: Flat) -> Flat:
@@ -183,8 +183,8 @@ class HostMemory(OuterMemory):
 
     @staticmethod
     def _wait(event):
-        """Wait until a copy to the GPU has ended. `put` does not yield during this wait, because a schedule that is
-        stopped at a yield must leave a whole model."""
+        """Wait until a copy to the GPU has ended. `put` does not yield during the wait for a copy, because a schedule
+        that is stopped at a yield must leave a whole model."""
         while not event.done:
             time.sleep(0)
 

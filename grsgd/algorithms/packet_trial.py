@@ -1,5 +1,5 @@
-"""Trial before a run that measures the seconds of packets sent by the run's own transport. In this trial all ranks send
-at once, as in a step.
+"""Trial before a run that measures the seconds of packets sent by the run's own transport. All ranks send packets at
+the same time in the trial, as in a step.
 
 A schedule is a generator that yields each object it waits for.
 """

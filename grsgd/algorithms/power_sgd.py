@@ -30,8 +30,8 @@ class PowerSGD:
     dimensions together give the columns. Gradients with fewer than two dimensions, and matrices whose P and Q would not
     have fewer elements, are sent uncompressed.
 
-    All ranks compute P from the same sum. So the models of all ranks are equal bit for bit if all ranks run on the same
-    model of processor.
+    All ranks compute the matrix P from the same all-reduced sum. So the models of all ranks are equal bit for bit if
+    all ranks run on the same model of processor.
 
     Source: Vogels, Karimireddy, Jaggi 2019, PowerSGD: Practical low-rank gradient compression for distributed
     optimization, algorithms 1 and 2.
@@ -77,7 +77,7 @@ class PowerSGD:
         """Schedule that replaces the flat gradient ``g`` by an approximate mean over all ranks. ``allreduce(array)``
         returns a generator that replaces ``array`` by its exact mean, and yields each object it waits for.
 
-        If one rank's gradient is not finite, ``g`` becomes NaN on all ranks, and ``e`` keeps its content.
+        If the gradient of any rank is not finite, ``g`` becomes NaN on all ranks, and the errors ``e`` stay unchanged.
         """
         Ms = [self.e[place].view(rows, others) for place, rows, others, _ in self.matrices]
         if is_finite(g):

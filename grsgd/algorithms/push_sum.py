@@ -18,8 +18,8 @@ from grsgd.models.flat import Flat
 torch = LazyModule("torch")
 
 MIN_WEIGHT = 1e-200
-"""Smallest push-sum weight with which a rank pushes its model. Each push halves the rank's weight. Without this limit,
-the weight of a rank that receives no model would become zero."""
+"""Smallest push-sum weight with which a rank pushes its model. Each push halves the rank's weight. Without
+`MIN_WEIGHT`, the weight of a rank that receives no model would become zero."""
 
 
 class PushSum(OnTopology, name=None):
@@ -156,7 +156,7 @@ class PushSum(OnTopology, name=None):
     def changed(self, rank):
         i, lost = self.comm.rank, self.comm.lost
         receivers, sources = (of(i, without=lost) for of in (self.topology.out_neighbours, self.topology.in_neighbours))
-        # Other ranks may have noticed earlier that no process held `rank`. These ranks have sent messages for `rank` to
+        # Other ranks may have noticed earlier that no process held `rank`. Such ranks have sent messages for `rank` to
         # this rank.
         meanwhile = self.topology.in_neighbours(i, without=[*lost, rank])
         new = self.mailbox.changed(rank, receivers, sources, meanwhile)

@@ -67,7 +67,7 @@ def measure(scheme: str, allowed: list[int], transport: Unicast, driver, load: L
 def measure_computing(comm, driver, load: Load):
     """Schedule, called on all ranks at once, that returns the computing times of the ranks without redundancy.
 
-    In simulated time no fixed time per block is measured, because no block takes such a time.
+    In simulated time blocks take no fixed time, so the fixed time per block is not measured.
     """
     share = load.batch // comm.size
 
@@ -128,8 +128,8 @@ def in_words(n: int, length: int, plain: StepParts, packets: PacketSeconds) -> s
         return found
     nbytes = 4 * length
     found += f"; all ranks at once, {in_ms(packets.exchange.to(1))} ms for a short message"
-    found += f", {in_ms(nbytes * packets.byte.to(1))} ms for one M to one rank"
-    return found if n == 2 else f"{found}, {in_ms(nbytes * packets.byte.to(n - 1))} ms for one M to all others"
+    found += f", {in_ms(nbytes * packets.byte.to(1))} ms to send a gradient to one rank"
+    return found if n == 2 else f"{found}, {in_ms(nbytes * packets.byte.to(n - 1))} ms to send a gradient to all others"
 
 
 def table(steps: dict[int, StepParts], with_coding: bool) -> str:

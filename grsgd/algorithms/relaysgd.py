@@ -21,8 +21,9 @@ class RelaySGDOptions(Options):
 
 
 class RelaySGD(Algorithm, name="relaysgd"):
-    """Each rank sends each neighbour a sum: its own model plus the last sums from its other neighbours. After that the
-    rank sets its model to the mean of its own model and all models in the received sums. Rank i computes::
+    """Each rank sends each neighbour a sum: its own model plus the last sums from its other neighbours. After an
+    exchange of sums, a rank sets its model to the mean of its own model and all models in the received sums. Rank i
+    computes::
 
         x' = x - eta grad(x)
         to each neighbour j:  m_ij = x' + sum of m_ki of the other neighbours k, of the last step
@@ -88,7 +89,8 @@ def neighbours(tree: str, rank: int, n: int) -> list[int]:
 
 def within_hops(tree: str, rank: int, neighbour: int, n: int) -> list[int]:
     """Return, for h = 0, 1, ..., the number of ranks beyond the edge from ``rank`` to ``neighbour`` that are at most h
-    hops from ``neighbour``. Rank ``neighbour`` is counted, too. The last number counts all ranks beyond the edge."""
+    hops from ``neighbour``. The numbers include rank ``neighbour`` itself. The last number counts all ranks beyond the
+    edge."""
     found, edge, counts = {rank, neighbour}, [neighbour], []
     while edge:
         counts.append(len(found) - 1)

@@ -53,7 +53,7 @@ class RingAllreduceOptions(FeedbackOptions, Options):
 
 
 class RingAllreduce(GradientAlgorithm, ByAllreduce, name="ring_allreduce"):
-    """Every step applies the mean gradient of all ranks, so all replicas stay bit-identical::
+    """Every step applies the mean gradient of all ranks, so the models of all ranks stay equal bit for bit::
 
         g = grad(x)
         g = allreduce(g) / n

@@ -1,4 +1,4 @@
-"""Stochastic gradient push, and its overlapped form (Assran et al. 2019).
+"""SGP (stochastic gradient push) and overlapped SGP (Assran et al. 2019).
 
 A schedule is a generator that yields each object it waits for.
 """

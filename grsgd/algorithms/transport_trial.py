@@ -44,8 +44,8 @@ def choose_transport(comm: Communicator, wanted: str, settings: Settings, on_gpu
 
 
 def measured(comm: Communicator, settings: Settings, on_gpu: bool):
-    """Schedule, called on all ranks at once, that returns the bytes per second at which a rank may send by IP
-    multicast. Raises NoMulticast if IP multicast does not reach all ranks."""
+    """Schedule, called on all ranks at once, that returns the rate of IP multicast in bytes per second: the option
+    ``rate``, or the measured rate. Raises NoMulticast if IP multicast does not reach all ranks."""
     if comm.size == 1:
         raise NoMulticast("one rank sends nothing")
     if on_gpu:

@@ -46,8 +46,8 @@ class TriggeredAlgorithm(Algorithm, name=None):
         return self.optimizer.param_groups[0]["lr"]
 
     def request(self, *fields: int, mask: np.ndarray | None = None) -> np.ndarray:
-        """Return a request as an int64 array, which has the numbers ``fields``, and after these the mask of the model's
-        slices to exchange (by default none)."""
+        """Return a request as an int64 array: the numbers ``fields``, followed by the mask of the model's slices to
+        exchange (by default no slices)."""
         return np.array([*fields, *(np.zeros(len(self.slices)) if mask is None else mask)], np.int64)
 
     def mask_of(self, request: np.ndarray) -> np.ndarray:

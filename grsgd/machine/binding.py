@@ -12,7 +12,7 @@ from grsgd.errors import ConfigError
 from grsgd.machine.cores import allowed_cores, cores_in_words, numa_nodes, with_siblings
 
 BIND = "GRSGD_BIND"
-"""Environment variable that says whether ranks bind themselves to cores. Its allowed values are `WAYS`."""
+"""Environment variable that says whether ranks bind themselves to cores. The allowed values of `BIND` are `WAYS`."""
 AUTO, ON, OFF = WAYS = ("auto", "on", "off")
 """``auto``: ranks bind themselves only in a Slurm allocation that owns all cores on which its ranks may run, because
 other programs may need cores outside of an allocation. ``on``: ranks always bind themselves, if there is a core for
@@ -68,7 +68,7 @@ def sharing(
     allowed
         Cores on which each rank of the host may run.
     nodes
-        NUMA node of the GPU of each rank of the host; -1 if unknown.
+        NUMA node of each rank's GPU; -1 if unknown.
     environment
         Environment variables of the rank's process.
     system
@@ -149,7 +149,7 @@ def by_node(units: Sequence[frozenset[int]], system: Mapping[int, frozenset[int]
 
 def fitting(of_node: Mapping[int, Sequence[frozenset[int]]], ranks: int) -> list[int]:
     """Return a NUMA node for each of ``ranks`` ranks, so that all ranks get equally many cores and no rank gets cores
-    of two nodes. Return an empty list if such a division is impossible."""
+    of two nodes. Return an empty list if cores cannot be divided in this way."""
     size = sum(map(len, of_node.values())) // ranks
     slots = [node for node, units in of_node.items() for _ in range(len(units) // size)]
     return slots[:ranks] if len(slots) >= ranks else []
@@ -157,7 +157,7 @@ def fitting(of_node: Mapping[int, Sequence[frozenset[int]]], ranks: int) -> list
 
 def bind(share: Sharing) -> Sharing:
     """Bind this thread, and the threads that this thread starts later, to the cores in ``share``. Return the cores on
-    which this thread may run afterwards. If the system refuses the binding, the cores stay unchanged."""
+    which this thread may run after the binding. If the system refuses the binding, the cores stay unchanged."""
     if not share.is_new:
         return share
     try:

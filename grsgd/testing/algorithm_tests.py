@@ -1,4 +1,4 @@
-"""Tests that every algorithm must pass. Pytest runs these tests for each subclass of `AlgorithmTests`."""
+"""Tests that every algorithm must pass. Pytest runs the tests of this module for each subclass of `AlgorithmTests`."""
 
 import inspect
 import subprocess
@@ -25,8 +25,7 @@ from grsgd.testing.simulated import network_of
 STEPS = 40
 """Number of steps that each rank takes in a test in simulated time."""
 REAL_STEPS, KEPT_EVERY = 40, 10
-"""Number of steps that each rank takes in a test under mpiexec, and number of steps between two checkpoints in this
-test."""
+"""Number of steps that each rank takes in a test under mpiexec, and number of steps between two checkpoints."""
 TIMEOUT = 300
 """Seconds after which a job under mpiexec is stopped, and its test fails."""
 NETWORK = {"bandwidth": "1 mbit", "latency": "1 ms", "eager_bytes": 64}
@@ -56,7 +55,7 @@ class AlgorithmTests:
     distance at the start. A subclass sets a larger fraction for an algorithm that needs more steps by its nature."""
     keeps_mean: ClassVar[bool] = False
     """Whether exchanges keep the mean of all models, weighted by ``Algorithm.weight``, including models in messages
-    under way. If True, a test compares this mean before and after training."""
+    under way. If ``keeps_mean`` is True, a test compares the mean of all models before and after training."""
     mixing_matrix: ClassVar[Callable[[int, int], np.ndarray] | None] = None
     """Static method that returns the mixing matrix W, of shape [n, n], for the number of ranks n and the number of the
     step.
@@ -65,7 +64,7 @@ class AlgorithmTests:
     rank, the rank's model."""
     mixes_first: ClassVar[bool] = False
     """Whether a step of an algorithm with ``mixing_matrix`` is X <- W X - rate G, with the gradients G at the models
-    before the mixing. If False, a step is X <- W (X - rate G)."""
+    before the mixing. If ``mixes_first`` is False, a step is X <- W (X - rate G)."""
 
     # ---- in simulated time
 
@@ -107,7 +106,7 @@ class AlgorithmTests:
 
     def test_synchronous_ranks_do_not_depend_on_times(self):
         if not self.traits.synchronous:
-            skip("it is asynchronous")
+            skip("the algorithm is asynchronous")
         for n in self.ranks:
             one = self.job(n).train(STEPS).average()
             other = self.job(n, ComputeTime(1e-3, 0.5, 1), 1).train(STEPS).average()
@@ -117,7 +116,7 @@ class AlgorithmTests:
         """Compare the mean of the ranks' models before and after training with learning rate 0; the models differ at
         the start."""
         if not self.keeps_mean:
-            skip("keeps_mean is not said")
+            skip("keeps_mean is not set to True")
         for n in self.ranks:
             job = self.job(n, ComputeTime(1e-3, 0.5, 2), 2, rate=0.0)
             job.scatter()
@@ -130,7 +129,7 @@ class AlgorithmTests:
 
     def test_it_is_what_its_mixing_matrices_make(self):
         if self.mixing_matrix is None:
-            skip("there is no mixing_matrix")
+            skip("mixing_matrix is not set")
         for n in self.ranks:
             job = self.job(n, momentum=0.0, weight_decay=0.0)
             X = job.X
@@ -145,7 +144,7 @@ class AlgorithmTests:
     def test_times_alone_are_the_times_of_training(self):
         """Compare the simulated times of training with the simulated times of ``grsgd simulate --timing-only``."""
         if self.traits.depends_on_values:
-            skip("its messages depend on the models' values (traits.depends_on_values)")
+            skip("the algorithm's messages depend on the models' values (traits.depends_on_values)")
         for n in self.ranks:
             one, other = (self.simulated(n, timing_only) for timing_only in (False, True))
             times = one.env.now, other.env.now
@@ -172,7 +171,7 @@ class AlgorithmTests:
         """Train with checkpoints, and resume training from a checkpoint. If the algorithm is synchronous, the resumed
         run must end with the same model bit for bit as the first run."""
         if find(self.name).remembers is None:
-            skip("it does not say what to keep (`remembers`)")
+            skip("the algorithm does not set `remembers`, so it has no checkpoints")
         with tempfile.TemporaryDirectory() as name:
             folder, n = Path(name), self.ranks[len(self.ranks) // 2]
             whole = self.train(folder, n, "--checkpoint", folder / "kept", "--every", KEPT_EVERY)

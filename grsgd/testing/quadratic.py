@@ -104,7 +104,7 @@ class Job:
     ``seconds(rank, step)`` returns the simulated seconds that the computation of a gradient takes. ``spec`` and
     ``random`` describe the network, see `simulated.Ranks`. ``schedule(step)`` returns a factor by which the learning
     rate ``rate`` is multiplied. The attribute ``log`` has the actions of all ranks in order, as tuples (action, rank,
-    ...). The attribute ``trajectories`` has the models of each rank after each of its steps.
+    ...). The attribute ``trajectories`` has, for each rank, its models after all its steps.
     """
 
     def __init__(

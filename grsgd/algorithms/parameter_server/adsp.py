@@ -61,7 +61,8 @@ class Adsp(Strategy):
     every option and its default. A gradient that empties the buffer is applied in the same update as the buffer, so the
     order in which gradients arrive makes no difference.
 
-    So max(c) - min(c) <= smax + 1, because the server answers no worker that leads by more than smax steps.
+    The numbers of pushes c satisfy max(c) - min(c) <= smax + 1, because the server answers no worker that leads by more
+    than smax steps.
 
     ``s`` and ``smax`` are whole numbers or inf, with s <= smax. ``slow_factor`` is kappa; inf means no stragglers.
     ``slow_streak`` is m, ``delay_ema`` is lam, and ``straggler_weight`` is phi: "inverse" is 1/(1 + tau), "one" is 1,

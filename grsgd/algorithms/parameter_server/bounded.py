@@ -62,8 +62,8 @@ class Ssp(Strategy):
 
         hold the answer while c_i - min(c) > s
 
-    So max(c) - min(c) <= s + 1. ``s`` is a whole number or inf. With s = 0 all n workers take the same number of steps,
-    as with `Bsp`, but with n updates per round.
+    So the numbers of pushes c satisfy max(c) - min(c) <= s + 1. ``s`` is a whole number or inf. With s = 0 all n
+    workers take the same number of steps, as with `Bsp`, but with n updates per round.
     """
 
     Options = SspOptions
@@ -88,9 +88,10 @@ class Dssp(Ssp):
     The controller predicts the pushes of worker i and of the slowest worker from the time between the last two pushes
     of each worker. The number r* is the r from 0 to r_max for which worker i ends r more steps closest in time to a
     future push of the slowest worker. If several r are equally close, r* is the smallest of these r. Four rules of
-    `Dssp` are inferred. The start of training counts as a push. The first of several slowest workers counts as the
-    slowest worker. The slowest worker must have pushed before any credit is granted. The number r* never allows a lead
-    above s + r_max, even if a worker gets credit repeatedly. So max(c) - min(c) <= s + r_max + 1.
+    `Dssp` are inferred. The start of training counts as a push. If several workers are equally slow, the one with the
+    lowest number counts as the slowest worker. The slowest worker must have pushed before any credit is granted. The
+    number r* never allows a lead above s + r_max, even if a worker gets credit repeatedly. So the numbers of pushes c
+    satisfy max(c) - min(c) <= s + r_max + 1.
     """
 
     Options = DsspOptions
@@ -138,4 +139,4 @@ class Dssp(Ssp):
             return abs(end - (slow_last + pushes * slow_period))
 
         limit = min(self.options.r_max, self.options.s + self.options.r_max + 1 - self.lead(worker))
-        return min(range(max(int(limit), 0) + 1), key=mismatch)  # after a rest the limit may be negative
+        return min(range(max(int(limit), 0) + 1), key=mismatch)  # after a checkpoint the limit may be negative

@@ -12,7 +12,7 @@ class Word(IntEnum):
     GOES_ON = 0
     """The worker's gradient follows in the next message, and the worker waits for the server's answer."""
     FINISHED = 1
-    """The worker has ended its training and sends no further message."""
+    """The worker has ended its training and sends no further messages."""
     RESTS = 2
     """The worker sends no further message until a checkpoint has been made."""
     SETTINGS = 3

@@ -62,7 +62,7 @@ def server_shards(options, elements: int, ranks: int) -> dict[int, tuple[int, in
 
 
 class LostWorker(LostRank):
-    """Error that names a worker that has died or been silent for too long."""
+    """Error raised by a server, which names a worker that has died or has sent nothing for too long."""
 
 
 class Server:
@@ -74,7 +74,7 @@ class Server:
         Replica of the server's rank. If the rank is no worker, the model of ``trained`` is w itself. If the rank is a
         worker, w is a copy of the model of ``trained``.
     optimizer
-        Optimizer of the parameters of ``trained``. The server takes over ``optimizer``, and updates w with it.
+        Optimizer of the parameters of ``trained``. The server updates w with ``optimizer``.
     context
         Context of the server's rank. The server reports the number of gradients in w to ``context.progress``.
     """
@@ -191,7 +191,7 @@ class Server:
             if word != Word.GOES_ON:
                 yield from self.receive_rest(worker, steps)
                 self.worker_finished(worker, word == Word.RESTS)
-                # the lost ranks have not been sent to a worker that was counted as lost, so they are sent now
+                # a worker that was counted as lost has not received `lost_ranks`, so `lost_ranks` is sent now
                 if self.lost_ranks is not None:
                     yield self.send_lost_ranks(worker)
                 return
@@ -360,7 +360,7 @@ class Server:
 
 
 def with_optimizer(trained: Replica, optimizer: torch.optim.Optimizer) -> Replica:
-    """Return a copy of the replica ``trained`` whose parameters ``optimizer`` updates from now on."""
+    """Return a copy of the replica ``trained``, and make ``optimizer`` update the parameters of the copy."""
     model = copy.deepcopy(trained.model)
     copies = dict(zip(trained.model.parameters(), model.parameters(), strict=True))
     for group in optimizer.param_groups:

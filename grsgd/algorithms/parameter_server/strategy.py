@@ -72,11 +72,11 @@ class Strategy:
 
     Options: ClassVar[type[StrategyOptions]] = StrategyOptions
     remembers: ClassVar[tuple[str, ...]] = ("version", "clocks", "dropped", "gathered")
-    """Names of the strategy's attributes that a checkpoint stores. The buffer is not stored, because during a
-    checkpoint it is empty and no worker is blocked."""
+    """Names of the strategy's attributes that a checkpoint stores. A checkpoint does not store the buffer, because
+    during a checkpoint the buffer is empty and no worker is blocked."""
     keeps_step: bool = False
-    """Whether no worker begins a step before all workers have pushed the gradient of the previous step. If True, all
-    workers can pause for a checkpoint before the same step."""
+    """Whether no worker begins a step before all workers have pushed the gradient of the previous step. If
+    ``keeps_step`` is True, all workers can pause for a checkpoint before the same step."""
     limit: float = math.inf
     """Staleness in updates from which a gradient is dropped as too old."""
 

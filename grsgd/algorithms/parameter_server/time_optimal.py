@@ -1,5 +1,5 @@
-"""Strategies of a parameter server that drop gradients of workers that are too slow. With these strategies the training
-time is near the least possible time.
+"""Strategies of a parameter server that drop gradients of workers that are too slow. With the strategies in this module
+the training time is near the least possible time.
 
 Sources: m_sync: Begunov, Tyurin 2026; rennala: Tyurin, Richtárik 2023; ringmaster: Maranjyan, Tyurin, Richtárik 2025.
 """
