@@ -31,7 +31,8 @@ class ADPSGDOptions(Options):
     period: int = Field(1, ge=1, description="fewest local steps between two exchanges that an active rank begins")
     merge: Literal["average", "delta"] = Field(
         "average",
-        description="average: x = (x + y)/2, as in the paper; delta: x = x + (y - s)/2 with the sent model s, which "
+        description="average: x = (x + y)/2, as in the AD-PSGD paper; delta: x = x + (y - s)/2 with the sent model "
+        "s, which "
         "keeps the mean of all models",
     )
 

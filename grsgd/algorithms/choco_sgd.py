@@ -20,7 +20,13 @@ class ChocoSGDOptions(CompressionOptions, Options):
     )
     ratio: float | None = Field(0.1, gt=0, le=1, description="top-k, random-k: share of the values that is sent")
     outer_state: OuterState | None = Field(None, description=OUTER_STATE_MEANING)
-    gamma: float = Field(0.3, gt=0, le=1, description="share of the way to the mean of all estimates per step")
+    gamma: float = Field(
+        0.3,
+        gt=0,
+        le=1,
+        description="step size of mixing: per step a rank's model moves by gamma times the difference between the "
+        "mean of its neighbourhood's estimates and its own estimate",
+    )
 
 
 class ChocoSGD(OnTopology, name="choco_sgd"):

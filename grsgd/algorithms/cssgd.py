@@ -43,8 +43,8 @@ class CSSGDOptions(SummingOptions):
     )
     enumeration: Literal["groups", "paper"] = Field(
         "groups",
-        description="with scheme coded: packets that a rank sends; paper: as in Algorithm 3 of the CSSGD "
-        "paper, with useless repeats",
+        description="with scheme coded: which packets are sent; groups: each needed packet once; paper: as in "
+        "Algorithm 3 of the CSSGD paper, with useless repeats",
     )
 
     silent: int | None = Field(

@@ -33,7 +33,7 @@ class GRSGDOptions(RoundingOptions, Options):
     merge: Literal["push-sum", "average"] = Field(
         "push-sum",
         description="push-sum: weighted merge, which keeps the mean of all models; average: x = (x + y)/2, which "
-        "changes the mean of all models",
+        "does not keep the mean of all models",
     )
     inbox_capacity: int = Field(
         2, ge=1, description="number of models from one neighbour that may wait for the next step"

@@ -47,7 +47,13 @@ class LASGDOptions(Options):
         description="training waits for every resync-th round, which makes all models equal; 0: training waits for "
         "no round",
     )
-    alpha: float = Field(0.6, ge=0, le=1, description="with merge anchor: pull towards the anchor")
+    alpha: float = Field(
+        0.6,
+        ge=0,
+        le=1,
+        description="with merge anchor: share of the distance to the anchor by "
+        "which a model is pulled to the anchor at each snapshot",
+    )
     beta: float = Field(0.7, ge=0, lt=1, description="with merge anchor: slow momentum of the anchor")
     variant: Variant = Field("ring", description=VARIANT_MEANING)
     outer_state: OuterState | None = Field(None, description=OUTER_STATE_MEANING)

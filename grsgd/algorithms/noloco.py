@@ -11,7 +11,7 @@ from grsgd.seeding import Purpose, generator
 
 
 class NoLoCoOptions(Options):
-    H: int = Field(8, ge=1, description="number of local steps between two exchanges; 50 and more in the paper")
+    H: int = Field(8, ge=1, description="number of local steps between two exchanges; 50 and more in the NoLoCo paper")
     outer_lr: float = Field(0.7, gt=0, description="learning rate of the outer step (beta)")
     outer_momentum: float = Field(0.5, ge=0, lt=1, description="momentum of the outer step (alpha)")
     pull: float = Field(1.0, gt=0, description="strength by which the two models of a pair attract each other (gamma)")

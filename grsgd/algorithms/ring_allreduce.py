@@ -23,8 +23,8 @@ class RingAllreduceOptions(FeedbackOptions, Options):
     variant: Variant = Field("ring", description=VARIANT_MEANING)
     compression: Literal[Kind, "power-sgd"] | None = Field(
         None,
-        description="form in which gradients are sent: the k largest values, k random values, or all values rounded, "
-        "from every rank to every rank; or power-sgd: matrices of a low rank, which all-reduces sum",
+        description="compression of the sent gradients: the k largest values, k random values, or all values "
+        "rounded, sent from every rank to every rank; or power-sgd: matrices of low rank, which all-reduces sum",
     )
     matrix_rank: int | None = Field(
         None, ge=1, description="with power-sgd: rank of the matrices that replace gradients; 4 by default"
@@ -32,8 +32,8 @@ class RingAllreduceOptions(FeedbackOptions, Options):
     buckets: int | None = Field(
         None,
         ge=1,
-        description="number of parts of the gradient, each averaged while the backward pass computes further parts; by "
-        "default the whole gradient is averaged after the backward pass",
+        description="number of parts of the gradient; a part is averaged while the backward pass computes further "
+        "parts; by default the whole gradient is averaged after the backward pass",
     )
 
     @model_validator(mode="after")

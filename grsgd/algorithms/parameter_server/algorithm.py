@@ -80,7 +80,7 @@ class ServerOptions(LostWorkerOptions, GradientOptions):
 
 class ParameterServerOptions(AdspOptions, DsspOptions, MSyncOptions, RennalaOptions, RingmasterOptions, ServerOptions):
     strategy: Literal["bsp", "asp", "ssp", "dssp", "adsp", "m_sync", "rennala", "ringmaster"] = Field(
-        "adsp", description="rule by which the server applies gradients and lets workers go on"
+        "adsp", description="rule by which the server applies gradients and answers workers"
     )
 
     @property
