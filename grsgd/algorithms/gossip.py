@@ -186,7 +186,7 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
             self.write(message, mask)
             self.trigger.exchanged(self.x.tensor, self.k, mask)
         asked = self.send_request(request, j)
-        # The send is synchronous, because MPI would store any number of small messages of other sends.
+        # The send is synchronous, because MPI would buffer any number of small messages that are sent by Isend.
         offered = self.comm.Issend(self.content(message, mask), j, tags.GOSSIP_OFFER, header=UNWEIGHTED_HEADER)
         self.pushing.keep_until(Until(lambda: asked.Test() and offered.Test(), str(offered)), j, message)
         self.begun += 1
