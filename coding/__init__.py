@@ -1,6 +1,6 @@
 """Coded multicast of gradients: placements, plans, packets and their costs.
 
-This package knows neither training nor MPI; `grsgd.comm.coded` has the schemes that send packets.
+This package depends neither on the training code nor on MPI. `grsgd.comm.coded` has the schemes that send the packets.
 """
 
 import os as _os

@@ -1,7 +1,7 @@
-"""Encoding and decoding of the packets of one rank: sums of slices modulo 2^32.
+"""Encoding and decoding of one rank's packets. A packet is a sum of slices of int32 blocks modulo 2^32.
 
 The integers modulo 2^32 form a group: an added number can be subtracted again exactly, even after an overflow. So
-decoding is exact for any int32 content. Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), formulas (10)-(16).
+packets of any int32 numbers are decoded exactly. Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), formulas (10)-(16).
 """
 
 import numpy as np
@@ -12,14 +12,16 @@ from coding.plan import GroupPlan, Packet, PaperPlan
 
 
 class Codec:
-    """The encoder and decoder of one rank's packets, by a plan for n ranks and blocks of ``length`` int32 elements.
+    """Encoder and decoder of the packets that one rank sends and receives. ``plan`` lists the packets, and ``length``
+    is the number of int32 elements of a block.
 
-    A block consists of r consecutive slices, whose sizes are as equal as possible. A packet has the length of the
-    longest slice, ``packet_length`` elements; shorter slices are padded with zeros.
+    A block consists of r consecutive slices, whose sizes are as equal as possible. A packet has as many elements as the
+    longest slice, ``packet_length``. Shorter slices are padded with zeros.
 
-    The attribute ``own`` has the numbers of the blocks that the rank holds, and ``missing`` the numbers of the blocks
-    that it lacks, both ascending. The parameter ``own`` of the methods is a contiguous int32 array of shape [number of
-    held blocks, length]: its rows are the held blocks, in ascending order.
+    The attribute ``own`` has the numbers of the blocks that the rank holds, in ascending order. The attribute
+    ``missing`` has the numbers of the blocks that the rank lacks, in ascending order. The parameter ``own`` of the
+    methods is a contiguous int32 array of shape [number of held blocks, length], whose rows are the held blocks in
+    ascending order.
     """
 
     def __init__(self, plan: GroupPlan | PaperPlan, rank: int, length: int):
@@ -32,29 +34,31 @@ class Codec:
         self._known: dict[Packet, tuple[np.ndarray, np.ndarray]] = {}
 
     def encode(self, packet: Packet, own, out):
-        """Write a packet that this rank sends into ``out``: int32 of shape [packet_length]."""
+        """Write the content of ``packet``, which this rank sends, into ``out``: int32 of shape [packet_length]."""
         kernels(out).add_slices(own.reshape(-1), *self._known_slices(packet), out)
 
     def decode(self, packet: Packet, content, own, out):
-        """Subtract the slices that this rank knows from a received packet. The result is the slice that this rank
-        lacks.
+        """Subtract the slices that this rank knows from ``content``, the content of the received ``packet``. Write the
+        remaining slice, which this rank lacks, into ``out``.
 
-        ``content``: int32 of shape [packet_length]. ``out``: int32 with the length of the slice, whose place is
-        `missing_slice`. ``out`` may be the beginning of ``content``.
+        ``content``: int32 of shape [packet_length]. ``out``: int32 with the length of the slice that `missing_slice`
+        returns. ``out`` may be the beginning of ``content``.
         """
         kernels(out).strip_slices(content[: out.size], own.reshape(-1), *self._known_slices(packet), out)
 
     def add_known(self, packet: Packet, own, content):
-        """Add the slices of a packet that this rank knows to ``content``: int32 of shape [packet_length].
+        """Add the slices of ``packet`` that this rank knows to ``content``: int32 of shape [packet_length].
 
-        If ``content`` is the slice that this rank lacks, padded with zeros, the result is the content of the packet.
+        If ``content`` is the slice that this rank lacks, padded with zeros, ``content`` becomes the content of the
+        packet.
         """
         rows = own.reshape(-1)
         for start, length in zip(*self._known_slices(packet), strict=True):
             content[:length] += rows[start : start + length]
 
     def missing_slice(self, packet: Packet) -> tuple[int, int, int]:
-        """Return the slice that a received packet brings: number of the block, begin and end in the block.
+        """Return the position of the slice that the received ``packet`` brings: the number of the block, and the
+        slice's begin and end in the block.
 
         Raises ValueError if this rank holds all blocks of the packet.
         """
@@ -64,8 +68,8 @@ class Codec:
         raise ValueError(f"rank {self.rank} already holds all blocks of {packet}, which brings nothing to decode")
 
     def _known_slices(self, packet: Packet) -> tuple[np.ndarray, np.ndarray]:
-        """Return the begins and the lengths of the slices of ``packet`` that this rank knows, as places in the
-        flattened rows of own blocks."""
+        """Return the begins and the lengths of the slices of ``packet`` that this rank knows. A begin is an index into
+        the flattened array ``own``."""
         if packet not in self._known:
             self._known[packet] = self._find_slices(packet)
         return self._known[packet]

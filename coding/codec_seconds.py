@@ -12,16 +12,16 @@ from coding.fixed_point import accumulate
 from coding.kernels import kernels
 
 MAX_ELEMENTS = 1 << 20
-"""Largest number of elements of a packet in the trial. Longer packets take the same time per element, because neither
-they nor packets of this length fit into a cache."""
+"""Largest number of elements of a packet in the trial. Longer packets take the same time per element, because packets
+of `MAX_ELEMENTS` elements do not fit into a cache either."""
 WARM_UP, REPEATS = 1, 5
 
 
 class CodecSeconds(NamedTuple):
     """Seconds per element of three operations on packets.
 
-    ``add``: add an own block to the sum. ``encode``: encode a packet. ``decode``: decode a packet and add it to the
-    sum.
+    ``add``: add a block that the rank has computed to the sum. ``encode``: encode a packet. ``decode``: decode a packet
+    and add the result to the sum.
     """
 
     add: float
@@ -30,16 +30,16 @@ class CodecSeconds(NamedTuple):
 
 
 NOT_CODED = CodecSeconds(0.0, 0.0, 0.0)
-"""Seconds of coding that takes no time, as in simulated time."""
+"""Coding times of zero seconds, for simulated time, in which coding takes no time."""
 
 
 def measure(scheme: str, r: int, length: int, empty: Callable) -> CodecSeconds:
     """Return the measured seconds per element of coding on this processor, with redundancy r and blocks of ``length``
     elements.
 
-    A packet of the scheme coded has r slices, of which a receiver subtracts r - 1. Packets of the other schemes are
-    copied. ``empty(size, dtype)`` makes an array. If the array is in GPU memory, the GPU is measured; otherwise the CPU
-    is measured.
+    A packet of the scheme coded has r slices, of which a receiver subtracts r - 1. Packets of other schemes are only
+    copied. ``empty(size, dtype)`` makes an array. If ``empty`` makes arrays in GPU memory, the GPU is measured, else
+    the CPU.
     """
     slices = r if scheme == "coded" else 1
     size = max(1, min(-(-length // r), MAX_ELEMENTS))
@@ -66,11 +66,12 @@ def measure(scheme: str, r: int, length: int, empty: Callable) -> CodecSeconds:
 
 
 def seconds_of(action: Callable[[], None], changed) -> float:
-    """Return the median seconds of ``action``, until the array ``changed``, which it writes, is complete."""
+    """Return the median seconds from the call of ``action`` until the array ``changed``, which ``action`` writes, is
+    complete."""
     taken = []
     for _ in range(WARM_UP + REPEATS):
         begin = time.perf_counter()
         action()
-        int(changed[0])  # int() waits for a GPU that still computes
+        int(changed[0])  # int() waits until a GPU has ended its computation
         taken.append(time.perf_counter() - begin)
     return statistics.median(taken[WARM_UP:])

@@ -1,7 +1,8 @@
-"""The exact bytes that each scheme sends, in units of M, the size of one gradient, or in bytes.
+"""Exact amounts that each scheme sends per exchange of gradients, in bytes or in units of M, the size of one gradient.
 
-A packet to several receivers counts once (`Cost.once`: a shared medium, true multicast) or once per receiver
-(`Cost.per_receiver`: unicast, trees and relays). The formulas, with C(n, r) the binomial coefficient:
+In `Cost.once` a packet to several receivers counts once, as on a shared medium or with true multicast. In
+`Cost.per_receiver` the packet counts once per receiver, as with unicast, trees and relays. The formulas for n ranks and
+redundancy r, with C(n, r) the binomial coefficient:
 
 | scheme         | sent by a rank | received by a rank | once          | per receiver | source                    |
 |----------------|----------------|--------------------|---------------|--------------|---------------------------|
@@ -15,12 +16,13 @@ A packet to several receivers counts once (`Cost.once`: a shared medium, true mu
 | grouped-rs     | q/n            | (n+q-2)/n          | q             | n+q-2        | sums before sending       |
 | tolerant-s     | 1/(r-s)        | (n-1)/(r-s)        | n/(r-s)       | n(n-1)/(r-s) | `coding.tolerant`         |
 
-CSSGD: Li, Xie, Mao, Xu, Zhu, Zhang 2021. With ``per-block`` every block of the batch is computed once and sent by
-itself. With ``uncoded`` every block is computed by r ranks, and each of these ranks sends one of the block's r slices.
+CSSGD: Li, Xie, Mao, Xu, Zhu, Zhang 2021. With ``per-block`` every block of the batch is computed by one rank and sent
+in its own packet. With ``uncoded`` every block is computed by r ranks, each of which sends one of the block's r slices.
 With r = n each rank knows all blocks, so ``uncoded`` and ``coded`` send nothing. The grouped schemes are from this
-project. A grouped scheme has q groups of ranks, n/r rounded up. If the groups have different sizes, the table gives the
-mean that a rank sends; for q = 1 the grouped schemes send nothing. ``tolerant-1``, ``tolerant-2`` ...: a step can end
-without s silent ranks, 0 <= s < r. To end a step, a rank needs the messages of n - s - 1 other ranks.
+project. A grouped scheme has q groups of ranks, where q is n/r rounded up. If the groups have different sizes, the
+table has the mean over the ranks. With q = 1 the grouped schemes send nothing. With ``tolerant-s`` a step can end
+without s silent ranks, 0 <= s < r. With ``tolerant-s`` a rank needs the messages of n - s - 1 other ranks to end a
+step.
 """
 
 from collections.abc import Callable
@@ -33,17 +35,17 @@ from coding.partition import sizes
 from coding.placement import GroupedPlacement, number_of_groups
 
 BYTES_PER_ELEMENT = 4
-"""Number of bytes of an int32 and of a float32."""
+"""Number of bytes of one element of a gradient, which is an int32 or a float32."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of one exchange of gradients. All tuples have one entry per rank. Amounts are in elements, until `times`
-    converts them to bytes or to gradients.
+    """Cost of one exchange of gradients. All tuples of a `Cost` have one entry per rank. Amounts are in elements, or in
+    bytes or gradients after a conversion by `times`.
 
-    ``sent``: amount sent, if a packet to several receivers counts once. ``copies``: amount sent, if a packet counts
-    once per receiver. ``received``: amount received. ``packets``: number of messages sent, if a message to several
-    receivers counts once.
+    ``sent``: amount that each rank sends, if a packet to several receivers counts once. ``copies``: amount that each
+    rank sends, if a packet counts once per receiver. ``received``: amount that each rank receives. ``packets``: number
+    of messages that each rank sends, if a message to several receivers counts once.
     """
 
     sent: tuple
@@ -62,40 +64,42 @@ class Cost:
         return sum(self.received)
 
     def times(self, unit) -> "Cost":
-        """Return the same cost with the amounts sent and received multiplied by ``unit``."""
+        """Return a copy of this cost in which the amounts sent and received are multiplied by ``unit``."""
         amounts = (tuple(unit * amount for amount in each) for each in (self.sent, self.copies, self.received))
         return Cost(*amounts, self.packets)
 
 
 def cost_in_bytes(scheme: str, n: int, r: int, length: int) -> Cost:
-    """Return the exact bytes for gradients of ``length`` elements, including padding and slices or chunks of unequal
-    length."""
+    """Return the exact cost in bytes of ``scheme`` for gradients of ``length`` elements, including padding and slices
+    or chunks of unequal length."""
     return counting(scheme)(n, r, length).times(BYTES_PER_ELEMENT)
 
 
 @lru_cache(maxsize=1024)
 def cost_in_models(scheme: str, n: int, r: int) -> Cost:
-    """Return the exact cost in fractions of M, the size of one gradient, for lengths without remainders and padding."""
+    """Return the exact cost of ``scheme`` in fractions of M, the size of one gradient, for gradients whose length needs
+    no padding."""
     length = lcm(*range(1, n + 1))
     return counting(scheme)(n, r, length).times(Fraction(1, length))
 
 
 def counting(scheme: str) -> Callable[[int, int, int], Cost]:
-    """Return the function that counts a scheme of `SCHEMES`, or the scheme ``tolerant-s``."""
+    """Return the function that computes the cost in elements of ``scheme``: a key of `SCHEMES`, or ``tolerant-1``,
+    ``tolerant-2`` and so on."""
     name, _, silent = scheme.rpartition("-")
     return partial(tolerant, silent=int(silent)) if name == "tolerant" else SCHEMES[scheme]
 
 
 def redundancy(scheme: str, n: int, r: int) -> Fraction:
-    """Return the part of the batch that a rank computes, as a multiple of 1/n of the batch."""
+    """Return the part of the batch that a rank computes with ``scheme``, as a multiple of 1/n of the batch."""
     if scheme.startswith("grouped"):
         return Fraction(n, number_of_groups(n, r))
     return Fraction(r if scheme in ("uncoded", "coded") or scheme.startswith("tolerant") else 1)
 
 
 def ring(n: int, r: int, length: int) -> Cost:
-    """Return the cost of a ring: rank i sends all chunks except i+1 in the reduce-scatter, and all chunks except i+2 in
-    the all-gather, without padding."""
+    """Return the cost in elements of a ring all-reduce, without padding. Rank i sends all chunks except chunk i+1 in
+    the reduce-scatter, and all chunks except chunk i+2 in the all-gather."""
     chunks = sizes(length, n)
     sent = [2 * length - chunks[(i + 1) % n] - chunks[(i + 2) % n] if n > 1 else 0 for i in range(n)]
     received = [sent[i - 1] for i in range(n)]
@@ -114,8 +118,8 @@ def ssgd_multicast(n: int, r: int, length: int) -> Cost:
 
 
 def per_block(n: int, r: int, length: int) -> Cost:
-    """Return the cost of sending each of C(n, r) blocks by itself. Each rank has consecutive blocks, and the numbers of
-    blocks per rank differ by at most one."""
+    """Return the cost in elements if each of C(n, r) blocks is sent in its own packet. Each rank has consecutive
+    blocks, and the numbers of blocks per rank differ by at most one."""
     blocks = sizes(comb(n, r), n) if n > 1 else [0]
     return Cost(
         tuple(count * length for count in blocks),
@@ -126,7 +130,8 @@ def per_block(n: int, r: int, length: int) -> Cost:
 
 
 def uncoded(n: int, r: int, length: int) -> Cost:
-    """Return the cost of sending slices without coding. Rank i is the p-th holder of C(i, p) C(n-1-i, r-1-p) blocks."""
+    """Return the cost in elements of sending slices without coding. Rank i is the p-th holder of C(i, p) C(n-1-i,
+    r-1-p) blocks."""
     if r == n:
         return Cost((0,) * n, (0,) * n, (0,) * n, (0,) * n)
     slices = sizes(length, r)
@@ -136,8 +141,8 @@ def uncoded(n: int, r: int, length: int) -> Cost:
 
 
 def coded(n: int, r: int, length: int) -> Cost:
-    """Return the cost of C(n-1, r) coded packets per rank, each to r other ranks. All packets have the length of the
-    longest slice."""
+    """Return the cost in elements of C(n-1, r) coded packets per rank, each to r other ranks. All coded packets have
+    the length of the longest slice."""
     packets = comb(n - 1, r)
     sent = packets * -(-length // r)
     return Cost((sent,) * n, (r * sent,) * n, (r * sent,) * n, (packets,) * n)
@@ -154,8 +159,9 @@ def grouped_direct(n: int, r: int, length: int) -> Cost:
 
 
 def grouped_rs(n: int, r: int, length: int) -> Cost:
-    """Return the cost of the scheme in which every group sends each chunk to the rank that owns it. The owner sums this
-    chunk of all groups and multicasts the sum. One group alone sends nothing."""
+    """Return the cost in elements of the scheme in which every group sends each chunk to the rank that owns the chunk.
+    The owner of a chunk sums the chunk over all groups and multicasts the sum. If there is only one group, nothing is
+    sent."""
     placement = GroupedPlacement(n, number_of_groups(n, r))
     if placement.q == 1:
         return Cost((0,) * n, (0,) * n, (0,) * n, (0,) * n)
@@ -173,8 +179,8 @@ def grouped_rs(n: int, r: int, length: int) -> Cost:
 
 
 def tolerant(n: int, r: int, length: int, silent: int) -> Cost:
-    """Return the cost of one message from each rank to all other ranks. The message is as long as one of r - silent
-    parts of a gradient."""
+    """Return the cost in elements of one message from each rank to all other ranks. A message is as long as one of r -
+    silent equal parts of a gradient."""
     message = -(-length // (r - silent)) * (n > 1)
     everything = ((n - 1) * message,) * n
     return Cost((message,) * n, everything, everything, (int(n > 1),) * n)
@@ -190,8 +196,9 @@ SCHEMES: dict[str, Callable[[int, int, int], Cost]] = {
     "grouped-direct": grouped_direct,
     "grouped-rs": grouped_rs,
 }
-"""Functions ``cost(n, r, length)`` that return the numbers of elements that each rank sends and receives, by scheme.
+"""Functions ``cost(n, r, length)`` by the name of the scheme, which return the numbers of elements that each rank sends
+and receives.
 
-The first three schemes do not depend on r; the grouped schemes make `number_of_groups` (n, r) groups. The schemes that
-tolerate silent ranks are not included.
+The costs of the first three schemes do not depend on r. The grouped schemes make `number_of_groups` (n, r) groups of
+ranks. `SCHEMES` does not include the schemes that tolerate silent ranks.
 """

@@ -1,5 +1,5 @@
-"""The costs of all schemes and redundancies as a text, with the redundancies at which the coded scheme sends less than
-another scheme."""
+"""Text with the costs of all schemes and redundancies, and with the redundancies at which the coded scheme sends less
+than another scheme."""
 
 from fractions import Fraction
 
@@ -8,22 +8,23 @@ from tabulate import tabulate
 from coding.cost import SCHEMES, cost_in_models
 
 WITHOUT_REDUNDANCY = ("ring", "ssgd-unicast", "ssgd-multicast")
-"""Schemes whose cost does not depend on r."""
+"""Schemes whose cost does not depend on the redundancy r."""
 COUNTINGS = {
     "once": ("once", "once"),
     "per receiver": ("per_receiver", "per_receiver"),
     "the paper's: coded once, others per receiver": ("once", "per_receiver"),
 }
-"""Ways to count packets to several receivers: the name of the way, the property of a `Cost` for the coded scheme, and
-the property for the other schemes.
+"""Ways to count packets to several receivers. Each way has a name, the property of a `Cost` for the coded scheme, and
+the property of a `Cost` for the other schemes.
 
-The third way is the one in which Li, Xie, Mao, Xu, Zhu, Zhang 2021 compare formula (28) with formula (29).
+In the third way Li, Xie, Mao, Xu, Zhu, Zhang 2021 compare formula (28) with formula (29).
 """
 
 
 def cost_table(n: int) -> str:
-    """Return the costs for n ranks, in units of M, for every redundancy; below them, the cases in which the coded
-    scheme wins."""
+    """Return a text with two tables for ``n`` ranks. The first table has the costs for every redundancy, in units of M,
+    the gradient's size. The second table has the redundancies with which the coded scheme sends less than another
+    scheme."""
     header = ["r", "scheme", "sent by a rank", "received by a rank", "once", "per receiver", "packets of a rank"]
     rows = [row("any", name, 1, n) for name in WITHOUT_REDUNDANCY]
     for r in range(1, n + 1):
@@ -57,7 +58,8 @@ def row(label, name: str, r: int, n: int) -> list[str]:
 
 
 def comparison(n: int) -> list[list[str]]:
-    """Return, per other scheme and way of counting, the redundancies with which the coded scheme sends less."""
+    """Return the rows of a table of the redundancies with which the coded scheme sends less than another scheme. A row
+    has the name of the other scheme, and a cell for each way in `COUNTINGS`."""
     rows = []
     for name in SCHEMES:
         if name != "coded":
@@ -70,9 +72,11 @@ def comparison(n: int) -> list[list[str]]:
 
 
 def wins(other: str, n: int, ours: str, theirs: str) -> tuple[list[int], list[int]]:
-    """Return the redundancies with which the coded scheme sends less than another scheme, and as much as it.
+    """Return two lists of redundancies: with which the coded scheme sends less than the scheme ``other``, and with
+    which the coded scheme sends as much as ``other``.
 
-    ``ours`` and ``theirs``: ``once`` or ``per_receiver``, the counting of the coded scheme and of the other scheme.
+    ``ours`` is the property of a `Cost` for the coded scheme, and ``theirs`` the property for ``other``: ``once`` or
+    ``per_receiver``.
     """
     less, equal = [], []
     for r in range(1, n + 1):
@@ -95,7 +99,7 @@ def spread(values) -> str:
 
 
 def ranges(values: list[int]) -> str:
-    """Return ascending numbers in words: [1, 3, 4, 5] -> "1, 3 to 5"."""
+    """Return ascending ``values`` as text, for example "1, 3 to 5" for [1, 3, 4, 5]."""
     runs: list[list[int]] = []
     for value in values:
         if runs and runs[-1][-1] == value - 1:

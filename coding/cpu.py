@@ -1,20 +1,21 @@
-"""Kernels for NumPy arrays, compiled by numba. Each kernel passes over memory once and releases Python's global
-lock."""
+"""Kernels (compiled loops) for NumPy arrays, compiled by numba. Each kernel reads its arrays once and releases Python's
+global interpreter lock."""
 
 import numpy as np
 from numba import njit
 
 CACHED_ELEMENTS = 1 << 15
-"""Number of elements of a packet to which slices are added at a time, so that these elements stay in a cache."""
+"""Number of elements of a packet to which a kernel adds slices at a time, so that these elements stay in a cache."""
 
 compiled = njit(nogil=True, cache=True)
 
 
 def quantise(x, limit: float, scale: float, out) -> tuple[int, int, float]:
-    """Set out = round(clip(x, -limit, limit) scale), and 0 for NaN; x float32 or float64, out int32, of equal length.
+    """Set out = round(clip(x, -limit, limit) scale), and 0 for NaN. ``x`` is float32 or float64, and ``out`` int32 of
+    the same length.
 
-    Return the number of values beyond the limit, the number of values that are not finite, and the largest magnitude of
-    the values beyond the limit.
+    Return the number of values beyond ``limit``, the number of values that are not finite, and the largest magnitude of
+    the values beyond ``limit``.
     """
     bits = x.view(np.int32 if x.itemsize == 4 else np.int64)
     largest = _quantise(x, bits, np.iinfo(bits.dtype).max, limit, scale, out)
@@ -25,10 +26,10 @@ def quantise(x, limit: float, scale: float, out) -> tuple[int, int, float]:
 
 @compiled
 def _quantise(x, bits, magnitude, limit, scale, out):
-    """Quantise ``x`` to integers in ``out``; return the largest magnitude in ``x``, as the bits of the floating-point
+    """Quantise ``x`` to integers in ``out``. Return the largest magnitude in ``x``, as the bits of a floating-point
     number.
 
-    The order of these bits is the order of magnitudes, with NaN above infinity.
+    As integers, the bits of magnitudes have the same order as the magnitudes, with NaN above infinity.
     """
     largest = bits.dtype.type(0)
     for i in range(x.size):
@@ -56,23 +57,23 @@ def _beyond(x, limit):
 
 @compiled
 def dequantise(q, step, out):
-    """Set out = q step; q int32 or int64, out float32 or float64."""
+    """Set out = q step, where ``q`` is int32 or int64, and ``out`` float32 or float64."""
     for i in range(q.size):
         out[i] = q[i] * step
 
 
 @compiled
 def accumulate(total, y):
-    """Set total = total + y; total int64, y int32."""
+    """Set total = total + y, where ``total`` is int64 and ``y`` int32."""
     for i in range(total.size):
         total[i] += y[i]
 
 
 @compiled
 def wrap(total, out):
-    """Set out = total modulo 2^32; total int64, out int32.
+    """Set out = total modulo 2^32, where ``total`` is int64 and ``out`` int32.
 
-    Return the number of totals outside int32, and the largest magnitude of all totals.
+    Return the number of elements of ``total`` outside the range of int32, and the largest magnitude of all elements.
     """
     top = np.int64(2**31 - 1)
     count, largest = np.int64(0), np.int64(0)
@@ -85,19 +86,20 @@ def wrap(total, out):
 
 
 def add_slices(own, starts, lengths, out):
-    """Set out[i] = sum over k of own[starts[k] + i], if i < lengths[k], modulo 2^32; all arrays int32."""
+    """Set out[i] = sum over k of own[starts[k] + i], if i < lengths[k], modulo 2^32. ``own`` and ``out`` are int32."""
     _combine(own[starts[0] : starts[0] + lengths[0]], own, starts[1:], lengths[1:], 1, out)
 
 
 def strip_slices(content, own, starts, lengths, out):
-    """Set out[i] = content[i] - sum over k of own[starts[k] + i], if i < lengths[k], modulo 2^32; all arrays int32."""
+    """Set out[i] = content[i] - sum over k of own[starts[k] + i], if i < lengths[k], modulo 2^32. ``content``, ``own``
+    and ``out`` are int32."""
     _combine(content, own, starts, lengths, -1, out)
 
 
 @compiled
 def _combine(first, own, starts, lengths, sign, out):
-    """Set out = first + sign (sum of slices). Two slices are added at a time, because several arrays are read from
-    memory faster at once than one after the other."""
+    """Set out = first + sign (sum of slices). Two slices are added at a time, because reading several arrays from
+    memory at once is faster than reading one array after the other."""
     common = min(first.size, out.size)
     for length in lengths:
         common = min(common, length)
@@ -132,8 +134,8 @@ def _combine(first, own, starts, lengths, sign, out):
 def combine(own, starts, lengths, coefficients, out):
     """Set out[i] = sum over k of coefficients[k] own[starts[k] + i], if i < lengths[k], modulo `coding.prime_field.P`.
 
-    ``own``: int32. ``coefficients``: int64 with values in the range of int32. ``out``, int32 or int64: the numbers
-    nearest to 0.
+    ``own``: int32. ``coefficients``: int64 with values in the range of int32. ``out``: int32 or int64; of the numbers
+    equal modulo P, the kernel writes the number nearest to 0.
     """
     prime = np.int64(2**32 - 5)
     sums = np.empty(min(CACHED_ELEMENTS, out.size), np.int64)
@@ -155,7 +157,7 @@ def combine(own, starts, lengths, coefficients, out):
 
 @compiled
 def fingerprint(x):
-    """Return the sum of (2i + 1) x[i] modulo 2^64, as int64; x int32.
+    """Return the sum over i of (2i + 1) x[i] modulo 2^64, as int64. ``x`` is int32.
 
     Arrays that differ in exactly one element have different fingerprints.
     """
@@ -166,7 +168,8 @@ def fingerprint(x):
 
 
 def prepare():
-    """Compile all kernels now; this takes seconds, unless another process has left them in the cache."""
+    """Compile all kernels. Compiling takes seconds, unless an earlier process has stored the compiled kernels in
+    numba's cache."""
     element, total = np.zeros(1, np.int32), np.zeros(1, np.int64)
     for real in (np.zeros(1, np.float32), np.zeros(1, np.float64)):
         quantise(real, 1.0, 1.0, element)

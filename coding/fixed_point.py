@@ -1,13 +1,13 @@
-"""Real numbers as int32, so that sums are exact and the same on all ranks.
+"""Conversion of real numbers to int32, so that sums of converted numbers are exact and the same on all ranks.
 
 A real number from -R to R is multiplied by S = (2^31 - 1) / R, so that [-R, R] becomes the whole range of int32: R ->
-0x7FFFFFFF, -R -> 0x80000001, 0 -> 0. One step is 1/S. Values are rounded to the nearest step. Source: Li, Xie, Mao, Xu,
-Zhu, Zhang 2021 (CSSGD). The authors' program has R of about 21.5 and rounds down, which shifts every block by half a
-step.
+0x7FFFFFFF, -R -> 0x80000001, 0 -> 0. The step between two representable numbers is 1/S. Values are rounded to the
+nearest multiple of the step 1/S. Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD). The program of the CSSGD paper's
+authors uses R of about 21.5. That program rounds down, which shifts every value by half a step on average.
 
 A sum of B quantised values differs from the exact sum by at most B/2 steps. The sum may be computed modulo 2^32, in any
-order: partial sums may leave the range and return to it. The true total must lie in [-R, R], or be kept in int64
-(`accumulate`); `wrap` detects totals outside.
+order, even if partial sums leave the range of int32. The total must lie in [-R, R], or be kept in int64 (`accumulate`).
+The function `wrap` detects totals outside of int32.
 """
 
 import math
@@ -19,10 +19,11 @@ TOP = 2**31 - 1
 
 
 class OutOfRange(NamedTuple):
-    """Numbers of values outside [-limit, limit]. The truth value of an instance is False if no value is outside.
+    """Numbers of values outside [-limit, limit]. The truth value of an `OutOfRange` is False if no value is outside
+    [-limit, limit].
 
-    ``largest``: the largest magnitude of the values outside. ``not_finite``: number of values that are NaN or infinite,
-    which ``count`` does not include.
+    ``count``: number of finite values outside [-limit, limit]. ``largest``: the largest magnitude of the finite values
+    outside [-limit, limit]. ``not_finite``: number of values that are NaN or infinite.
     """
 
     count: int
@@ -35,12 +36,13 @@ class OutOfRange(NamedTuple):
 
     @property
     def suggested_limit(self) -> float:
-        """Return a range R with room for larger values: the power of two between twice and four times the largest
-        magnitude."""
+        """Return a limit R that would include all finite values: the power of two between twice and four times the
+        largest magnitude."""
         return 2.0 ** math.ceil(math.log2(2 * self.largest)) if self.count else self.limit
 
     def merged_with(self, other: "OutOfRange") -> "OutOfRange":
-        """Return the sum of this result and ``other``."""
+        """Return an `OutOfRange` with the sums of the numbers in ``self`` and ``other``, and the larger of their
+        largest magnitudes."""
         counts = self.count + other.count, self.not_finite + other.not_finite
         return OutOfRange(*counts, max(self.largest, other.largest), self.limit)
 
@@ -55,13 +57,14 @@ class OutOfRange(NamedTuple):
 
 
 class FixedPoint:
-    """The int32 format for real numbers from -``limit`` to ``limit``, which is R in the module's docstring. Raises
-    ValueError unless ``limit`` is positive.
+    """Conversion between real numbers from -``limit`` to ``limit`` and int32. ``limit`` is R in the module's docstring.
+    `FixedPoint` raises ValueError unless ``limit`` is positive and finite.
 
-    ``most``: the largest magnitude of a result, in steps; larger values are out of range. With a smaller ``most``, sums
-    of several results stay in the range of int32.
+    ``most``: the largest magnitude of a converted number, in steps. Values of larger magnitude are out of range. With a
+    smaller ``most``, sums of several converted numbers stay in the range of int32.
 
-    All arrays are one-dimensional, NumPy or CuPy, and of equal length; results are written into arrays of the caller.
+    All arrays of the methods are one-dimensional, of NumPy or CuPy, and of equal length. The methods write results into
+    arrays that the caller gives.
     """
 
     def __init__(self, limit: float = 10.0, most: int = TOP):
@@ -73,19 +76,21 @@ class FixedPoint:
         self.largest = self.limit if most == TOP else most * self.step
 
     def encode(self, x, out) -> OutOfRange:
-        """Quantise x, float32 or float64, into ``out``, int32.
+        """Write the values of ``x``, float32 or float64, as int32 into ``out``.
 
         A value outside the range becomes the nearer end of the range, and NaN becomes 0. Return the numbers of values
-        outside and of values that are not finite.
+        outside the range and of values that are not finite.
         """
         return OutOfRange(*kernels(out).quantise(x, self.largest, self.scale, out), self.largest)
 
     def decode(self, q, out):
-        """Write the real values of q, int32 or int64 (a total of many blocks), into ``out``, float32 or float64."""
+        """Write the real values of ``q``, int32 or int64 (for totals of many blocks), into ``out``, float32 or
+        float64."""
         kernels(out).dequantise(q, self.step, out)
 
     def wrap(self, total, out) -> OutOfRange:
-        """Write ``total``, int64, modulo 2^32 into ``out``, int32. Return the number of totals that this changes."""
+        """Write ``total``, int64, modulo 2^32 into ``out``, int32. Return the number of elements of ``total`` that do
+        not fit into int32."""
         count, largest = kernels(out).wrap(total, out)
         return OutOfRange(int(count), 0, int(largest) * self.step if count else 0.0, self.limit)
 

@@ -1,4 +1,5 @@
-"""Kernels for CuPy arrays: each function is one fused kernel. `coding.cpu` describes the functions."""
+"""Kernels (compiled loops) for CuPy arrays. Each function runs one fused GPU kernel. The docstrings in `coding.cpu`
+describe the functions."""
 
 import functools
 import struct
@@ -6,11 +7,11 @@ import struct
 import cupy
 
 ELEMENTS_PER_THREAD = 4
-"""Number of elements that a thread of `quantise` reads at a time. With one element of 4 bytes at a time, the GPU's
-memory would be idle part of the time."""
+"""Number of elements that a GPU thread of `quantise` reads at a time. If a thread read only one element of 4 bytes at a
+time, the GPU's memory would sometimes be idle."""
 FINGERPRINT_THREADS = 1 << 17
-"""Number of threads of `fingerprint`. Each thread sums many elements. So there are few threads, which must take turns
-to add their sums to the total."""
+"""Number of GPU threads of `fingerprint`. Each thread sums many elements, so that only few threads must add their sums
+to the total one after the other."""
 
 
 def quantise(x, limit: float, scale: float, out) -> tuple[int, int, float]:
@@ -91,8 +92,8 @@ def wrap(total, out) -> tuple[int, int]:
 
 @functools.cache
 def _slices(count: int, strip: bool):
-    """Return the kernel for ``count`` slices. The places of the slices are arguments of the kernel, because a table of
-    places would have to be copied to the GPU."""
+    """Return the kernel that adds or subtracts ``count`` slices. The begins and lengths of the slices are arguments of
+    the kernel, because a table of begins and lengths would have to be copied to the GPU."""
     places = "".join(f", int64 start{k}, int64 length{k}" for k in range(count))
     sign = "-" if strip else "+"
     terms = "".join(f"if (i < length{k}) sum {sign}= (unsigned int)own[start{k} + i];\n" for k in range(count))
@@ -118,8 +119,8 @@ def _places(starts, lengths):
 
 @functools.cache
 def _combination(count: int):
-    """Return the kernel for a sum of ``count`` terms. The places and factors of the terms are arguments of the
-    kernel."""
+    """Return the kernel of `combine` for a sum of ``count`` terms. The begins, lengths and factors of the terms are
+    arguments of the kernel."""
     places = ", ".join(f"int64 start{k}, int64 length{k}, int64 factor{k}" for k in range(count))
     terms = "".join(
         f"if (i < length{k}) {{ long long term = factor{k} * own[start{k} + i];"
@@ -167,4 +168,4 @@ def fingerprint(x) -> int:
 
 
 def prepare():
-    """Do nothing: kernels are compiled at their first call, in a fraction of a second."""
+    """Do nothing, because GPU kernels are compiled at their first call, in a fraction of a second."""

@@ -1,4 +1,5 @@
-"""Choice of the compiled loops for an array by the array's type: loops of the CPU, or loops of the GPU."""
+"""Choice of the kernels (compiled loops) for an array by the array's type: kernels of the CPU, or kernels of the
+GPU."""
 
 import numpy as np
 
@@ -11,7 +12,8 @@ def register(kind: type, kernels):
 
 
 def kernels(array):
-    """Return the kernels for ``array``: NumPy, CuPy, or a registered type; raise TypeError for other types.
+    """Return the module with the kernels for ``array``, which may be of NumPy, CuPy, or a registered type. Raise
+    TypeError for other types.
 
     All kernels have the functions of `coding.cpu`. Kernels write into given arrays and never check lengths.
     """

@@ -1,7 +1,7 @@
-"""Division of a length into consecutive parts whose sizes differ by at most one.
+"""Functions that divide a number of elements (length) into consecutive parts whose sizes differ by at most one.
 
 Part k of n parts of a length reaches from floor(k length / n) to floor((k + 1) length / n). Vectors, batches, blocks
-and groups of ranks are all divided in this way, so all modules agree on the parts.
+and groups of ranks are all divided by the functions of this module, so all modules agree on the parts.
 """
 
 import numpy as np
@@ -13,11 +13,12 @@ def part(k: int, parts: int, length: int) -> tuple[int, int]:
 
 
 def sizes(length: int, parts: int) -> list[int]:
-    """Return the size of every part, exactly for any length."""
+    """Return the size of every part if ``length`` is divided into ``parts`` parts. The sizes are exact for any
+    length."""
     return [end - begin for begin, end in (part(k, parts, length) for k in range(parts))]
 
 
 def bounds(length: int, parts: int) -> np.ndarray:
-    """Return the bounds of the parts: int64 of shape [parts + 1]; part k reaches from ``bounds[k]`` to ``bounds[k +
-    1]``."""
+    """Return the bounds of all parts if ``length`` is divided into ``parts`` parts: int64 of shape [parts + 1]. Part k
+    reaches from element k of the result to element k + 1."""
     return np.arange(parts + 1, dtype=np.int64) * length // parts

@@ -1,4 +1,4 @@
-"""Placements: which parts of a batch each rank computes, if each part is computed by r ranks.
+"""Placements, which decide the blocks (parts) of a batch that each rank computes, if each block is computed by r ranks.
 
 Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), formulas (5), (6), (20)-(23), for the subset placement. The grouped
 placement is from this project. With the grouped placement ranks send the smallest possible number of bytes, provided
@@ -15,7 +15,7 @@ import numpy as np
 from coding.partition import bounds, part
 
 MAX_TABLE_ENTRIES = 1 << 26
-"""Largest number of entries of a table of subsets. A placement with a larger table is refused."""
+"""Largest number of entries of a table of subsets of ranks. A placement with a larger table is an error."""
 
 
 class PlacementError(ValueError):
@@ -34,9 +34,10 @@ def subsets(n: int, size: int) -> np.ndarray:
 
 
 def subset_numbers(members: np.ndarray, n: int) -> np.ndarray:
-    """Return the lexicographic numbers, int64 of shape [m], of m ascending subsets of 0..n-1.
+    """Return the numbers of m subsets of 0..n-1 in the lexicographic order of all subsets of their size: int64 of shape
+    [m].
 
-    ``members``: integers of shape [m, size].
+    ``members``: the members of each subset, ascending, as integers of shape [m, size].
     """
     size = members.shape[1]
     last = comb(n, size) - 1
@@ -49,10 +50,11 @@ def subset_numbers(members: np.ndarray, n: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class SubsetPlacement:
-    """Blocks of a batch on ranks 0..n-1: one block per r-subset of the ranks, held by exactly these ranks.
+    """Placement of the blocks of a batch on ranks 0..n-1, with one block for each subset of r ranks. Exactly the ranks
+    of a subset compute its block.
 
     Blocks are numbered in the lexicographic order of their subsets. A rank holds C(n-1, r-1) of the C(n, r) blocks, so
-    it computes r/n of the batch. Raises PlacementError unless 1 <= r <= n.
+    a rank computes r/n of the batch. `SubsetPlacement` raises PlacementError unless 1 <= r <= n.
     """
 
     n: int
@@ -76,25 +78,26 @@ class SubsetPlacement:
         return np.flatnonzero((self.holders != rank).all(1))
 
     def samples(self, batch: int) -> np.ndarray:
-        """Return the bounds of blocks in a batch of ``batch`` samples: int64 of shape [C(n, r) + 1].
+        """Return the bounds of all blocks in a batch of ``batch`` samples: int64 of shape [C(n, r) + 1].
 
-        Block b has the samples ``result[b]`` to ``result[b + 1]``.
+        Block b has the samples from element b of the result up to, but without, element b + 1.
         """
         return bounds(batch, comb(self.n, self.r))
 
 
 @lru_cache(maxsize=8)
 def subset_placement(n: int, r: int) -> SubsetPlacement:
-    """Return the placement for n ranks and redundancy r. The last 8 results are cached."""
+    """Return the subset placement for ``n`` ranks and redundancy ``r``. The last 8 results are cached."""
     return SubsetPlacement(n, r)
 
 
 @dataclass(frozen=True)
 class CyclicPlacement:
-    """n blocks of a batch on ranks 0..n-1: block q is on the r ranks q, q + 1, ... q + r - 1, counted modulo n.
+    """Placement of n blocks of a batch on ranks 0..n-1. The r ranks q, q + 1, ... q + r - 1, counted modulo n, compute
+    block q.
 
-    A rank computes r of the n blocks, r/n of the batch. Source: Tandon, Lei, Dimakis, Karampatziakis 2017. Raises
-    PlacementError unless 1 <= r <= n.
+    A rank computes r of the n blocks, which are r/n of the batch. Source: Tandon, Lei, Dimakis, Karampatziakis 2017.
+    `CyclicPlacement` raises PlacementError unless 1 <= r <= n.
     """
 
     n: int
@@ -105,7 +108,7 @@ class CyclicPlacement:
             raise PlacementError(f"redundancy {self.r} on {self.n} ranks: it must be from 1 to {self.n}")
 
     def holders(self, block: int) -> tuple[int, ...]:
-        """Return the ranks that compute a block, ascending."""
+        """Return the ranks that compute the block number ``block``, in ascending order."""
         return tuple(sorted((block + k) % self.n for k in range(self.r)))
 
     def blocks(self, rank: int) -> list[int]:
@@ -120,11 +123,13 @@ def number_of_groups(n: int, r: int) -> int:
 
 @dataclass(frozen=True)
 class GroupedPlacement:
-    """Ranks 0..n-1 in q groups of consecutive ranks; all members of a group compute the same 1/q of the batch.
+    """Placement with ranks 0..n-1 in q groups of consecutive ranks. All members of a group compute the same 1/q of the
+    batch.
 
-    So a group has to send only one gradient, summed over its samples. Two ways of sending exist. In "direct", member k
-    of m members multicasts part k of m parts of the gradient. In "reduce-scatter", each member sends the chunks of
-    which it is the `sender` to the ranks that own these chunks. Raises PlacementError unless 1 <= q <= n.
+    So a group has to send only one gradient, summed over the group's samples. The gradients of groups are sent in one
+    of two ways. In the way "direct", member k of m members multicasts part k of m parts of the group's gradient. In the
+    way "reduce-scatter", each member sends the chunks of which it is the `sender` to the ranks that own these chunks.
+    `GroupedPlacement` raises PlacementError unless 1 <= q <= n.
     """
 
     n: int
@@ -135,33 +140,32 @@ class GroupedPlacement:
             raise PlacementError(f"{self.q} groups of {self.n} ranks: there must be from 1 to {self.n}")
 
     def members(self, group: int) -> range:
-        """Return the ranks of a group; the sizes of groups differ by at most one."""
+        """Return the ranks in the group number ``group``. The sizes of groups differ by at most one."""
         return range(*part(group, self.q, self.n))
 
     def group(self, rank: int) -> int:
-        """Return the group of a rank."""
+        """Return the number of the group that ``rank`` belongs to."""
         return ((rank + 1) * self.q - 1) // self.n
 
     def samples(self, batch: int) -> np.ndarray:
         """Return the bounds of the groups' samples in a batch of ``batch`` samples: int64 of shape [q + 1].
 
-        Group k computes the samples ``result[k]`` to ``result[k + 1]``.
+        Group k computes the samples from element k of the result up to, but without, element k + 1.
         """
         return bounds(batch, self.q)
 
     def part(self, rank: int, length: int) -> tuple[int, int]:
-        """Return the begin and the end of the part that ``rank`` sends in "direct": a part of the gradient of the
-        rank's group."""
+        """Return the begin and the end of the part of its group's gradient that ``rank`` sends in the way "direct"."""
         members = self.members(self.group(rank))
         return part(rank - members.start, len(members), length)
 
     def chunk(self, rank: int, length: int) -> tuple[int, int]:
-        """Return the begin and the end of the chunk that ``rank`` owns in "reduce-scatter": a part of the sum over all
-        groups."""
+        """Return the begin and the end of the chunk of the sum over all groups that ``rank`` owns in the way
+        "reduce-scatter"."""
         return part(rank, self.n, length)
 
     def sender(self, group: int, owner: int) -> int:
-        """Return the rank of ``group`` that sends the chunk of ``owner``, a rank of another group, in
-        "reduce-scatter"."""
+        """Return the rank in ``group`` that sends the chunk of rank ``owner`` to ``owner`` in the way "reduce-scatter".
+        ``owner`` is in another group."""
         members = self.members(group)
         return members[owner % len(members)]

@@ -1,5 +1,5 @@
-"""The plan of the coded exchange: the packets with their senders and receivers. The plan is the same for every step and
-for gradients of any length.
+"""Plan of the coded exchange of gradients, which lists all packets with their senders and receivers. The plan is the
+same for every step and for gradients of any length.
 
 Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), Algorithm 3 and formulas (8), (9), (13), (14), (23)-(27).
 """
@@ -22,15 +22,16 @@ from coding.placement import (
 )
 
 COMBINATIONS_AT_ONCE = 1 << 14
-"""Number of combinations of blocks that are examined together."""
+"""Number of combinations of blocks that `PaperPlan` examines at a time."""
 
 
 class Packet(NamedTuple):
-    """A packet: the sum of r slices, one slice of each of r blocks. One rank sends the packet to every rank that lacks
-    exactly one of these blocks.
+    """Packet that contains the sum of r slices, one slice of each of r blocks. One rank sends the packet to every rank
+    that lacks exactly one of the r blocks.
 
-    ``blocks`` and ``positions`` have r elements: the number of each block, and of its slice. ``number`` identifies the
-    packet among the packets of one sender. Packets from one rank to another are sent and received in the same order.
+    ``blocks`` has the numbers of the r blocks, and ``positions`` the number of the slice of each block. ``number``
+    identifies the packet among the packets of one sender. Packets from one rank to another rank are sent and received
+    in the same order.
     """
 
     sender: int
@@ -41,13 +42,13 @@ class Packet(NamedTuple):
 
     @property
     def group(self) -> tuple[int, ...]:
-        """Return the multicast group: sender and receivers, ascending."""
+        """Return the multicast group of the packet: its sender and receivers, in ascending order."""
         return tuple(sorted((self.sender, *self.receivers)))
 
     @property
     def order(self) -> tuple:
-        """Return the key by which all ranks sort packets. The key is pseudo-random, so that the packets under way have
-        different senders and receivers."""
+        """Return the key by which all ranks sort packets. The key is pseudo-random, so that the packets under way at a
+        time have different senders and receivers."""
         identity = self.group, self.sender, self.number
         return crc32(repr(identity).encode()), identity
 
@@ -56,13 +57,13 @@ class Packet(NamedTuple):
 
 
 class GroupPlan:
-    """A plan of exchanges in all groups of r+1 ranks. In each group there are r+1 blocks that all members except one
-    know, and each member gets the block that it lacks.
+    """Plan of exchanges in all groups of r+1 ranks. For each group there are r+1 blocks, each known to all members
+    except one. In the exchange each member receives the block that it lacks.
 
-    In group S every member i sends one packet to the other members. The packet contains one slice of each block S -
-    {t}, t in S - {i}. The place of i among the ranks that hold a block decides which slice of this block the packet
-    contains. Each rank sends C(n-1, r) packets and receives r C(n-1, r). Every slice that a rank lacks reaches it
-    exactly once.
+    In group S every member i sends one packet to the other members of S. The packet of i contains one slice of each
+    block S - {t}, t in S - {i}, where S - {t} is the block held by all members except t. If i is the p-th rank that
+    holds a block, the packet of i contains the p-th slice of this block. Each of n ranks sends C(n-1, r) packets and
+    receives r C(n-1, r) packets. Every slice that a rank lacks reaches this rank exactly once.
     """
 
     def __init__(self, placement: SubsetPlacement):
@@ -71,12 +72,12 @@ class GroupPlan:
         self.groups = subsets(n, r + 1)
         """Members of each group: uint16 of shape [C(n, r+1), r+1]."""
         self.blocks = np.empty(self.groups.shape, np.int32)
-        """``blocks[g, k]``: the block that only member k of group g lacks; int32 of shape [C(n, r+1), r+1]."""
+        """Number ``blocks[g, k]`` of the block that only member k of group g lacks: int32 of shape [C(n, r+1), r+1]."""
         for k in range(r + 1):
             self.blocks[:, k] = subset_numbers(np.delete(self.groups, k, axis=1), n)
 
     def sent(self, rank: int) -> Iterator[Packet]:
-        """Yield the packets that ``rank`` sends, in order."""
+        """Yield the packets that ``rank`` sends, in ascending order of their numbers."""
         for number, group, blocks in self._groups_of(rank):
             yield packet(number, group, blocks, group.index(rank))
 
@@ -93,9 +94,9 @@ class GroupPlan:
 
 
 def packet(number: int, group: list[int], blocks: list[int], k: int) -> Packet:
-    """Return the packet that member k of a group sends to the other members.
+    """Return the packet that member ``k`` of ``group`` sends to the other members of ``group``.
 
-    ``blocks[j]`` is the block that only member j lacks.
+    ``blocks[j]`` is the number of the block that only member j of ``group`` lacks.
     """
     others = [j for j in range(len(group)) if j != k]
     return Packet(
@@ -108,12 +109,12 @@ def packet(number: int, group: list[int], blocks: list[int], k: int) -> Packet:
 
 
 class PaperPlan:
-    """Algorithm 3 as written in the paper: a rank tries all combinations of r of its blocks. The rank sends a packet
-    for each combination of which some other rank lacks exactly one block. All packets of `GroupPlan` are among these
-    packets. For r = 2 and for n = r+1 Algorithm 3 sends no other packets. For r >= 3 and n >= r+2 most packets are
-    repeats that bring no rank anything new: 4 times as many packets at n, r = 5, 3; 10 times at 6, 3; 19 times at 7, 3;
-    39 times at 6, 4. For r = 1 a rank multicasts its block to all other ranks, instead of sending the block to each
-    rank separately.
+    """Plan by Algorithm 3 as written in the CSSGD paper, in which a rank tries all combinations of r of its blocks. The
+    rank sends a packet for each combination of which some other rank lacks exactly one block. All packets of
+    `GroupPlan` are among the packets of `PaperPlan`. For r = 2 and for n = r+1 Algorithm 3 sends no other packets. For
+    r >= 3 and n >= r+2 most packets of Algorithm 3 are repeats that bring no rank anything new. Algorithm 3 sends 4
+    times as many packets as `GroupPlan` at n, r = 5, 3; 10 times at 6, 3; 19 times at 7, 3; 39 times at 6, 4. For r = 1
+    a rank multicasts its block to all other ranks with one packet.
     """
 
     def __init__(self, placement: SubsetPlacement):
@@ -125,7 +126,7 @@ class PaperPlan:
             raise PlacementError(f"{n} ranks with redundancy {r} have {len(self.holds)} blocks: too many")
 
     def sent(self, rank: int) -> Iterator[Packet]:
-        """Yield the packets that ``rank`` sends, in order."""
+        """Yield the packets that ``rank`` sends, in ascending order of their numbers."""
         r = self.placement.r
         choices = combinations(self.placement.blocks(rank).tolist(), r)
         number = 0
@@ -139,7 +140,7 @@ class PaperPlan:
                 number += 1
 
     def received(self, rank: int) -> Iterator[Packet]:
-        """Yield the packets that ``rank`` receives, by sender."""
+        """Yield the packets that ``rank`` receives, in ascending order of their senders."""
         for sender in range(self.placement.n):
             yield from (packet for packet in self.sent(sender) if rank in packet.receivers)
 
@@ -149,8 +150,8 @@ ENUMERATIONS = {"groups": GroupPlan, "paper": PaperPlan}
 
 @lru_cache(maxsize=8)
 def packet_plan(n: int, r: int, enumeration: str = "groups") -> GroupPlan | PaperPlan:
-    """Return the plan for n ranks and redundancy r. ``enumeration`` is a key of `ENUMERATIONS`. The last 8 results are
-    cached.
+    """Return the plan of packets for ``n`` ranks and redundancy ``r``. ``enumeration`` is a key of `ENUMERATIONS`. The
+    last 8 results are cached.
 
     Raises PlacementError unless 1 <= r <= n, or if there are too many groups for memory.
     """

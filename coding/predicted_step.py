@@ -1,8 +1,10 @@
-"""The predicted duration of a step with each redundancy, part by part, from measurements without redundancy.
+"""Prediction of the duration of a step with any redundancy: the seconds of computing, waiting, coding and sending, from
+measurements without redundancy.
 
-The parts are from this project: the paper's model (`coding.time_model.paper_step_seconds`) has no slowest rank, no
-coding and no packets. Nothing overlaps, as in `grsgd.comm.coded.scheme`. A rank computes its blocks and waits for the
-slowest rank. The rank then adds up and encodes, sends, and decodes.
+The division of a step into parts is from this project. The model of the CSSGD paper
+(`coding.time_model.paper_step_seconds`) has no slowest rank, no coding and no packets. The parts of a step do not
+overlap, as in `grsgd.comm.coded.scheme`. A rank first computes its blocks and waits for the slowest rank. After the
+wait for the slowest rank, a rank adds up its blocks, encodes and sends packets, and decodes received packets.
 """
 
 from math import comb
@@ -16,13 +18,13 @@ from coding.cost import BYTES_PER_ELEMENT, cost_in_bytes, redundancy
 
 
 class Computing(NamedTuple):
-    """Seconds that the ranks take to compute one block each, without redundancy. The seconds are measured in steps that
-    all ranks begin together.
+    """Measured seconds that each rank takes to compute one block, without redundancy. The seconds are measured in steps
+    that all ranks begin together.
 
-    ``gradients``: seconds of shape [steps, ranks].
-    ``per_block``: seconds of shape [ranks], the part of these seconds that a block takes for any number of samples.
-    ``slowdown``: factor of shape [ranks] by which the run is slower.
-    ``delays``: seconds of shape [any number, ranks], delays of the run's steps that do not depend on the computation.
+    ``gradients``: seconds of shape [steps, ranks]. ``per_block``: seconds of shape [ranks], the fixed time of a block,
+    independent of its number of samples. ``slowdown``: factor of shape [ranks] by which each rank computes slower in
+    the run than in the measurement. ``delays``: seconds of shape [any number, ranks] by which steps of the run are
+    prolonged, independent of the computation.
     """
 
     gradients: np.ndarray
@@ -32,14 +34,15 @@ class Computing(NamedTuple):
 
 
 class Toll(NamedTuple):
-    """Seconds that sending a packet or a byte takes: ``once``, and additionally ``each`` for each of the receivers."""
+    """Seconds that sending a packet or a byte takes: ``once`` seconds, and additionally ``each`` seconds for each of
+    the receivers."""
 
     once: float
     each: float
 
     @classmethod
     def of(cls, one: float, all_others: float, n: int) -> "Toll":
-        """Return the seconds of sending, ``once`` and for ``each`` receiver, from two measured times.
+        """Return the `Toll` that explains two measured times of sending, in a run with ``n`` ranks.
 
         ``one``: seconds of sending to one receiver. ``all_others``: seconds of sending to all n - 1 other ranks. On a
         switch ``all_others`` is n - 1 times ``one``; on a network with multicast ``all_others`` equals ``one``. Neither
@@ -62,12 +65,10 @@ NO_TOLL = Toll(0.0, 0.0)
 class PacketSeconds(NamedTuple):
     """Seconds that packets take by one transport when all ranks send at once.
 
-    ``exchange``: seconds for the first short packet of each rank.
-    ``packet``: seconds for every further short packet of a rank.
-    ``byte``: seconds for each byte of a rank's packets.
-    ``is_shared``: whether transfers of all ranks share a medium; then the sum over the ranks counts, and otherwise the
-    busiest rank.
-    ``sends_copies``: whether a packet leaves its sender once per receiver.
+    ``exchange``: seconds for the first short packet of each rank. ``packet``: seconds for every further short packet of
+    a rank. ``byte``: seconds for each byte of a rank's packets. ``is_shared``: whether transfers of all ranks share a
+    medium. The mean over the ranks decides the time of sending if ``is_shared`` is True, else the busiest rank.
+    ``sends_copies``: whether a rank sends a packet once per receiver.
     """
 
     exchange: Toll
@@ -78,11 +79,11 @@ class PacketSeconds(NamedTuple):
 
 
 NOTHING_SENT = PacketSeconds(NO_TOLL, NO_TOLL, NO_TOLL, False, False)
-"""Seconds of packets in a run with one rank."""
+"""Seconds of packets in a run with one rank, which sends no packets."""
 
 
 class StepParts(NamedTuple):
-    """The seconds of a step's parts.
+    """Seconds of the parts of a step.
 
     ``computing``: mean over the ranks. ``waiting``: additional seconds of the slowest rank.
     """
@@ -101,8 +102,9 @@ def own_blocks(scheme: str, n: int, r: int) -> int:
 def computing_seconds(scheme: str, n: int, r: int, measured: Computing) -> tuple[float, float]:
     """Return the seconds that a rank computes per step, on average, and the seconds of the slowest rank.
 
-    Both results are means over the delays, and medians over the measured steps. So a single prolonged step has little
-    influence. With redundancy r, the wait for a slow rank is r times as long.
+    Each of the two returned times is a mean over the delays, and a median over the measured steps. So a single
+    prolonged step has little influence on the returned times. With redundancy r, the wait for a slow rank is r times as
+    long.
     """
     times, blocks = float(redundancy(scheme, n, r)), own_blocks(scheme, n, r)
     samples = np.maximum(measured.gradients - measured.per_block, 0)
@@ -121,7 +123,7 @@ def coding_seconds(scheme: str, n: int, r: int, length: int, measured: CodecSeco
 
 
 def sending_seconds(scheme: str, n: int, r: int, length: int, measured: PacketSeconds) -> float:
-    """Return the seconds that the packets of a step take, for blocks of ``length`` elements."""
+    """Return the seconds that sending all packets of a step takes, for blocks of ``length`` elements."""
     cost = cost_in_bytes(scheme, n, r, length)
     if not cost.once:
         return 0.0
@@ -136,7 +138,8 @@ def sending_seconds(scheme: str, n: int, r: int, length: int, measured: PacketSe
 def predicted_step(
     scheme: str, n: int, r: int, length: int, computing: Computing, codec: CodecSeconds, packets: PacketSeconds
 ) -> StepParts:
-    """Return the seconds of each part of a step with redundancy r; ``codec``: measurement with packets of this r."""
+    """Return the seconds of each part of a step with redundancy ``r``. ``codec`` must be measured with packets of
+    redundancy ``r``."""
     mean, slowest = computing_seconds(scheme, n, r, computing)
     coding = coding_seconds(scheme, n, r, length, codec)
     return StepParts(mean, slowest - mean, coding, sending_seconds(scheme, n, r, length, packets))

@@ -1,13 +1,14 @@
-"""Integers modulo P = 2^32 - 5, the largest prime below 2^32. Each integer modulo P fits into int32, and each except 0
-has an inverse.
+"""Arithmetic of integers modulo P = 2^32 - 5, the largest prime below 2^32. Each integer modulo P fits into int32, and
+each integer except 0 has an inverse modulo P.
 
-Numbers are kept nearest to 0, from -`HALF` to `HALF`. So the result of a sum of integers is exact if the sum lies in
-this range. 2^32 equals 5 modulo P, so products become short again without a division (`coding.cpu.combine`).
+Each integer is represented by the number nearest to 0, from -`HALF` to `HALF`. So a sum of integers modulo P is the
+exact sum if the exact sum is from -`HALF` to `HALF`. Since 2^32 equals 5 modulo P, products are reduced modulo P
+without a division (`coding.cpu.combine`).
 """
 
 P = 2**32 - 5
 HALF = (P - 1) // 2
-"""The largest magnitude of a number: two less than the largest int32."""
+"""Largest magnitude of a number that represents an integer modulo P, two less than the largest int32."""
 
 Matrix = list[list[int]]
 
@@ -24,8 +25,8 @@ def powers(base: int, count: int) -> list[int]:
 
 
 def solve(matrix: Matrix, right: Matrix) -> Matrix:
-    """Return X with ``matrix`` X = ``right`` modulo P, by elimination; raise ZeroDivisionError if ``matrix`` is
-    singular."""
+    """Return the matrix X with ``matrix`` X = ``right`` modulo P, computed by elimination. Raise ZeroDivisionError if
+    ``matrix`` is singular."""
     size = len(matrix)
     rows = [[*left, *more] for left, more in zip(matrix, right, strict=True)]
     for column in range(size):
@@ -43,6 +44,6 @@ def solve(matrix: Matrix, right: Matrix) -> Matrix:
 
 
 def product(left: Matrix, right: Matrix) -> Matrix:
-    """Return the product of two matrices modulo P."""
+    """Return the product of the matrices ``left`` and ``right`` modulo P."""
     columns = list(zip(*right, strict=True))
     return [[sum(a * b for a, b in zip(row, column, strict=True)) % P for column in columns] for row in left]

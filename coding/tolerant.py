@@ -1,19 +1,19 @@
 """Codes by which n ranks compute the sum of all blocks' gradients although some of the ranks are silent.
 
 The r ranks q, q + 1, ... q + r - 1 (modulo n) compute block q, and s of all ranks may be silent. A rank sends one
-message, which has 1/m of the length of a gradient, with m = r - s. The messages of any n - s ranks determine the sum.
-For m = 1 this is a gradient code by cyclic repetition (Tandon, Lei, Dimakis, Karampatziakis 2017). For m > 1 it trades
-tolerance for shorter messages (Ye, Abbe 2018, who show that r >= s + m is necessary). Both papers compute with real
-numbers. Here all arithmetic is modulo a prime (`coding.prime_field`), so the decoded sum is exact, whichever ranks it
-comes from.
+message, which has 1/m of the length of a gradient, with m = r - s. The messages of any n - s ranks determine the sum of
+all blocks' gradients. For m = 1 the code is a gradient code by cyclic repetition (Tandon, Lei, Dimakis, Karampatziakis
+2017). For m > 1 the code tolerates fewer silent ranks, and its messages are shorter (Ye, Abbe 2018, who show that r >=
+s + m is necessary). The papers of Tandon et al. and of Ye and Abbe compute with real numbers. In this module all
+arithmetic is modulo a prime (`coding.prime_field`), so the decoded sum is exact for messages of any n - s ranks.
 
-The construction is as follows. A gradient G_q is divided into m parts, the rows of a matrix. V is the matrix of the
-powers V[l, i] = (i + 1)^l, l < n - s. Each block has a matrix Z_q of shape [n - s, m]. The first m rows of Z_q are the
-unit matrix. The n - r other rows are chosen so that V[:, i]^T Z_q = 0 for the n - r ranks i that do not compute the
-block. These are n - r equations, with a matrix of powers of different numbers, so they have exactly one solution. Rank
-i sends V[:, i]^T X, where X = sum over q of Z_q G_q; rank i needs only its own blocks for this message. The messages of
-n - s ranks are n - s equations for the rows of X, again with a matrix of powers. The first m rows of X are the parts of
-the sum.
+The code is constructed as follows. The gradient G_q of block q is divided into m parts, which are the rows of a matrix.
+V is the matrix of the powers V[l, i] = (i + 1)^l, l < n - s. Each block q has a matrix Z_q of shape [n - s, m]. The
+first m rows of Z_q are the unit matrix. The n - r other rows of Z_q are chosen so that V[:, i]^T Z_q = 0 for the n - r
+ranks i that do not compute the block. The conditions for Z_q are n - r equations, with a matrix of powers of different
+numbers, so they have exactly one solution. Rank i sends V[:, i]^T X, where X = sum over q of Z_q G_q. Rank i needs only
+its own blocks for its message. The messages of n - s ranks are n - s equations for the rows of X, whose matrix consists
+of powers as well. The first m rows of X are the parts of the sum of all gradients.
 """
 
 from functools import cached_property, lru_cache
@@ -26,7 +26,7 @@ from coding.prime_field import P, centred, powers, product, solve
 
 
 class TolerantCode:
-    """A code for ``n`` ranks that tolerates ``silent`` silent ranks. Each block is computed by ``r`` ranks.
+    """Code for ``n`` ranks that tolerates ``silent`` silent ranks, if each block is computed by ``r`` ranks.
 
     Raises PlacementError unless 0 <= silent < r <= n.
     """
@@ -37,9 +37,9 @@ class TolerantCode:
             raise PlacementError(f"{silent} silent ranks with redundancy {r}: from 0 to {r - 1} ranks may be silent")
         self.n, self.r, self.silent = n, r, silent
         self.parts = r - silent
-        """m, the number of parts of a gradient; a message is as long as a part."""
+        """m, the number of parts into which a gradient is divided. A message is as long as one part."""
         self.needed = n - silent
-        """Number of ranks whose messages determine the sum."""
+        """Number of ranks whose messages determine the sum of all gradients."""
 
     def length(self, length: int) -> int:
         """Return the number of elements of a message for gradients of ``length`` elements."""
@@ -69,16 +69,16 @@ class TolerantCode:
         low = solve([row[m:] for row in others], [[-value for value in row[:m]] for row in others])
         return unit + low
 
-    @lru_cache(maxsize=4096)  # noqa: B019  a process makes few codes, and the cache keeps them alive
+    @lru_cache(maxsize=4096)  # noqa: B019 a process makes few codes, which the cache keeps alive
     def decoding(self, senders: tuple[int, ...]) -> np.ndarray:
-        """Return the factors by which the sum is decoded from the messages of ``senders``, int64 of shape [m, needed]:
-        row v has the factor of each message in part v of the sum."""
+        """Return the factors by which the sum of all gradients is decoded from the messages of ``senders``, int64 of
+        shape [m, needed]. Row v has the factor of each message in part v of the sum."""
         return centred_array(self._inverse(senders)[: self.parts], self.needed)
 
     @lru_cache(maxsize=4096)  # noqa: B019
     def repeating(self, senders: tuple[int, ...], rank: int) -> np.ndarray:
-        """Return the factor of each message of ``senders``, int64 of shape [needed]: the sum of these messages, each
-        times its factor, is the message of ``rank``."""
+        """Return the factors with which the messages of ``senders`` sum to the message of ``rank``: one factor per
+        message, int64 of shape [needed]."""
         return centred_array(product([self.powers[rank]], self._inverse(senders)), self.needed)[0]
 
     def _inverse(self, senders: tuple[int, ...]) -> list[list[int]]:
@@ -89,7 +89,8 @@ class TolerantCode:
 
 
 def centred_array(rows: list[list[int]], width: int) -> np.ndarray:
-    """Return the numbers modulo P that are nearest to 0: int64 of shape [rows, width]."""
+    """Return, for each number in ``rows``, the number nearest to 0 that is equal modulo P: int64 of shape [rows,
+    width]."""
     return np.array([[centred(value % P) for value in row] for row in rows], np.int64).reshape(-1, width)
 
 

@@ -1,9 +1,9 @@
 """Triggers of model exchanges: after a fixed period, or when a rank's own model has changed enough.
 
 The adaptive trigger is from Ho, Wu, Liu 2018, "Adaptive communication for distributed deep learning on commodity GPU
-cluster". Only the abstract of this paper was available. According to the abstract, a worker exchanges models according
-to the change of its own model. The measure of change, the threshold and everything else in this module are inferred.
-The triggers do not communicate.
+cluster". Only the abstract of the paper by Ho, Wu and Liu was available. According to the abstract, a worker exchanges
+models according to the change of its own model. The measure of change, the threshold and everything else in this module
+are inferred. The triggers send no messages.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ RAISE, LOWER = 1.05, 0.95
 """Factors by which an automatic threshold is multiplied: `RAISE` after each trigger, `LOWER` after every 1/target_rate
 steps without a trigger."""
 MIN_NORM = 1e-30
-"""Smallest divisor. A smaller norm or product of norms, such as 0, is replaced by `MIN_NORM`."""
+"""Smallest norm, or product of norms, by which a change of the model is divided. Smaller divisors, such as 0, are
+replaced by `MIN_NORM`."""
 
 
 class AdaptiveOptions(BaseModel):
-    """Options of the adaptive trigger. All of them are inferred, because only the paper's abstract was available
-    (docs/reference/algorithms/gossip.md)."""
+    """Options of the adaptive trigger. All options of the adaptive trigger are inferred, because only the abstract of
+    the paper was available (docs/reference/algorithms/gossip.md)."""
 
     renamed: ClassVar[dict[str, str]] = {
         "theta": "threshold",
@@ -40,11 +41,13 @@ class AdaptiveOptions(BaseModel):
     }
     renamed_values: ClassVar[dict[str, dict[str, str]]] = {"metric": {"l2rel": "relative", "normdiff": "norm"}}
 
-    adaptive: bool = Field(False, description="exchange when the model has changed enough, not every period steps")
+    adaptive: bool = Field(
+        False, description="exchange models when this rank's model has changed enough, not every period steps"
+    )
     metric: Literal["relative", "norm", "layerwise", "cosine"] = Field(
         "relative",
         description="change from the model r after the last exchange to the model x: |x - r|/|r|, | |x| - |r| |/|r|, "
-        "|x - r|/|r| per layer (each layer is then exchanged alone), or 1 - cos(x, r)",
+        "|x - r|/|r| per layer (layers are exchanged separately), or 1 - cos(x, r)",
     )
     threshold: Literal["auto"] | Annotated[float, Field(ge=0)] = Field(
         "auto", description="change that triggers an exchange; auto: adapted until exchanges occur at target_rate"
@@ -54,7 +57,7 @@ class AdaptiveOptions(BaseModel):
         gt=0,
         le=1,
         description="with threshold auto: wanted number of exchanges per step; an exchange of a part of the model "
-        "counts as that fraction",
+        "counts as the exchanged fraction of the model",
     )
     scale_threshold_with_lr: bool = Field(True, description="lower the threshold in proportion with the learning rate")
     min_interval: int = Field(1, ge=1, description="fewest steps between two exchanges that this rank begins")
@@ -70,7 +73,8 @@ class AdaptiveOptions(BaseModel):
 
 
 class Slices:
-    """Consecutive slices of a vector, of the given ``sizes``. A mask, bool of shape [slices], selects some of them."""
+    """Consecutive slices of a vector, of the given ``sizes``. A mask, bool of shape [slices], selects some of the
+    slices."""
 
     def __init__(self, sizes: list[int]):
         self.sizes = np.array(sizes, np.int64)
@@ -89,8 +93,8 @@ class Slices:
         return self.size(mask) / int(self.sizes.sum())
 
     def selected(self, mask: np.ndarray) -> Iterator[tuple[slice, slice]]:
-        """Yield, for each selected slice, its place in a message of selected slices only, and its place in the
-        vector."""
+        """Yield two slice objects for each slice that ``mask`` selects: its position in a message of the selected
+        slices only, and its position in the vector."""
         begin = 0
         for index in np.flatnonzero(mask):
             part = self.slices[index]
@@ -105,7 +109,7 @@ class Slices:
 
 
 class PeriodicTrigger:
-    """Trigger that is due every ``period`` steps, independent of the model. It has the interface of
+    """Trigger that is due every ``period`` steps, independent of the model. `PeriodicTrigger` has the interface of
     `AdaptiveTrigger`."""
 
     remembers = ()
@@ -125,22 +129,22 @@ class PeriodicTrigger:
 
 
 class AdaptiveTrigger:
-    """Trigger that is due when the model x has changed enough. r is the model just after the last exchange::
+    """Trigger that is due when the model x has changed enough from r, the model just after the last exchange::
 
         delta = |x - r| / |r|
         due = (delta >= threshold eta/eta_0 and k - k_begun >= min_interval) or k - k_last >= max_interval
 
-    The step is k, the learning rate eta, and the reference learning rate eta_0. The last exchange was after step
-    k_last. The last exchange that this rank itself began was after step k_begun. With metric ``layerwise``, each layer
-    has its own r, delta and k_last.
+    In the formulas, k is the number of the step, eta the learning rate, and eta_0 the reference learning rate. The last
+    exchange was after step k_last. The last exchange that this rank itself began was after step k_begun. With metric
+    ``layerwise``, each layer of the model has its own r, delta and k_last.
 
     With threshold = "auto" the rate of triggers stays near ``target_rate``. The threshold is multiplied by 1.05 after
     each trigger, and by 0.95 after every 1/target_rate steps without a trigger. A long time without a trigger lowers
-    the threshold faster. The reason is that the model changes fast at the start of training, so the first threshold is
-    high. Without the faster lowering, thousands of steps would pass before the threshold is low enough. The first
-    threshold is measured, so short runs keep the rate as well: the first trigger comes after 1/target_rate steps, and
-    the change at that step (the median over layers) becomes the first threshold. Until the first trigger, r is the
-    model at the beginning, even after exchanges that other ranks began.
+    the threshold faster. The model changes fast at the start of training, so the first threshold is high. Without the
+    faster lowering, thousands of steps would pass before the threshold is low enough. The first threshold is measured,
+    so that short runs have ``target_rate`` as well. The first trigger comes after 1/target_rate steps. The change of
+    the model at the first trigger (the median over layers) becomes the first threshold. Until this rank's first
+    trigger, r is the model at the beginning of training, even after exchanges that other ranks began.
 
     Parameters
     ----------
@@ -151,16 +155,16 @@ class AdaptiveTrigger:
     layers
         Sizes of the model's layers in elements, in order.
     eta_0
-        Learning rate at which the threshold is not scaled.
+        Learning rate at which the threshold is used unscaled.
 
     Raises
     ------
     ValueError
-        If x has no content, as in a timing-only run.
+        If ``x`` is a tensor without content, as in a timing-only run.
     """
 
     remembers = ("r", "r_norms", "threshold", "k_last", "k_begun", "quiet_steps")
-    """Names of the trigger's attributes that a checkpoint keeps."""
+    """Names of the trigger's attributes that a checkpoint stores."""
 
     def __init__(self, options: AdaptiveOptions, x: torch.Tensor, layers: list[int], eta_0: float):
         if x.device.type == "meta":
@@ -171,18 +175,19 @@ class AdaptiveTrigger:
         self.r = x.clone()
         self.r_norms = [norm_of(self.r[part]) for part in self.slices.slices]
         self.threshold: float | None = None if options.threshold == "auto" else options.threshold
-        """Change of the model from which an exchange is due; None until an automatic threshold has been measured."""
+        """Least change of the model at which an exchange is due, or None until an automatic threshold has been
+        measured."""
         self.k_last = np.zeros(len(self.slices), np.int64)
         self.k_begun = 0
         self.quiet_steps = 0.0
         """Number of steps without an exchange since the threshold was last lowered. A step in which only some slices
-        are exchanged counts as a fraction: the share of the model that is not exchanged."""
+        are exchanged counts as a fraction of a step: the share of the model that is not exchanged."""
 
     def due(self, x: torch.Tensor, k: int, eta: float) -> np.ndarray:
         """Return the mask of the slices to exchange after step ``k``. Call `due` once per step.
 
-        ``eta`` is the learning rate. If the exchange is made, call `begun`. If the exchange is not made, the trigger
-        stays unchanged, and the exchange is due again after the next step.
+        ``eta`` is the learning rate. If the caller makes the exchange, the caller must call `begun`. If the exchange is
+        not made, the trigger stays unchanged, and the exchange is due again after the next step.
         """
         options = self.options
         late = k - self.k_last >= options.max_interval
@@ -232,7 +237,8 @@ class AdaptiveTrigger:
             self.r_norms[index] = norm_of(self.r[part])
 
     def change(self, x: torch.Tensor) -> list[float]:
-        """Return the change of each slice: the distance of x from r, in the chosen metric."""
+        """Return the change of each slice of the model: the distance of ``x`` from r, the model after the last
+        exchange, in the chosen metric."""
         return [
             self.delta(x[part], self.r[part], norm) for part, norm in zip(self.slices.slices, self.r_norms, strict=True)
         ]
@@ -245,7 +251,7 @@ class AdaptiveTrigger:
         x, r = not_rounded(x), not_rounded(r)
         if metric == "cosine":
             cosine = float(x @ r) / max(norm_of(x) * r_norm, MIN_NORM)
-            return max(1 - cosine, 0.0)  # rounding may make the difference negative
+            return max(1 - cosine, 0.0)  # rounding may make 1 - cosine negative
         return float(torch.dist(x, r)) / max(r_norm, MIN_NORM)
 
 
@@ -260,9 +266,10 @@ def not_rounded(x: torch.Tensor) -> torch.Tensor:
 
 
 def make_trigger(options: AdaptiveOptions, replica: Replica, eta_0: float) -> PeriodicTrigger | AdaptiveTrigger:
-    """Return the trigger for ``options``, which have a ``period``. Call this function before the first step.
+    """Return the trigger for ``options``, which must have the field ``period``. Call `make_trigger` before the first
+    step.
 
-    ``eta_0`` is the learning rate at which the threshold is not scaled.
+    ``eta_0`` is the learning rate at which the threshold is used unscaled.
     """
     x = replica.params.tensor
     if not options.adaptive:

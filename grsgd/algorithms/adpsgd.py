@@ -20,8 +20,8 @@ from grsgd.comm.topologies.topology import Topology
 from grsgd.models.mixing import add_difference
 
 FINISHED = -1
-"""Value of ``step`` in a message without a model. The message says that the active rank which sends it has ended its
-training."""
+"""Value of ``step`` in a message without a model. An active rank sends the message without a model when the rank has
+ended its training."""
 
 
 class ADPSGDOptions(Options):
@@ -31,29 +31,28 @@ class ADPSGDOptions(Options):
     period: int = Field(1, ge=1, description="fewest local steps between two exchanges that an active rank begins")
     merge: Literal["average", "delta"] = Field(
         "average",
-        description="average: x = (x + y)/2, as in the paper; delta: x + (y - s)/2 with the sent model s, which keeps "
-        "the mean",
+        description="average: x = (x + y)/2, as in the AD-PSGD paper; delta: x = x + (y - s)/2 with the sent model "
+        "s, which "
+        "keeps the mean of all models",
     )
 
 
 class ADPSGD(OnTopology, name="adpsgd"):
-    """Active ranks average their models with passive neighbours, and all ranks train meanwhile. On a ring every second
-    rank is active. Each rank has two activities, which share the model x: the trainer, and active or passive gossip::
+    """Active ranks average their models with passive neighbours, while all ranks train. On a ring every second rank is
+    active. Each rank has two activities, which share the rank's model x: the trainer, and active or passive gossip::
 
         trainer:          x = x - eta grad(x)                                       # never waits
 
         active gossip:    pick a passive neighbour j;  send s = x, receive y;  x = (x + y)/2
         passive gossip:   receive y from any active neighbour;  send x;  x = (x + y)/2
 
-    The roles keep ranks from waiting for each other in a circle. Steps that an active rank takes during an exchange
-    make the mean of all models drift; with ``merge = "delta"`` the mean does not drift. An exchange sends M (the bytes
-    of the model) each way.
+    The division into active and passive ranks keeps ranks from waiting for each other in a circle. Steps that an active
+    rank takes during an exchange make the mean of all models drift. With ``merge = "delta"`` the mean of all models
+    does not drift. In an exchange each of the two ranks sends M (the bytes of the model).
     """
 
     paper = "Lian, Zhang, Zhang, Liu 2018, Asynchronous decentralized parallel stochastic gradient descent"
-    traits = Traits(
-        synchronous=False, family="gossip", in_background=True, survives_deaths=True, trains_bfloat16=True
-    )
+    traits = Traits(synchronous=False, family="gossip", in_background=True, survives_deaths=True, trains_bfloat16=True)
     Options = ADPSGDOptions
     remembers = ("k", "k_last", "exchanges")
 
@@ -64,12 +63,12 @@ class ADPSGD(OnTopology, name="adpsgd"):
         """`ended`: whether this rank has ended its training. `is_closed`: whether gossip must not change this rank's
         model any more."""
         self.finished: set[int] = set()
-        """Active neighbours of this passive rank that have ended their training."""
+        """Active neighbours that have ended their training; used on passive ranks."""
         self.exchanges = 0
         self.active = active_ranks(self.topology)
         self.is_active = self.comm.rank in self.active
         self.lock = threading.Lock()
-        """Lock that the trainer or the background activity holds while it changes x."""
+        """Lock that the trainer and the background activity hold while they change the model x."""
         self.mine, self.theirs = ModelMessage(self.x), ModelMessage(self.x)
 
     @classmethod
@@ -89,8 +88,9 @@ class ADPSGD(OnTopology, name="adpsgd"):
         return 2
 
     def partners(self, exchange: int | None = None) -> list[int]:
-        """Return the neighbours with the other role (active or passive): the neighbours in the graph of this rank's
-        exchange number ``exchange``, by default in the graphs of all exchanges."""
+        """Return the passive neighbours of an active rank, or the active neighbours of a passive rank. ``exchange`` is
+        the number of this rank's exchange, whose graph decides the neighbours. By default the neighbours in the graphs
+        of all exchanges are returned."""
         neighbours = self.topology.out_neighbours(self.comm.rank, exchange, without=self.comm.lost)
         return [j for j in neighbours if (j in self.active) != self.is_active]
 
@@ -119,7 +119,7 @@ class ADPSGD(OnTopology, name="adpsgd"):
                     self.comm.Isend(self.mine.buffer, j, tags.ADPSGD_CALL, header=UNWEIGHTED_HEADER),
                     self.comm.Irecv(self.theirs.buffer, j, tags.ADPSGD_REPLY),
                 )
-            except LostRank:  # the exchange is left out
+            except LostRank:  # the partner has died: the exchange is left out
                 if not self.comm.survives_deaths:
                     raise
                 continue
@@ -132,15 +132,15 @@ class ADPSGD(OnTopology, name="adpsgd"):
         return self.k - self.k_last >= self.options.period and bool(self.partners(self.exchanges))
 
     def finish(self, j: int):
-        """Begin to tell the passive rank ``j`` that this rank has ended its training; return the pollable to wait
-        for."""
+        """Begin to send the passive rank ``j`` the message that this rank has ended its training. Return a pollable
+        that is true when the message has been sent."""
         self.mine.step, self.mine.sender = FINISHED, self.comm.rank
         finished = self.mine.buffer[:UNWEIGHTED_HEADER]
         return self.comm.Isend(finished, j, tags.ADPSGD_CALL, header=UNWEIGHTED_HEADER)
 
     def passive_gossip(self):
-        """Schedule that answers the models that active neighbours send, until all active neighbours have ended their
-        training. The schedule goes on after this rank's own training has ended."""
+        """Schedule that answers each model of an active neighbour with this rank's model, until all active neighbours
+        have ended their training. `passive_gossip` goes on after this rank's own training has ended."""
         while self.comm.survives_deaths or not self.all_have_finished():
             yield self.comm.Irecv(self.theirs.buffer, ANY_RANK, tags.ADPSGD_CALL)
             caller = self.theirs.sender
@@ -164,13 +164,13 @@ class ADPSGD(OnTopology, name="adpsgd"):
             self.finish(rank)
 
     def write(self):
-        """Copy this rank's model and step into the message to the partner."""
+        """Copy this rank's model and its number of steps into the message to the partner."""
         self.mine.x.tensor.copy_(self.x.tensor)
         self.mine.step, self.mine.sender = self.k, self.comm.rank
         self.k_last = self.k
 
     def merge(self):
-        """Merge the partner's model into this rank's model."""
+        """Merge the received model of the partner into this rank's model."""
         x, y = self.x.tensor, self.theirs.x.tensor
         if self.options.merge == "average" or self.k == self.mine.step:
             x.lerp_(y, 0.5)
@@ -186,7 +186,8 @@ class ADPSGD(OnTopology, name="adpsgd"):
     def drain(self):
         self.ended = True
         if self.comm.size > 1:
-            # after a death, a new process may still ask this rank, so its gossip goes on
+            # a new process that takes over a dead process's rank may still send to this rank, so this rank's gossip
+            # goes on
             goes_on = self.comm.survives_deaths and not self.is_active
             yield Until(self.all_have_finished, "active partners that still train") if goes_on else self.gossip
             with self.lock:
@@ -194,6 +195,7 @@ class ADPSGD(OnTopology, name="adpsgd"):
 
 
 def active_ranks(graph: Topology) -> list[int]:
-    """Return the ranks that begin exchanges: one side of a bipartite graph, else the ranks with odd numbers."""
+    """Return the active ranks, which begin exchanges: one side of a bipartite graph, or the ranks with odd numbers in
+    other graphs."""
     sides = graph.sides()
     return [rank for rank in range(graph.size) if (rank % 2 if sides is None else sides[rank])]

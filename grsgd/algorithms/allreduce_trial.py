@@ -1,4 +1,4 @@
-"""``variant = "auto"``: a trial at the start of a run, which finds the fastest all-reduce on the run's machines.
+"""Trial at the start of a run with ``variant = "auto"``, which finds the fastest all-reduce on the run's machines.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -19,24 +19,25 @@ from grsgd.runs.numbers import human_bytes
 
 AUTO = "auto"
 MAX_ELEMENTS = 4 * 1024 * 1024
-"""Number of elements of the longest vector in the trial. Vectors above this length take the same time per element, so a
-trial with `MAX_ELEMENTS` elements is enough."""
+"""Number of elements of the longest vector in the trial. Vectors with more than `MAX_ELEMENTS` elements take the same
+time per element, so the trial uses at most `MAX_ELEMENTS` elements."""
 CLOSE = 3.0
-"""Factor by which a variant may be slower than the fastest variant in the first trial and still be tried again."""
+"""Factor by which a variant may be slower than the fastest variant in the first measurement and still be measured
+again."""
 AGAIN_SECONDS, MAX_ROUNDS = 0.25, 101
-"""Number of seconds for which variants close to the fastest are tried again, in at least `REPEATS` and at most
-`MAX_ROUNDS` rounds."""
+"""Number of seconds for which variants close to the fastest variant are measured again, in at least `REPEATS` and at
+most `MAX_ROUNDS` rounds."""
 
 
 def choose_variant(comm: Communicator, driver, like: Flat):
-    """Schedule, called on all ranks at once, that returns the name of the fastest variant for vectors such as ``like``,
-    and a line with all variants' times.
+    """Schedule, called on all ranks at once, that returns the name of the fastest all-reduce for vectors such as
+    ``like``, and a text with the times of all variants.
 
-    A time is the median over several all-reduces of the slowest rank's time, so all ranks return the same name. After
-    the first trial, the variants that came close to the fastest are tried again, in turns, because a machine is
-    sometimes slower for a while. Each variant computes a mean, as in a run, because the variants differ in the time of
-    the multiplication by 1/n: on each rank, some multiply only a part of the sum, and others the whole sum. ``comm``
-    must carry no other messages during the trial.
+    A variant's time is the median over several all-reduces of the slowest rank's time, so all ranks return the same
+    name. After the first measurement, the variants close to the fastest variant are measured again, in turns, because a
+    machine is sometimes slower for a while. Each variant computes a mean, as in a run, because the variants need
+    different times for the multiplication by 1/n. Some variants multiply only a part of the sum on each rank, and other
+    variants multiply the whole sum. During the trial ``comm`` must carry only the trial's messages.
     """
     if comm.size == 1:
         return "ring", "variant = ring: one rank sends nothing"
@@ -63,7 +64,7 @@ def choose_variant(comm: Communicator, driver, like: Flat):
         actions[name] = partial(average, inside.array)
         seconds[name] = yield from time(actions[name], comm, driver)
     closest = {name: actions[name] for name in actions if seconds[name] <= CLOSE * min(seconds.values())}
-    if len(closest) > 1 and driver.progress_mode != VIRTUAL:  # repeating simulated times changes nothing
+    if len(closest) > 1 and driver.progress_mode != VIRTUAL:  # simulated times do not vary
         rounds = rounds_again(sum(seconds[name] for name in closest))
         seconds |= yield from time_in_turns(closest, rounds, comm, driver)
     comm.shared.clear()
@@ -74,17 +75,17 @@ def choose_variant(comm: Communicator, driver, like: Flat):
 
 
 def rounds_again(seconds: float) -> int:
-    """Return the number of rounds in which the fastest all-reduces are timed once more; a round calls each all-reduce
-    twice. ``seconds``: total time of one call of each all-reduce. Return 0 if the rounds would take too long, as over a
-    slow link."""
+    """Return the number of rounds in which the fastest all-reduces are measured again. In a round each measured
+    all-reduce is called twice. ``seconds`` is the total time of one call of each measured all-reduce. Return 0 if the
+    rounds would take too long, for example over a slow link."""
     rounds = min(max(int(AGAIN_SECONDS / 2 / seconds), REPEATS), MAX_ROUNDS, int(ENOUGH_SECONDS / 2 / seconds))
     return rounds if rounds >= LEAST else 0
 
 
 def time_in_turns(actions: dict, rounds: int, comm: Communicator, driver):
     """Schedule, called on all ranks at once, that returns the median seconds of each action in ``actions`` over
-    ``rounds`` rounds. Each action runs twice per round, and only the time of the second run counts. So an action that
-    ran before has no influence on the time."""
+    ``rounds`` rounds. Each action runs twice per round, and only the time of its second run counts. The first run
+    removes the influence of the previous action on the measured time."""
     taken = {name: [] for name in actions}
     for _ in range(rounds):
         for name, action in actions.items():

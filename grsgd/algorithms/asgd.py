@@ -1,11 +1,11 @@
-"""ASGD: a parameter server that lets no worker wait."""
+"""ASGD (asynchronous SGD): a parameter server that lets no worker wait for other workers."""
 
 from grsgd.algorithms.parameter_server.algorithm import ParameterServer, ServerOptions
 
 
 class ASGD(ParameterServer, name="asgd"):
-    """The server applies each worker's gradient on arrival: `parameter_server` with strategy asp. Worker i (left)
-    and the server of n workers (right) do this::
+    """The server applies each worker's gradient on arrival, like `parameter_server` with strategy asp. Worker i (left)
+    and the server of n workers (right) compute::
 
         push grad(x) to the server          on push of g by i:  w = w - eta/n g
         wait for the answer: x                                  send w to i

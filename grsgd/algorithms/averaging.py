@@ -1,5 +1,6 @@
-"""Schedules (generators that yield each object they wait for) that average over all ranks. Their messages do not count
-as the algorithm's traffic. In a run with one rank these schedules do nothing."""
+"""Schedules (generators that yield each object they wait for) that average models and arrays over all ranks. The
+messages of the schedules in this module do not count as the algorithm's traffic. In a run with one rank the schedules
+in this module do nothing."""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ torch = LazyModule("torch")
 
 
 def average_models(comm, replica: Replica):
-    """Replace the parameters and buffers of all ranks by their mean."""
+    """Replace the model's parameters and buffers on every rank by their mean over all ranks."""
     yield from average_array(comm, replica.params)
     yield from average_buffers(comm, replica)
 
 
 def average_weighted_models(comm, replica: Replica, weight: float):
-    """Replace the parameters x of all ranks by ``sum a x / n``, where a is the ``weight``, and the buffers by their
-    mean.
+    """Replace the parameters x of all ranks by ``sum a x / n``, where a is the ``weight`` of a rank and n the number of
+    ranks. Replace the model's buffers by their mean over all ranks.
 
     Raises RuntimeError if the weights of all ranks do not sum to n.
     """
@@ -39,10 +40,11 @@ def average_weighted_models(comm, replica: Replica, weight: float):
 
 
 def average_array(comm, flat: Flat, weight: float = 1.0):
-    """Replace ``flat`` by the mean over all ranks of ``weight`` times the array, in place.
+    """Replace ``flat`` by the mean over all ranks of ``weight`` times ``flat``, in place.
 
-    If the run is stopped during this call, ``flat`` keeps its content. Before the sum, each array is divided by a power
-    of two. The division by a power of two is exact, except for subnormal numbers, and keeps the sum from overflowing.
+    If the run is stopped during `average_array`, ``flat`` keeps its content. Before the sum over all ranks, each rank's
+    array is divided by a power of two. The division by a power of two is exact, except for subnormal numbers, and keeps
+    the sum from overflowing.
     """
     if comm.size > 1:
         average, share = flat.wide(), power_of_two(1 / comm.size)
@@ -52,11 +54,12 @@ def average_array(comm, flat: Flat, weight: float = 1.0):
 
 
 def exact_average(comm, flat: Flat, weight: float = 1.0, root: int = 0):
-    """Replace ``flat`` by the mean over all ranks, weighted by ``weight``, in place; equal arrays stay unchanged.
+    """Replace ``flat`` by its mean over all ranks, weighted by ``weight``, in place. If all ranks have equal arrays,
+    these arrays stay unchanged bit for bit.
 
-    The mean is computed from the differences between the arrays and the array of rank ``root``. These differences are
-    zero for equal arrays. Returns the sum of all weights. If the sum is 0, no mean exists, and the arrays stay as they
-    are.
+    The mean is computed from the differences between each rank's array and the array of rank ``root``. The differences
+    are zero for equal arrays. Returns the sum of all ranks' weights. If the sum of all weights is 0, no mean exists,
+    and the arrays stay as they are.
     """
     if flat.tensor.dtype is torch.bfloat16:
         wide = flat.wide()
@@ -79,7 +82,8 @@ def exact_average(comm, flat: Flat, weight: float = 1.0, root: int = 0):
 
 
 def average_buffers(comm, replica: Replica, buffers: Flat | None = None):
-    """Replace the buffers of all ranks (batch-norm statistics), or their copies in ``buffers``, by their mean."""
+    """Replace the model's buffers (batch-norm statistics) on all ranks by their mean. If ``buffers`` is given, it holds
+    copies of the model's buffers, which are averaged in place of the model's buffers."""
     if comm.size > 1:
         average = partial(halving_doubling_allreduce, comm, scale=1 / comm.size)
         yield from replica.average_buffers(average, buffers)

@@ -24,97 +24,103 @@ from grsgd.seeding import Purpose, generator
 torch = LazyModule("torch")
 
 ALGORITHMS: dict[str, type[Algorithm]] = {}
-"""Every algorithm by name. A class registers itself by ``class X(Algorithm, name="x")``."""
+"""Class of every algorithm, by the algorithm's name. A class is registered by its definition ``class X(Algorithm,
+name="x")``."""
 
 
 class Options(BaseModel):
-    """Options that every algorithm has; each algorithm adds its own options.
+    """Options that every algorithm has. Each algorithm adds its own options in a derived class.
 
-    ``renamed`` maps old option names to new option names. A new option may be in another section: ``{"rho":
-    "data.replication"}``. Using an old name is an error whose message gives the new name. ``renamed_values`` does the
-    same for values of an option: ``{"merge": {"half": "average"}}``.
+    ``renamed`` maps old option names to new option names. The new name may include a section of the configuration:
+    ``{"rho": "data.replication"}``. Using an old option name is an error whose message gives the new option name.
+    ``renamed_values`` maps old values of an option to new values: ``{"merge": {"half": "average"}}``.
     """
 
-    # A run has one algorithm, so the validators of the other algorithms' options need not be built.
+    # A run has only one algorithm. With defer_build, pydantic does not build the validators of other algorithms'
+    # options.
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
     renamed: ClassVar[dict[str, str]] = {"rho": "data.replication"}
     renamed_values: ClassVar[dict[str, dict[str, str]]] = {}
 
 
 FAMILIES = ("all-reduce", "gossip", "local", "server", "coded")
-"""Families of algorithms, in the order in which tables list them."""
+"""Families of algorithms, in the order in which tables of algorithms list these families."""
 SURVIVES_DEATHS = (False, True, "together")
-"""Values of the trait ``survives_deaths``."""
+"""Allowed values of the algorithm's trait ``survives_deaths``."""
 
 
 @dataclass(frozen=True)
 class Traits:
-    """Properties of an algorithm, which other packages read instead of testing for an algorithm's name."""
+    """Properties of an algorithm. Other packages read these properties and do not test for an algorithm's name."""
 
     synchronous: bool
-    """Whether the number of steps by which a rank may lead other ranks is bounded. If so, all ranks take the same
-    number of steps."""
+    """Whether the number of steps by which a rank may be ahead of other ranks is bounded. If ``synchronous`` is True,
+    all ranks take the same number of steps."""
     family: str = "other"
-    """Family under which tables list the algorithm: one of `FAMILIES`, or another word."""
+    """Family of algorithms under which tables list the algorithm: one of `FAMILIES`, or another word."""
     sends_gradients: bool = False
-    """Whether ranks send gradients, which must then lie in one flat array."""
+    """Whether ranks send gradients. If ``sends_gradients`` is True, all gradients of a rank must lie in one flat
+    array."""
     in_background: bool = False
-    """Whether schedules run in the background while a gradient is computed."""
+    """Whether the algorithm sends and receives messages in the background while a gradient is computed."""
     sends_early: bool = False
-    """Whether parts of the gradient are sent during the backward pass. If so, the training loop calls
-    ``gradient_ready``."""
+    """Whether parts of the gradient are sent during the backward pass. If ``sends_early`` is True, the training loop
+    calls ``gradient_ready`` for each parameter."""
     exact_gradient: bool = False
     """Whether every step applies the mean gradient of all ranks, computed at one common model. The experiments train
-    only once for all algorithms with this trait, because all of them take the same steps."""
+    only once for all algorithms with ``exact_gradient``, because all these algorithms take the same steps."""
     equal_models: bool = False
-    """Whether all ranks hold the same model after every step, even if gradients are compressed or changed otherwise."""
+    """Whether all ranks hold the same model after every step, even if gradients are compressed or changed in another
+    way."""
     depends_on_values: bool = False
-    """Whether the models' values decide when messages are sent. If so, the option ``--timing-only``, which computes no
-    values, is refused."""
+    """Whether the values of the models' parameters decide when messages are sent. If ``depends_on_values`` is True, the
+    option ``--timing-only``, which computes no values, is an error."""
     supports_own_loop: bool = True
-    """Whether the algorithm works with ``distribute()``."""
+    """Whether the algorithm works with ``distribute()``, which makes a user's own training loop distributed."""
     decides_who_computes: bool = False
-    """Whether some rank computes something other than one gradient per step. A user's own loop must then ask its
-    optimizer which data this rank computes. The value follows from the base class of the algorithm."""
+    """Whether some rank computes no gradient, or several gradients, in a step. If ``decides_who_computes`` is True, a
+    user's own loop must ask its optimizer which data this rank computes. The value of ``decides_who_computes`` is set
+    by the base class of the algorithm."""
     tolerates_lost_ranks: bool = False
     """Whether a run goes on after it has lost a rank."""
     tolerates_silent_ranks: bool = False
-    """Whether a step can end without the messages of silent ranks. If so, no collective decision of all ranks is made
-    before the run ends."""
+    """Whether a step can end without the messages of silent ranks. If ``tolerates_silent_ranks`` is True, the ranks
+    make no collective decisions before the run ends."""
     survives_deaths: Literal[False, True, "together"] = False
     """Whether a run goes on when the process of any rank dies, with or without another process in its place. The value
     ``"together"`` is for algorithms whose steps need all ranks: the remaining ranks restart from the average of their
     models, with a new algorithm object for the new number of ranks."""
     one_host: bool = False
-    """Whether all ranks must be on one host because they share the host's memory. In simulated time the ranks may be on
-    several hosts all the same."""
+    """Whether all ranks must be on one host because the ranks share the host's memory. In simulated time the ranks may
+    be on several hosts even if ``one_host`` is True."""
     host_memory: bool = False
-    """Whether message buffers must lie in host memory and not in GPU memory, because the ranks of a host share them."""
+    """Whether message buffers must lie in host memory and not in GPU memory, because the ranks of a host share these
+    buffers."""
     splits_model: bool = False
-    """Whether a rank's optimizer sees only slices of the model. If so, only optimizers that treat every element
-    separately are allowed."""
+    """Whether a rank's optimizer sees only slices of the model. If ``splits_model`` is True, only optimizers that treat
+    every element separately are allowed."""
     label: str = ""
-    """Name of a run in reports, by default the algorithm's name. The value of an option that changes the algorithm is
-    appended, as in ``parameter_server adsp``."""
+    """Name of a run in reports, by default the algorithm's name. If the value of an option changes the algorithm, the
+    label ends with this value, as in ``parameter_server adsp``."""
     comparison: str = ""
-    """The options, as text, that must be equal in two runs before the numbers of bytes that these runs send can be
-    compared."""
+    """Options, as text, that must be equal in two runs if the numbers of bytes that the two runs send are compared."""
     only_allreduces: bool = False
-    """Whether ranks send each other nothing but all-reduces (``grsgd.comm.allreduce``), one at a time. If so, a
-    simulation without gradients computes its times by a faster method."""
+    """Whether ranks send each other nothing but all-reduces (``grsgd.comm.allreduce``), one at a time. If
+    ``only_allreduces`` is True, a simulation without gradients computes its times by a faster method."""
     trains_bfloat16: bool = False
     """Whether models may be of bfloat16: the algorithm computes sums and means in float32, with tensors or by
-    all-reduces. The arrays of these models have the bits of the numbers, uint16."""
+    all-reduces. NumPy arrays of bfloat16 models have dtype uint16 and contain the bits of the bfloat16 numbers."""
     rests_between_steps: bool = False
-    """Whether no message is under way between two steps. If False, `drain` is called before each checkpoint, and
-    `begin` after it."""
+    """Whether no message is under way between two steps. If ``rests_between_steps`` is False, `drain` is called before
+    each checkpoint, and `begin` after each checkpoint."""
 
 
 class Algorithm:
     """Base class of the algorithms by which ranks mix their models.
 
-    A hook that waits is a schedule (a generator that yields each object it waits for); a hook that never waits is a
-    plain method. Hooks do no logging, evaluation or input and output.
+    A hook is a method that the training loop calls. A hook that waits for messages is a schedule (a generator that
+    yields each object it waits for). A hook that never waits is a plain method. Hooks do no logging, evaluation or
+    input and output.
     """
 
     name: ClassVar[str]
@@ -124,13 +130,13 @@ class Algorithm:
     traits: Traits
     """Traits of the algorithm with default options. The ``traits`` of an object depend on the object's options."""
     remembers: ClassVar[tuple[str, ...] | None] = None
-    """Names of the attributes on which the next steps depend, in addition to model, optimizer and random streams. These
-    attributes are numbers, arrays or tensors, and exist after `start`. Checkpoints keep these attributes. None means
-    that no checkpoint is possible."""
+    """Names of the attributes on which the next steps depend, in addition to model, optimizer and random streams. The
+    attributes named in ``remembers`` are numbers, arrays or tensors, and exist after `start`. Checkpoints store the
+    attributes named in ``remembers``. If ``remembers`` is None, the algorithm cannot write checkpoints."""
     k: int = 0
-    """Number of steps that led to the model x. The method `step` counts these steps if the next steps depend on their
-    number. The caller of `start` sets ``k`` if the process begins with the model of other ranks: see
-    ``survives_deaths``."""
+    """Number of steps that led to the model x. The method `step` increments ``k`` only if the algorithm's next steps
+    depend on ``k``. The caller of `start` sets ``k`` if the process begins with the model of other ranks (trait
+    ``survives_deaths``)."""
     _decides_who_computes: ClassVar[bool] = False
     """Value of the trait ``decides_who_computes``."""
 
@@ -155,7 +161,7 @@ class Algorithm:
             ALGORITHMS[name] = cls
 
     def __init__(self, options: Options, replica: Replica, optimizer: torch.optim.Optimizer, context: RankContext):
-        """Create the algorithm of one rank; ``optimizer`` updates the parameters of ``replica``."""
+        """Create the algorithm object of one rank. ``optimizer`` updates the parameters of ``replica``."""
         self.options = options
         self.replica = replica
         self.optimizer = optimizer
@@ -165,15 +171,17 @@ class Algorithm:
         self.traits = self.traits_of(options)
         self.x = replica.params
         self.rng = generator(Purpose.PARTNERS, context.seed, context.comm.rank)
-        """Random stream of this rank, keyed by (seed, rank), so that no order of arrivals changes it."""
+        """Random number generator of this rank, seeded by (seed, rank), so that the order in which messages arrive does
+        not change the random numbers."""
         self.staleness: Counter[int] = Counter()
-        """Number of merged models or gradients by their staleness, in steps."""
+        """Number of received models or gradients that this rank has merged, by their staleness in steps."""
 
     @cached_property
     def topology(self) -> Topology:
         """Graph of the ranks that send to each other; by default every rank sends to every other rank.
 
-        If a new process takes over a dead process's rank, it first asks the neighbours of that rank for a model.
+        A new process that takes over a dead process's rank first asks the rank's neighbours in ``topology`` for a
+        model.
 
         """
         return build("full", self.comm.size)
@@ -185,34 +193,38 @@ class Algorithm:
 
     @classmethod
     def check(cls, options: Options, ranks: int):
-        """Raise ValueError if ``options`` cannot work with this number of ``ranks``. The message names the option."""
+        """Raise ValueError if the algorithm with ``options`` cannot run on a number of ``ranks`` ranks. The message of
+        the error names the option."""
 
     @classmethod
     def choose_options(cls, options: Options, trial: Trial) -> Generator:
-        """Schedule, called on all ranks at once before a run, that decides the options that are still open because they
-        have a value such as ``"auto"``.
+        """Schedule, called on all ranks at once before a run, that decides the options whose configured value is
+        ``"auto"`` or similar.
 
-        Returns two dictionaries. The first has the changed options by name. The second has the reasons for the changes;
-        each key is the name of the attribute of the run file that keeps the reason.
+        Returns two dictionaries. The first dictionary has the new values of the changed options, by option name. The
+        second dictionary has the reasons for the changes, as text. Each key of the second dictionary is the name of the
+        run file's attribute that stores the reason.
         """
         yield from ()
         return {}, {}
 
     @classmethod
     def option_behind(cls, options: Options, trait: str) -> tuple[str, str]:
-        """Return, for an error message, the option that sets ``trait``, and the values that are allowed instead."""
+        """Return, for an error message, the option that sets ``trait``, and the allowed values of this option."""
         return f"name = {cls.name!r}", "device = cpu, all ranks on one host, or another algorithm"
 
     @classmethod
     def arrays_held(cls, options: Options, ranks: int) -> float:
         """Return the largest number of arrays of the model's size that one of ``ranks`` ranks holds for the algorithm
-        between two steps, besides the model and its gradient. Algorithms without this method are assumed to hold 6."""
+        between two steps, besides the model and its gradient. Algorithms that do not override `arrays_held` are assumed
+        to hold 6 arrays."""
         return 6
 
     @classmethod
     def arrays_in_32_bits(cls, options: Options, ranks: int) -> tuple[float, float]:
-        """Return two numbers of arrays with 4 bytes per element, for models of bfloat16: the number among the arrays of
-        `arrays_held`, and the number of further arrays, which models of other dtypes do not need."""
+        """Return two numbers of arrays with 4 bytes per element, for models of bfloat16. The first number counts arrays
+        that `arrays_held` includes. The second number counts further arrays, which models of other dtypes do not
+        need."""
         return 0, 0
 
     @classmethod
@@ -222,18 +234,18 @@ class Algorithm:
         return 0, cls.arrays_held(options, ranks)
 
     def start(self):
-        """Create the state that depends on the first model. The replica holds the first model when `start` is called.
-        This hook may be a generator that yields each object it waits for."""
+        """Create the algorithm's attributes that depend on the first model of the run. The replica holds the first
+        model of the run when `start` is called. `start` may be a generator that yields each object it waits for."""
 
     def begin(self):
-        """Begin background activities before the first step, and again after each rest for a checkpoint. This hook may
-        be a generator that yields each object it waits for."""
+        """Begin background activities before the first step, and again after each checkpoint. `begin` may be a
+        generator that yields each object it waits for."""
 
     def before_backward(self):
-        """Prepare the model before the next gradient is computed. This hook may change the model."""
+        """Prepare the model before the next gradient is computed. `before_backward` may change the model."""
 
     def step(self):
-        """Update the model with the gradient of this step, which has been computed."""
+        """Update the model with the gradient that this rank has computed in this step."""
         self.update()
 
     def drain(self):
@@ -245,9 +257,9 @@ class Algorithm:
         return average_models(self.uncounted_comm, self.replica)
 
     def snapshot(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the parameters and buffers that a snapshot keeps, all from the same moment.
+        """Return the model's parameters and buffers that a snapshot contains, all from the same moment.
 
-        The tensors are copies if background activities change the originals.
+        The returned tensors are copies if background activities of the algorithm change the original tensors.
         """
         return self.x.tensor, self.replica.buffers.tensor
 
@@ -257,38 +269,38 @@ class Algorithm:
         return 1.0
 
     def scale_weight(self, factor: float):
-        """Multiply this rank's `weight` by ``factor``. This hook is called after `restore` if the weights of all ranks
-        in a checkpoint do not sum to the number of ranks, because weights in messages were lost. Does nothing by
-        default."""
+        """Multiply this rank's `weight` by ``factor``. `scale_weight` is called after `restore` if the weights of all
+        ranks in a checkpoint do not sum to the number of ranks, because weights in messages were lost. By default
+        `scale_weight` does nothing."""
 
     def state(self) -> dict[str, object]:
-        """Return, by name, the state of this rank that a checkpoint keeps between two steps, besides model and
+        """Return, by name, the attributes of this rank's algorithm that a checkpoint stores besides model and
         optimizer."""
         found = {name: getattr(self, name, None) for name in self.remembers or ()}
         return {name: value for name, value in found.items() if value is not None}
 
     def restore(self, state: dict[str, object]):
-        """Set the attributes in ``state``, which the method `state` of another process returned. This hook is called
+        """Set the attributes in ``state``, which the method `state` of another process returned. `restore` is called
         after `start`."""
         for name, value in state.items():
             set_value(self, name, value)
 
     def changed(self, rank: int):
-        """Record that another process now holds ``rank``, or that no process holds ``rank`` any more. In the second
-        case ``comm.lost`` contains ``rank``. This hook is called in the background.
+        """Record that another process now holds ``rank``, or that no process holds ``rank`` any more. If no process
+        holds ``rank`` any more, ``comm.lost`` contains ``rank``. `changed` is called in the background.
 
-        This hook is called only if the traits have ``survives_deaths=True``. The property `topology` then has no lost
-        ranks as neighbours.
+        `changed` is called only if the algorithm's traits have ``survives_deaths=True``. When `changed` is called, the
+        property `topology` has no lost ranks as neighbours.
         """
 
     @property
     def left_out(self) -> int:
-        """Number of steps of living ranks that this rank has left out of the model, or knows to be left out; they lower
-        the run's participation (`grsgd.training.participation`)."""
+        """Number of steps of living ranks that this rank has left out of the model, or knows to be left out. Left-out
+        steps lower the run's participation (`grsgd.training.participation`)."""
         return 0
 
     def warnings(self) -> list[str]:
-        """Return the warnings about this rank's training, one line each. This hook is called after training."""
+        """Return the warnings about this rank's training, one line each. `warnings` is called after training."""
         return []
 
     def extra(self) -> dict[str, tuple[np.ndarray, tuple[str, str]]]:
@@ -297,26 +309,28 @@ class Algorithm:
         return {}
 
     def update(self):
-        """Take a step of the local optimizer."""
+        """Update the parameters of this rank's model by one step of this rank's optimizer."""
         self.replica.settle()
         self.optimizer.step()
         self.replica.settle()
 
 
 class GradientAlgorithm(Algorithm, name=None):
-    """Algorithm that combines the gradients of all ranks into one gradient before the update, in any loop."""
+    """Algorithm that combines the gradients of all ranks into one gradient before the optimizer's step, in any training
+    loop."""
 
     def gradient_ready(self, parameter: int):
         """Record that the gradient of trained parameter number ``parameter`` lies in ``replica.grads``.
 
-        This hook is called if the traits have ``sends_early`` and the run has several ranks. Calls come within the
-        backward pass, at most once per step and parameter, in an order that may differ between ranks. All other
-        gradients are complete when `reduce` begins.
+        `gradient_ready` is called if the algorithm's traits have ``sends_early=True`` and the run has several ranks.
+        `gradient_ready` is called in the backward pass, at most once per step and parameter, in an order that may
+        differ between ranks. Gradients for which `gradient_ready` is not called are complete when `reduce` begins.
         """
 
     def reduce(self) -> Generator:
-        """Schedule that replaces the array ``replica.grads`` by its combination over all ranks. The array may hold
-        further values after the gradients. These values are combined in the same way as the gradients."""
+        """Schedule that replaces the array ``replica.grads`` by the combined gradient of all ranks. The array
+        ``replica.grads`` may hold further values after the gradients. `reduce` combines these further values in the
+        same way as the gradients."""
         raise NotImplementedError(f"{self.name}: the traits have sends_gradients = True, so reduce() must be defined")
 
     def step(self):

@@ -1,5 +1,5 @@
-"""Classes for trials before a run. In a trial the ranks measure times. The times decide the options that a
-configuration leaves open."""
+"""Classes for trials before a run. In a trial the ranks measure times. The measured times decide the options that have
+the value ``"auto"`` in the configuration."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ torch = LazyModule("torch")
 
 
 class Load(NamedTuple):
-    """Work of the ranks in a step, for trials that choose options before a run.
+    """Work of each rank in a step, for trials that choose options before a run.
 
     Parameters
     ----------
     batch
-        Samples of the common batch.
+        Number of samples in the batch that all ranks share in a step.
     gradient
         ``gradient(samples)`` returns a function that computes the gradient of up to ``samples`` samples of each of this
         rank's blocks.
     slowdown
-        Factor by which the configuration slows down each rank, shape [ranks].
+        Factor by which the configuration slows down each rank's computation, shape [ranks].
     delays
         Seconds by which the configuration prolongs each step, in addition to ``slowdown``: shape [steps, ranks].
     """
@@ -42,16 +42,16 @@ class Load(NamedTuple):
 
 @dataclass
 class Trial:
-    """One rank's part of a trial, the argument of `Algorithm.choose_options`.
+    """Objects that one rank needs for a trial; the argument of `Algorithm.choose_options`.
 
     Parameters
     ----------
     context
-        Connections and seed of the trial. No other messages travel on ``context.comm``.
+        Connections and seed of the trial. During a trial, ``context.comm`` carries only the trial's messages.
     model
-        Model of the run. A trial does not change this model.
+        Model of the run; trials leave this model unchanged.
     dtype
-        dtype of the parameters in the run.
+        dtype of the model's parameters in the run.
     load_of
         ``load_of(algorithm)`` returns the `Load` of a `CommonBatchAlgorithm`; None in a user's own loop.
     """
@@ -66,10 +66,10 @@ class Trial:
         return next(self.model.parameters()).device.type == "cuda"
 
     def like_parameters(self) -> Flat:
-        """Return zeros with the size, dtype and device of all trained parameters."""
+        """Return a vector of zeros with the size, dtype and device of all trained parameters together."""
         trained = [p for p in self.model.parameters() if p.requires_grad]
         return Flat.zeros(sum(p.numel() for p in trained), self.dtype, trained[0].device)
 
     def make(self, algorithm: type, options):
-        """Return an algorithm with ``options`` and a copy of the model; it has no optimizer."""
+        """Return an object of the class ``algorithm`` with ``options``, a copy of the model, and no optimizer."""
         return algorithm(options, Replica(copy.deepcopy(self.model), self.dtype), None, self.context)

@@ -1,4 +1,5 @@
-"""Mean gradient of all ranks, computed bucket by bucket (part by part) in the background of the backward pass."""
+"""Mean gradient of all ranks, computed in the background of the backward pass, one bucket (part of the gradient) after
+the other."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,11 +12,12 @@ from grsgd.models.replica import Replica
 
 
 def cut(sizes: Sequence[int], count: int) -> list[range]:
-    """Return the range of parameters in each bucket; the first range has the last parameters. There are at most
-    ``count`` buckets of consecutive whole parameters, with about equal numbers of elements.
+    """Return the range of parameter indices in each bucket. The first range has the last parameters of the model. At
+    most ``count`` buckets are returned, with about equal numbers of elements. A bucket consists of consecutive whole
+    parameters.
 
-    The flat vector is cut into ``count`` equal parts, and each parameter belongs to the part that contains its middle.
-    Empty parts are left out.
+    The model's flat vector is cut into ``count`` equal parts. Each parameter belongs to the part that contains the
+    parameter's middle element. Parts without a parameter are left out.
     """
     buckets: dict[int, list[int]] = {}
     done, total = 0, max(sum(sizes), 1)
@@ -33,9 +35,10 @@ class BucketedMean:
                          wait until all of its gradients are complete
                          g[bucket] = allreduce(g[bucket]) / n
 
-    All ranks send the buckets in this order, even if their gradients are complete in another order. The all-reduces
-    follow one another, so their messages never mix. The backward pass records that a gradient is complete, and sends
-    nothing itself. The driver runs the all-reduces in the background.
+    All ranks send the buckets in the order of the loop, even if the gradients are complete in another order. Each
+    all-reduce begins after the end of the previous all-reduce, so messages of two all-reduces never mix. The backward
+    pass only records that a gradient is complete, and sends no message. The driver runs the all-reduces in the
+    background.
 
     Source: Li et al. 2020, PyTorch Distributed: Experiences on accelerating data parallel training, section 3.2.
 
@@ -44,10 +47,10 @@ class BucketedMean:
     replica
         Replica whose ``grads`` are averaged, in place.
     count
-        Largest number of buckets.
+        Largest number of buckets; every bucket has at least one parameter.
     allreduce
-        ``allreduce(array)``: a generator that yields each object it waits for, and that replaces an array by its mean
-        over all ranks.
+        ``allreduce(array)`` returns a generator that replaces ``array`` by its mean over all ranks, and yields each
+        object it waits for.
     """
 
     def __init__(self, replica: Replica, driver: Driver, count: int, allreduce: Callable):
@@ -58,17 +61,17 @@ class BucketedMean:
         self.places = [slice(begins[bucket.start], begins[bucket.stop]) for bucket in self.parameters]
         self.bucket_of = {i: k for k, bucket in enumerate(self.parameters) for i in bucket}
         self.missing: list[set[int]] = []
-        """Per bucket, the parameters whose gradients are not complete yet."""
+        """Set of the parameters in each bucket whose gradients are not complete yet in this step."""
         self.complete = 0
-        """Number of buckets whose gradients are all complete, counted from the first bucket to the first incomplete
-        bucket."""
+        """Number of buckets, counted from the first bucket to the first incomplete bucket, whose gradients are all
+        complete."""
         self.averaging = None
-        """Handle of the schedule that averages the buckets in the background. The schedule begins when the first
+        """Handle of the background schedule that averages the buckets. The background schedule begins when the first
         gradient of a step is complete."""
 
     def gradient_ready(self, parameter: int):
-        """Record that the gradient of ``parameter`` is complete; raise RuntimeError if this was recorded earlier in the
-        same step."""
+        """Record that the gradient of ``parameter`` is complete. Raise RuntimeError if `gradient_ready` has been called
+        for ``parameter`` before in the same step."""
         if self.averaging is None:
             self.missing = [set(bucket) for bucket in self.parameters]
             self.complete = 0
@@ -94,9 +97,9 @@ class BucketedMean:
         return bucket < self.complete
 
     def finish(self):
-        """Schedule that finishes the means of all buckets, after all gradients are complete."""
+        """Schedule, run after all gradients are complete, that waits until all buckets are averaged."""
         self.complete = len(self.places)
-        if self.averaging is None:  # the backward pass noted no gradient
+        if self.averaging is None:  # the backward pass has recorded no gradient
             yield from self.average_buckets()
         else:
             yield self.averaging

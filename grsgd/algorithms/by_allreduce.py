@@ -1,4 +1,4 @@
-"""Algorithms that average over all ranks at once, by the all-reduce in the option ``variant``.
+"""Base class of algorithms that average over all ranks at once, by the all-reduce that the option ``variant`` names.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -45,8 +45,8 @@ class ByAllreduce(Algorithm, name=None):
         return f'variant = "{options.variant}"', ", ".join(variant for variant in ALLREDUCE if variant not in refused)
 
     def in_place(self, flat: Flat):
-        """Schedule, called on all ranks at once in `start`, that returns ``flat``. The array of ``flat`` is first moved
-        to the memory in which all-reduces need the fewest copies."""
+        """Schedule, called on all ranks at once in `start`, that moves the array of ``flat`` to the memory in which
+        all-reduces need the fewest copies, and returns ``flat``."""
         return in_place(self.comm, flat, self.options.variant)
 
     def allreduce(self, array):

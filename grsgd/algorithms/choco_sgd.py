@@ -16,16 +16,22 @@ class ChocoSGDOptions(CompressionOptions, Options):
     topology: str = Field("ring", **topology.OPTION)
     compression: Kind = Field(
         "top-k",
-        description="form of the sent differences: the k largest values, k random values, or all values rounded",
+        description="compression of the sent differences: the k largest values, k random values, or all values rounded",
     )
     ratio: float | None = Field(0.1, gt=0, le=1, description="top-k, random-k: share of the values that is sent")
     outer_state: OuterState | None = Field(None, description=OUTER_STATE_MEANING)
-    gamma: float = Field(0.3, gt=0, le=1, description="share of the way to the mean of all estimates per step")
+    gamma: float = Field(
+        0.3,
+        gt=0,
+        le=1,
+        description="step size of mixing: per step a rank's model moves by gamma times the difference between the "
+        "mean of its neighbourhood's estimates and its own estimate",
+    )
 
 
 class ChocoSGD(OnTopology, name="choco_sgd"):
-    """Every rank keeps an estimate xhat of its own model x. Its neighbours know this estimate as well. Per step a rank
-    sends its neighbours the compressed difference between model and estimate::
+    """Every rank keeps an estimate xhat of its own model x, and its neighbours know this estimate as well. Per step a
+    rank sends its neighbours the compressed difference between its model and its estimate::
 
         x = x - eta grad(x)
         q = compressed(x - xhat);  xhat = xhat + q
@@ -33,10 +39,10 @@ class ChocoSGD(OnTopology, name="choco_sgd"):
         z = z + sum_j W[i, j] q_j - q            # so z = sum_j W[i, j] xhat_j - xhat; W: the topology's mixing matrix
         x = x + gamma z
 
-    Values that compression leaves out are sent in later steps. So the models come together if gamma is small enough.
-    Coarser compression needs a smaller gamma. With the same gradients, the mean of all models is the same as in D-PSGD.
-    A rank sends one payload to each neighbour per step, after it has computed the gradient. Each step waits for the
-    slowest neighbour.
+    Values that compression leaves out are sent in later steps. So the ranks' models converge to one model if gamma is
+    small enough. Coarser compression needs a smaller gamma. With the same gradients, the mean of all models is the same
+    as in D-PSGD. A rank sends one compressed difference to each neighbour per step, after the rank has computed its
+    gradient. In each step a rank waits for its slowest neighbour.
     """
 
     paper = (
@@ -69,8 +75,8 @@ class ChocoSGD(OnTopology, name="choco_sgd"):
         graph.require_fixed_symmetric_weights()
 
     def start(self):
-        """Set the estimate to the model. All ranks hold the same first model, so every rank knows the estimates of its
-        neighbours."""
+        """Set the estimate to the first model of the run. All ranks hold the same first model, so every rank knows the
+        estimates of its neighbours."""
         self.xhat.tensor.copy_(self.x.tensor)
 
     def step(self):

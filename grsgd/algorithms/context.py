@@ -13,19 +13,19 @@ from grsgd.comm.stop_signal import StopSignal
 
 
 class StepsNoted(Protocol):
-    """Receiver of reports on the run's progress. Algorithms with a central model send these reports, because the
+    """Receiver of reports on the run's progress. Algorithms with a central model report the run's progress, because the
     central model contains the gradients of all ranks."""
 
     def note_steps(self, steps: int, ahead: int = 0):
-        """Set the total number of steps of all ranks to ``steps``. Of these steps, ``ahead`` are assumed, and all
-        others are known."""
+        """Set the total number of steps of all ranks to ``steps``. The number ``steps`` includes ``ahead`` steps that
+        are only assumed to have been taken."""
 
 
 class StepsIgnored:
-    """Receiver of the run's progress in a user's own loop, whose script knows how far it is."""
+    """Receiver that ignores reports on the run's progress, for a user's own loop, which counts its steps itself."""
 
     def note_steps(self, steps: int, ahead: int = 0):
-        """Do nothing."""
+        """Ignore the number of steps."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class RankContext:
     Parameters
     ----------
     comm
-        Communicator of the algorithm's messages, which are counted as its traffic.
+        Communicator of the algorithm's messages, which are counted as the algorithm's traffic.
     uncounted_comm
         Communicator of messages that are not counted as the algorithm's traffic: the first broadcast of the model,
         reports of progress, the last average of all models.
@@ -48,9 +48,9 @@ class RankContext:
     replication
         Number of ranks that hold each shard of the training data.
     membership
-        Membership, which knows the process that holds each rank; None if the run ends when a process dies.
+        Object that knows which process holds each rank; None if the run ends when a process dies.
     progress
-        Progress of the run, which a `CentralAlgorithm` writes; ignored in a user's own loop.
+        Receiver to which a `CentralAlgorithm` reports the run's progress; ignored in a user's own loop.
     """
 
     comm: Communicator

@@ -24,8 +24,8 @@ from grsgd.comm.coded.streams import AHEAD
 from grsgd.comm.coded.tolerant import MIN_LAG, TolerantSum
 
 PATIENCE = 0.8
-"""Default time for which a run waits for silent ranks at its end, as a share of comm.timeout. After this time the run
-ends without the silent ranks."""
+"""Default time for which a run waits for silent ranks at the end of training, as a share of comm.timeout. When the time
+is over, the run ends without the silent ranks."""
 
 CODING_UNIT = "s", "spent by the lowest rank on encoding and decoding packets, within communicate_seconds"
 USED_UNIT = "steps", "number of steps in which the lowest rank decoded the sum with a message of this rank"
@@ -34,32 +34,36 @@ USED_UNIT = "steps", "number of steps in which the lowest rank decoded the sum w
 class CSSGDOptions(SummingOptions):
     scheme: Literal["coded", "uncoded", "grouped-direct", "grouped-rs", "tolerant"] = Field(
         "coded",
-        description="coded: the paper's scheme; uncoded: its placement without coding; grouped: two schemes that sum "
-        "before they send; tolerant: a scheme whose steps end without silent ranks",
+        description="coded: the scheme of the CSSGD paper; uncoded: the same placement of blocks, without coding; "
+        "grouped: two schemes that sum blocks before sending; tolerant: a scheme whose steps end without silent ranks",
     )
     r: int | Literal["auto"] = Field(
-        2, description="redundancy: number of ranks that compute each block; auto: the r with the fastest steps"
+        2,
+        description="redundancy: number of ranks that compute each block; auto: the r with the shortest predicted step",
     )
     enumeration: Literal["groups", "paper"] = Field(
-        "groups", description="with scheme coded: paper is Algorithm 3 of the paper as written, with useless repeats"
+        "groups",
+        description="with scheme coded: which packets are sent; groups: each needed packet once; paper: as in "
+        "Algorithm 3 of the CSSGD paper, with useless repeats",
     )
 
     silent: int | None = Field(
         None,
         ge=0,
-        description="with scheme tolerant: number of ranks without which a step may end, below r; default: 1",
+        description="with scheme tolerant: number of silent ranks without which a step may end, less than r; "
+        "default: 1",
     )
     lag: int | None = Field(
         None,
         ge=1,
-        description="with scheme tolerant: number of steps by which a rank may lag before the others go on without it; "
-        "by default the number of steps that fit into messages of 256 MiB, from 8 to 1000",
+        description="with scheme tolerant: number of steps by which a rank may lag before the other ranks go on "
+        "without this rank; by default the number of steps that fit into messages of 256 MiB, from 8 to 1000",
     )
     end_timeout: float | None = Field(
         None,
         gt=0,
-        description="with scheme tolerant: seconds to wait for silent ranks at the end; by default 0.8 times "
-        "comm.timeout",
+        description="with scheme tolerant: seconds to wait for silent ranks at the end of training; by default 0.8 "
+        "times comm.timeout",
     )
 
     @property
@@ -76,8 +80,8 @@ class CSSGDOptions(SummingOptions):
 
 
 class CSSGD(Summing, name="cssgd"):
-    """Every block of a batch is computed by r ranks. For this reason one packet contains new information for r other
-    ranks. Rank i does this::
+    """Every block of a batch is computed by r ranks, so one packet contains new information for r other ranks. Rank i
+    computes::
 
         G_q = gradient of block q, as int32, for every block q that i holds    # an r-subset of the ranks holds each
         for every group S of r+1 ranks with i in it:
@@ -86,17 +90,19 @@ class CSSGD(Summing, name="cssgd"):
         g = sum of all G_q                                                     # exact, so the same on all ranks
         x = x - eta g
 
-    Each rank computes r times as much as without redundancy. Per step a rank sends C(n-1, r) / r M bytes, if a
-    multicast counts once (see `grsgd coding-cost`). M is the number of bytes of a gradient, and C the binomial
-    coefficient. With the scheme uncoded each rank sends the slices of its blocks without coding, C(n-1, r-1) / r M
-    bytes per step.
+    Each rank computes r times as many samples as without redundancy. Per step each of n ranks sends C(n-1, r) / r M
+    bytes, if a multicast to several ranks counts once (see `grsgd coding-cost`). M is the number of bytes of a
+    gradient, and C the binomial coefficient. With the scheme uncoded each rank sends the slices of its blocks without
+    coding, C(n-1, r-1) / r M bytes per step.
 
-    The grouped schemes are not from the paper. The ranks form n/r groups. All ranks of a group compute the same block,
-    and each rank sends a different part, M/r bytes, of the group's gradient. With grouped-direct each rank multicasts
-    this part. With grouped-rs rank j adds up chunk j of all groups' sums, so that ranks receive less than with
-    grouped-direct if there are more than two groups.
+    The schemes grouped-direct and grouped-rs are not from the CSSGD paper. In the grouped schemes the ranks form n/r
+    groups. All ranks of a group compute the same block, and each rank sends a different part, M/r bytes, of the group's
+    gradient. With grouped-direct each rank multicasts its part of the group's gradient. With grouped-rs rank j adds up
+    chunk j of all groups' gradients. If there are more than two groups, ranks receive less with grouped-rs than with
+    grouped-direct.
 
-    With the scheme tolerant a step ends with the exact sum even if any s = ``silent`` ranks send nothing::
+    With the scheme tolerant a step ends with the exact sum of all gradients even if any s = ``silent`` ranks send
+    nothing::
 
         G_q as above, for the r blocks q = i, i - 1, ... i - r + 1 (modulo n)
         send to all others: f_i = a combination of the parts of these G_q, 1 / (r - s) M, modulo a prime
@@ -123,7 +129,7 @@ class CSSGD(Summing, name="cssgd"):
         if options.enumeration == "paper" and options.scheme != "coded":
             raise ValueError(f"enumeration = 'paper' with scheme = {options.scheme!r}; allowed with 'coded' only")
         if options.scheme == "coded" and options.r != "auto":
-            packet_plan(ranks, options.r, options.enumeration)  # packet_plan refuses too large a plan
+            packet_plan(ranks, options.r, options.enumeration)  # packet_plan raises an error if the plan is too large
         elif options.scheme == "uncoded" and options.r != "auto":
             subset_placement(ranks, options.r).holders  # noqa: B018  refuses too large a table
 
@@ -170,7 +176,7 @@ class CSSGD(Summing, name="cssgd"):
 
     def choose_redundancy(self, load: Load):
         """Schedule, called on all ranks at once, that returns the redundancy r with the shortest predicted step, and
-        the reason. The algorithm object that calls this method must have the option r = 1."""
+        the reason. `choose_redundancy` must be called on an algorithm object with the option r = 1."""
         scheme, n, length = self.options.scheme, self.comm.size, self.x.array.size
         allowed = allowed_redundancies(scheme, n, load.batch)
         empty = partial(empty_like, self.x.array)
@@ -184,7 +190,7 @@ class CSSGD(Summing, name="cssgd"):
         return self.options.scheme == "tolerant"
 
     def make_fixed_point(self):
-        # The range must be small enough: a sum of n blocks must be a number of the finite field.
+        # The range is reduced, because a sum of n blocks must be a number of the finite field.
         return FixedPoint(self.options.range, HALF // self.comm.size if self.is_tolerant else TOP)
 
     @property
@@ -206,7 +212,7 @@ class CSSGD(Summing, name="cssgd"):
 
 
 def check_tolerant(options: CSSGDOptions):
-    """Raise ValueError if the ``options`` do not allow any step to end without the messages of silent ranks."""
+    """Raise ValueError if ``options`` contradict the scheme tolerant."""
     if options.r == "auto":
         raise ValueError("r = 'auto' with scheme = 'tolerant'; allowed is a number: the best r depends on stragglers")
     if options.transport not in ("multicast", "unicast"):

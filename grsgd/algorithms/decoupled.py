@@ -1,4 +1,5 @@
-"""Decoupled DiLoCo: local steps, and a server that takes an outer step as soon as enough workers have pushed.
+"""Decoupled DiLoCo: workers take local steps, and a server takes an outer step as soon as enough workers have pushed
+their models.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -27,19 +28,19 @@ torch = LazyModule("torch")
 
 class QuorumOptions(StrategyOptions):
     quorum: int | None = Field(
-        None, ge=1, description="number of workers an outer step waits for; all but one by default"
+        None, ge=1, description="number of workers for which an outer step waits; by default all workers but one"
     )
     grace: float = Field(
         0.5,
         ge=0,
-        description="grace window: further wait for more workers after the quorum, as a share of the time that the "
-        "quorum took; inf: until all workers have pushed",
+        description="length of the grace window, in which the server waits for more workers after the quorum, as a "
+        "share of the time that the quorum took; inf: until all workers have pushed",
     )
 
 
 class Quorum(Strategy):
-    """Strategy that decides when the server takes an outer step, and when it answers which workers. V is the version of
-    the server's model, and v_i the version at which worker i began::
+    """Strategy that decides when the server takes an outer step, and when the server answers each worker. V is the
+    version of the server's model, and v_i the version at which worker i began its local steps::
 
         on push(i, v_i):  put the change by i into the buffer
                           v_i < V: i is late: answer, and the change waits for the next outer step
@@ -47,7 +48,7 @@ class Quorum(Strategy):
                           take an outer step with the buffer;  V += 1;  answer the workers in time
 
     So a worker waits for late workers no longer than the grace window, and a late worker waits for no other worker. The
-    change by a late worker counts once, in the next outer step.
+    change of the model by a late worker counts once, in the next outer step.
     """
 
     Options = QuorumOptions
@@ -61,12 +62,12 @@ class Quorum(Strategy):
         self.began(self.pulled_at[0])
 
     def began(self, now: float):
-        """Record that a new round has begun."""
+        """Record that a new round, which ends with an outer step, has begun at time ``now`` in seconds."""
         self.round_began = now
         self.window: float | None = None
-        """Length of the grace window in seconds; None until a quorum has arrived."""
+        """Length of the grace window in seconds, or None until the quorum of workers has pushed."""
         self.is_over = False
-        """Whether the grace window has ended."""
+        """Whether the grace window of the current round has ended."""
 
     def go_on(self, workers, now):
         super().go_on(workers, now)
@@ -79,7 +80,7 @@ class Quorum(Strategy):
             self.is_over = self.window == 0
 
     def end_of_window(self, now: float):
-        """Return the Decision at the end of the grace window."""
+        """Return the `Decision` of the strategy at the end of the grace window, at time ``now`` in seconds."""
         self.is_over = True
         return self.decide(now)
 
@@ -90,8 +91,8 @@ class Quorum(Strategy):
         return decision
 
     def held(self):
-        """Return the workers in the buffer that are in time. A worker is in time if it began its change at the newest
-        model."""
+        """Return the workers in the buffer that are in time. A worker is in time if it began its local steps at the
+        newest model."""
         return {worker for worker, version in self.buffer.items() if version == self.version}
 
     def due(self):
@@ -107,21 +108,22 @@ class OuterServer(Server):
     def __init__(self, options, trained, optimizer, context):
         super().__init__(options, trained, optimizer, context)
         if options.worker_timeout is None:
-            self.timeout *= options.H  # workers push every H steps
+            self.timeout *= options.H  # workers push only every H steps
         is_narrow = self.w.dtype is torch.bfloat16
         self.outer = self.w.float() if is_narrow else self.w
         """The model w in the dtype of outer steps: float32 in place of bfloat16, so that small steps are not lost."""
         self.u = torch.zeros_like(self.outer)
         self.late: dict[int, tuple] = {}
-        """Per late worker, its change of the model and the number of its steps, until the change is merged."""
+        """Change of the model by each late worker, and the number of steps of this change, until the change is
+        merged."""
         self.rest: list[tuple] = []
-        """Pairs (change of the model, number of steps), one for each worker that has ended its training, or that rests
+        """Pairs (change of the model, number of steps), one for each worker that has ended its training, or that pauses
         for a checkpoint."""
         self.merging: list[tuple] = []
         """Pairs (model, number of steps) that the next outer step merges, in the order of workers."""
         self.round_of_window, self.closing = -1, None
         """``round_of_window``: version of the model at which the last grace window began. ``closing``: background
-        schedule that waits for the end of this window."""
+        schedule that waits for the end of the last grace window."""
 
     def start(self):
         super().start()
@@ -177,7 +179,7 @@ class OuterServer(Server):
         return self.g[worker].tensor.to(self.outer.dtype) - self.answers[worker].tensor
 
     def keep(self, worker: int):
-        """Keep the change by a late worker. This is necessary because the worker's next model will overwrite the
+        """Keep the change of the model by a late worker in ``late``, because the worker's next model will overwrite the
         worker's last model in ``g``."""
         change, steps = self.change_of(worker), self.steps[worker]
         if worker in self.late:
@@ -186,8 +188,8 @@ class OuterServer(Server):
         self.late[worker], self.steps[worker] = (change, steps), 0
 
     def add_rest(self):
-        """Add to w the mean of the workers' changes since the last outer step. All workers must have ended their
-        training or rest."""
+        """Add to w the mean of the workers' changes since the last outer step. When `add_rest` is called, all workers
+        must have ended their training or pause for a checkpoint."""
         workers = max(self.n - len(self.evicted.keys() - self.finished), 1)
         for change, steps in (*self.late.values(), *self.rest):
             self.outer.add_(change, alpha=1 / workers)
@@ -198,7 +200,7 @@ class OuterServer(Server):
         self.progress.note_steps(self.applied)
 
     def round_model(self):
-        """Round the model of outer steps to the dtype of w."""
+        """Round ``outer``, the model in the dtype of outer steps, to the dtype of w."""
         if self.outer is not self.w:
             self.w.copy_(self.outer)
 
@@ -211,12 +213,12 @@ class OuterServer(Server):
         self.merging.append((x, steps))
 
     def update(self):
-        """Take an outer step along the mean of the workers' changes. The weight of a worker is its tokens times its
-        tokens per step. If all batches have the same size, the weights are proportional to the workers' numbers of
-        steps."""
+        """Take an outer step along the weighted mean of the workers' changes. The weight of a worker is its number of
+        tokens times its number of tokens per step. If all batches have the same size, the weights of workers are
+        proportional to their numbers of steps."""
         steps = [count for _, count in self.merging]
-        # A sum of float16 models may be out of range. With other dtypes most shares are 1, which saves a
-        # multiplication.
+        # Float16 models are multiplied by ``part``, because their sum may be out of range. With other dtypes most
+        # shares are 1, which saves a multiplication.
         part = power_of_two(1 / len(steps)) if self.w.dtype is torch.float16 else 1.0
         shares = [part * count / max(steps) for count in steps]
         models = [x if share == 1 else x.mul_(share) for (x, _), share in zip(self.merging, shares, strict=True)]
@@ -229,7 +231,7 @@ class OuterServer(Server):
 
 
 def sum_in_pairs(tensors: list):
-    """Return the sum of ``tensors``, which overwrites the first tensor. The order of additions is the order of an
+    """Return the sum of ``tensors``, which overwrites the first tensor. The additions have the same order as in an
     all-reduce along a binomial tree."""
     while len(tensors) > 1:
         for one, other in zip(tensors[::2], tensors[1::2]):  # noqa: B905 an odd tensor at the end has no partner
@@ -251,8 +253,8 @@ class DecoupledOptions(QuorumOptions, LostWorkerOptions, OuterOptions):
 
 
 class Decoupled(ParameterServer, name="decoupled"):
-    """Workers take H steps of their own, with an optimizer such as AdamW; a server takes the outer steps of `diloco`
-    with the workers that have pushed in time. Worker i (left) and the server (right) do this::
+    """Workers take H local steps, with an optimizer such as AdamW. A server takes the outer steps of `diloco` with the
+    workers that have pushed in time. Worker i (left) and the server (right) compute::
 
         x = inner optimizer's step;  k = k + 1      on push of x by i:
         if k % H == 0:                                  in the buffer: x, or if i is late w + the change by i
@@ -262,16 +264,17 @@ class Decoupled(ParameterServer, name="decoupled"):
                                                             w = w - outer_lr (d + outer_momentum u)
                                                             answer the workers in time
 
-    From the paper are the quorum, a grace window that adapts, the weights (tokens times tokens per step), and the rule
-    that no worker waits for late workers. Two rules are inferred: the length of the window, and the treatment of a late
-    worker. A late worker goes on from w at once, and its change is merged in the next outer step. The paper's fragments
-    and background exchange are left out.
+    The Decoupled DiLoCo paper has the quorum, an adaptive grace window, the weights (tokens times tokens per step), and
+    the rule that no worker waits for late workers. Two rules of `Decoupled` are inferred: the length of the grace
+    window, and the treatment of a late worker. A late worker goes on from w at once, and its change is merged in the
+    next outer step. `Decoupled` leaves out the fragments and the background exchange of the paper.
 
-    With quorum = n, or an endless grace window, the result equals `diloco` with variant = "tree" bit for bit, except
-    for buffers, which stay local until the end. A worker's step sends 2M/H on average (M: bytes of the model), half of
-    it from the server. At the end of the run, or at a rest for a checkpoint, w gains the mean of the workers' changes
-    since the last outer step; At these two moments `diloco` averages models instead. Each answer tells a worker the
-    run's progress. Until the next answer, the worker assumes that every other worker takes as many steps as itself.
+    With a quorum of all workers, or an endless grace window, the parameters equal the result of `diloco` with variant =
+    "tree" bit for bit. The model's buffers are averaged only at the end of the run. In each step a worker sends M/H on
+    average to the server (M: bytes of the model), and the server sends M/H back. At the end of the run, and before a
+    checkpoint, the server adds the mean of the workers' changes since the last outer step to w. At the end of the run,
+    and before a checkpoint, `diloco` averages the models of all ranks. Each answer of the server contains the run's
+    progress. Until the next answer, a worker assumes that every other worker takes as many steps as itself.
     """
 
     paper = (
@@ -286,21 +289,21 @@ class Decoupled(ParameterServer, name="decoupled"):
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
         self.local_steps = 0
-        """Number of steps of this worker that the server's model w does not contain yet."""
+        """Number of steps of this worker that this worker has not pushed to the server yet."""
         self.known = 0
-        """Total number of steps of all workers, as far as this worker knows, with the steps that it assumes."""
+        """Total number of steps of all workers that this worker knows or assumes."""
 
     @classmethod
     def arrays_held(cls, options, ranks):
-        return 1 + 3 * (ranks - 1)  # the momentum; per worker its model, its answer and a late change
+        return 1 + 3 * (ranks - 1)  # the momentum; for each worker its model, its answer and a late change
 
     @classmethod
     def arrays_in_32_bits(cls, options, ranks):
-        return ranks, 1  # the momentum, and per worker a late change; the model in float32
+        return ranks, 1  # the momentum, and a late change for each worker; the model in float32
 
     @property
     def bound_gradients(self):
-        return None  # the bound counts gradients of one model, not local steps
+        return None  # the least possible time is known for gradients of one model, not for local steps
 
     def step(self):
         self.update()
@@ -312,8 +315,8 @@ class Decoupled(ParameterServer, name="decoupled"):
         self.note_steps()
 
     def note_steps(self):
-        """Record the number of steps of all workers. Until the next answer, the other workers are assumed to have taken
-        as many steps as this worker."""
+        """Record the number of steps of all workers. Until the next answer of the server, each other worker is assumed
+        to have taken as many steps as this worker."""
         self.known = max(self.known, self.applied + self.n * self.local_steps)
         self.progress.note_steps(self.known, ahead=self.known - self.applied)
 
@@ -326,13 +329,15 @@ class Decoupled(ParameterServer, name="decoupled"):
         self.note_steps()
 
     def stuck(self, absent):
-        if self.server is None or self.server.strategy.window is not None:  # the end of the window answers workers
+        if (
+            self.server is None or self.server.strategy.window is not None
+        ):  # workers are answered at the end of the window
             return set()
         return super().stuck(absent)
 
     def serve(self):
-        """Serve like the base class. H steps may take longer than the driver's timeout, so each wait ends before this
-        timeout."""
+        """Serve like `ParameterServer.serve`. H steps of a worker may take longer than the driver's timeout, so each
+        wait ends before the driver's timeout."""
         pushes, end = self.server.pushes, self.driver.clock() + self.driver.timeout / 2
         yield Until(
             lambda: self.server.is_done() or self.server.pushes > pushes or self.driver.clock() > end,

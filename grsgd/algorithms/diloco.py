@@ -20,9 +20,10 @@ torch = LazyModule("torch")
 
 
 def outer_update(x_prev, u, mean, lr: float, momentum: float):
-    """Take an outer step from ``x_prev`` towards ``mean``, in place; ``u`` is the momentum of this step."""
+    """Move ``x_prev`` towards ``mean`` by an outer step, in place. ``u`` is the momentum of the outer steps, and is
+    updated in place."""
     if (lr, momentum) == (1, 0):
-        x_prev.copy_(mean)  # this is exact; the formula below would round
+        x_prev.copy_(mean)  # a copy is exact; the formula below would round
     else:
         change = x_prev - mean
         u.mul_(momentum).add_(change)
@@ -30,18 +31,25 @@ def outer_update(x_prev, u, mean, lr: float, momentum: float):
 
 
 class OuterOptions(Options):
-    H: int = Field(8, ge=1, description="number of steps between two averages of the same parameters; 500 in the paper")
+    H: int = Field(
+        8, ge=1, description="number of steps between two averages of the same parameters; 500 in the DiLoCo paper"
+    )
     outer_lr: float = Field(0.7, gt=0, description="learning rate of the outer step")
     outer_momentum: float = Field(0.9, ge=0, lt=1, description="Nesterov momentum of the outer step")
 
 
 class DiLoCoOptions(CompressionOptions, OuterOptions):
     fragments: int = Field(
-        1, ge=1, description="number of parts of the model; one is averaged every H / fragments steps"
+        1, ge=1, description="number of parts of the model; one part is averaged every H / fragments steps"
     )
-    delay: int = Field(0, ge=0, description="number of local steps while a fragment is averaged in the background")
+    delay: int = Field(
+        0, ge=0, description="number of local steps that a rank takes while a fragment is averaged in the background"
+    )
     mix: float = Field(
-        0.0, ge=0, lt=1, description="weight of the local model in its mean with the model after an outer step"
+        0.0,
+        ge=0,
+        lt=1,
+        description="weight of a rank's own model in the mean of this model and the model after an outer step",
     )
     variant: Variant = Field("ring", description=VARIANT_MEANING)
     outer_state: OuterState | None = Field(None, description=OUTER_STATE_MEANING)
@@ -63,8 +71,8 @@ class DiLoCoOptions(CompressionOptions, OuterOptions):
 
 
 class DiLoCo(ByAllreduce, name="diloco"):
-    """Each rank takes H steps of its own, with an optimizer such as AdamW; then an outer step, with Nesterov momentum,
-    follows the mean change of the models::
+    """Each rank takes H local steps, with an optimizer such as AdamW. After every H local steps, an outer step with
+    Nesterov momentum follows the mean change of all ranks' models::
 
         x = inner optimizer's step;  k = k + 1
         if k % H == 0:
@@ -74,15 +82,15 @@ class DiLoCo(ByAllreduce, name="diloco"):
             x = x_prev
 
     Streaming DiLoCo averages one fragment of x after the other, H / fragments steps apart. The outer step of a fragment
-    comes `delay` steps after its all-reduce has begun, and training goes on meanwhile; then x = mix x + (1 - mix)
-    x_prev. A fragment is a contiguous part of all parameters.
+    comes `delay` steps after the fragment's all-reduce has begun, and training goes on during the all-reduce. After the
+    outer step, x = mix x + (1 - mix) x_prev. A fragment is a contiguous part of the vector of all parameters.
 
     With ``compression`` each rank sends x - x_prev as a compressed payload, with error feedback, and all ranks average
     the decoded payloads.
 
-    outer_lr = 1 and outer_momentum = 0 give local SGD. The inner optimizer's state stays local. With the variant ring,
-    a rank sends 2(n-1)/(nH) M per step (M: bytes of the model). Every H / fragments steps a rank waits for the slowest
-    rank, if that rank is more than `delay` steps behind.
+    With outer_lr = 1 and outer_momentum = 0 DiLoCo is local SGD. The inner optimizer's state is not averaged. With the
+    option variant = ring, each of n ranks sends 2(n-1)/(nH) M per step (M: bytes of the model). Every H / fragments
+    steps a rank waits for the slowest rank, if the slowest rank is more than `delay` steps behind.
     """
 
     paper = (
@@ -100,20 +108,22 @@ class DiLoCo(ByAllreduce, name="diloco"):
         size = self.x.tensor.numel()
         self.fragment = 0
         self.due = -1
-        """The step after which the average under way replaces the fragment; -1 if no average is under way."""
+        """Number of the step after which the average under way enters the fragment, or -1 if no average is under
+        way."""
         self.memory = outer_memory(self.x, options.outer_state)
         self.u, self.x_prev = (self.memory.wide(self.x).tensor for _ in range(2))
         self.mean, self.buffers = self.memory.like(self.x), self.replica.buffers.like()
-        """The arrays that are averaged: copies, so that training can go on."""
+        """Copies of parameters and buffers, which are averaged while training goes on."""
         self.buffers_sent = self.replica.buffers.like().tensor
         self.parts = [
             slice(size * number // options.fragments, size * (number + 1) // options.fragments)
             for number in range(options.fragments)
         ]
         self.copied = self.exchange = None
-        """The copy of the fragment, before whose end the model must not change; and the average under way."""
+        """``copied``: pollable of the copy of the fragment under way, before whose end the model must not change, or
+        None. ``exchange``: handle of the average under way, or None."""
         self.compressed = []
-        """Per fragment, the average of compressed pseudo-gradients; empty without compression."""
+        """List of objects, one per fragment, that average compressed pseudo-gradients; empty without compression."""
         if self.comm.size > 1 and options.compresses:
             self.e = self.memory.like(self.x).tensor
             self.compressed = [
@@ -164,7 +174,8 @@ class DiLoCo(ByAllreduce, name="diloco"):
                 yield from self.outer_step()
 
     def average_with_all(self):
-        """Schedule that averages this step's fragment, and with the first fragment also the buffers."""
+        """Schedule that averages the current fragment over all ranks. The model's buffers are averaged together with
+        the first fragment."""
         if self.copied is not None:
             yield self.copied
         if self.compressed:
@@ -179,7 +190,7 @@ class DiLoCo(ByAllreduce, name="diloco"):
 
     @property
     def part(self) -> slice:
-        """The slice of the parameters of the fragment that is averaged."""
+        """Slice of the parameter vector that is the fragment being averaged."""
         return self.parts[self.fragment]
 
     def outer_step(self):
@@ -193,7 +204,8 @@ class DiLoCo(ByAllreduce, name="diloco"):
         self.due, self.exchange, self.copied = -1, None, None
 
     def take_over_buffers(self):
-        """Take the averaged buffers, plus the changes of the local buffers since the average began."""
+        """Set the model's buffers to the averaged buffers, plus the changes of this rank's buffers since the average
+        began."""
         buffers = self.replica.buffers.tensor
         if self.options.delay:
             add_difference_of_buffers(buffers, self.buffers.tensor, self.buffers_sent)

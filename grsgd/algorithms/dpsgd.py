@@ -22,18 +22,19 @@ class DPSGDOptions(Options):
 
 
 class DPSGD(OnTopology, name="dpsgd"):
-    """Every step mixes the model with the neighbours' models and applies the rank's own gradient::
+    """Each rank mixes its model with its neighbours' models in every step, and applies its own gradient::
 
         send x to the neighbours, receive theirs        # meanwhile:
         g = grad(x)                                     # at the model before mixing, and so is weight decay
         x = sum_j W[i, j] x_j - eta g                   # W: the topology's mixing matrix for this step
 
-    With ``period`` and ``first_exchange`` some steps have no exchange: W is the identity in them. Every run ends with a
-    single merge of all models. If ``first_exchange`` is beyond the end of the run, this merge is its only exchange.
+    With ``period`` and ``first_exchange`` some steps have no exchange of models. In steps without an exchange W is the
+    identity matrix. Every run ends with a single merge of all models. If ``first_exchange`` is beyond the end of the
+    run, the merge at the end is the run's only exchange of models.
 
-    A rank sends M (the bytes of the model) to each neighbour per step, 2M on a ring. Each step waits for the slowest
-    neighbour. So one straggler slows down the whole graph: a rank at a distance of d edges gets at most d steps ahead
-    of the straggler.
+    A rank sends M (the bytes of the model) to each neighbour per step, 2M on a ring. In each step a rank waits for its
+    slowest neighbour. So one straggler slows down all ranks: a rank at a distance of d edges from the straggler gets at
+    most d steps ahead of the straggler.
     """
 
     paper = (
@@ -65,7 +66,7 @@ class DPSGD(OnTopology, name="dpsgd"):
 
     @property
     def exchange_number(self) -> int | None:
-        """The number of this step's exchange, from 0; None if the step has no exchange."""
+        """Number of the exchange of models in this step, counted from 0, or None if this step has no exchange."""
         number, rest = divmod(self.k - (self.options.first_exchange or 0), self.options.period or 1)
         return number if number >= 0 and not rest else None
 
@@ -87,7 +88,8 @@ class DPSGD(OnTopology, name="dpsgd"):
         if not weighted:
             self.update()
             return
-        # The change of x by mixing is computed before the update. It overwrites the buffer of one received model.
+        # The change of x by mixing is computed before the update. The change is computed in the buffer of one received
+        # model.
         (weight, change), *others = weighted
         mix(change, weight, [*others, (float(W[i, i]) - 1, self.x.tensor)])
         self.update()
@@ -96,10 +98,10 @@ class DPSGD(OnTopology, name="dpsgd"):
 
 
 def neighbour_exchange(comm, x, receivers: Iterable[int], incoming: dict):
-    """Schedule that sends x to ``receivers``, and receives one array from each rank ``source`` in ``incoming`` into
-    ``incoming[source]``.
+    """Schedule that sends the array ``x`` to the ranks ``receivers``, and receives one array from each rank ``source``
+    in ``incoming`` into ``incoming[source]``.
 
-    The array x may be read but not written until the schedule has ended.
+    The array ``x`` may be read but not written until the schedule has ended.
     """
     receiving = [comm.Irecv(array, source) for source, array in incoming.items()]
     yield receiving + [comm.Isend(x, receiver) for receiver in receivers]

@@ -26,15 +26,23 @@ torch = LazyModule("torch")
 
 class EASGDOptions(AdaptiveOptions, Options):
     alpha: float | None = Field(
-        None, ge=0, le=1, description="share of its distance that a model moves to the centre; by default 0.9/n"
+        None,
+        ge=0,
+        le=1,
+        description="share of the distance between model and centre by which the model moves in an exchange; by "
+        "default 0.9/n",
     )
     period: int = Field(10, ge=1, description="number of steps between two exchanges with the centre, unless adaptive")
     centre: Literal["server", "allreduce"] = Field(
         "server",
-        description="place of the centre: server: rank 0, asynchronously; allreduce: all ranks, which wait for each "
-        "other",
+        description="ranks that hold the centre: server: rank 0, with asynchronous exchanges; allreduce: all ranks, "
+        "which wait for each other",
     )
-    final: Literal["centre", "average"] = Field("centre", description="the model that is the result and in the curve")
+    final: Literal["centre", "average"] = Field(
+        "centre",
+        description="model that is the result of training and is "
+        "evaluated in the curve: the centre, or the average of all models",
+    )
 
     @model_validator(mode="after")
     def all_ranks_at_once(self):
@@ -44,24 +52,27 @@ class EASGDOptions(AdaptiveOptions, Options):
 
 
 class EASGD(TriggeredAlgorithm, name="easgd"):
-    """Each rank trains alone. Every ``period`` steps, the rank's model x and a centre c attract each other::
+    """Each rank trains its own model x. Every ``period`` steps, the rank's model x and a common model c (the centre)
+    attract each other::
 
         x = x - eta grad(x);  k = k + 1
         if due:                             # k % period == 0; adaptive: |x - r|/|r| >= threshold, see adaptive.py
             d = alpha (x - c)
             x = x - d;  c = c + d
 
-    With centre = "server", c is on rank 0, which trains as well. The other ranks send x to rank 0 and wait for d. An
-    exchange sends 2M (M: bytes of the model), half of it from rank 0; rank 0's own exchanges send nothing. With centre
-    = "allreduce", all ranks have a copy of c and exchange at the same step: c = c + allreduce(d). A rank then sends
-    2(n-1)/n M per exchange.
+    With centre = "server", c is on rank 0, which trains as well. The other ranks send x to rank 0 and wait for d. In an
+    exchange a rank sends M (the bytes of the model) to rank 0, and rank 0 sends M back. The exchanges of rank 0 with
+    its own centre need no messages. With centre = "allreduce", all ranks have a copy of c and exchange at the same
+    step: c = c + allreduce(d). With centre = "allreduce" each of n ranks sends 2(n-1)/n M per exchange.
 
-    An exchange moves d from a model to the centre, so only gradients change ``c + sum x``. (In the paper the exchange
-    comes between the gradient and the update.) The result of training is c. The snapshot of rank 0 holds c. The
-    snapshots of the other ranks hold their models, and have weight 0 in the average of all snapshots.
+    An exchange subtracts d from a model and adds d to the centre, so only gradients change ``c + sum x``. (In the EASGD
+    paper a rank makes the exchange between the computation of its gradient and the update.) The result of training is
+    c. The snapshot of rank 0 contains c. The snapshots of the other ranks contain their own models, and have weight 0
+    in the average of all snapshots.
 
-    With momentum = 0.99 and nesterov = true in the optimizer this is the paper's EAMSGD; momentum stays local. The
-    adaptive form is inferred (docs/reference/algorithms/server.md): Ho, Wu, Liu 2018 name it next to gossip.
+    With momentum = 0.99 and nesterov = true in the optimizer, `EASGD` is the EAMSGD of the EASGD paper. The optimizers'
+    momentum is not exchanged. Ho, Wu, Liu 2018 mention an adaptive form of EASGD next to gossip; its details are
+    inferred (docs/reference/algorithms/server.md).
     """
 
     paper = (
@@ -77,7 +88,8 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
         self.exchanges = 0
         self.alpha = 0.9 / self.comm.size if self.options.alpha is None else self.options.alpha
         self.c: Flat | None = None
-        """The centre, on ranks that hold it; None on other ranks, in a run with one rank, and before `start`."""
+        """The centre, on ranks that hold the centre; None on other ranks, in a run with one rank, and before
+        `start`."""
         self.lock = threading.Lock()
         """Lock that is held on the server while c changes, by training or by a background schedule."""
         self.handlers = []
@@ -129,7 +141,7 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
             self.exchanges += 1
 
     def exchange_with_all(self):
-        """Schedule, called on all ranks at once, that makes the exchange through an all-reduce."""
+        """Schedule, called on all ranks at once, that exchanges all models with the centre through an all-reduce."""
         d = self.d
         self.elastic(self.x.tensor, self.c.tensor, d.tensor)
         self.x.tensor.sub_(d.tensor)
@@ -138,7 +150,7 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
         self.staleness[0] += self.comm.size - 1
 
     def exchange_here(self, mask: np.ndarray):
-        """Exchange on the rank that holds the centre, without messages."""
+        """Exchange this rank's model with the centre on this rank, without messages."""
         with self.lock:
             for packed, part in self.slices.selected(mask):
                 x, c, d = self.x.tensor[part], self.c.tensor[part], self.d.tensor[packed]
@@ -147,7 +159,8 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
                 c.add_(d)
 
     def exchange_with_server(self, mask: np.ndarray):
-        """Schedule that sends the model to the server, and subtracts the server's answer from the model."""
+        """Schedule that sends this rank's model to the server, and subtracts the server's answer d from this rank's
+        model."""
         request, d = self.request(self.k, mask=mask), self.d
         self.slices.pack(mask, self.x.tensor, d.tensor)
         message = d.array[: self.slices.size(mask)]
@@ -157,8 +170,8 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
             self.x.tensor[part].sub_(d.tensor[packed])
 
     def serve(self, worker: int):
-        """Schedule, run in the background of the server, that answers ``worker`` until this worker has ended its
-        training."""
+        """Schedule, run in the background of the server, that answers the requests of rank ``worker`` until ``worker``
+        has ended its training."""
         request = self.request(0)
         d = self.x.like()
         while True:
@@ -177,7 +190,7 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
             yield self.comm.Isend(message, worker, tags.EASGD_ELASTIC)
 
     def elastic(self, x, c, d):
-        """Set d = alpha (x - c); ``d`` and ``x`` may be the same tensor."""
+        """Set ``d`` to alpha (x - c), in place. The arguments ``d`` and ``x`` may be the same tensor."""
         torch.sub(x, c, out=d).mul_(self.alpha)
 
     @property

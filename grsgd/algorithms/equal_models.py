@@ -1,4 +1,5 @@
-"""Comparison of the models that an algorithm keeps equal on all ranks: regularly in training, and at the end.
+"""Comparison of the models of all ranks, for algorithms that keep models equal: regularly in training, and after
+training.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -21,10 +22,11 @@ from grsgd.text import ranks_in_words
 torch = LazyModule("torch")
 
 EVERY = 100
-"""Number of steps between two comparisons of a sample of the parameters. A comparison takes 0.1 to 0.3 ms, which is 1
-to 3 microseconds per step."""
+"""Number of steps between two comparisons of a sample of the model's parameters. A comparison takes 0.1 to 0.3 ms,
+which is 1 to 3 microseconds per step on average."""
 SAMPLE = 1024
-"""Largest number of elements of a model that one comparison in training reads; each comparison reads other elements."""
+"""Largest number of elements of a model that one comparison in training reads. Successive comparisons read different
+elements."""
 CAUSES = (
     "did the learning rate differ (ReduceLROnPlateau on each rank's own loss), was a model or an optimizer's state "
     "loaded on one rank alone, did another optimizer step, or a layer write its own weights (Embedding(max_norm=...))?"
@@ -32,16 +34,18 @@ CAUSES = (
 
 
 def warn(line: str):
-    """Warn through Python's ``warnings``, with RuntimeWarning."""
+    """Issue the text ``line`` as a RuntimeWarning through Python's module ``warnings``."""
     warnings.warn(line, RuntimeWarning, stacklevel=2)
 
 
 class EqualModels:
-    """Comparison of all ranks' models with the model of rank 0, for an algorithm that keeps them equal bit for bit.
+    """Comparison of all ranks' models with the model of rank 0, for an algorithm that keeps all ranks' models equal bit
+    for bit.
 
-    If models differ, training goes on: rank 0 warns once, and `at_end` replaces the models by their mean. All messages
-    are uncounted. ``is_looked_at`` is False if nothing is ever compared, as in simulated time, where messages take
-    time. ``say`` is called on rank 0 with the text of the warning as soon as models differ.
+    If models differ, rank 0 warns once, training goes on, and `at_end` replaces the models by their mean. All messages
+    of the comparisons are left out of the algorithm's traffic. ``is_looked_at`` is False if models are never compared,
+    for example in simulated time, where the messages would change the simulated times. ``say`` is called on rank 0 with
+    the text of the warning as soon as models differ.
     """
 
     def __init__(self, algorithm: Algorithm, is_looked_at: bool = True, say: Callable[[str], None] = warn):
@@ -51,20 +55,22 @@ class EqualModels:
         all_come = not (traits.tolerates_lost_ranks or traits.tolerates_silent_ranks)
         self.is_looked_at = is_looked_at and traits.equal_models and all_come and self.comm.size > 1
         self.warnings: list[str] = []
-        """Warnings for users, one line each; on rank 0 only."""
+        """Warnings for users about models that differ, one line each. Only rank 0 has warnings about models that
+        differ."""
         self._looks = 0
 
     def is_due(self, steps: int) -> bool:
-        """Return whether all ranks are to `look` after ``steps`` steps."""
+        """Return whether all ranks must call `look` after ``steps`` steps."""
         return self.is_looked_at and steps % EVERY == 0
 
     def look(self, steps: int):
-        """Schedule, called on all ranks after ``steps`` steps, that compares a sample of the parameters."""
+        """Schedule, called on all ranks after ``steps`` steps, that compares a sample of the parameters with the
+        parameters of rank 0."""
         if not self.is_looked_at:
             return
         x = self.replica.params.tensor
         stride = -(-x.numel() // SAMPLE)
-        # 7919 is a prime, so successive samples have different elements, and all samples together have all elements
+        # 7919 is a prime, so successive samples read different elements, and all samples together read every element
         first = 7919 * self._looks % stride
         self._looks += 1
         sample = x[first::stride].cpu().contiguous()
@@ -74,8 +80,8 @@ class EqualModels:
         yield from self._compare(numbers, np.searchsorted(begins, places, "right") - 1, f"after {steps} steps")
 
     def at_end(self):
-        """Schedule, called on all ranks after training, that compares all parameters, and replaces them by the mean if
-        they differ."""
+        """Schedule, called on all ranks after training, that compares all parameters, and replaces the parameters by
+        their mean if any differ."""
         if not self.is_looked_at:
             return
         numbers = digests(p.data for p in self.replica.trained)

@@ -17,12 +17,12 @@ from grsgd.models.flat import Flat
 torch = LazyModule("torch")
 
 LONGEST = 2**28
-"""Length of the longest message in bytes: MPI libraries refuse messages of 2 GiB."""
+"""Length of the longest message in bytes, because MPI libraries refuse messages of 2 GiB."""
 
 
 def copy_from_root(comm, tensors: list[torch.Tensor]):
-    """Schedule that copies dense tensors from rank 0, in place. A tensor is sent only if its digest on some rank
-    differs from rank 0's; its size must be the same on all ranks."""
+    """Schedule that copies dense tensors from rank 0 to all ranks, in place. A tensor is sent only if its digest on
+    some rank differs from its digest on rank 0. Each tensor must have the same size on all ranks."""
     if comm.size > 1 and tensors:
         ranks, _ = yield from differing(comm, digests(tensors))
         for tensor, count in zip(tensors, ranks, strict=True):
@@ -31,8 +31,8 @@ def copy_from_root(comm, tensors: list[torch.Tensor]):
 
 
 def broadcast_tensor(comm, tensor: torch.Tensor):
-    """Schedule that copies a dense tensor from rank 0. The tensor may have any dtype and device, but must have the same
-    shape on all ranks."""
+    """Schedule that copies a dense tensor from rank 0 to all ranks. The tensor may have any dtype and device, but must
+    have the same shape on all ranks."""
     if tensor.numel() == 0:
         return
     host = tensor.detach().cpu().contiguous()
@@ -45,8 +45,8 @@ def broadcast_tensor(comm, tensor: torch.Tensor):
 def differing(comm, numbers: np.ndarray):
     """Schedule that compares int64 ``numbers`` with the numbers of rank 0.
 
-    Returns, for each number, the count of ranks on which it differs (float64), and whether it differs on this rank
-    (bool).
+    Returns two arrays with one element per number: the count of ranks on which the number differs (float64), and
+    whether the number differs on this rank (bool).
     """
     of_root = numbers.copy()
     yield from broadcast(comm, of_root)
@@ -63,9 +63,9 @@ def itself(tensor: torch.Tensor) -> torch.Tensor:
 def make_equal(comm, tensors: list[torch.Tensor], to_write: Callable[[torch.Tensor], torch.Tensor] = itself):
     """Schedule that makes dense tensors equal on all ranks, in place.
 
-    A tensor that differs becomes the mean over all ranks, or rank 0's tensor if its dtype is neither real nor complex.
-    A tensor whose size differs between ranks stays unchanged. ``to_write(tensor)`` returns the tensor that is written
-    in place of a tensor that differs, with the same content.
+    A tensor that differs between ranks is replaced by its mean over all ranks, or by rank 0's tensor if its dtype is
+    neither real nor complex. A tensor whose size differs between ranks stays unchanged. For a tensor that differs
+    between ranks, ``to_write(tensor)`` returns a tensor with the same content, which is overwritten.
     """
     if comm.size == 1 or not tensors:
         return
@@ -82,8 +82,8 @@ def make_equal(comm, tensors: list[torch.Tensor], to_write: Callable[[torch.Tens
 
 
 def average_tensor(comm, tensor: torch.Tensor):
-    """Schedule that replaces a dense tensor of real or complex numbers by its mean over all ranks, in place, via
-    float64."""
+    """Schedule that replaces a dense tensor of real or complex numbers by its mean over all ranks, in place. The mean
+    is computed in float64."""
     tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     mean = Flat.zeros(tensor.numel(), torch.float64, torch.device("cpu"))
     mean.tensor.copy_(tensor.flatten())

@@ -19,7 +19,8 @@ class ExactDiffusionOptions(Options):
 
 
 class ExactDiffusion(OnTopology, name="exact_diffusion"):
-    """Before a step mixes the models, it undoes the part of the ranks' differences that the last step has mixed::
+    """Each rank mixes its model with its neighbours' models, after a correction by the change of its model in the
+    previous mixing::
 
         psi = x - eta grad(x)
         phi = psi + x - psi_prev                 # psi_prev = x in the first step
@@ -28,9 +29,10 @@ class ExactDiffusion(OnTopology, name="exact_diffusion"):
         psi_prev = psi
 
     In D-PSGD each model ends away from the optimum if the ranks' data differ, and the distance grows with the learning
-    rate; here only the gradients' noise remains. With the same gradients, the mean of all models is the same as in
-    D-PSGD. A rank sends M (the bytes of the model) to each neighbour per step, 2M on a ring, after it has computed the
-    gradient. Each step waits for the slowest neighbour.
+    rate. With exact diffusion the distance from the optimum comes only from the gradients' noise. With the same
+    gradients, the mean of all models is the same as in D-PSGD. A rank sends M (the bytes of the model) to each
+    neighbour per step, 2M on a ring, after the rank has computed its gradient. In each step a rank waits for its
+    slowest neighbour.
     """
 
     paper = (

@@ -1,4 +1,5 @@
-"""Algorithms by name: the algorithms of this package, and classes from outside (`grsgd.outside`)."""
+"""Look-up of an algorithm by name, among the algorithms of this package and classes in a user's files and packages
+(`grsgd.outside`)."""
 
 from collections.abc import Iterable
 
@@ -8,14 +9,15 @@ from grsgd.errors import ConfigError, did_you_mean
 
 
 def find(name: str, allowed: Iterable[str] = ALGORITHMS) -> type[Algorithm]:
-    """Return the algorithm called ``name``; FILE is relative to the working directory. Raises ConfigError.
+    """Return the class of the algorithm called ``name``. Raises ConfigError if no algorithm is called ``name``.
 
     Parameters
     ----------
     name
-        A key of `ALGORITHMS`, ``FILE.py:CLASS``, ``PACKAGE.MODULE:CLASS``, or the name of a plug-in.
+        A key of `ALGORITHMS`, ``FILE.py:CLASS``, ``PACKAGE.MODULE:CLASS``, or the name of a plug-in. FILE is relative
+        to the working directory.
     allowed
-        The keys that an error message lists.
+        The keys of `ALGORITHMS` that an error message lists as allowed.
     """
     if name in ALGORITHMS:
         return ALGORITHMS[name]

@@ -11,14 +11,16 @@ from grsgd.comm.topologies import topology
 
 class GoSGDOptions(RoundingOptions, Options):
     topology: str = Field("full", **topology.OPTION)
-    p: float = Field(0.1, ge=0, le=1, description="probability of a push after a step")
+    p: float = Field(0.1, ge=0, le=1, description="probability that a rank pushes its model after a step")
     inbox_capacity: int = Field(
-        2, ge=1, description="number of models that may wait for the next step; further pushes wait"
+        2,
+        ge=1,
+        description="number of received models that may wait for a rank's next step; further pushes to this rank wait",
     )
 
 
 class GoSGD(PushSum, name="gosgd"):
-    """Each rank pushes its model to a random neighbour, after random steps, by push-sum::
+    """Each rank pushes its model to a random neighbour after randomly chosen steps, by push-sum::
 
         for (y, b) in inbox:
             x = (a x + b y)/(a + b);  a = a + b
@@ -26,8 +28,8 @@ class GoSGD(PushSum, name="gosgd"):
         with probability p:
             a = a/2; send (x, a) to a random neighbour # not while the last message to this neighbour is under way
 
-    The weights a start with 1 (the paper: 1/n). A rank sends p (M + 8 bytes) per step on average (M: bytes of the
-    model).
+    The push-sum weight a of each rank starts with 1 (in the GoSGD paper with 1/n). A rank sends p (M + 8 bytes) per
+    step on average (M: bytes of the model).
     """
 
     paper = "Blot, Picard, Thome, Cord 2019, Distributed optimization for deep learning with gossip exchange"
@@ -35,7 +37,7 @@ class GoSGD(PushSum, name="gosgd"):
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
-        # Without backpressure, the messages that arrive at a slow rank might fill its memory.
+        # Without backpressure, the messages that arrive at a slow rank might fill the slow rank's memory.
         self.mailbox = self.make_mailbox(backpressure=True)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Gossiping SGD (Jin et al. 2016), and its adaptive form (Ho, Wu, Liu 2018).
+"""Gossiping SGD (Jin et al. 2016), and adaptive gossiping SGD (Ho, Wu, Liu 2018).
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -30,8 +30,8 @@ class GossipOptions(AdaptiveOptions, RoundingOptions, Options):
     )
     mode: Literal["pair", "push", "pull"] = Field(
         "pair",
-        description="which rank averages: pair: both ranks, which keeps the mean; push: the rank that is sent a model; "
-        "pull: the rank that asks for a model",
+        description="which rank of an exchange averages the two models: pair: both ranks, which keeps the mean of "
+        "all models; push: the rank that is sent a model; pull: the rank that asks for a model",
     )
 
     @model_validator(mode="after")
@@ -53,28 +53,27 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
             push:  send x to j;             x_j = (x + x_j)/2
             r = x                                               # on the ranks that have averaged
 
-    Every rank answers requests in the background, one after the other, with its model s of that moment. The model y
-    that comes back is merged as ``x = x + (y - s)/2``. If x is still s, the result is the average. Otherwise the steps
-    taken meanwhile are kept. So pair exchanges keep the sum of all models. No request is refused, and no ranks wait in
-    a circle. A rank that has asked waits for the exchanges that its partner serves first, and these wait only for
+    Every rank answers requests in the background, one after the other, with its model s at the time of the answer. In
+    mode pair, the asking rank sends its model y back, and the answering rank sets ``x = x + (y - s)/2``. If x is still
+    s, the new x is the average of s and y. If the answering rank has taken steps after it sent s, x keeps the changes
+    by these steps. So pair exchanges keep the sum of all models. No request is refused, and no ranks wait in a circle.
+    A rank that has asked waits for the exchanges that its partner serves first. The served exchanges wait only for
     messages under way.
 
-    With ``compression`` the x, x_j, s and y above are the rounded models that are sent. Pair exchanges still keep the
-    sum of all models: ``x = x + (x_j - s)/2`` on both ranks.
+    With ``compression`` the sent models are rounded. Pair exchanges still keep the sum of all models, because both
+    ranks set ``x = x + (x_j - s)/2`` with the rounded models x_j (received) and s (sent).
 
-    Jin et al. use push and pull; pair and the whole adaptive form are inferred (docs/reference/algorithms/gossip.md).
-    In pair and pull a rank waits for its partner. A push does not wait, and is left out while the last push to the same
-    neighbour has not been delivered. A pair exchange sends 2M (M: bytes of the model), half of it from each side. A
-    push or a pull sends M.
+    Jin et al. use the modes push and pull. The mode pair and all details of the adaptive form are inferred
+    (docs/reference/algorithms/gossip.md). In the modes pair and pull a rank waits for its partner. A push does not
+    wait, and is left out while the last push to the same neighbour has not been delivered. In a pair exchange each of
+    the two ranks sends M (the bytes of the model). In a push or a pull only one rank sends M.
     """
 
     paper = (
         "Jin, Yuan, Iandola, Keutzer 2016, How to scale distributed deep learning?; adaptive: Ho, Wu, Liu 2018, "
         "Adaptive communication for distributed deep learning on commodity GPU cluster"
     )
-    traits = Traits(
-        synchronous=False, family="gossip", in_background=True, survives_deaths=True, trains_bfloat16=True
-    )
+    traits = Traits(synchronous=False, family="gossip", in_background=True, survives_deaths=True, trains_bfloat16=True)
     Options = GossipOptions
     remembers = ("k", "begun", "served", "times_due", "messages")
 
@@ -83,22 +82,23 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
         self.compressor = make_compressor(options, self.x.tensor) if options.compresses else None
         self.seed = context.seed
         self.messages = 0
-        """Number of models that this rank has written into messages. The number seeds the rounding of each model."""
+        """Number of models that this rank has written into messages. ``messages`` is part of the seed with which each
+        model is rounded."""
         self.begun = self.served = 0
-        """`begun`: number of exchanges that this rank began. `served`: number of exchanges in which this rank was the
-        partner."""
+        """`begun`: number of exchanges that this rank began. `served`: number of exchanges that another rank began with
+        this rank."""
         self.times_due = 0
-        """Number of exchanges that were due, whether they were made or not."""
+        """Number of exchanges of this rank that were due, including the exchanges that were left out."""
         self.serving = False
         self.lock = threading.Lock()
-        """Lock that is held while x changes: by training, or by a background schedule."""
+        """Lock that training and background schedules hold while they change the model x."""
         self.offering: list = []
-        """Pollable of the message ``mine`` that is being sent; used in mode pair."""
+        """Pollables of the message ``mine`` that is being sent; used in mode pair."""
         self.finished: set[int] = set()
-        """The ranks that have told this rank that they have ended their training."""
+        """Ranks that have sent this rank the message that they have ended their training."""
         self.has_ended = self.is_closed = False
-        """`has_ended`: whether this rank has told its neighbours that it has ended its training. `is_closed`: whether
-        its model may no longer change."""
+        """`has_ended`: whether this rank has sent its neighbours the message that it has ended its training.
+        `is_closed`: whether this rank's model may no longer change."""
         self.pushing = SendBuffers(self.x, compressor=self.compressor)
         """Buffers of the models that are being sent; used in mode push."""
 
@@ -149,18 +149,18 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
             yield from self.ask(j, mask)
 
     def ask(self, j: int, mask: np.ndarray):
-        """Schedule that exchanges the slices of the model in ``mask`` with rank ``j``, by pair or pull."""
-        served = self.served  # read before `serving`, because the exchange may end in between
+        """Schedule that asks rank ``j`` for an exchange of the model's slices in ``mask``, in mode pair or pull."""
+        served = self.served  # `served` is read before `serving`, because the exchange may end between the two reads
         if self.serving:
-            # The exchange under way replaces half of this rank's model. A second exchange now would replace more than
-            # half.
+            # The exchange under way replaces half of this rank's model. A second exchange at the same time would
+            # replace more than half.
             what = "the end of an exchange that another rank has begun"
             yield Until(lambda: self.served > served, what, in_background=True)
         yield from until_over(self.offering)
         request = self.request(self.comm.rank, self.k, mask=mask)
         try:
             yield self.send_request(request, j), self.comm.Irecv(self.theirs.buffer, j, tags.GOSSIP_ANSWER)
-        except LostRank:  # this step has no exchange
+        except LostRank:  # rank `j` has died: this step has no exchange
             if not self.comm.survives_deaths:
                 raise
             return
@@ -186,7 +186,7 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
             self.write(message, mask)
             self.trigger.exchanged(self.x.tensor, self.k, mask)
         asked = self.send_request(request, j)
-        # A synchronous send: otherwise the library would store any number of small messages.
+        # The send is synchronous, because MPI would buffer any number of small messages that are sent by Isend.
         offered = self.comm.Issend(self.content(message, mask), j, tags.GOSSIP_OFFER, header=UNWEIGHTED_HEADER)
         self.pushing.keep_until(Until(lambda: asked.Test() and offered.Test(), str(offered)), j, message)
         self.begun += 1
@@ -196,7 +196,8 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
             return self.x.tensor.clone(), self.replica.buffers.tensor.clone()
 
     def drain(self):
-        """Schedule that answers requests after this rank's own training, until its neighbours have ended theirs."""
+        """Schedule that answers requests after this rank's own training, until all its neighbours have ended their
+        training."""
         if self.comm.size > 1:
             yield from until_over(self.offering)
             yield from self.pushing.until_delivered()
@@ -204,13 +205,15 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
             self.has_ended = True
             neighbours = self.topology.out_neighbours(self.comm.rank, without=self.comm.lost)
             yield from until_over([self.send_request(self.last_request, j) for j in neighbours])
-            can_die = self.comm.survives_deaths  # if so, the server goes on, for a process that takes over a rank late
+            can_die = (
+                self.comm.survives_deaths
+            )  # if True, `serve` goes on, for a new process in the place of a dead process
             yield Until(self.all_have_finished, "neighbours that still train") if can_die else self.server
             with self.lock:
                 self.is_closed = True
 
     def all_have_finished(self) -> bool:
-        """Return whether all ranks that may ask this rank have ended their training."""
+        """Return whether all ranks that may send requests to this rank have ended their training."""
         lost = self.comm.lost
         return set(self.topology.in_neighbours(self.comm.rank, without=lost)) <= self.finished
 
@@ -222,8 +225,8 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
     # ---- the background
 
     def serve(self):
-        """Schedule, run in the background, that answers requests and receives offered models until all ranks that may
-        ask have ended their training."""
+        """Schedule, run in the background, that answers other ranks' requests and receives their models until all ranks
+        that may send requests have ended their training."""
         request = self.request(0, 0)
         s, offer = self.new_message(), self.new_message()
         while self.comm.survives_deaths or not self.all_have_finished():
@@ -245,7 +248,7 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
             try:
                 yield messages
                 is_whole = True
-            except LostRank:  # the other rank died meanwhile: the model stays unchanged
+            except LostRank:  # the asking rank has died: this rank's model stays unchanged
                 if not self.comm.survives_deaths:
                     raise
                 is_whole = False
@@ -261,20 +264,21 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
                 self.served += 1
 
     def take(self, x, y, s):
-        """Do the partner's part of the average: y is the offered model, and s the model sent in the answer."""
+        """Merge the received model ``y`` into ``x`` on the rank that was asked. ``s`` is the model that this rank has
+        sent in its answer."""
         if self.options.mode == "pair":
             add_difference(x, y, s, 0.5)
         elif self.options.mode == "push":
             x.lerp_(y, 0.5)
 
-    # ---- both
+    # ---- the trainer and the background
 
     def merged(self, step: int, mask: np.ndarray):
         self.staleness[self.k - step] += 1
         self.trigger.exchanged(self.x.tensor, self.k, mask)
 
     def write(self, message: ModelMessage, mask: np.ndarray):
-        """Copy the slices of this rank's model in ``mask``, and its step, into ``message``."""
+        """Copy the slices of this rank's model in ``mask``, and this rank's number of steps, into ``message``."""
         self.slices.pack(mask, self.x.tensor, message.x.tensor)
         message.step, message.sender = self.k, self.comm.rank
         message.seal((self.seed, self.comm.rank, self.messages))
@@ -284,7 +288,7 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
         return ModelMessage(self.x, self.compressor)
 
     def content(self, message: ModelMessage, mask: np.ndarray):
-        """Return the part of ``message`` to send."""
+        """Return the part of ``message`` that is sent: the header, and the slices of the model in ``mask``."""
         if mask.all():
             return message.buffer
         return message.buffer[: UNWEIGHTED_HEADER + self.slices.size(mask) * self.x.array.itemsize]

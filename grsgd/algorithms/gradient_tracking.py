@@ -1,4 +1,5 @@
-"""Gradient tracking: every rank follows the mean gradient of all ranks (Nedic, Olshevsky, Shi 2017, DIGing).
+"""Gradient tracking: every rank estimates the mean gradient of all ranks, and updates its model with this estimate
+(Nedic, Olshevsky, Shi 2017, DIGing).
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -24,23 +25,24 @@ class GradientTrackingOptions(Options):
 
 
 class GradientTracking(DPSGD, name="gradient_tracking"):
-    """Besides its model x each rank mixes a tracker y, to which it adds the change of its gradient::
+    """Each rank mixes its model x with its neighbours' models, and its tracker y with its neighbours' trackers. A rank
+    adds the change of its gradient to its tracker::
 
         send x and y to the neighbours, receive theirs          # meanwhile:
         g = grad(x)
         y = sum_j W[i, j] y_j + g - g_prev                      # y = g in the first step
         x = sum_j W[i, j] x_j - eta y;  g_prev = g
 
-    The sum of all trackers is the sum of all gradients, so each tracker approaches the mean gradient. The models reach
-    the same optimum even if the ranks' data differ. A rank sends 2M (M: bytes of the model) to each neighbour per step,
-    4M on a ring. Each step waits for the slowest neighbour.
+    The sum of all trackers is the sum of all gradients, so each tracker approaches the mean gradient. The models of all
+    ranks reach the same optimum even if the ranks' data differ. A rank sends 2M (M: bytes of the model) to each
+    neighbour per step, 4M on a ring. In each step a rank waits for its slowest neighbour.
     """
 
     paper = (
         "Nedic, Olshevsky, Shi 2017, Achieving geometric convergence for distributed optimization over time-varying "
         "graphs; with stochastic gradients: Pu, Nedic 2021, Distributed stochastic gradient tracking methods"
     )
-    # The errors of rounding to 16 bits would add up in the trackers.
+    # With bfloat16, the errors of rounding to 16 bits would add up in the trackers.
     traits = replace(DPSGD.traits, label="", trains_bfloat16=False)
     Options = GradientTrackingOptions
     remembers = ("k", "y", "g")
@@ -51,7 +53,7 @@ class GradientTracking(DPSGD, name="gradient_tracking"):
         self.room = self.memory.room(self.x)
         self.y, self.g = (self.memory.like(self.x) for _ in range(2))
         self.received_y = {j: self.memory.like(self.x) for j in self.received}
-        follow(*self.y.tensor.new_zeros(3, 1))  # the loop is compiled now, and not in the first step
+        follow(*self.y.tensor.new_zeros(3, 1))  # this call compiles the loop before the first step
 
     @classmethod
     def arrays_held(cls, options, ranks):
@@ -70,7 +72,8 @@ class GradientTracking(DPSGD, name="gradient_tracking"):
         self.exchange = self.driver.start(self.exchange_with_neighbours())
 
     def exchange_with_neighbours(self):
-        """Schedule, run in the background, that exchanges first the model, then the tracker, in both directions."""
+        """Schedule, run in the background, that sends this rank's model and tracker to its neighbours, and receives
+        their models and trackers."""
         i, k = self.comm.rank, self.k
         receiving = [
             self.comm.Irecv(received[j].array, j)
@@ -89,8 +92,8 @@ class GradientTracking(DPSGD, name="gradient_tracking"):
         yield from super().step()
 
     def update_tracker(self):
-        """Schedule that mixes the tracker, adds the change of this rank's gradient to it, and replaces the gradient by
-        the tracker."""
+        """Schedule that mixes the trackers, adds the change of this rank's gradient to its tracker, and replaces the
+        gradient by the tracker."""
         i, W, trained = self.comm.rank, self.topology.matrix(self.k), self.replica.trained
         neighbours = self.topology.in_neighbours(i, self.k)
         weights = [float(W[i, j]) for j in neighbours]
@@ -98,7 +101,7 @@ class GradientTracking(DPSGD, name="gradient_tracking"):
         for p in trained:
             if p.grad is not None and p.grad.is_sparse:
                 raise RuntimeError(f"gradient_tracking: the gradient of {self.replica.name_of(p)} is sparse")
-            if p.grad is None:  # the rank's samples did not use this parameter
+            if p.grad is None:  # the rank's samples do not use this parameter
                 p.grad = torch.zeros_like(p)
         grads = [p.grad for p in trained]
         held = yield from self.memory.take_all(grads, self.room)

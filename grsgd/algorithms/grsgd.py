@@ -14,7 +14,7 @@ OUTER_MOMENTUM = 0.9
 
 
 class GRSGDOptions(RoundingOptions, Options):
-    """Options of GRSGD. All of them are inferred, because only the abstract of the paper was available
+    """Options of GRSGD. All options of GRSGD are inferred, because only the abstract of the GRSGD paper was available
     (docs/reference/algorithms/gossip.md)."""
 
     renamed_values: ClassVar[dict[str, dict[str, str]]] = {
@@ -26,20 +26,22 @@ class GRSGDOptions(RoundingOptions, Options):
     topology: str = Field("ring", **topology.OPTION)
     policy: Literal["successor", "alternate", "random"] = Field(
         "random",
-        description="neighbour that is sent a push: the next neighbour by number, all neighbours in turn, or a random "
-        "neighbour",
+        description="neighbour to which a rank pushes its model: the next neighbour by number, all neighbours in "
+        "turn, or a random neighbour",
     )
     H: int | None = Field(None, ge=1, description="number of local steps between two pushes; default: data.replication")
     merge: Literal["push-sum", "average"] = Field(
-        "push-sum", description="weighted merge, which keeps the mean, or x = (x + y)/2, which does not"
+        "push-sum",
+        description="push-sum: weighted merge, which keeps the mean of all models; average: x = (x + y)/2, which "
+        "does not keep the mean of all models",
     )
     inbox_capacity: int = Field(
-        2, ge=1, description="number of models of one neighbour that may wait for the next step"
+        2, ge=1, description="number of models from one neighbour that may wait for the next step"
     )
     inbox_full: Literal["wait", "merge"] = Field(
         "wait",
-        description="if the inbox is full of a neighbour's models: wait: the neighbour makes no push; merge: the two "
-        "oldest models are merged",
+        description="if the inbox for a neighbour's models is full: wait: the neighbour makes no push; merge: the "
+        "two oldest models are merged",
     )
     outer_lr: float | None = Field(
         None,
@@ -73,8 +75,8 @@ class GRSGD(PushSum, name="grsgd"):
         d = x_prev - x;  u = outer_momentum u + d
         x = x_prev - outer_lr (d + outer_momentum u);  x_prev = x
 
-    With ``outer_lr``, received models are merged into x_prev as well as into x. So d is the change by this rank's own
-    steps, weighted like x, without the changes that came from other ranks.
+    With ``outer_lr``, received models are merged into x_prev as well as into x. So d is the change of x by this rank's
+    own steps, without the changes by merges with other ranks' models.
     """
 
     paper = (
@@ -134,7 +136,7 @@ class GRSGD(PushSum, name="grsgd"):
 
     def choose(self, neighbours):
         i, n = self.comm.rank, self.comm.size
-        upwards = sorted(neighbours, key=lambda j: (j - i) % n)  # on a ring these are the successor and the predecessor
+        upwards = sorted(neighbours, key=lambda j: (j - i) % n)  # on a ring: the successor and the predecessor
         if self.options.policy == "random":
             return upwards[self.rng.integers(len(upwards))]
         return upwards[self.pushes % len(upwards) if self.options.policy == "alternate" else 0]

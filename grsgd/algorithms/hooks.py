@@ -8,15 +8,15 @@ from grsgd.errors import ConfigError
 
 
 def schedule_of(hook: Callable):
-    """Schedule that calls a hook, and runs the generator that the hook may return. Returns the result of this
-    generator, or None if the hook returns None.
+    """Schedule that calls ``hook``, and runs the generator that ``hook`` may return. Returns the result of the hook's
+    generator, or None if ``hook`` returns None.
 
-    Raises ConfigError if the hook returned an object that it should have yielded.
+    Raises ConfigError if ``hook`` returned an object that ``hook`` should have yielded.
     """
     schedule = hook()
     if schedule is None:
         return None
-    if type(schedule) is not GeneratorType and not isinstance(schedule, Iterator):  # type() is quicker
+    if type(schedule) is not GeneratorType and not isinstance(schedule, Iterator):  # type() is faster than isinstance()
         name = getattr(hook, "__qualname__", hook)
         raise ConfigError(f"{name}() returned {type(schedule).__name__}: yield the objects that it waits for")
     return (yield from schedule)

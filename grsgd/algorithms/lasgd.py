@@ -1,4 +1,5 @@
-"""LASGD: locally asynchronous SGD, all-reduce in the background of local training (Avidor, Tal-Israel 2022).
+"""LASGD (locally asynchronous SGD): all-reduces average the models in the background of local training (Avidor,
+Tal-Israel 2022).
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -23,27 +24,36 @@ new local steps."""
 
 
 class LASGDOptions(Options):
-    """Options of LASGD. All of them are inferred, because the paper's method section was not available
-    (docs/reference/algorithms/local.md)."""
+    """Options of LASGD. All options of LASGD are inferred, because the method section of the LASGD paper was not
+    available (docs/reference/algorithms/local.md)."""
 
     merge: Literal["delta", "overwrite", "cocod", "anchor"] = Field(
         "delta",
-        description="way in which the average of a round (an all-reduce of the models) enters the model, which has "
-        "taken further steps meanwhile",
+        description="way in which the average of a round (an all-reduce of the models) is merged into a rank's "
+        "model, which has taken further steps during the round",
     )
     Hmin: int = Field(
-        1, ge=1, description="fewest local steps between the starts of two rounds; exact number with cocod"
+        1, ge=1, description="fewest local steps between the starts of two rounds; with merge cocod: the exact number"
     )
     Hmax: int | None = Field(
         None, ge=1, description="number of local steps since the start of a round after which training waits"
     )
-    warmup: int = Field(0, ge=0, description="number of first steps that each wait for the average")
+    warmup: int = Field(
+        0, ge=0, description="number of first steps after which training waits for the average each time"
+    )
     resync: int = Field(
         1000,
         ge=0,
-        description="training waits for every resync-th round, which makes all models equal; 0: for no round",
+        description="training waits for every resync-th round, which makes all models equal; 0: training waits for "
+        "no round",
     )
-    alpha: float = Field(0.6, ge=0, le=1, description="with merge anchor: pull towards the anchor")
+    alpha: float = Field(
+        0.6,
+        ge=0,
+        le=1,
+        description="with merge anchor: share of the distance to the anchor by "
+        "which a model is pulled to the anchor at each snapshot",
+    )
     beta: float = Field(0.7, ge=0, lt=1, description="with merge anchor: slow momentum of the anchor")
     variant: Variant = Field("ring", description=VARIANT_MEANING)
     outer_state: OuterState | None = Field(None, description=OUTER_STATE_MEANING)
@@ -56,8 +66,8 @@ class LASGDOptions(Options):
 
 
 class LASGD(ByAllreduce, name="lasgd"):
-    """All-reduces average the models in the background of local training. Two activities share the model x; h counts
-    local steps::
+    """All-reduces average the models in the background of local training. Two activities of each rank share the model
+    x, and h counts the rank's local steps::
 
         trainer:       x = x - eta grad(x);  h = h + 1                          # never waits
 
@@ -66,15 +76,17 @@ class LASGD(ByAllreduce, name="lasgd"):
                        a = allreduce(s) / n                                     # while the trainer goes on
                        x = x + (a - s)
 
-    So x becomes the average plus the steps that this rank has taken meanwhile. Only gradients change the mean of all
-    models. A late average delays only the moment when the ranks' models come closer together. The merge ``overwrite``
-    sets x = a, which discards the steps taken meanwhile. ``cocod`` (CoCoD-SGD) merges exactly Hmin steps after the
-    snapshot, and waits if the average has not arrived. ``anchor`` (Overlap-Local-SGD) pulls x towards an anchor z at
-    each snapshot, and moves z to the average with slow momentum.
+    So x becomes the average plus the steps that this rank has taken during the all-reduce. Only gradients change the
+    mean of all models. A late average delays only the moment when the ranks' models come closer together. With merge =
+    ``overwrite``, x = a, and the steps taken during the all-reduce are lost. With merge = ``cocod`` (CoCoD-SGD), a rank
+    merges exactly Hmin steps after the snapshot s, and waits if the average has not arrived. With merge = ``anchor``
+    (Overlap-Local-SGD), x is pulled towards an anchor z at each snapshot, and z is moved to the average with slow
+    momentum.
 
-    An all-reduce ends when the last rank has joined. A slow rank joins in its background. So the training of the other
-    ranks never waits for a slow rank; only their rounds wait. A rank sends 2(n-1)/(n Hmin) M per step (M: bytes of the
-    model), and less if rounds take longer than Hmin steps.
+    An all-reduce ends when the last rank has joined. A slow rank joins an all-reduce in the background of its training.
+    So the training of the other ranks never waits for a slow rank; only the all-reduces of the other ranks wait. Each
+    of n ranks sends 2(n-1)/(n Hmin) M per step (M: bytes of the model), and less if all-reduces take longer than Hmin
+    steps.
     """
 
     paper = (
@@ -102,7 +114,8 @@ class LASGD(ByAllreduce, name="lasgd"):
         self.room = self.memory.room(self.x)
         self.buffers = [self.replica.buffers] if self.replica.buffers.array.size else []
         self.s, self.a = ([self.memory.like(self.x), *(flat.like() for flat in self.buffers)] for _ in range(2))
-        """The snapshots of parameters and buffers of a round, and their averages."""
+        """Snapshots of this rank's parameters and buffers in a round, and the averages of these snapshots over all
+        ranks."""
         if self.options.merge == "anchor":
             self.z, self.v = (self.memory.wide(self.x).tensor for _ in range(2))
 
@@ -120,7 +133,7 @@ class LASGD(ByAllreduce, name="lasgd"):
 
     @property
     def left_out(self):
-        """Number of steps that averages have overwritten."""
+        """Number of this rank's steps that averages have overwritten."""
         is_overwritten = self.options.merge == "overwrite"
         return sum(flight * count for flight, count in self.staleness.items()) if is_overwritten else 0
 
@@ -174,16 +187,16 @@ class LASGD(ByAllreduce, name="lasgd"):
             return limit is not None and ahead >= limit
 
     def is_blocking(self) -> bool:
-        """Return whether training waits for this round's average and then replaces the model by this average. The
-        result is the same on all ranks."""
+        """Return whether training waits for the average of the current round, which replaces the model. The returned
+        value is the same on all ranks."""
         warmup, resync = self.options.warmup, self.options.resync
         return self.rounds < warmup or (resync > 0 and (self.rounds + 1) % resync == 0)
 
     def is_idle(self) -> bool:
         """Return whether this rank has taken no step for IDLE_SECONDS, for example in a barrier.
 
-        A round must not wait for the next step of an idle rank, because the other ranks may reach the same barrier only
-        after the round.
+        A round must not wait for the next step of a rank that waits in a barrier, because the other ranks may reach
+        this barrier only after the round.
         """
         return self.between_steps and self.driver.clock() - self.since > IDLE_SECONDS
 
@@ -199,8 +212,8 @@ class LASGD(ByAllreduce, name="lasgd"):
     # ---- the communicator
 
     def communicate(self):
-        """Schedule, run in the background, that averages in rounds until all ranks have ended their training. A rank
-        that has ended still joins the rounds of the other ranks."""
+        """Schedule, run in the background, that averages all models in rounds until all ranks have ended their
+        training. A rank that has ended its training still joins the rounds of the other ranks."""
         while True:
             yield Until(self.is_due, "local steps to average")
             if (yield from self.all_ended()):
@@ -223,13 +236,14 @@ class LASGD(ByAllreduce, name="lasgd"):
         return 1 if self.rounds < self.options.warmup else self.options.Hmin
 
     def all_ended(self):
-        """Schedule that returns whether every rank has ended its training, the same on all ranks."""
+        """Schedule that returns whether every rank has ended its training. The returned value is the same on all
+        ranks."""
         ended = np.array([float(self.ended)])
         yield from halving_doubling_allreduce(self.uncounted_comm, ended, tags.LASGD_ROUND)
         return ended[0] == self.comm.size
 
     def begin_round(self):
-        """Schedule that copies the model that the ranks will average."""
+        """Schedule that copies this rank's model for the average over all ranks."""
         with self.lock:
             self.is_claimed = self.in_flight = True
         held = yield from self.memory.take(self.x, self.room)
@@ -245,7 +259,7 @@ class LASGD(ByAllreduce, name="lasgd"):
             self.is_claimed = False
 
     def merge(self):
-        """Schedule that lets the average of a round enter the model."""
+        """Schedule that merges the average of a round into this rank's model."""
         with self.lock:
             self.is_claimed = True
         flight, merge = self.h - self.h_last, self.options.merge

@@ -6,11 +6,12 @@ from grsgd.algorithms.hooks import schedule_of
 
 
 class Lifecycle:
-    """Start, begin and end of one rank's algorithm. Each method is a schedule (a generator that yields each object it
-    waits for).
+    """Calls of the hooks that start, begin and end one rank's algorithm. Each method of `Lifecycle` is a schedule (a
+    generator that yields each object it waits for).
 
-    Call `begin` before the first step, and again after each `rest`. Between `begin` and `rest` a training loop calls
-    the algorithm's hooks for steps. Call `drain` after the last step, and `average` after `drain`.
+    A training loop calls `begin` before the first step, and again after each `rest`. Between `begin` and `rest` a
+    training loop calls the algorithm's hooks for steps. A training loop calls `drain` after the last step, and
+    `average` after `drain`.
     """
 
     def __init__(self, algorithm: Algorithm):
@@ -24,15 +25,16 @@ class Lifecycle:
             yield from schedule_of(self.algorithm.start)
 
     def begin(self):
-        """Begin background activities, unless they have begun; start the algorithm first, if it has not started."""
+        """Begin the algorithm's background activities, unless these activities have begun. If the algorithm has not
+        started, `begin` calls `start` first."""
         if not self.has_begun:
             self.has_begun = True
             yield from self.start()
             yield from schedule_of(self.algorithm.begin)
 
     def rest(self):
-        """Receive every message under way and end all background activities, between two steps; call `begin` before the
-        next step."""
+        """Receive every message under way and end all background activities, between two steps. After `rest`, the
+        training loop must call `begin` before the next step."""
         yield from schedule_of(rest_of(self.algorithm))
         self.has_begun = False
 
@@ -41,5 +43,5 @@ class Lifecycle:
         yield from schedule_of(self.algorithm.drain)
 
     def average(self):
-        """Make all replicas equal to the final model."""
+        """Make the models of all ranks equal to the final model of the run."""
         yield from schedule_of(self.algorithm.average)

@@ -8,9 +8,9 @@ from grsgd.comm.allreduce import VARIANT_MEANING, Variant
 
 
 class LocalSGDOptions(Options):
-    H: int = Field(8, ge=1, description="number of local steps between two averages")
+    H: int = Field(8, ge=1, description="number of local steps between two averages of all models")
     post_local: int = Field(
-        0, ge=0, description="number of steps at the start with an average after each (post-local SGD)"
+        0, ge=0, description="number of first steps after each of which all models are averaged (post-local SGD)"
     )
     beta: float = Field(0.0, ge=0, lt=1, description="slow momentum of the outer step; 0.7 in the SlowMo paper")
     alpha: float = Field(1.0, gt=0, description="slow learning rate of the outer step")
@@ -18,7 +18,7 @@ class LocalSGDOptions(Options):
 
 
 class LocalSGD(ByAllreduce, name="local_sgd"):
-    """Each rank takes H steps of its own, then all ranks average their models::
+    """Each rank takes H local steps, and after every H steps all ranks average their models::
 
         x = x - eta grad(x);  k = k + 1
         if k % H == 0:
@@ -26,9 +26,9 @@ class LocalSGD(ByAllreduce, name="local_sgd"):
             u = beta u + (x_prev - xbar) / eta          # SlowMo, BMUF: momentum of the averages
             x = x_prev - alpha eta u;  x_prev = x
 
-    With beta = 0 and alpha = 1, the default, the outer step is x = xbar. Momentum of the local optimizer stays local.
-    With the variant ring, a rank sends 2(n-1)/(nH) M per step (M: bytes of the model). Every H steps all ranks wait for
-    the slowest rank.
+    With beta = 0 and alpha = 1, the default values, the outer step is x = xbar. The momentum of each rank's optimizer
+    is not averaged. With the option variant = ring, each of n ranks sends 2(n-1)/(nH) M per step (M: bytes of the
+    model). Every H steps all ranks wait for the slowest rank.
     """
 
     paper = (
@@ -49,7 +49,8 @@ class LocalSGD(ByAllreduce, name="local_sgd"):
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
         self.xbar, self.buffers = self.x.like(), self.replica.buffers.like()
-        """Copies that are averaged, so that a run that is stopped during an average keeps its model unchanged."""
+        """Copies of parameters and buffers, which are averaged in place of the model. If a run is stopped during an
+        average, the model stays unchanged."""
         self.slow = self.options.beta != 0 or self.options.alpha != 1
         if self.slow:
             self.u, self.x_prev = self.x.wide().tensor, self.x.wide().tensor
@@ -87,7 +88,7 @@ class LocalSGD(ByAllreduce, name="local_sgd"):
     def outer_step(self):
         xbar, x_prev, u = self.xbar.tensor, self.x_prev, self.u
         eta = self.optimizer.param_groups[0]["lr"]
-        if eta == 0:  # a warm-up begins with learning rate 0, so no model has changed
+        if eta == 0:  # a warm-up begins with learning rate 0, at which no model changes
             return
         u.mul_(self.options.beta).add_(x_prev - xbar, alpha=1 / eta)
         x_prev.sub_(u, alpha=self.options.alpha * eta)

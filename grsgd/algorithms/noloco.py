@@ -11,7 +11,7 @@ from grsgd.seeding import Purpose, generator
 
 
 class NoLoCoOptions(Options):
-    H: int = Field(8, ge=1, description="number of local steps between two exchanges; 50 and more in the paper")
+    H: int = Field(8, ge=1, description="number of local steps between two exchanges; 50 and more in the NoLoCo paper")
     outer_lr: float = Field(0.7, gt=0, description="learning rate of the outer step (beta)")
     outer_momentum: float = Field(0.5, ge=0, lt=1, description="momentum of the outer step (alpha)")
     pull: float = Field(1.0, gt=0, description="strength by which the two models of a pair attract each other (gamma)")
@@ -22,14 +22,14 @@ class NoLoCoOptions(Options):
         if not self.outer_momentum < self.pull < 2 + self.outer_momentum:
             raise ValueError(
                 f"pull = {self.pull:g}: must be between outer_momentum = {self.outer_momentum:g} and "
-                "outer_momentum + 2, or the models do not come together"
+                "outer_momentum + 2, or the ranks' models do not converge"
             )
         return self
 
 
 class NoLoCo(Algorithm, name="noloco"):
-    """Each rank takes H steps of its own, with an optimizer such as AdamW; then an outer step follows the mean change
-    of the two models of a random pair, and draws these models together::
+    """Each rank takes H local steps, with an optimizer such as AdamW. After every H local steps, an outer step follows
+    the mean change of the two models of a random pair of ranks, and draws the two models together::
 
         x = inner optimizer's step;  k = k + 1
         if k % H == 0:
@@ -40,11 +40,11 @@ class NoLoCo(Algorithm, name="noloco"):
             x = x_prev
 
     All ranks draw the same pairs of a round, from the seed and the number of the round. If the number of ranks is odd,
-    one rank is alone and uses its own d and x_prev.
+    one rank has no partner and uses only its own d and x_prev.
 
-    Rank j sends one combination of its x and x_prev, so each rank sends M/H per step (M: bytes of the model). The mean
-    of all x_prev moves as if all ranks were averaged. The inner optimizer's state and the buffers stay local. Every H
-    steps a rank waits for its partner, but for no other rank.
+    Each rank sends only one combination of its x and x_prev to its partner, which is M/H bytes per step (M: bytes of
+    the model). The mean of all x_prev changes as if all ranks' models were averaged. The inner optimizer's state and
+    the model's buffers are not exchanged. Every H steps a rank waits for its partner, but for no other rank.
     """
 
     paper = (
@@ -76,7 +76,8 @@ class NoLoCo(Algorithm, name="noloco"):
             yield from self.outer_step(self.partner(self.k // self.options.H))
 
     def partner(self, number: int) -> int:
-        """Return the partner of this rank in round ``number``, or this rank itself if it has no partner."""
+        """Return the partner of this rank in round ``number``. If this rank has no partner in the round, return this
+        rank's own number."""
         order = generator(Purpose.PAIRS, self.seed, number).permutation(self.comm.size).tolist()
         other = order.index(self.comm.rank) ^ 1
         return order[other] if other < len(order) else self.comm.rank
@@ -84,12 +85,12 @@ class NoLoCo(Algorithm, name="noloco"):
     def outer_step(self, j: int):
         """Schedule that takes the outer step together with rank ``j``, or alone if ``j`` is this rank."""
         options, x_prev, mean = self.options, self.x_prev, self.mine.tensor
-        # The mean of this sum over the pair is outer_lr d + pull (mean of x_prev):
+        # ``mean`` becomes a sum whose mean over the pair is outer_lr d + pull (mean of x_prev):
         yield from self.memory.copy(self.x, self.mine)
         mean.mul_(options.outer_lr).add_(x_prev, alpha=options.pull - options.outer_lr)
         if j != self.comm.rank:
             yield [self.comm.Irecv(self.theirs.array, j), self.comm.Isend(self.mine.array, j)]
-            # Halves are added, because a sum of float16 models may be out of range.
+            # Each model is halved before the addition, because a sum of float16 models may be out of range.
             mean.mul_(0.5).add_(self.theirs.tensor, alpha=0.5)
             self.staleness[0] += 1
         mean.add_(x_prev, alpha=1 - options.pull).add_(self.u, alpha=options.outer_momentum)

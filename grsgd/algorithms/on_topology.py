@@ -1,4 +1,5 @@
-"""Algorithms whose ranks exchange with their neighbours in a graph that the option ``topology`` names."""
+"""Base class of algorithms whose ranks exchange models with their neighbours in a graph, which the option ``topology``
+names."""
 
 from dataclasses import replace
 from functools import cached_property
@@ -9,8 +10,8 @@ from grsgd.comm.topologies.topology import Topology
 
 
 class OnTopology(Algorithm, name=None):
-    """Base class of algorithms on a graph. The options of a derived class need the field ``topology: str =
-    Field("ring", **topology.OPTION)``.
+    """Base class of algorithms whose ranks exchange with neighbours in a graph. The options of a derived class need the
+    field ``topology: str = Field("ring", **topology.OPTION)``.
 
     If the graph is defined for one number of ranks only, the trait ``survives_deaths="together"`` becomes False.
     """
@@ -33,10 +34,12 @@ class OnTopology(Algorithm, name=None):
 
     @staticmethod
     def most_neighbours(options, ranks: int) -> int:
-        """Return the largest number of ranks that send to one of ``ranks`` ranks, in all steps together."""
+        """Return the largest number of different ranks that send to the same rank in any steps, among ``ranks``
+        ranks."""
         graph = topology.build(options.topology, ranks)
         return max(len(graph.in_neighbours(rank)) for rank in range(ranks))
 
     @classmethod
     def check_topology(cls, graph: Topology):
-        """Raise TopologyError if the algorithm does not work on ``graph``; by default it works on any graph."""
+        """Raise TopologyError if the algorithm does not work on ``graph``. By default an algorithm works on any
+        graph."""

@@ -1,4 +1,4 @@
-"""Arrays that an algorithm keeps from step to step, in the memory of the model's device or in host memory.
+"""Memory for arrays that an algorithm keeps from step to step: the memory of the model's device, or host memory.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -22,14 +22,14 @@ torch = LazyModule("torch")
 
 OuterState = Literal["device", "host"]
 OUTER_STATE_MEANING = (
-    "memory of the arrays that the algorithm keeps from step to step; host: in host memory, so that a model on a GPU "
-    "leaves room for larger models or batches; by default the memory of the model's device"
+    "memory of the arrays that the algorithm keeps from step to step; host: host memory, so that GPU memory is left "
+    "for larger models or batches; by default the memory of the model's device"
 )
 ALL = slice(None)
 
 
 class FeedbackOptions(CompressionOptions):
-    """Options of algorithms that keep no array of the model's size but the errors of compression."""
+    """Options of algorithms whose only arrays of the model's size are the errors of compression."""
 
     outer_state: OuterState | None = Field(None, description=OUTER_STATE_MEANING)
 
@@ -41,7 +41,8 @@ class FeedbackOptions(CompressionOptions):
 
 
 def outer_memory(x: Flat, place: OuterState | None) -> OuterMemory:
-    """Return the memory ``place`` for the outer state of the model ``x``; a model in host memory has no other place."""
+    """Return the memory for the algorithm's arrays: host memory if ``place`` is ``"host"`` and ``x`` lies in GPU
+    memory, else the memory of the model's device."""
     if place == "host" and x.tensor.is_cuda:
         return HostMemory(copier())
     return OuterMemory()
@@ -49,39 +50,41 @@ def outer_memory(x: Flat, place: OuterState | None) -> OuterMemory:
 
 @cache
 def copier():
-    """Return the copies between GPU memory and pinned host memory of this process."""
+    """Return this process's object that copies arrays between GPU memory and pinned host memory."""
     from grsgd.comm.gpu.memory import Memory
 
     return Memory()
 
 
 class OuterMemory:
-    """Memory of the model's own device, from which copies need no waiting.
+    """Memory of the model's own device. Copies within the memory of the model's device need no waiting.
 
-    An algorithm changes its model, or its gradient, in three steps, the same for each memory: `take`, arithmetic with
-    the arrays of this memory, and `put`.
+    With each class of memory, an algorithm changes its model, or its gradient, in three steps: `take`, arithmetic with
+    the arrays of the memory, and `put`.
     """
 
     def like(self, x: Flat) -> Flat:
-        """Return zeros of the length and dtype of ``x``, in this memory."""
+        """Return an array of zeros in the memory that this object stands for, with the length and dtype of ``x``."""
         return x.like()
 
     def wide(self, x: Flat) -> Flat:
-        """Return zeros of the length of ``x`` in this memory, of float32 if ``x`` is of bfloat16 (`Flat.wide`)."""
+        """Return an array of zeros in the memory that this object stands for, with the length of ``x``. The dtype is
+        float32 if ``x`` is of bfloat16, else the dtype of ``x`` (`Flat.wide`)."""
         return x.wide()
 
     def room(self, x: Flat) -> Flat:
-        """Return the array in which `take` returns ``x``: here ``x`` itself, in host memory a new array."""
+        """Return the array in which `take` returns ``x``. `OuterMemory` returns ``x`` itself, and `HostMemory` a new
+        array in host memory."""
         return x
 
     def result(self, x: Flat, room: Flat) -> Flat:
-        """Return the array in which the next content of ``x`` is computed, before it is `put` there: ``x``, or ``room``
+        """Return the array in which the algorithm computes the next content of ``x`` before `put`: ``x``, or ``room``
         if ``x`` does not lie in this memory."""
         return x
 
     def begin_copy(self, x: Flat, into: Flat, part: slice):
-        """Copy ``part`` of the model ``x`` into the same part of ``into``; return a pollable that is true at the end of
-        the copy, or None. Until then the model must not change."""
+        """Begin to copy ``part`` of the model ``x`` into the same part of ``into``. Return a pollable that is true at
+        the end of the copy, or None if the copy has ended. The model must not change before the end of the copy."""
         into.tensor[part].copy_(x.tensor[part])
 
     def copy(self, x: Flat, into: Flat, part: slice = ALL):
@@ -92,36 +95,35 @@ class OuterMemory:
 
     def take(self, x: Flat, room: Flat, part: slice = ALL) -> Generator:
         """Begin to copy ``part`` of ``x`` into the same part of ``room``, unless ``x`` lies in this memory. Return a
-        schedule that returns the array that holds ``x`` in this memory: ``x`` or ``room``.
+        schedule. The schedule returns the array that holds ``x`` in this memory: ``x`` or ``room``.
 
-        ``x`` must not change before this schedule has ended.
+        ``x`` must not change before the schedule that `take` returns has ended.
         """
         yield from ()
         return x
 
     def put(self, held: Flat, x: Flat, part: slice = ALL):
-        """Copy ``part`` of ``held``, an array of this memory, into the same part of ``x``, unless both are one
-        array."""
+        """Copy ``part`` of ``held``, an array of this memory, into the same part of ``x``, unless ``held`` and ``x``
+        are the same array."""
         if held is not x:
             x.tensor[part].copy_(held.tensor[part])
 
     def take_all(self, tensors: list[torch.Tensor], room: Flat):
-        """Schedule like `take` for tensors of any dtype and shape, which together have at most as many elements as
-        ``room``; it returns the tensors that hold them in this memory."""
+        """Schedule that returns tensors in this memory with the content of ``tensors``, which may have any dtype and
+        shape. All ``tensors`` together must have at most as many elements as ``room``."""
         yield from ()
         return tensors
 
     def put_all(self, held: list[torch.Tensor], tensors: list[torch.Tensor]):
-        """Copy ``held``, which `take_all` has returned for ``tensors``, into these ``tensors``."""
+        """Copy the tensors ``held``, which `take_all` has returned for ``tensors``, into ``tensors``."""
 
 
 class HostMemory(OuterMemory):
     """Pinned host memory, for a model in GPU memory. Copies to the host run while the GPU computes a gradient.
 
-    The arithmetic with arrays of this memory runs on the host. The model's device holds no array for it, not even for a
-    moment.
+    The arithmetic with arrays of `HostMemory` runs on the host, and needs no array in GPU memory.
 
-    ``memory`` copies arrays (`grsgd.comm.gpu.memory.Memory`).
+    ``memory`` is the object that copies arrays between GPU memory and host memory (`grsgd.comm.gpu.memory.Memory`).
     """
 
     def __init__(self, memory):
@@ -135,7 +137,7 @@ class HostMemory(OuterMemory):
         return Flat.of(host.view(str(x.array.dtype)))
 
     def wide(self, x):
-        return self.like(x)  # models of bfloat16 train on a CPU only
+        return self.like(x)  # models of bfloat16 are trained on a CPU only
 
     def room(self, x):
         return self.like(x)
@@ -158,7 +160,7 @@ class HostMemory(OuterMemory):
         self._wait(self.memory.copy_in(x.array, *self._bytes(held, part), self.memory.record_event()))
 
     def take_all(self, tensors, room):
-        whole = [tensor.contiguous() for tensor in tensors]  # this memory is needed until the end of the copies
+        whole = [tensor.contiguous() for tensor in tensors]  # `whole` must exist until the end of the copies
         octets, begin, after, event = room.array.view(np.uint8), 0, self.memory.record_event(), None
         held = []
         for tensor in whole:
@@ -167,7 +169,7 @@ class HostMemory(OuterMemory):
             begin += tensor.numel() * room.array.itemsize
             if tensor.numel():
                 event = self.memory.copy_out(octets_of(tensor), 0, host, after)
-        if event is not None:  # copies to the host end in the order in which they begin
+        if event is not None:  # the last copy to the host ends last
             yield Until(lambda: event.done, "a copy of gradients to host memory")
         return held
 
@@ -181,12 +183,12 @@ class HostMemory(OuterMemory):
 
     @staticmethod
     def _wait(event):
-        """Return at the end of a copy to the GPU. A schedule that is broken off at a wait must leave a whole model, so
-        this wait is none of the schedule's."""
+        """Wait until a copy to the GPU has ended. `put` does not yield during the wait for a copy, because a schedule
+        that is stopped at a yield must leave a whole model."""
         while not event.done:
             time.sleep(0)
 
     def _bytes(self, host: Flat, part: slice) -> tuple[int, np.ndarray]:
-        """Return the first byte of ``part`` of an array in host memory, and the bytes of this part."""
+        """Return the index of the first byte of ``part`` of the array ``host``, and the bytes of ``part``."""
         begin, _, _ = part.indices(host.array.size)
         return begin * host.array.itemsize, host.array[part].view(np.uint8)

@@ -1,4 +1,4 @@
-"""PowerSGD: the mean gradient of all ranks in a low-rank form, which all-reduces can sum.
+"""PowerSGD: the mean gradient of all ranks, compressed to matrices of low rank, which all-reduces can sum.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -17,19 +17,21 @@ torch = LazyModule("torch")
 
 
 class PowerSGD:
-    """Mean gradient by low rank: a gradient that is a matrix M, of [rows, columns], is sent as two thin matrices::
+    """Mean gradient of all ranks, approximated with matrices of low rank. A gradient that is a matrix M, of shape
+    [rows, columns], is sent as two thin matrices P and Q::
 
         M = gradient + e
         P = orthogonal columns of the mean over all ranks of M Q
         Q = mean over all ranks of M^T P
         gradient = P Q^T;  e = M - P Q^T
 
-    Each step is one step of the power method, from the Q of the step before. A gradient with more than two dimensions
-    is treated as a matrix: the first dimension gives the rows, and all other dimensions together give the columns.
-    Gradients with fewer than two dimensions, and matrices that would not become shorter, are sent whole.
+    Each training step makes one iteration of the power method, which begins with the Q of the previous training step. A
+    gradient with more than two dimensions is treated as a matrix: the first dimension gives the rows, and all other
+    dimensions together give the columns. Gradients with fewer than two dimensions, and matrices whose P and Q would not
+    have fewer elements, are sent uncompressed.
 
-    All ranks compute the same P from the same sum. So replicas are bit-identical if the processors of all ranks are of
-    one kind.
+    All ranks compute the matrix P from the same all-reduced sum. So the models of all ranks are equal bit for bit if
+    all ranks run on the same model of processor.
 
     Source: Vogels, Karimireddy, Jaggi 2019, PowerSGD: Practical low-rank gradient compression for distributed
     optimization, algorithms 1 and 2.
@@ -37,13 +39,13 @@ class PowerSGD:
     Parameters
     ----------
     trained
-        Trained parameters, in the order of their gradients in the flat gradient.
+        Trained parameters of the model, in the order of their gradients in the flat gradient vector.
     columns
         Rank of the compressed matrices: number of columns of P and Q.
     seed
         Seed of the first Q.
     e
-        Zeros of the flat gradient's length, as memory for errors.
+        Zeros, as many as the flat gradient has elements: memory for the errors of compression.
     """
 
     def __init__(self, trained: list[torch.nn.Parameter], columns: int, seed: int, e: torch.Tensor):
@@ -62,8 +64,8 @@ class PowerSGD:
         sent = [(place.stop - place.start,) for place in self.whole]
         first, second = (sum(map(math.prod, shapes)) for shapes in (of_P + sent, of_Q))
         self.first, self.second = (Flat.zeros(n, e.dtype, e.device) for n in (first, second))
-        """The two arrays that all-reduces sum. The first array has all P and the gradients that are sent whole; the
-        second array has all Q."""
+        """The two arrays that all-reduces sum. The array ``first`` has all matrices P, and the gradients that are sent
+        uncompressed. The array ``second`` has all matrices Q."""
         self.e, self.Q = e, self.second.tensor
         if second and not self.Q.is_meta:
             self.Q.copy_(torch.from_numpy(generator(Purpose.COMPRESSION, seed).standard_normal(second)))
@@ -72,10 +74,10 @@ class PowerSGD:
         self.Qs = shaped(self.second.tensor, of_Q)
 
     def average(self, g: torch.Tensor, allreduce):
-        """Schedule that replaces ``g`` by an approximate mean over all ranks; ``allreduce(array)`` is a generator that
-        yields each object it waits for, and that replaces an array by its exact mean.
+        """Schedule that replaces the flat gradient ``g`` by an approximate mean over all ranks. ``allreduce(array)``
+        returns a generator that replaces ``array`` by its exact mean, and yields each object it waits for.
 
-        If one rank's gradient is not finite, ``g`` becomes NaN on all ranks, and ``e`` keeps its content.
+        If the gradient of any rank is not finite, ``g`` becomes NaN on all ranks, and the errors ``e`` stay unchanged.
         """
         Ms = [self.e[place].view(rows, others) for place, rows, others, _ in self.matrices]
         if is_finite(g):
@@ -105,13 +107,13 @@ class PowerSGD:
 
 
 def orthogonalise(P: torch.Tensor):
-    """Make the columns of P orthogonal and of length 1, one by one; a column that depends linearly on the columns
-    before it becomes 0."""
+    """Make the columns of ``P`` orthogonal and of length 1, in place. A column that depends linearly on earlier columns
+    becomes 0."""
     for k in range(P.shape[1]):
         column = P[:, k]
         before = column.norm()
         if k:
-            for _ in range(2):  # a single subtraction leaves rounding errors
+            for _ in range(2):  # one subtraction alone leaves rounding errors
                 column.sub_(P[:, :k] @ (P[:, :k].T @ column))
         length = column.norm()
         column.mul_(torch.where(length > 1e-6 * before, 1 / length, 0))

@@ -1,4 +1,4 @@
-"""Push-sum in which no rank waits for another: the common part of GRSGD and GoSGD."""
+"""Push-sum in which no rank waits for another rank: base class of the algorithms GRSGD and GoSGD."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from grsgd.models.flat import Flat
 torch = LazyModule("torch")
 
 MIN_WEIGHT = 1e-200
-"""Smallest weight with which a rank pushes. Each push halves the weight, so the weight of a rank that receives no model
-would otherwise become zero."""
+"""Smallest push-sum weight with which a rank pushes its model. Each push halves the rank's weight. Without
+`MIN_WEIGHT`, the weight of a rank that receives no model would become zero."""
 
 
 class PushSum(OnTopology, name=None):
-    """Each rank trains without ever waiting, and now and then pushes its weighted model to a neighbour::
+    """Each rank trains without ever waiting, and after some of its steps pushes its weighted model to a neighbour::
 
         for (y, b) in inbox:
             x = (a x + b y)/(a + b);  a = a + b
@@ -31,21 +31,23 @@ class PushSum(OnTopology, name=None):
         if due() and the last message to j = choose(neighbours) has been delivered:
             a = a/2;  send (x, a) to j
 
-    At any moment the weights a of all ranks and messages sum to n. So only gradients change ``sum a x``, however late
-    or one-sided the messages are. The final model is ``sum a x / n``, after all messages have arrived.
+    At any moment the weights a of all n ranks and all messages sum to n. So only gradients change ``sum a x``, even if
+    messages are late or some ranks send more than others. The final model is ``sum a x / n``, after all messages have
+    arrived.
 
-    When a process dies, its weight is lost, and so is the weight of its messages that have not arrived. A rank whose
-    message to the dead process has not arrived takes the weight of this message back. A new process that takes over the
-    dead process's rank begins with a neighbour's model and weight 1. At the end the weights are scaled to sum to the
-    number of remaining ranks, so the result is the mean of their models.
+    When a process dies, its push-sum weight is lost, and the weight of its messages that have not arrived is lost as
+    well. A rank whose message to the dead process has not arrived adds the weight of this message to its own weight. A
+    new process that takes over the dead process's rank begins with a neighbour's model and weight 1. At the end the
+    weights are scaled to sum to the number of remaining ranks, so the result is the mean of the remaining ranks'
+    models.
 
-    With ``compression`` a message carries y, the rounded x, and the sender keeps the rounding error::
+    With ``compression`` a message contains y, the rounded x, and the sender adds the rounding error to its own model::
 
         a = a/2;  send (y, a) to j;  x = x + (x - y)
 
     The addition of (x - y) keeps ``sum a x`` unchanged.
 
-    A subclass says when a push is `due`, which neighbour to `choose`, and makes the mailbox.
+    A subclass defines when a push is `due`, which neighbour to `choose`, and makes the mailbox.
     """
 
     traits = Traits(
@@ -53,15 +55,15 @@ class PushSum(OnTopology, name=None):
     )
     remembers = ("a", "k", "pushes")
     weighted = True
-    """Whether models are merged by weight. If False, merges are plain averages, which do not keep the mean of all
-    models."""
+    """Whether received models are merged by push-sum weight. If False, merges are plain averages, which change the mean
+    of all models."""
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
         self.seed = context.seed
         self.a = 1.0
         self.pushes = 0
-        """Number of pushes that were due, whether they were made or not."""
+        """Number of pushes of this rank that were due, including the pushes that were left out."""
 
     @classmethod
     def traits_of(cls, options):
@@ -75,7 +77,7 @@ class PushSum(OnTopology, name=None):
 
     @classmethod
     def streams(cls, options, ranks: int) -> int:
-        """Return the largest number of background schedules in which one of ``ranks`` ranks receives."""
+        """Return the largest number of background schedules by which one of ``ranks`` ranks receives messages."""
         return cls.most_neighbours(options, ranks)
 
     def make_mailbox(self, backpressure: bool) -> Mailbox:
@@ -95,15 +97,16 @@ class PushSum(OnTopology, name=None):
         )
 
     def due(self) -> bool:
-        """Return whether to push after this step."""
+        """Return whether this rank must push its model after this step."""
         raise NotImplementedError(f"{self.name}: algorithms with push-sum must define due()")
 
     def choose(self, neighbours: list[int]) -> int:
-        """Return the rank among ``neighbours`` to push to."""
+        """Return the rank among ``neighbours`` to which this rank pushes its model."""
         raise NotImplementedError(f"{self.name}: algorithms with push-sum must define choose()")
 
     def receive_from(self, sources: Collection[int]):
-        """Start to receive in the background, separately from each of the ranks ``sources`` (or `ANY_RANK`)."""
+        """Start background schedules that receive models, one schedule per rank in ``sources``. ``sources`` may be
+        `ANY_RANK` alone, for one schedule that receives from all ranks."""
         self.mailbox.open()
         self.receives_from_any = ANY_RANK in sources
         self.receiving = [self.driver.start(self.mailbox.receive_loop(source)) for source in sources]
@@ -122,8 +125,8 @@ class PushSum(OnTopology, name=None):
             self.pushes += 1
 
     def push(self, j: int):
-        """Send the model and half of its weight to rank ``j``, unless the last message to this rank is still under
-        way."""
+        """Send the model and half of its push-sum weight to rank ``j``, unless the last message to rank ``j`` is still
+        under way."""
         if self.mailbox.ready(j) and self.a > MIN_WEIGHT:
             if self.weighted:
                 self.a /= 2
@@ -132,7 +135,7 @@ class PushSum(OnTopology, name=None):
                 self.keep(self.x.tensor - message.x.tensor)
 
     def keep(self, left_out: torch.Tensor):
-        """Add the rounding error ``left_out`` of a message to the model, which keeps the other half of the weight."""
+        """Add the rounding error ``left_out`` of a sent message to this rank's model."""
         self.x.tensor.add_(left_out)
 
     def merge(self, message: ModelMessage):
@@ -143,8 +146,8 @@ class PushSum(OnTopology, name=None):
         self.a = self.merge_into(self.x, self.a, message.x, message.weight)
 
     def take_back(self, message: ModelMessage):
-        """Take back the weight of a message to a rank that has died. If rounding has changed the message's model, also
-        take back this model."""
+        """Add the weight of ``message``, which was sent to a rank that has died, to this rank's weight. With
+        compression, merge the message's rounded model into this rank's model."""
         if self.weighted and self.options.compresses:
             self.take_in(message)
         elif self.weighted:
@@ -153,7 +156,8 @@ class PushSum(OnTopology, name=None):
     def changed(self, rank):
         i, lost = self.comm.rank, self.comm.lost
         receivers, sources = (of(i, without=lost) for of in (self.topology.out_neighbours, self.topology.in_neighbours))
-        # Other ranks may have noticed before this rank that no process held `rank`. They then sent here instead.
+        # Other ranks may have noticed earlier that no process held `rank`. Such ranks have sent messages for `rank` to
+        # this rank.
         meanwhile = self.topology.in_neighbours(i, without=[*lost, rank])
         new = self.mailbox.changed(rank, receivers, sources, meanwhile)
         if not self.receives_from_any:
@@ -161,11 +165,12 @@ class PushSum(OnTopology, name=None):
                 self.driver.start(self.mailbox.receive_loop(source))
 
     def merge_oldest(self, older: ModelMessage, newer: ModelMessage):
-        """Merge the oldest message of a full inbox into the next message, as if both had been one message."""
+        """Merge ``older``, the oldest message of a full inbox, into the next message ``newer``."""
         newer.weight = self.merge_into(newer.x, newer.weight, older.x, older.weight)
 
     def merge_into(self, x: Flat, a: float, y: Flat, b: float) -> float:
-        """Set x to the mean of x and y with weights a and b; return the weight of the result."""
+        """Set ``x`` to the mean of ``x`` and ``y`` with the push-sum weights ``a`` and ``b``. Return the weight of the
+        mean."""
         if not self.weighted:
             x.tensor.lerp_(y.tensor.to(x.tensor.dtype), 0.5)
             return a
@@ -174,7 +179,7 @@ class PushSum(OnTopology, name=None):
 
     def drain(self):
         yield from self.mailbox.close()
-        can_die = self.comm.survives_deaths  # after a death a rank may have new neighbours
+        can_die = self.comm.survives_deaths  # after a process has died, a rank may have new neighbours
         yield Until(self.mailbox.has_ended, "the last messages of all neighbours") if can_die else self.receiving
         for message in self.mailbox.pop_received():
             self.merge(message)

@@ -1,5 +1,5 @@
-"""``r = "auto"``: the redundancy with the shortest step, predicted from a short measurement of computing, coding and
-sending.
+"""Choice of the redundancy with ``r = "auto"``: the r with the shortest step, predicted from short measurements of
+computing, coding and sending.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -24,14 +24,15 @@ from grsgd.comm.coded.multicast import Unicast
 from grsgd.comm.pollables import Compute
 
 MAX_PACKETS = 10_000
-"""Largest number of packets per step that a rank may send; a redundancy with more packets is left out."""
+"""Largest number of packets per step that a rank may send. Redundancies with more packets are not considered."""
 SMALL_SHARE, SMALL_SAMPLES = 1 / 8, 2
-"""Size of the small block that is computed to find the fixed time per block: `SMALL_SHARE` of a rank's samples, but at
-least `SMALL_SAMPLES` samples."""
+"""Size of the small block with which the trial measures the fixed time per block: `SMALL_SHARE` of a rank's samples,
+but at least `SMALL_SAMPLES` samples."""
 
 
 class Measured(NamedTuple):
-    """Results of a trial. ``codec`` has the coding times by redundancy; it is empty if coding takes no time."""
+    """Times that a trial has measured. ``codec`` has the coding times by redundancy, and is empty if coding takes no
+    time."""
 
     computing: Computing
     codec: dict[int, CodecSeconds]
@@ -49,10 +50,10 @@ def allowed_redundancies(scheme: str, n: int, batch: int) -> list[int]:
 
 
 def measure(scheme: str, allowed: list[int], transport: Unicast, driver, load: Load, length: int, empty: Callable):
-    """Schedule, called on all ranks at once, that returns the `Measured` times, the same on all ranks.
+    """Schedule, called on all ranks at once, that returns the `Measured` times, which are equal on all ranks.
 
-    ``transport`` is of the same kind as in the run, and its `open` has not been called; ``length`` is the number of
-    elements of a gradient; ``empty`` makes an array.
+    ``transport`` is of the same class as the run's transport, and its `open` has not been called. ``length`` is the
+    number of elements of a gradient. ``empty`` makes an array.
     """
     computing = yield from measure_computing(transport.comm, driver, load)
     codec = {}
@@ -66,7 +67,7 @@ def measure(scheme: str, allowed: list[int], transport: Unicast, driver, load: L
 def measure_computing(comm, driver, load: Load):
     """Schedule, called on all ranks at once, that returns the computing times of the ranks without redundancy.
 
-    Simulated time has no fixed time per block, so this time is not measured there.
+    In simulated time blocks take no fixed time, so the fixed time per block is not measured.
     """
     share = load.batch // comm.size
 
@@ -78,13 +79,14 @@ def measure_computing(comm, driver, load: Load):
     if driver.progress_mode != VIRTUAL and small < share:
         smaller = yield from times(partial(compute, load.gradient(small), small), comm, driver)
         whole, part = np.median(gradients, axis=0), np.median(smaller, axis=0)
-        # assumed: the time is a fixed time per block plus a time per sample
+        # assumed: computing a block takes a fixed time per block plus a time per sample
         per_block = np.clip((part * share - whole * small) / (share - small), 0, whole)
     return Computing(gradients, per_block, load.slowdown, load.delays)
 
 
 def slowest_codec(comm, mine: CodecSeconds):
-    """Schedule, called on all ranks at once, that returns each coding time of the slowest rank."""
+    """Schedule, called on all ranks at once, that returns the largest of all ranks' values of each coding time in
+    ``mine``."""
     table = np.zeros((comm.size, len(mine)))
     table[comm.rank] = mine
     found = yield from from_each_rank(comm, table.reshape(-1))
@@ -92,8 +94,8 @@ def slowest_codec(comm, mine: CodecSeconds):
 
 
 def decided_by_one(comm, r: int):
-    """Schedule, called on all ranks at once, that returns the redundancy that rank 0 has chosen. The other ranks have
-    chosen the same redundancy, unless their processors round differently."""
+    """Schedule, called on all ranks at once, that returns the redundancy that rank 0 has chosen. Another rank's choice
+    ``r`` may differ if its processor rounds differently."""
     chosen = np.array([float(r)])
     if comm.size > 1:
         yield from broadcast(comm, chosen)
@@ -101,8 +103,8 @@ def decided_by_one(comm, r: int):
 
 
 def choose(scheme: str, n: int, allowed: list[int], length: int, measured: Measured) -> tuple[int, str]:
-    """Return the fastest of the redundancies ``allowed`` for n ranks and gradients of ``length`` elements, and a text
-    with the reason."""
+    """Return the redundancy among ``allowed`` with the shortest predicted step, and a text with the reason. ``n`` is
+    the number of ranks, and ``length`` the number of elements of a gradient."""
 
     def predicted(r: int) -> StepParts:
         codec = measured.codec.get(r, NOT_CODED)
@@ -120,18 +122,18 @@ def choose(scheme: str, n: int, allowed: list[int], length: int, measured: Measu
 
 
 def in_words(n: int, length: int, plain: StepParts, packets: PacketSeconds) -> str:
-    """Return the measured times as text, for one line."""
+    """Return the measured times of computing and sending as text, for one line of the reason."""
     found = f"{in_ms(plain.computing)} ms for a gradient, {in_ms(plain.waiting)} ms more on the slowest rank"
     if n == 1:
         return found
     nbytes = 4 * length
     found += f"; all ranks at once, {in_ms(packets.exchange.to(1))} ms for a short message"
-    found += f", {in_ms(nbytes * packets.byte.to(1))} ms for one M to one rank"
-    return found if n == 2 else f"{found}, {in_ms(nbytes * packets.byte.to(n - 1))} ms for one M to all others"
+    found += f", {in_ms(nbytes * packets.byte.to(1))} ms to send a gradient to one rank"
+    return found if n == 2 else f"{found}, {in_ms(nbytes * packets.byte.to(n - 1))} ms to send a gradient to all others"
 
 
 def table(steps: dict[int, StepParts], with_coding: bool) -> str:
-    """Return a small table of the predicted times of all redundancies, part by part."""
+    """Return a text table of the predicted milliseconds of each part of a step, with one column per redundancy."""
     rows = {
         "predicted ms a step": lambda parts: sum(parts),
         "computing": lambda parts: parts.computing,
@@ -150,5 +152,5 @@ def table(steps: dict[int, StepParts], with_coding: bool) -> str:
 
 
 def in_ms(seconds: float) -> str:
-    """Return ``seconds`` as text in milliseconds; a duration is rounded to whole nanoseconds."""
+    """Return ``seconds`` as text in milliseconds, rounded to whole nanoseconds and to three digits."""
     return f"{1e3 * round(seconds, 9):.3g}"

@@ -1,5 +1,5 @@
-"""RelaySGD: models travel along a tree, and every rank gets each other rank's model exactly once (Vogels et al.
-2021)."""
+"""RelaySGD: ranks relay sums of models along a tree, so that each model reaches every other rank exactly once (Vogels
+et al. 2021)."""
 
 from typing import Literal
 
@@ -15,22 +15,24 @@ torch = LazyModule("torch")
 
 class RelaySGDOptions(Options):
     tree: Literal["chain", "binary"] = Field(
-        "chain", description="neighbours of rank i: i - 1 and i + 1, or the parent and children in a binary tree"
+        "chain",
+        description="neighbours of rank i: chain: i - 1 and i + 1; binary: the parent and children in a binary tree",
     )
 
 
 class RelaySGD(Algorithm, name="relaysgd"):
-    """Each rank sends each neighbour a sum: its own model plus the last sums from its other neighbours. The rank then
-    sets its model to the mean of its own model and all models that have arrived in sums. Rank i does this::
+    """Each rank sends each neighbour a sum: its own model plus the last sums from its other neighbours. After an
+    exchange of sums, a rank sets its model to the mean of its own model and all models in the received sums. Rank i
+    computes::
 
         x' = x - eta grad(x)
         to each neighbour j:  m_ij = x' + sum of m_ki of the other neighbours k, of the last step
         x = (x' + sum_j m_ji) / (1 + sum_j c_ji)                  # c: how many models are in m
 
-    So x is the mean of all ranks' x'. The neighbours' x' are of this step, and an x' from a distance of d hops is d - 1
-    steps old. All ranks reach the same optimum even if their data differ. A rank sends M (the bytes of the model) to
-    each neighbour per step, after it has computed the gradient. On average a rank sends 2(n-1)/n M. Each step waits for
-    the slowest neighbour.
+    So x is the mean of all ranks' x'. The x' of a rank's neighbours are of the current step, and an x' from a distance
+    of d hops is d - 1 steps old. All ranks reach the same optimum even if the ranks' data differ. A rank sends M (the
+    bytes of the model) to each neighbour per step, after the rank has computed its gradient. On average a rank sends
+    2(n-1)/n M. In each step a rank waits for its slowest neighbour.
     """
 
     paper = "Vogels, He, Koloskova, Lin, Karimireddy, Stich, Jaggi 2021, RelaySum for decentralized deep learning"
@@ -47,12 +49,13 @@ class RelaySGD(Algorithm, name="relaysgd"):
             Flat.zeros(len(self.neighbours) * size, self.replica.dtype, self.replica.device) for _ in range(2)
         )
         """`relayed`: memory for the last sum of models from each neighbour. `sums`: memory for the sum to send to each
-        neighbour. Both have one sum after the other, in the order of the neighbours."""
+        neighbour. In `relayed` and in `sums` one sum follows the other, in the order of the neighbours."""
         self.parts = [slice(number * size, (number + 1) * size) for number in range(len(self.neighbours))]
         self.share = power_of_two(1 / n) if self.replica.dtype is torch.float16 else 1.0
-        """Factor by which models are multiplied before they are added: a sum of float16 models may be out of range."""
+        """Factor by which models are multiplied before their addition, because a sum of float16 models may be out of
+        range."""
         self.counts = [within_hops(self.options.tree, rank, j, n) for j in self.neighbours]
-        """Per neighbour, the number of models in its sum in the first step, in the second step, and so on."""
+        """Numbers of models in the sum that each neighbour sends in the first step, in the second step, and so on."""
 
     @classmethod
     def arrays_held(cls, options, ranks):
@@ -79,14 +82,15 @@ class RelaySGD(Algorithm, name="relaysgd"):
 
 
 def neighbours(tree: str, rank: int, n: int) -> list[int]:
-    """Return the neighbours of a rank among n, ascending."""
+    """Return the neighbours of ``rank`` in a ``tree`` of ``n`` ranks, in ascending order."""
     found = (rank - 1, rank + 1) if tree == "chain" else ((rank - 1) // 2, 2 * rank + 1, 2 * rank + 2)
     return sorted({j for j in found if 0 <= j < n and j != rank})
 
 
 def within_hops(tree: str, rank: int, neighbour: int, n: int) -> list[int]:
-    """Return, for 0, 1, ... hops, the number of ranks beyond the edge from ``rank`` to ``neighbour`` that are within
-    these hops of ``neighbour``, itself included. The last number counts all ranks beyond the edge."""
+    """Return, for h = 0, 1, ..., the number of ranks beyond the edge from ``rank`` to ``neighbour`` that are at most h
+    hops from ``neighbour``. The numbers include rank ``neighbour`` itself. The last number counts all ranks beyond the
+    edge."""
     found, edge, counts = {rank, neighbour}, [neighbour], []
     while edge:
         counts.append(len(found) - 1)
@@ -96,6 +100,7 @@ def within_hops(tree: str, rank: int, neighbour: int, n: int) -> list[int]:
 
 
 def steps_old(counts: list[int], k: int) -> dict[int, int]:
-    """Return the number of models that arrive over an edge in step ``k``, by the age of the models in steps."""
+    """Return the number of models that arrive from a neighbour in step ``k``, by the age of the models in steps.
+    ``counts`` has the numbers of models in the neighbour's sums."""
     new = [later - before for before, later in zip([0, *counts], counts, strict=False)]
     return dict(enumerate(new[: k + 1]))

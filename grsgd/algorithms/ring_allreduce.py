@@ -23,8 +23,8 @@ class RingAllreduceOptions(FeedbackOptions, Options):
     variant: Variant = Field("ring", description=VARIANT_MEANING)
     compression: Literal[Kind, "power-sgd"] | None = Field(
         None,
-        description="form in which gradients are sent: the k largest values, k random values, or all values rounded, "
-        "from every rank to every rank; or power-sgd: matrices of a low rank, which all-reduces sum",
+        description="compression of the sent gradients: the k largest values, k random values, or all values "
+        "rounded, sent from every rank to every rank; or power-sgd: matrices of low rank, which all-reduces sum",
     )
     matrix_rank: int | None = Field(
         None, ge=1, description="with power-sgd: rank of the matrices that replace gradients; 4 by default"
@@ -32,8 +32,8 @@ class RingAllreduceOptions(FeedbackOptions, Options):
     buckets: int | None = Field(
         None,
         ge=1,
-        description="number of parts of the gradient, each averaged while the backward pass computes further parts; by "
-        "default the whole gradient is averaged after the backward pass",
+        description="number of parts of the gradient; a part is averaged while the backward pass computes further "
+        "parts; by default the whole gradient is averaged after the backward pass",
     )
 
     @model_validator(mode="after")
@@ -53,27 +53,28 @@ class RingAllreduceOptions(FeedbackOptions, Options):
 
 
 class RingAllreduce(GradientAlgorithm, ByAllreduce, name="ring_allreduce"):
-    """Every step applies the mean gradient of all ranks, so all replicas stay bit-identical::
+    """Every step applies the mean gradient of all ranks, so the models of all ranks stay equal bit for bit::
 
         g = grad(x)
         g = allreduce(g) / n
         x = x - eta g
 
-    With the variant ring, a rank sends 2(n-1)/n M per step (M: bytes of the gradient). Each step waits for the slowest
-    rank.
+    With the option variant = ring, each of n ranks sends 2(n-1)/n M per step (M: bytes of the gradient). In each step
+    all ranks wait for the slowest rank.
 
-    With ``compression`` every rank sends its payload, of C bytes, round the ring to all other ranks. The rank adds the
-    values that its payload leaves out to its next gradient (error feedback)::
+    With ``compression`` every rank sends its compressed gradient (payload), of C bytes, round the ring to all other
+    ranks. A rank adds the values that its payload leaves out to its next gradient (error feedback)::
 
         payload, e = encode(g + e)
         g = sum over ranks of decode(payload) / n
 
-    A rank then sends (n-1) C per step, because payloads cannot be summed on the way. The matrices of ``power-sgd`` can
-    be summed on the way: see power_sgd.py.
+    With ``compression`` a rank sends (n-1) C bytes per step, because ranks cannot sum compressed payloads on the way.
+    The matrices of ``power-sgd`` can be summed on the way: see power_sgd.py.
 
-    With ``buckets`` each part of g has its own all-reduce, in the background, as soon as the backward pass has finished
-    that part: see buckets.py. All buckets together send as many bytes as the whole of g. A ring cuts a bucket into
-    other chunks than the whole of g, so the sums of three or more ranks may round differently.
+    With ``buckets`` each bucket (part of the gradient g) has its own all-reduce, in the background, as soon as the
+    backward pass has computed this bucket: see buckets.py. All buckets together send as many bytes as the whole
+    gradient g. A ring cuts a bucket into other chunks than the whole gradient g, so with three or more ranks the sums
+    may be rounded differently.
     """
 
     paper = "Patarasuk, Yuan 2009, Bandwidth optimal all-reduce algorithms for clusters of workstations"
@@ -169,4 +170,4 @@ class RingAllreduce(GradientAlgorithm, ByAllreduce, name="ring_allreduce"):
         return self.power_sgd is not None or self.compressed is not None
 
     def average(self):
-        yield from average_buffers(self.uncounted_comm, self.replica)  # the parameters are equal already
+        yield from average_buffers(self.uncounted_comm, self.replica)  # all ranks have equal parameters already

@@ -1,4 +1,4 @@
-"""Stochastic gradient push, and its overlapped form (Assran et al. 2019).
+"""SGP (stochastic gradient push) and overlapped SGP (Assran et al. 2019).
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -23,12 +23,14 @@ torch = LazyModule("torch")
 
 class SGPOptions(Options):
     topology: str = Field("one-peer-exponential", **topology.OPTION)
-    tau: int = Field(0, ge=0, description="number of steps by which a message may be late; above 0: overlapped SGP")
+    tau: int = Field(
+        0, ge=0, description="number of steps by which a message may be late; a number above 0: overlapped SGP"
+    )
 
 
 class ModelTransfer(NamedTuple):
-    """Message that is being sent or received since step number ``step``; ``done`` is true when the transfer is
-    complete."""
+    """Message whose sending or receiving began in step number ``step``. ``done`` is a pollable that is true when the
+    message has been sent or received."""
 
     step: int
     done: object
@@ -44,11 +46,11 @@ class SGP(OnTopology, name="sgp"):
         x = p_i x + the x received;  w = p_i w + the w received # received by now, at least from step k - tau
         z = x / w
 
-    The shares p_j that a rank sends and the share p_i that it keeps are a column of the topology's mixing matrix, and
-    sum to 1. So the push-sum weights w of all ranks and messages sum to n. Only gradients change the sum of x over all
-    ranks and messages. Between steps the model holds z. A rank sends M + 8 bytes per out-neighbour and step (M: bytes
-    of the model). With tau = 0 a rank waits for its in-neighbours in every step. With tau > 0 a rank waits only for
-    in-neighbours that are at least tau steps behind.
+    The shares p_j that rank i sends and the share p_i that rank i keeps are a column of the topology's mixing matrix,
+    and sum to 1. So the push-sum weights w of all n ranks and all messages sum to n. Only gradients change the sum of x
+    over all ranks and messages. Between steps the parameters of a rank's model are z. A rank sends M + 8 bytes per
+    out-neighbour and step (M: bytes of the model). With tau = 0 a rank waits for its in-neighbours in every step. With
+    tau > 0 a rank waits only for in-neighbours that are at least tau steps behind.
     """
 
     paper = "Assran, Loizou, Ballas, Rabbat 2019, Stochastic gradient push for distributed deep learning"
@@ -100,13 +102,14 @@ class SGP(OnTopology, name="sgp"):
         try:
             while self.receiving and (self.receiving[0].step <= self.k - tau or self.receiving[0].done.Test()):
                 yield from self.merge()
-        finally:  # if the run is stopped here, the model holds z, too
+        finally:  # the model is z even if the run is stopped during a wait
             self.x.tensor.div_(self.w)
         while self.sending and self.sending[0].step < self.k - tau:
             yield from self.sent()
 
     def update_numerator(self):
-        """Take the optimizer's step at z, which the model holds; the model then holds x = w z plus the step."""
+        """Take the optimizer's step at the model's parameters z. Afterwards the parameters are x = w z plus the
+        optimizer's step."""
         if self.w == 1:
             self.update()
             return
@@ -129,7 +132,8 @@ class SGP(OnTopology, name="sgp"):
         self.receiving.append(ModelTransfer(self.k, self.in_background(receiving), message))
 
     def in_background(self, transfer):
-        """Return the pollable of ``transfer``: with tau > 0 the message moves while gradients are computed."""
+        """Return the pollable that is true at the end of ``transfer``. With tau > 0 the message is sent or received
+        while gradients are computed."""
 
         def schedule():
             yield transfer
@@ -137,7 +141,7 @@ class SGP(OnTopology, name="sgp"):
         return self.driver.start(schedule()) if self.options.tau else transfer
 
     def merge(self):
-        """Schedule that waits for the oldest message, and adds it to x and w."""
+        """Schedule that waits for the oldest incoming message, and adds the message's model and weight to x and w."""
         _, received, message = self.receiving.popleft()
         yield received
         self.x.tensor.add_(message.x.tensor)
@@ -146,7 +150,7 @@ class SGP(OnTopology, name="sgp"):
         self.spare.append(message)
 
     def sent(self):
-        """Schedule that waits until the oldest message has been sent."""
+        """Schedule that waits until the oldest outgoing message has been sent."""
         _, left, message = self.sending.popleft()
         yield left
         self.spare.append(message)

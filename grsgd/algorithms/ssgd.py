@@ -12,23 +12,24 @@ from grsgd.comm.coded.without_redundancy import LocalSum, PerBlock
 class SSGDOptions(SummingOptions):
     accounting: Literal["local-sum", "per-block"] = Field(
         "local-sum",
-        description="local-sum: send the sum of a rank's blocks; per-block: send each block by itself, as the CSSGD "
-        "paper counts",
+        description="local-sum: a rank sends the sum of its blocks' gradients; per-block: a rank sends each block's "
+        "gradient, as the CSSGD paper counts",
     )
     r: int = Field(1, ge=1, description="cut the batch into C(n, r) blocks, as CSSGD with redundancy r does")
 
 
 class SSGD(Summing, name="ssgd"):
-    """Each rank sends its gradient to all other ranks. This is the baseline of CSSGD, without redundancy. Rank i of n
-    does this::
+    """Each rank sends its gradient to all other ranks. SSGD is the baseline of CSSGD, without redundancy. Rank i of n
+    ranks computes::
 
         g_i = sum of the gradients of i's blocks, as int32
         multicast g_i to all others
         g = sum over i of g_i                   # exact, so the same on all ranks
         x = x - eta g
 
-    Per step a rank sends M (the bytes of a gradient), if a multicast counts once, and receives (n-1) M. If the batch is
-    cut into the same blocks, all models equal the models of CSSGD bit for bit.
+    Per step a rank sends M (the bytes of a gradient), if a multicast to several ranks counts once, and receives (n-1)
+    M. If the batch is cut into the same blocks in SSGD and CSSGD, all models are equal bit for bit to the models of
+    CSSGD.
     """
 
     paper = (

@@ -1,4 +1,5 @@
-"""Synchronous SGD that sums int32 gradients of the blocks of a common batch, by one of the coded schemes."""
+"""Base class of synchronous SGD that sums int32 gradients of the blocks of a common batch, by one of the schemes in
+`grsgd.comm.coded`."""
 
 from dataclasses import replace
 from functools import partial
@@ -24,7 +25,7 @@ from grsgd.units import rate as bytes_per_second
 torch = LazyModule("torch")
 
 INT64_SUM = 2
-"""The sum of all blocks as int64, in arrays of the model's size in float32."""
+"""Size of the sum of all blocks as int64, as a multiple of the model's size in float32."""
 
 
 class SummingOptions(Options):
@@ -32,21 +33,24 @@ class SummingOptions(Options):
 
     transport: Literal[*TRANSPORTS, IP_MULTICAST, AUTO] = Field(
         "multicast",
-        description="way of a packet to several ranks: one broadcast of MPI, copies, or datagrams to an IP multicast "
-        "group; auto: datagrams if they get through, else multicast",
+        description="way to send a packet to several ranks: one broadcast of MPI, copies, or datagrams to an IP "
+        "multicast group; auto: ip-multicast if datagrams reach all ranks, else multicast",
     )
     rate: str | None = Field(
         None,
-        description="with ip-multicast: rate that the network takes from all ranks together, such as '100mbit'; by "
-        "default measured at the start",
+        description="with ip-multicast: rate at which all ranks together may send, such as '100mbit'; by default "
+        "measured at the start",
     )
     interface: str | None = Field(
         None,
-        description="with ip-multicast: the hosts' interface, by name, address, or network such as '10.0.0.0/24'; by "
-        "default the interface towards the other hosts",
+        description="with ip-multicast: network interface of the hosts, by name, address, or network such as "
+        "'10.0.0.0/24'; by default the interface towards the other hosts",
     )
     mtu: int | None = Field(
-        None, ge=576, le=9000, description="with ip-multicast: bytes of the largest packet; by default the interface's"
+        None,
+        ge=576,
+        le=9000,
+        description="with ip-multicast: bytes of the largest packet; by default the interface's MTU",
     )
     loss: float | None = Field(
         None, ge=0, le=0.2, description="with ip-multicast: share of the datagrams that each rank drops on purpose"
@@ -55,7 +59,10 @@ class SummingOptions(Options):
         None, ge=1, le=1000, description="with loss: mean number of datagrams that are dropped in a row; 1 if not given"
     )
     range: float = Field(
-        10.0, gt=0, allow_inf_nan=False, description="R: gradients are int32 multiples of R / (2^31 - 1) in [-R, R]"
+        10.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="R: elements of gradients are rounded to multiples of R / (2^31 - 1) in [-R, R]",
     )
 
     @field_validator("rate")
@@ -75,13 +82,13 @@ class SummingOptions(Options):
         return self
 
     def settings(self, seed: int) -> Settings:
-        """Return the settings of IP multicast in these options; ``seed`` is the run's seed."""
+        """Return the settings of IP multicast for the options. ``seed`` is the run's seed."""
         rate = bytes_per_second(self.rate) if self.rate else None
         return Settings(rate, self.interface, self.mtu, self.loss or 0.0, self.burst or 1.0, seed)
 
 
 class Summing(CommonBatchAlgorithm, name=None):
-    """Synchronous SGD in which a `grsgd.comm.coded.scheme.Scheme` sums the blocks' gradients."""
+    """Base class of synchronous SGD in which a `grsgd.comm.coded.scheme.Scheme` sums the gradients of all blocks."""
 
     traits = Traits(
         synchronous=True,
@@ -103,7 +110,7 @@ class Summing(CommonBatchAlgorithm, name=None):
         super().__init__(options, replica, optimizer, context)
         self.fixed_point = self.make_fixed_point()
         self.wide = self.x.wide() if self.x.tensor.dtype is torch.bfloat16 else None
-        """Gradient in float32, which is converted to int32 and back; None if gradients are not of bfloat16."""
+        """Memory for a gradient in float32, between bfloat16 and int32, or None if gradients are not of bfloat16."""
         self.saturated = OutOfRange(0, 0, 0.0, self.fixed_point.largest)
         self.transport = self.make_transport(context.seed)
         self.scheme = self.choose_scheme(
@@ -132,8 +139,8 @@ class Summing(CommonBatchAlgorithm, name=None):
         return BY_MPI if options.transport in (IP_MULTICAST, AUTO) else {}
 
     def make_transport(self, seed: int) -> Unicast:
-        """Return the transport of these options. On a simulated network, IP multicast is replaced by the network's own
-        broadcasts."""
+        """Return the transport that the option ``transport`` names. On a simulated network, IP multicast is replaced by
+        the simulated network's own broadcasts."""
         if self.options.transport == IP_MULTICAST and self.comm.backend.has_multicast is None:
             return IpMulticast(self.comm, self.options.settings(seed))
         return TRANSPORTS.get(self.options.transport, Multicast)(self.comm)
@@ -150,7 +157,7 @@ class Summing(CommonBatchAlgorithm, name=None):
 
     @property
     def overflow(self) -> OutOfRange:
-        """Range of the gradients' sums that did not fit into int32."""
+        """Numbers of sums of gradients that did not fit into int32, and the largest of these sums."""
         return self.scheme.overflow
 
     @overflow.setter
@@ -158,16 +165,17 @@ class Summing(CommonBatchAlgorithm, name=None):
         self.scheme.overflow = overflow
 
     def make_fixed_point(self) -> FixedPoint:
-        """Return the conversion of the blocks' gradients to int32."""
+        """Return the object that converts the blocks' gradients to int32."""
         return FixedPoint(self.options.range)
 
     @property
     def names_the_lost(self) -> bool:
-        """Whether this rank's warnings name the lost ranks: it is the lowest remaining rank."""
+        """Whether this rank's warnings name the lost ranks, which only the lowest remaining rank's warnings do."""
         return bool(self.lost) and self.comm.rank == min(set(range(self.comm.size)) - self.lost)
 
     def choose_scheme(self, *arguments) -> Scheme:
-        """Return the scheme of these options."""
+        """Return the `Scheme` object that sums the gradients of all blocks; ``arguments`` are the arguments of its
+        class."""
         raise NotImplementedError
 
     @property
@@ -209,7 +217,7 @@ class Summing(CommonBatchAlgorithm, name=None):
             self.uncounted_comm = self.uncounted_comm.subset(sorted(set(range(self.comm.size)) - self.lost))
 
     def average(self):
-        yield from average_buffers(self.uncounted_comm, self.replica)  # the parameters are equal already
+        yield from average_buffers(self.uncounted_comm, self.replica)  # all ranks have equal parameters already
 
     def warnings(self):
         silent = ranks_in_words(sorted(self.lost))

@@ -1,5 +1,5 @@
-"""Trial before a run with ``transport = "ip-multicast"`` or ``"auto"``: it finds out whether IP multicast reaches all
-ranks.
+"""Trial before a run with ``transport = "ip-multicast"`` or ``"auto"``, which finds out whether IP multicast reaches
+all ranks.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -15,17 +15,18 @@ from grsgd.units import as_rate
 
 IP_MULTICAST, MULTICAST, AUTO = "ip-multicast", "multicast", "auto"
 UNUSED = {"rate": None, "interface": None, "mtu": None, "loss": None, "burst": None}
-"""The options of IP multicast, with their values for other transports."""
+"""Options that only IP multicast uses, with the values that these options have for other transports."""
 BY_MPI = {"transport": MULTICAST} | UNUSED
-"""The options with which packets travel by MPI."""
+"""Values of the options with which packets are sent by MPI."""
 
 
 def choose_transport(comm: Communicator, wanted: str, settings: Settings, on_gpu: bool):
-    """Schedule, called on all ranks at once, that returns the options that change, by name, and the reason.
+    """Schedule, called on all ranks at once, that returns the new values of the changed options, by name, and the
+    reason for the choice of the transport.
 
-    ``wanted`` is ip-multicast, or auto, which takes MPI's broadcasts if IP multicast does not get through. ``on_gpu``
-    says whether the arrays to send lie in GPU memory. Raises NoMulticast, on all ranks, if ``wanted`` is ip-multicast
-    and IP multicast does not get through.
+    ``wanted`` is ip-multicast, or auto, which chooses MPI's broadcasts if IP multicast does not reach all ranks.
+    ``on_gpu`` is True if the arrays to send lie in GPU memory. Raises NoMulticast, on all ranks, if ``wanted`` is
+    ip-multicast and IP multicast does not reach all ranks.
     """
     try:
         if comm.backend.has_multicast is None:
@@ -43,8 +44,8 @@ def choose_transport(comm: Communicator, wanted: str, settings: Settings, on_gpu
 
 
 def measured(comm: Communicator, settings: Settings, on_gpu: bool):
-    """Schedule, called on all ranks at once, that returns the bytes per second that the network takes; raises
-    NoMulticast."""
+    """Schedule, called on all ranks at once, that returns the rate of IP multicast in bytes per second: the option
+    ``rate``, or the measured rate. Raises NoMulticast if IP multicast does not reach all ranks."""
     if comm.size == 1:
         raise NoMulticast("one rank sends nothing")
     if on_gpu:
@@ -58,7 +59,8 @@ def measured(comm: Communicator, settings: Settings, on_gpu: bool):
 
 
 def check_known(has_multicast: bool, settings: Settings):
-    """Raise NoMulticast if a simulated network lacks multicast or a setting; such a network needs no trial."""
+    """Raise NoMulticast if the simulated network has no multicast, or if ``settings`` has options that only real
+    networks use. A simulated network needs no trial."""
     if not has_multicast:
         raise NoMulticast("the network has no multicast (multicast = true in its file, or a shared medium)")
     if settings != Settings(seed=settings.seed):

@@ -1,4 +1,5 @@
-"""Measurements before training: the seconds of actions that all ranks begin together."""
+"""Measurements before training of the seconds that actions take, such as an all-reduce, which all ranks begin
+together."""
 
 import statistics
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from grsgd.comm.communicator import Communicator
 
 WARM_UP, REPEATS = 2, 7
 LEAST, ENOUGH_SECONDS = 3, 5.0
-"""Fewest repeats of an action, and seconds after which `LEAST` repeats are enough."""
+"""Least number of repeats of an action, and number of seconds after which `LEAST` repeats are enough."""
 VIRTUAL = "virtual"
 """Progress mode of a driver in simulated time, in which times do not vary."""
 
@@ -18,7 +19,7 @@ VIRTUAL = "virtual"
 def times(action: Callable, comm: Communicator, driver, warm_up: int = WARM_UP, repeats: int = REPEATS):
     """Schedule, called on all ranks at once, that returns the seconds that each rank takes for ``action()`` in each
     repeat: float64 of shape [repeats, ranks], the same on all ranks. ``action()`` makes a generator that yields each
-    object it waits for. At least `LEAST` repeats are made.
+    object it waits for. The action is repeated at least `LEAST` times.
     """
     seconds = []
     for _ in range(warm_up + repeats):
@@ -43,7 +44,7 @@ def each_rank_once(action: Callable, comm: Communicator, driver):
     """Schedule, called on all ranks at once, that returns the seconds of each rank for ``action``, float64 of shape
     [ranks]."""
     if comm.size > 1:
-        yield from halving_doubling_allreduce(comm, np.zeros(1))  # this all-reduce is a barrier
+        yield from halving_doubling_allreduce(comm, np.zeros(1))  # this all-reduce serves as a barrier
     begin = driver.clock()
     yield from action()
     each = np.zeros(comm.size)
@@ -52,8 +53,8 @@ def each_rank_once(action: Callable, comm: Communicator, driver):
 
 
 def from_each_rank(comm: Communicator, mine: np.ndarray):
-    """Schedule, called on all ranks at once, that sums ``mine``, in which each rank has filled its own elements, and
-    all other elements are 0."""
+    """Schedule, called on all ranks at once, that returns the sum over all ranks of the array ``mine``. Each rank has
+    filled its own elements of ``mine``, and all other elements are 0."""
     if comm.size > 1:
         yield from halving_doubling_allreduce(comm, mine)
     return mine

@@ -1,4 +1,4 @@
-"""Algorithms that ask another rank to exchange all or parts of the model when a trigger is due."""
+"""Base class of algorithms in which a rank asks another rank to exchange models when a trigger is due."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from grsgd.comm import tags
 from grsgd.models.values import set_value
 
 FINISHED = -1
-"""Value of ``step`` in a rank's last request: the rank has ended its training."""
+"""Value of ``step`` in a rank's last request, which says that the rank has ended its training."""
 
 
 class TriggeredAlgorithm(Algorithm, name=None):
@@ -25,7 +25,7 @@ class TriggeredAlgorithm(Algorithm, name=None):
         return replace(super().traits_of(options), depends_on_values=options.adaptive)
 
     def state(self):
-        trigger = getattr(self, "trigger", None)  # a single rank has no trigger
+        trigger = getattr(self, "trigger", None)  # the only rank of a run has no trigger
         names = trigger.remembers if trigger else ()
         return super().state() | {f"trigger.{name}": getattr(trigger, name) for name in names}
 
@@ -36,7 +36,8 @@ class TriggeredAlgorithm(Algorithm, name=None):
             set_value(self.trigger, name.removeprefix("trigger."), value)
 
     def make_trigger(self):
-        """Make the trigger; all ranks hold the first model now."""
+        """Make the trigger of model exchanges. All ranks must hold the first model of the run when `make_trigger` is
+        called."""
         self.trigger = make_trigger(self.options, self.replica, self.eta_0)
         self.slices = self.trigger.slices
 
@@ -45,13 +46,14 @@ class TriggeredAlgorithm(Algorithm, name=None):
         return self.optimizer.param_groups[0]["lr"]
 
     def request(self, *fields: int, mask: np.ndarray | None = None) -> np.ndarray:
-        """Return a request, int64: ``fields``, then the mask of the model's slices to exchange (by default none)."""
+        """Return a request as an int64 array: the numbers ``fields``, followed by the mask of the model's slices to
+        exchange (by default no slices)."""
         return np.array([*fields, *(np.zeros(len(self.slices)) if mask is None else mask)], np.int64)
 
     def mask_of(self, request: np.ndarray) -> np.ndarray:
-        """Return the mask of the model's slices in ``request``, bool."""
+        """Return the mask of the model's slices that ``request`` asks to exchange, bool of shape [slices]."""
         return request[-len(self.slices) :].astype(bool)
 
     def send_request(self, request: np.ndarray, rank: int):
-        """Start to send ``request`` to ``rank``; return the pollable to wait for."""
+        """Start to send ``request`` to ``rank``. Return a pollable that is true when the request has been sent."""
         return self.comm.Isend(request, rank, tags.EXCHANGE_REQUEST, header=request.nbytes)

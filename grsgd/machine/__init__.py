@@ -1,1 +1,1 @@
-"""Facts about the machine on which a process runs, from Linux's files, and the cores to which a rank is bound."""
+"""Cores, NUMA nodes and GPUs of the machine on which a process runs, and the binding of a rank to its cores."""

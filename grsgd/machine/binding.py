@@ -1,7 +1,7 @@
-"""Shares of a host's cores, one per rank, and the binding of a rank to its share.
+"""Division of a host's cores among the ranks on the host, and the binding of each rank to its cores.
 
-A rank shares cores with the ranks of its host that may run on exactly the same cores. If a launcher has given each rank
-its own cores, nothing is shared.
+Ranks of a host that may run on exactly the same cores divide these cores among themselves. If a launcher has given each
+rank its own cores, no cores are divided.
 """
 
 import os
@@ -12,26 +12,27 @@ from grsgd.errors import ConfigError
 from grsgd.machine.cores import allowed_cores, cores_in_words, numa_nodes, with_siblings
 
 BIND = "GRSGD_BIND"
-"""Environment variable that says whether ranks bind themselves to cores: one of `WAYS`."""
+"""Environment variable that says whether ranks bind themselves to cores. The allowed values of `BIND` are `WAYS`."""
 AUTO, ON, OFF = WAYS = ("auto", "on", "off")
-"""``auto``: only in an allocation of Slurm that has all cores on which its ranks may run, because other programs may
-need the cores of other machines. ``on``: always, if there is a core for each rank. ``off``: never."""
+"""``auto``: ranks bind themselves only in a Slurm allocation that owns all cores on which its ranks may run, because
+other programs may need cores outside of an allocation. ``on``: ranks always bind themselves, if there is a core for
+each rank. ``off``: ranks never bind themselves."""
 PROGRESS_CORES = 4
-"""Least number of cores of a rank from which on one core is left to the thread that moves messages. With fewer cores
-the share of the computing power that is lost would be larger than the time that this thread takes."""
+"""Least number of cores of a rank with which one core is left to the thread that sends and receives messages. With
+fewer cores the lost share of computing power would be larger than the share of time that the message thread needs."""
 
 
 class Sharing(NamedTuple):
-    """Cores of one rank, and the reason for them."""
+    """Cores of one rank, and the reason why the rank has these cores."""
 
     cores: frozenset[int]
     """Cores on which the rank is to run."""
     reason: str
-    """Way in which the rank got these cores, for the run file."""
+    """Way in which the rank got its cores, as text for the run file."""
 
     @property
     def is_new(self) -> bool:
-        """Return whether the rank must be bound to ``cores``."""
+        """Return whether the rank must still be bound to ``cores``."""
         return self.reason == SHARED
 
 
@@ -43,7 +44,8 @@ TOO_MANY = "not bound, the allocation has fewer cores than its ranks may use"
 
 
 def way(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the value of GRSGD_BIND, or ``auto``. Raises ConfigError for a value that is not one of `WAYS`."""
+    """Return the value of GRSGD_BIND in ``environment``, or ``auto`` if GRSGD_BIND is not set. Raises ConfigError for a
+    value that is not one of `WAYS`."""
     value = environment.get(BIND) or AUTO
     if value not in WAYS:
         raise ConfigError(f"{BIND} = {value}: must be one of {', '.join(WAYS)}")
@@ -57,20 +59,20 @@ def sharing(
     environment: Mapping[str, str] = os.environ,
     system: Mapping[int, frozenset[int]] | None = None,
 ) -> Sharing:
-    """Return the cores of one rank of a host.
+    """Return the cores on which one rank of a host must run, with the reason.
 
     Parameters
     ----------
     number
-        Number of the rank on its host.
+        Number of the rank among the ranks of its host.
     allowed
         Cores on which each rank of the host may run.
     nodes
         NUMA node of each rank's GPU; -1 if unknown.
     environment
-        Environment variables of this rank.
+        Environment variables of the rank's process.
     system
-        Cores of each NUMA node; by default, the nodes of this machine.
+        Cores of each NUMA node, by node; by default, the NUMA nodes of this machine.
     """
     mine, how = allowed[number], way(environment)
     partners = [rank for rank, cores in enumerate(allowed) if cores == mine]
@@ -89,7 +91,8 @@ def sharing(
 
 
 def why_not_here(allowed: Sequence[frozenset[int]], environment: Mapping[str, str]) -> str:
-    """Return the reason why ranks do not bind themselves on this host without being told to; "" if they do."""
+    """Return the reason why ranks with GRSGD_BIND = auto do not bind themselves on this host, or "" if they bind
+    themselves."""
     if "SLURM_JOB_ID" not in environment:
         return NO_ALLOCATION
     count = environment.get("SLURM_CPUS_ON_NODE", "")
@@ -100,11 +103,13 @@ def why_not_here(allowed: Sequence[frozenset[int]], environment: Mapping[str, st
 def shares(
     cores: frozenset[int], nodes: Sequence[int], system: Mapping[int, frozenset[int]]
 ) -> list[frozenset[int]] | None:
-    """Return equally many of ``cores`` for each rank; None if there are more ranks than cores.
+    """Return the same number of ``cores`` for each rank, as one set per rank. Return None if there are more ranks than
+    cores.
 
-    ``nodes`` has the preferred NUMA node of each rank, or -1. A rank gets cores of its preferred node, if that node has
-    a core for each rank that prefers it. Otherwise all ranks share all cores, and no rank has cores of two nodes, if
-    the numbers allow it. Hardware threads of one physical core stay together, if there is a physical core per rank.
+    ``nodes`` has the preferred NUMA node of each rank, or -1. If each preferred node has a core for each rank that
+    prefers the node, each rank gets cores of its preferred node. If some preferred node has too few cores, all cores
+    are divided among all ranks, if possible so that no rank has cores of two nodes. If there is a physical core per
+    rank, all hardware threads of one physical core belong to the same rank.
     """
     units = physical(cores)
     if len(units) < len(nodes):
@@ -114,7 +119,7 @@ def shares(
     of_node = by_node(units, system)
     have_room = all(nodes.count(node) <= len(of_node.get(node, ())) for node in nodes)
     places = list(nodes) if have_room else fitting(of_node, len(nodes))
-    if not places:  # a rank must have cores of two nodes
+    if not places:  # some rank must have cores of two nodes
         of_node, places = {0: [unit for there in of_node.values() for unit in there]}, [0] * len(nodes)
     size = min(len(of_node[node]) // places.count(node) for node in set(places))
     taken = dict.fromkeys(of_node, 0)
@@ -126,13 +131,15 @@ def shares(
 
 
 def physical(cores: Collection[int]) -> list[frozenset[int]]:
-    """Return the hardware threads of each physical core that are among ``cores``, in order."""
+    """Return, for each physical core, the set of its hardware threads that are among ``cores``, in ascending order of
+    the physical cores."""
     found = {min(group): group for group in (with_siblings(core) & frozenset(cores) for core in cores)}
     return [found[first] for first in sorted(found)]
 
 
 def by_node(units: Sequence[frozenset[int]], system: Mapping[int, frozenset[int]]) -> dict[int, list[frozenset[int]]]:
-    """Return the units on each NUMA node that has one; units of no node are on node -1."""
+    """Return the ``units`` (sets of hardware threads) by their NUMA node. Units that belong to no known node are listed
+    under node -1."""
     found: dict[int, list[frozenset[int]]] = {}
     for unit in units:
         node = next((node for node, cores in system.items() if unit & cores), -1)
@@ -141,16 +148,16 @@ def by_node(units: Sequence[frozenset[int]], system: Mapping[int, frozenset[int]
 
 
 def fitting(of_node: Mapping[int, Sequence[frozenset[int]]], ranks: int) -> list[int]:
-    """Return a node for each of the ``ranks`` ranks, so that all ranks get an equal share of all cores and none gets
-    cores of two nodes; an empty list if that is impossible."""
+    """Return a NUMA node for each of ``ranks`` ranks, so that all ranks get equally many cores and no rank gets cores
+    of two nodes. Return an empty list if cores cannot be divided in this way."""
     size = sum(map(len, of_node.values())) // ranks
     slots = [node for node, units in of_node.items() for _ in range(len(units) // size)]
     return slots[:ranks] if len(slots) >= ranks else []
 
 
 def bind(share: Sharing) -> Sharing:
-    """Bind this thread, and the threads that it starts from now on, to the rank's share. Return the cores on which this
-    thread may run afterwards, which are the cores before this call if the system refuses."""
+    """Bind this thread, and the threads that this thread starts later, to the cores in ``share``. Return the cores on
+    which this thread may run after the binding. If the system refuses the binding, the cores stay unchanged."""
     if not share.is_new:
         return share
     try:
@@ -161,7 +168,8 @@ def bind(share: Sharing) -> Sharing:
 
 
 def describe(share: Sharing, system: Mapping[int, frozenset[int]] | None = None) -> str:
-    """Return the rank's cores, their NUMA nodes and the reason, in one line for the run file."""
+    """Return the cores of a rank, their NUMA nodes and the reason for these cores, in one line of text for the run
+    file."""
     system = numa_nodes() if system is None else system
     nodes = [str(node) for node, cores in system.items() if cores & share.cores]
     on_nodes = f" of NUMA node{'s' * (len(nodes) > 1)} {', '.join(nodes)}" if nodes else ""
@@ -169,6 +177,6 @@ def describe(share: Sharing, system: Mapping[int, frozenset[int]] | None = None)
 
 
 def computing_threads(cores: int) -> int:
-    """Return the number of threads that compute in a rank with ``cores`` cores, so that the thread that moves messages
-    has a place."""
+    """Return the number of threads that compute in a rank with ``cores`` cores. If ``cores`` is at least
+    `PROGRESS_CORES`, one core is left to the thread that sends and receives messages."""
     return cores - 1 if cores >= PROGRESS_CORES else max(cores, 1)

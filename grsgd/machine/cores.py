@@ -1,4 +1,4 @@
-"""Cores and NUMA nodes of this machine, as Linux numbers them."""
+"""Cores and NUMA nodes of this machine, with the numbers that Linux gives them."""
 
 import os
 import platform
@@ -15,7 +15,8 @@ def allowed_cores() -> frozenset[int]:
 
 
 def machine(proc: Path = Path("/proc")) -> str:
-    """Return a text that is the same for all processes of a machine, and differs between machines."""
+    """Return a text that identifies this machine: equal for all processes of a machine, and different on different
+    machines."""
     try:
         return (proc / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -23,7 +24,8 @@ def machine(proc: Path = Path("/proc")) -> str:
 
 
 def numa_nodes(folder: Path = SYSTEM / "node") -> dict[int, frozenset[int]]:
-    """Return the cores of each NUMA node; an empty dictionary if the system does not tell."""
+    """Return the cores of each NUMA node of this machine, by node. Return an empty dictionary if the system has no
+    information on NUMA nodes."""
     found = {}
     for node in folder.glob("node[0-9]*"):
         try:
@@ -34,8 +36,8 @@ def numa_nodes(folder: Path = SYSTEM / "node") -> dict[int, frozenset[int]]:
 
 
 def with_siblings(core: int, folder: Path = SYSTEM / "cpu") -> frozenset[int]:
-    """Return the hardware threads of the physical core that has the hardware thread ``core``; only ``core`` if the
-    system does not tell."""
+    """Return all hardware threads of the physical core that has the hardware thread ``core``. Return only ``core`` if
+    the system has no information on hardware threads."""
     try:
         return cores_in((folder / f"cpu{core}" / "topology" / "thread_siblings_list").read_text()) | {core}
     except (OSError, ValueError):
@@ -43,7 +45,7 @@ def with_siblings(core: int, folder: Path = SYSTEM / "cpu") -> frozenset[int]:
 
 
 def cores_in(text: str) -> frozenset[int]:
-    """Return the cores of a list such as "0-3,8"; raises ValueError."""
+    """Return the cores that a text such as "0-3,8" lists. Raises ValueError if ``text`` is no such list."""
     cores: set[int] = set()
     for part in text.strip().split(","):
         if part:
@@ -53,7 +55,7 @@ def cores_in(text: str) -> frozenset[int]:
 
 
 def cores_in_words(cores: frozenset[int]) -> str:
-    """Return the cores as text such as "0-3,8"."""
+    """Return ``cores`` as text such as "0-3,8"."""
     parts: list[list[int]] = []
     for core in sorted(cores):
         if parts and parts[-1][1] == core - 1:

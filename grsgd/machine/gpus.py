@@ -1,12 +1,13 @@
-"""Places of GPUs on this machine: their addresses on the PCI bus, and their NUMA nodes."""
+"""Addresses of this machine's GPUs on the PCI bus, and the NUMA nodes of GPUs."""
 
 from pathlib import Path
 
 
 def address(properties, number: int) -> str:
-    """Return the address of a GPU on the PCI bus; "GPU" and its ``number`` if torch does not tell the address.
+    """Return the address of a GPU on the PCI bus. If torch does not tell the address, return "GPU" and the GPU's
+    ``number``.
 
-    ``properties`` is the result of ``torch.cuda.get_device_properties``.
+    ``properties`` is the result of ``torch.cuda.get_device_properties`` for the GPU.
     """
     try:
         return f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
@@ -15,7 +16,7 @@ def address(properties, number: int) -> str:
 
 
 def numa_node(address: str, sys: Path = Path("/sys")) -> int:
-    """Return the NUMA node of the GPU at an address; -1 if the system does not tell."""
+    """Return the NUMA node of the GPU with the PCI address ``address``, or -1 if the system does not tell the node."""
     try:
         return int((sys / "bus/pci/devices" / address / "numa_node").read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Ready-made tests for users' own algorithms, to be used with pytest::
+"""Tests for users' own algorithms, which pytest runs in a subclass of `AlgorithmTests`::
 
     from grsgd.testing import AlgorithmTests
 
@@ -6,7 +6,8 @@
         algorithm = "mine.py:MyGossip"
         options = {"period": 2}
 
-`AlgorithmTests` lists the tests; `Job` is a group of simulated ranks that minimise quadratics, for users' own tests.
+The class `AlgorithmTests` has the tests. The class `Job` is a group of simulated ranks that minimise quadratic losses,
+for users' own tests.
 """
 
 from grsgd.testing.algorithm_tests import AlgorithmTests

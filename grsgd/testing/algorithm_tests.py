@@ -1,4 +1,4 @@
-"""Tests that every algorithm must pass; pytest collects them from a subclass."""
+"""Tests that every algorithm must pass. Pytest runs the tests of this module for each subclass of `AlgorithmTests`."""
 
 import inspect
 import subprocess
@@ -23,45 +23,48 @@ from grsgd.testing.quadratic import Job, shifted_job
 from grsgd.testing.simulated import network_of
 
 STEPS = 40
-"""Number of steps of each rank."""
+"""Number of steps that each rank takes in a test in simulated time."""
 REAL_STEPS, KEPT_EVERY = 40, 10
-"""Number of steps of each rank under mpiexec, and number of steps between two checkpoints."""
+"""Number of steps that each rank takes in a test under mpiexec, and number of steps between two checkpoints."""
 TIMEOUT = 300
-"""Seconds for a job under mpiexec."""
+"""Seconds after which a job under mpiexec is stopped, and its test fails."""
 NETWORK = {"bandwidth": "1 mbit", "latency": "1 ms", "eager_bytes": 64}
-"""Network on which sending the model of a `configuration` takes about a tenth of a step."""
+"""Simulated network on which sending the model of `AlgorithmTests.configuration` takes about a tenth of the time of a
+step."""
 
 
 class AlgorithmTests:
-    """Tests of properties that every algorithm must have. A subclass sets ``algorithm``; some tests run only if further
-    attributes are set.
+    """Tests of properties that every algorithm must have. A subclass sets the attribute ``algorithm`` to the algorithm
+    to test. Some tests run only if the subclass sets further attributes.
 
-    The ranks of most tests are simulated and minimise quadratics (`Job`); the last two tests train under mpiexec.
+    In most tests the ranks are simulated and minimise quadratic losses (`Job`). The last two tests train on real ranks,
+    under mpiexec.
     """
 
     algorithm: ClassVar[str]
-    """Name as in a configuration: ``mine.py:MyGossip``, ``package.module:Name``, a plug-in's name, or a built-in
-    name."""
+    """Name of the tested algorithm as in a configuration: ``mine.py:MyGossip``, ``package.module:Name``, a plug-in's
+    name, or a built-in name."""
     options: ClassVar[dict] = {}
-    """Options of the algorithm."""
+    """Options with which the algorithm is tested, by name."""
     ranks: ClassVar[tuple[int, ...]] = (2, 3, 5)
     """Numbers of ranks with which the algorithm is tested."""
     orders: ClassVar[int] = 8
-    """Number of different orders of messages and steps that are tried for each number of ranks."""
+    """Number of different orders of messages and steps with which the algorithm is tested, for each number of ranks."""
     distance: ClassVar[float] = 0.3
-    """Largest allowed distance of the mean model from the optimum after 40 steps (`STEPS`), as a part of the distance
-    at the start. Choose a larger value for an algorithm that is slow by its nature."""
+    """Largest allowed distance of the mean model from the optimum after 40 steps (`STEPS`), as a fraction of the
+    distance at the start. A subclass sets a larger fraction for an algorithm that needs more steps by its nature."""
     keeps_mean: ClassVar[bool] = False
     """Whether exchanges keep the mean of all models, weighted by ``Algorithm.weight``, including models in messages
-    under way."""
+    under way. If ``keeps_mean`` is True, a test compares the mean of all models before and after training."""
     mixing_matrix: ClassVar[Callable[[int, int], np.ndarray] | None] = None
-    """Static method that returns W, [n, n], from the number of ranks and the step.
+    """Static method that returns the mixing matrix W, of shape [n, n], for the number of ranks n and the number of the
+    step.
 
-    Set this only for an algorithm in which a step of all ranks is a local step and X <- W X, where X has a row per
-    rank's model."""
+    A subclass sets ``mixing_matrix`` only if a step of all ranks is a local step and X <- W X, where X has one row per
+    rank, the rank's model."""
     mixes_first: ClassVar[bool] = False
-    """Whether the step is X <- W X - rate G, with the gradients G at the models before the mixing; else the step is X
-    <- W (X - rate G)."""
+    """Whether a step of an algorithm with ``mixing_matrix`` is X <- W X - rate G, with the gradients G at the models
+    before the mixing. If ``mixes_first`` is False, a step is X <- W (X - rate G)."""
 
     # ---- in simulated time
 
@@ -88,7 +91,8 @@ class AlgorithmTests:
             )
 
     def test_no_order_of_messages_or_steps_stops_it(self):
-        """Try several orders; a deadlock raises Deadlock, whose message names each rank's wait."""
+        """Train with several orders of messages and steps. A deadlock raises Deadlock, whose message names the object
+        for which each rank waits."""
         for n in self.ranks:
             for seed in range(self.orders):
                 slow = {seed % n: 4.0} if seed % 2 else {}
@@ -102,7 +106,7 @@ class AlgorithmTests:
 
     def test_synchronous_ranks_do_not_depend_on_times(self):
         if not self.traits.synchronous:
-            skip("it is asynchronous")
+            skip("the algorithm is asynchronous")
         for n in self.ranks:
             one = self.job(n).train(STEPS).average()
             other = self.job(n, ComputeTime(1e-3, 0.5, 1), 1).train(STEPS).average()
@@ -112,7 +116,7 @@ class AlgorithmTests:
         """Compare the mean of the ranks' models before and after training with learning rate 0; the models differ at
         the start."""
         if not self.keeps_mean:
-            skip("keeps_mean is not said")
+            skip("keeps_mean is not set to True")
         for n in self.ranks:
             job = self.job(n, ComputeTime(1e-3, 0.5, 2), 2, rate=0.0)
             job.scatter()
@@ -125,7 +129,7 @@ class AlgorithmTests:
 
     def test_it_is_what_its_mixing_matrices_make(self):
         if self.mixing_matrix is None:
-            skip("there is no mixing_matrix")
+            skip("mixing_matrix is not set")
         for n in self.ranks:
             job = self.job(n, momentum=0.0, weight_decay=0.0)
             X = job.X
@@ -138,9 +142,9 @@ class AlgorithmTests:
                 assert apart < 1e-10, f"{n} ranks, step {step}: {apart:g} from the mixing matrices"
 
     def test_times_alone_are_the_times_of_training(self):
-        """Compare the times with the times of ``grsgd simulate --timing-only``."""
+        """Compare the simulated times of training with the simulated times of ``grsgd simulate --timing-only``."""
         if self.traits.depends_on_values:
-            skip("its messages depend on the models' values (traits.depends_on_values)")
+            skip("the algorithm's messages depend on the models' values (traits.depends_on_values)")
         for n in self.ranks:
             one, other = (self.simulated(n, timing_only) for timing_only in (False, True))
             times = one.env.now, other.env.now
@@ -151,8 +155,8 @@ class AlgorithmTests:
     # ---- on real ranks
 
     def test_real_ranks_do_what_simulated_ones_do(self):
-        """Train on real ranks. For a synchronous algorithm, the model must equal the model of simulated ranks up to
-        rounding."""
+        """Train on real ranks. If the algorithm is synchronous, the final model must equal the final model of simulated
+        ranks up to rounding."""
         with tempfile.TemporaryDirectory() as folder:
             n = self.ranks[-1]
             model = self.train(Path(folder), n)
@@ -164,10 +168,10 @@ class AlgorithmTests:
                     assert apart < 1e-5, f"{n} ranks: {name} is {apart:g} from the value of simulated ranks"
 
     def test_it_goes_on_from_a_checkpoint(self):
-        """Train with checkpoints, and resume. For a synchronous algorithm, the resumed run must give the same model bit
-        for bit."""
+        """Train with checkpoints, and resume training from a checkpoint. If the algorithm is synchronous, the resumed
+        run must end with the same model bit for bit as the first run."""
         if find(self.name).remembers is None:
-            skip("it does not say what to keep (`remembers`)")
+            skip("the algorithm does not set `remembers`, so it has no checkpoints")
         with tempfile.TemporaryDirectory() as name:
             folder, n = Path(name), self.ranks[len(self.ranks) // 2]
             whole = self.train(folder, n, "--checkpoint", folder / "kept", "--every", KEPT_EVERY)
@@ -180,7 +184,8 @@ class AlgorithmTests:
 
     @property
     def name(self) -> str:
-        """Name of the algorithm; a file that is not in the working directory is looked for next to the test."""
+        """Name of the tested algorithm, with the path of its file. A file that is not in the working directory is
+        looked for in the folder of the test."""
         file, colon, wanted = self.algorithm.rpartition(":")
         beside = Path(inspect.getfile(type(self))).parent / file
         here = not file.endswith(".py") or Path(file).exists() or not beside.exists()
@@ -192,13 +197,14 @@ class AlgorithmTests:
         return cls.traits_of(cls.Options(**self.options))
 
     def job(self, n: int, seconds=None, latencies: int | None = None, **more) -> Job:
-        """Return ranks that minimise quadratics with the optimum 3; see `shifted_job`."""
+        """Return a `Job` of ``n`` simulated ranks that minimise quadratic losses with the optimum 3, by
+        `shifted_job`."""
         if issubclass(find(self.name), CommonBatchAlgorithm):
             skip("all ranks share a batch, and quadratics have none")
         return shifted_job(self.name, n, seconds, latencies, **more, **self.options)
 
     def configuration(self) -> dict:
-        """Return the configuration of a linear classifier of 34 parameters on generated images."""
+        """Return the configuration of a run that trains a linear classifier of 34 parameters on generated images."""
         return {
             "algorithm": {"name": self.name, **self.options},
             "model": {"name": "mlp", "hidden": []},
@@ -210,14 +216,15 @@ class AlgorithmTests:
         }
 
     def simulated(self, n: int, timing_only: bool = False) -> Simulation:
-        """Return the training of a `configuration` in simulated time."""
+        """Train with `configuration` on ``n`` ranks in simulated time. Return the finished simulation."""
         config: Config = parse(self.configuration())
         simulation = Simulation(config, n, network_of(**NETWORK), "lognormal:0.01,0.5", timing_only)
         simulation.train()
         return simulation
 
     def train(self, folder: Path, n: int, *arguments) -> dict[str, torch.Tensor]:
-        """Train a `configuration` under mpiexec; return the weights of the final model."""
+        """Train with `configuration` on ``n`` ranks under mpiexec. Return the parameters of the final model, by
+        name."""
         toml, model = folder / "run.toml", folder / "model.pt"
         toml.write_text(tomli_w.dumps(self.configuration()))
         command = [find_mpiexec(), "-n", n, *module("grsgd"), "train", toml, "--out", folder / "run.h5"]
@@ -234,5 +241,5 @@ class AlgorithmTests:
 
 
 def skip(why: str):
-    """Skip a test, in any test runner."""
+    """Skip the running test for the reason ``why``, in any test runner."""
     raise unittest.SkipTest(why)

@@ -1,5 +1,5 @@
-"""Simulated ranks that minimise |A x - b|^2 / 2 with an algorithm, each rank with its own A and b, and a reference
-computation in NumPy."""
+"""Simulated ranks, each of which minimises |A x - b|^2 / 2 for its own A and b, for tests of algorithms, and a
+reference computation in NumPy."""
 
 from dataclasses import dataclass
 from functools import cache, partial
@@ -26,8 +26,8 @@ RATE, MOMENTUM, WEIGHT_DECAY = 0.05, 0.9, 0.1
 
 @dataclass(frozen=True)
 class Problem:
-    """Quadratic losses of all ranks, each with a matrix A and a vector b. A is the identity plus ``skew`` times noise.
-    In each step b is ``shift`` plus noise; if ``is_still``, b is the same in all steps."""
+    """Quadratic losses |A x - b|^2 / 2 of all ranks. The matrix A of a rank is the identity plus ``skew`` times noise.
+    In each step the vector b of a rank is ``shift`` plus noise. If ``is_still`` is True, b is the same in all steps."""
 
     size: int = SIZE
     skew: float = 0.1
@@ -39,7 +39,7 @@ class Problem:
         return np.linspace(-1, 1, self.size)
 
     def initial(self, n):
-        """Return the models of ``n`` ranks at the start, a row per rank."""
+        """Return the first models of ``n`` ranks as a matrix with one row per rank."""
         return np.tile(self.start, (n, 1))
 
     @cache  # noqa: B019
@@ -67,12 +67,12 @@ class Problem:
 
 PROBLEM = Problem()
 SHIFTED = Problem(12, skew=0.0, shift=3.0)
-"""Problem in which all ranks have the same optimum, except for noise, and start far from the optimum."""
+"""Problem in which all ranks have the same optimum, except for noise, and start far from this optimum."""
 
 
 class Quadratic(torch.nn.Module):
-    """Model of one rank, with parameters in two layers. ``statistics`` is the length of a buffer that stands for
-    statistics of batch normalisation; 0 means no buffer."""
+    """Model of one rank with a quadratic loss, with parameters in two layers. ``statistics`` is the length of a buffer
+    that stands for statistics of batch normalisation. If ``statistics`` is 0, the model has no buffer."""
 
     def __init__(self, rank: int, problem: Problem = PROBLEM, statistics: int = 0):
         super().__init__()
@@ -91,7 +91,7 @@ class Quadratic(torch.nn.Module):
         return (A @ self.x - torch.from_numpy(self.problem.target(self.rank, step))).square().sum() / 2
 
     def set_gradients(self, step):
-        """Set the gradients that a backward pass would leave, without a backward pass."""
+        """Set the gradients of step number ``step`` that a backward pass would compute, without a backward pass."""
         x = self.x.detach().numpy()
         gradient = torch.from_numpy(self.problem.gradient(self.rank, x, step))
         for layer, part in zip(self.layers, gradient.split([x.size - 3, 3]), strict=True):
@@ -99,11 +99,12 @@ class Quadratic(torch.nn.Module):
 
 
 class Job:
-    """Job of ``n`` simulated ranks with the algorithm ``name``.
+    """Group of ``n`` simulated ranks that minimise quadratic losses with the algorithm ``name``.
 
-    ``seconds(rank, step)`` is the time of a gradient. ``spec`` and ``random`` are the network's, see `simulated.Ranks`.
-    ``schedule(step)`` is a factor of the learning rate ``rate``. ``log`` has the actions of the ranks, as tuples (what,
-    rank, ...), in order; ``trajectories`` has the models of each rank after its steps.
+    ``seconds(rank, step)`` returns the simulated seconds that the computation of a gradient takes. ``spec`` and
+    ``random`` describe the network, see `simulated.Ranks`. ``schedule(step)`` returns a factor by which the learning
+    rate ``rate`` is multiplied. The attribute ``log`` has the actions of all ranks in order, as tuples (action, rank,
+    ...). The attribute ``trajectories`` has, for each rank, its models after all its steps.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class Job:
         self.rate = lambda step: rate * schedule(step)
         self.log: list[tuple] = []
         self.ends: list[list[float]] = [[] for _ in range(n)]
-        """Times at which each rank ended a step."""
+        """Simulated times at which each rank ended its steps, in seconds."""
         self.trajectories = [[] for _ in range(n)]
         self.ranks = Ranks(n, spec, random, driver=partial(SimulatedDriver, compute_seconds=seconds))
         uncounted = self.ranks.fabric.communicators()
@@ -150,8 +151,9 @@ class Job:
             algorithm.x.array[:] = np.random.default_rng(rank).standard_normal(self.problem.size)
 
     def note(self, algorithm, method, *what):
-        """Log each call of ``method``, of a schedule when it is made. ``what`` has functions of the call's arguments,
-        whose results are logged, too."""
+        """Add each call of the algorithm's ``method`` to ``log``. If ``method`` is a schedule, the call is logged
+        before the schedule runs. ``what`` has functions of the call's arguments, whose results are added to the log's
+        entry."""
         original = getattr(algorithm, method)
 
         def noted(*arguments):
@@ -162,14 +164,15 @@ class Job:
 
     @property
     def X(self):
-        """All models, a row per rank."""
+        """Models of all ranks, as a matrix with one row per rank."""
         return np.array([algorithm.x.array for algorithm in self.algorithms])
 
     def train(self, steps=STEPS, after=None, drain=True, after_step=lambda algorithm: None):
-        """Let all ranks take ``steps`` steps (a number, or a list with a number per rank), and then drain: receive all
-        messages under way.
+        """Run all ranks for ``steps`` steps, which is a number, or a list with a number per rank. After the steps, with
+        ``drain`` each rank receives all messages under way.
 
-        ``after()`` is called after every event, ``after_step(algorithm)`` after every step of a rank.
+        ``after()`` is called after every event of the simulation, and ``after_step(algorithm)`` after every step of a
+        rank.
         """
         steps = [steps] * self.n if isinstance(steps, int) else steps
         self.ranks.finish([self.trainer(rank, count, drain, after_step) for rank, count in enumerate(steps)], after)
@@ -191,8 +194,9 @@ class Job:
             yield from lifecycle.drain()
 
     def stages(self, rank):
-        """Return the times at which the gradients of the two layers are complete, for algorithms that send them early.
-        Odd ranks complete the first layer first."""
+        """Return, for algorithms with the trait ``sends_early``, when the gradient of each layer is complete, as a
+        fraction of the backward pass, with the call of ``gradient_ready``. Odd ranks complete the gradient of the first
+        layer first."""
         algorithm = self.algorithms[rank]
         if self.n == 1 or not algorithm.traits.sends_early:
             return ()
@@ -209,7 +213,7 @@ class Job:
         return self
 
     def sent(self):
-        """Return the payload bytes of all ranks, without uncounted messages."""
+        """Return the number of payload bytes that all ranks together have sent, without uncounted messages."""
         return sum(int(comm.traffic.sent.sum()) for comm in self.ranks.comms)
 
     def messages(self):
@@ -219,19 +223,19 @@ class Job:
         return sum(int(comm.traffic.headers.sum()) for comm in self.ranks.comms)
 
     def spread(self):
-        """Return the root-mean-square distance of the models from their mean."""
+        """Return the root-mean-square distance of all ranks' models from the mean model."""
         return np.linalg.norm(self.X - self.X.mean(0)) / np.sqrt(self.n)
 
     def nothing_is_left(self):
-        """Return whether every message has been received and every receive has got its message."""
+        """Return whether every sent message has been received and every posted receive has received a message."""
         return self.ranks.fabric.is_idle()
 
 
 def shifted_job(name, n, seconds=None, latencies=None, slow_link=False, **more) -> Job:
-    """Return a `Job` that minimises ``SHIFTED``.
+    """Return a `Job` of ``n`` ranks that minimise the losses of ``SHIFTED`` with the algorithm ``name``.
 
-    ``latencies`` is the seed of random latencies; None means none. With ``slow_link`` long messages from rank 0 to rank
-    1 take 50 ms, and all other messages take no time.
+    ``latencies`` is the seed of random latencies of messages. If ``latencies`` is None, messages have no random
+    latencies. With ``slow_link`` long messages from rank 0 to rank 1 take 50 ms, and all other messages take no time.
     """
     random = None if latencies is None else np.random.default_rng(latencies)
     link = {"from": 0, "to": 1, "bandwidth": "16 kbit"}
@@ -240,21 +244,21 @@ def shifted_job(name, n, seconds=None, latencies=None, slow_link=False, **more) 
 
 
 def in_order_of_time(slowdown):
-    """Return all (rank, step) in the order in which the steps end. ``slowdown`` has the duration of a step of each
-    rank."""
+    """Return the pairs (rank, step) of all steps, in the order in which the steps end. ``slowdown`` has the duration of
+    a step by rank."""
     steps = [(i, step) for i in slowdown for step in range(STEPS)]
     return sorted(steps, key=lambda step: slowdown[step[0]] * (step[1] + 1))
 
 
 class Reference:
-    """Reference computation: all models in one matrix, float64."""
+    """Reference computation in NumPy, with the models of all ranks in one float64 matrix."""
 
     def __init__(self, n, rate=RATE):
         self.X = PROBLEM.initial(n)
         self.V, self.G = np.zeros_like(self.X), np.zeros_like(self.X)
         self.rate = rate
         self.learnt = np.zeros_like(self.X)
-        """Sum of all updates of each rank."""
+        """Sum of all updates of each rank's model, as a matrix with one row per rank."""
 
     def gradient(self, rank, step):
         self.G[rank] = PROBLEM.gradient(rank, self.X[rank], step)
@@ -265,32 +269,34 @@ class Reference:
         self.learnt[rank] -= self.rate * self.V[rank]
 
     def step(self, step):
-        """Take one local step on all ranks."""
+        """Compute the gradient and update the model on all ranks, for step number ``step``."""
         for rank in range(len(self.X)):
             self.gradient(rank, step)
             self.update(rank)
 
     def replay(self, log):
-        """Replay a `Job.log`; each kind of event is a method here or in a subclass."""
+        """Repeat the actions in ``log``, the log of a `Job`. The first element of each entry is the name of a method of
+        `Reference` or its subclass, which is called with the other elements."""
         for what, *arguments in log:
             getattr(self, what)(*arguments)
         return self
 
 
 def straggler(factor=4.0, rank=0):
-    """Return a function ``seconds`` for a `Job` in which one rank takes ``factor`` times as long as the others."""
+    """Return a function ``seconds`` for a `Job` in which the rank ``rank`` takes ``factor`` times as long as all other
+    ranks."""
     return lambda i, step: factor if i == rank else 1.0
 
 
 def uneven(rank, step):
-    """Return the seconds of a step, for a `Job` whose ranks are equally fast in the mean and whose steps take random
-    times."""
+    """Return the seconds of a step of ``rank``, for a `Job` in which all ranks are equally fast on average and steps
+    take random times."""
     return 0.6 + 0.8 * np.random.default_rng((rank, step)).random()
 
 
 def random_speeds(seed):
-    """Return the function ``seconds`` of a `Job` in which each rank has a random mean time of a step, and each step
-    takes 0.5 to 1.5 times this time."""
+    """Return a function ``seconds`` for a `Job` in which each rank has a random mean duration of a step. A step takes
+    0.5 to 1.5 times the rank's mean duration."""
 
     def seconds(rank, step):
         random = np.random.default_rng((seed, rank))

@@ -1,4 +1,4 @@
-"""Groups of ranks in one process and in simulated time, for tests."""
+"""Groups of simulated ranks, which run in one process and in simulated time, for tests."""
 
 import simpy
 
@@ -11,13 +11,14 @@ from grsgd.simulator.network import NetworkSpec
 
 
 def network_of(**options) -> NetworkSpec:
-    """Return a network with ``options`` as in a TOML file of a network; by default the bandwidth is unlimited and the
-    latency 0."""
+    """Return the description of a simulated network. ``options`` are named as in a TOML file of a network. By default
+    the bandwidth is unlimited and the latency 0."""
     return NetworkSpec(**{"bandwidth": "inf bit", "latency": "0 s"} | options)
 
 
 class RandomLatencies(Network):
-    """Network in which every message has its own latency, so that messages of different pairs overtake each other."""
+    """Simulated network in which every message has its own random latency, so that messages of different pairs of ranks
+    overtake each other."""
 
     def __init__(self, env, spec, ranks, random):
         super().__init__(env, spec, ranks)
@@ -33,10 +34,10 @@ class RandomLatencies(Network):
 
 
 class Ranks:
-    """Group of ``n`` ranks; ``random``, a NumPy generator, gives every message a random latency.
+    """Group of ``n`` simulated ranks. If ``random``, a NumPy generator, is given, every message has a random latency.
 
-    ``comms`` has a communicator per rank; ``drivers`` a driver per rank, whose `start` drives a schedule in the
-    background.
+    The attribute ``comms`` has one communicator per rank. The attribute ``drivers`` has one driver per rank, whose
+    method `start` runs a schedule in the background.
     """
 
     def __init__(self, n: int, spec: NetworkSpec | None = None, random=None, driver=SimulatedDriver):
@@ -48,19 +49,20 @@ class Ranks:
         self.comms = self.fabric.communicators()
 
     def event(self) -> bool:
-        """Process the next event; return False if no event was left."""
+        """Process the next event of the simulation. Return False if the simulation has no further event."""
         if self.env.peek() == simpy.core.Infinity:
             return False
         self.env.step()
         return True
 
     def settle(self, after=lambda: None):
-        """Process all events that are under way; ``after`` is called after every event."""
+        """Process events of the simulation until no event is left. ``after()`` is called after every event."""
         while self.event():
             after()
 
     def finish(self, schedules, after=None) -> list:
-        """Run one schedule per rank, in the foreground, until all have ended; return their values."""
+        """Run ``schedules``, one per rank, in the foreground, until all schedules have ended. Return the results of all
+        schedules."""
         pairs = zip(self.drivers, schedules, strict=True)
         activities = [driver.start_foreground(schedule) for driver, schedule in pairs]
         while after is not None and not all(activity.complete for activity in activities) and self.event():
@@ -69,7 +71,8 @@ class Ranks:
         return [activity.value for activity in activities]
 
     def at_once(self, rank: int, *hooks):
-        """Run ``hooks``, which must not wait, one after the other on ``rank``, as the rank's training loop would."""
+        """Call ``hooks`` one after the other on ``rank``, as the rank's training loop would. The ``hooks`` must not
+        wait."""
 
         def schedule():
             for hook in hooks:
@@ -80,12 +83,13 @@ class Ranks:
 
 
 def models_under_way(fabric: MessageFabric) -> list:
-    """Return the messages of mailboxes, except last messages, which have no model in them."""
+    """Return the messages under way that mailboxes have sent, except each mailbox's last messages, which contain no
+    model."""
     return [sending for sending in fabric.under_way if sending.array.dtype == "uint8" and sending.nbytes > HEADER]
 
 
 def models_sent(fabric: MessageFabric, algorithms):
-    """Yield (weight, x) of all model messages that wait in an inbox or are under way, each exactly once."""
+    """Yield the pair (weight, x) of each message with a model that waits in an inbox or is under way."""
     for algorithm in algorithms:
         yield from ((message.weight, message.x.array) for message in algorithm.mailbox.waiting())
     for sending in models_under_way(fabric):

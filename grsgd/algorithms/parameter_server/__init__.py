@@ -1,4 +1,5 @@
-"""Parameter server: the workers' side, the server's side, and the strategies by which it treats workers."""
+"""Parameter server: the algorithm on workers and servers, and the strategies by which a server applies gradients and
+answers workers."""
 
 from grsgd.algorithms.parameter_server.algorithm import ParameterServer, ServerOptions
 

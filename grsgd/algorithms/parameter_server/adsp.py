@@ -1,6 +1,8 @@
-"""adsp, the adaptive synchronous parallel strategy: workers are treated by their state (Wang, Zhu 2024).
+"""adsp, the adaptive synchronous parallel strategy of a parameter server, which treats workers according to their state
+(Wang, Zhu 2024).
 
-Only the abstract of the paper was available: `Adsp` says which parts are inferred.
+Only the abstract of the adsp paper was available. The docstring of `Adsp` says which parts of the strategy are
+inferred.
 """
 
 import statistics
@@ -19,18 +21,23 @@ class AdspOptions(SspOptions):
         "phi": "straggler_weight",
     }
 
-    smax: Steps = Field(15, description="adsp: largest number of steps by which a worker may lead the slowest")
+    smax: Steps = Field(15, description="adsp: largest number of steps by which a worker may lead the slowest worker")
     slow_factor: float = Field(
-        1.5, gt=0, description="adsp: a worker is slow if its delay is above slow_factor times the median"
+        1.5, gt=0, description="adsp: a worker is slow if its delay is above slow_factor times the median delay"
     )
-    slow_streak: int = Field(3, ge=1, description="adsp: number of slow steps in a row that make a worker a straggler")
-    delay_ema: float = Field(0.3, gt=0, le=1, description="adsp: weight of the last delay in the moving average")
+    slow_streak: int = Field(
+        3, ge=1, description="adsp: number of slow steps in a row after which a worker is a straggler"
+    )
+    delay_ema: float = Field(
+        0.3, gt=0, le=1, description="adsp: weight of the last delay in the moving average of a worker's delays"
+    )
     straggler_weight: Literal["inverse", "one", "compensated"] = Field(
         "inverse", description="adsp: weight of a straggler's gradient: 1/(1 + tau), 1, or 1 with compensation"
     )
     ahead_mode: Literal["buffer", "apply"] = Field(
         "buffer",
-        description="adsp: buffer: the gradient and the answer of a worker AHEAD wait; apply: only the answer waits",
+        description="adsp: buffer: the gradient of a worker AHEAD and the server's answer wait; apply: only the "
+        "answer waits",
     )
 
 
@@ -48,20 +55,23 @@ class Adsp(Strategy):
             if gap <= s or (gap <= smax and all that are not slow have their gradient in the buffer):
                 w -= eta/n sum(buffer);  V += 1;  empty the buffer;  answer its workers
 
-    The paper's abstract names three things: the version and the delay as signs of a straggler; a threshold for the
-    difference between the newest and the oldest version, which decides the state; and an update rule for each state.
-    All else is inferred: the rules themselves, and every option and its default. A gradient that empties the buffer is
-    applied in the same update as the buffer, so the order of arrival makes no difference.
+    According to the abstract of the adsp paper, the version and the delay are signs of a straggler. The abstract names
+    a threshold for the difference between the newest and the oldest version, which decides the state of a worker. The
+    abstract names an update rule for each state. All other parts of `Adsp` are inferred: the rules themselves, and
+    every option and its default. A gradient that empties the buffer is applied in the same update as the buffer, so the
+    order in which gradients arrive makes no difference.
 
-    max(c) - min(c) <= smax + 1, because no worker that leads by more than smax is answered.
+    The numbers of pushes c satisfy max(c) - min(c) <= smax + 1, because the server answers no worker that leads by more
+    than smax steps.
 
     ``s`` and ``smax`` are whole numbers or inf, with s <= smax. ``slow_factor`` is kappa; inf means no stragglers.
     ``slow_streak`` is m, ``delay_ema`` is lam, and ``straggler_weight`` is phi: "inverse" is 1/(1 + tau), "one" is 1,
-    and "compensated" is 1 with delay compensation of stragglers only. With ``ahead_mode`` = "apply", AHEAD differs from
-    ASYNC only in the answer, which is held while lead_i > s; smax then has no effect.
+    and "compensated" is 1 with delay compensation of stragglers only. With ``ahead_mode`` = "apply", the state AHEAD
+    differs from ASYNC only in the answer, which is held while lead_i > s. With ``ahead_mode`` = "apply", smax has no
+    effect.
 
-    The strategy equals `Asp` with s = smax = inf, `Bsp` with s = smax = 0, and `Ssp` of the same s with ahead_mode
-    "apply". All three need a run without stragglers (kappa = inf), or phi "one".
+    If no worker is a straggler (kappa = inf), or with phi "one", `Adsp` has three special cases. Without stragglers,
+    `Adsp` equals `Asp` if s = smax = inf, `Bsp` if s = smax = 0, and `Ssp` with the same s if ahead_mode is "apply".
     """
 
     Options = AdspOptions
@@ -73,11 +83,12 @@ class Adsp(Strategy):
         if smax < s:
             raise ValueError(f"smax = {smax:g}: must be at least s = {s:g}")
         self.delays: list[float | None] = [None] * workers
-        """d_i, the moving average of the seconds from an answer to the next push; it starts with the first delay."""
+        """d_i of each worker: the moving average of the seconds from an answer to the worker's next push, or None
+        before the first push."""
         self.late = [0] * workers
-        """Number of pushes in a row with a large d_i."""
+        """Number of pushes in a row of each worker at which d_i was above slow_factor times the median."""
         self.states = ["async"] * workers
-        """The state of each worker at its last push: one of `STATES`."""
+        """State of each worker at its last push: one of `STATES`."""
 
     @property
     def keeps_step(self):
@@ -85,7 +96,7 @@ class Adsp(Strategy):
 
     @property
     def most_lead(self) -> float:
-        """Largest number of steps by which a worker may lead when it is answered."""
+        """Largest number of steps by which a worker may lead the slowest worker when the server answers it."""
         return self.options.s if self.options.ahead_mode == "apply" else self.options.smax
 
     def state(self, worker):

@@ -1,4 +1,4 @@
-"""Parameter server: an algorithm whose strategy decides how slow workers are treated.
+"""Parameter server: an algorithm in which workers compute gradients, and servers apply the gradients by a strategy.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -38,12 +38,12 @@ DROPPED_DESCRIPTION = "gradients of each worker that were dropped as too old; of
 
 
 class GradientOptions(FeedbackOptions, Options):
-    """Options on which ranks are servers, on the form in which gradients are sent, and on the weights of gradients."""
+    """Options that choose the ranks of the servers, the compression of gradients, and the weights of gradients."""
 
     server: Literal["dedicated", "shared"] = Field(
-        "dedicated", description="dedicated: the last ranks serve and do not train; shared: the first do both"
+        "dedicated", description="dedicated: the last ranks only serve; shared: the first ranks serve and train"
     )
-    servers: int = Field(1, ge=1, description="number of servers; each has an equal part of the model")
+    servers: int = Field(1, ge=1, description="number of servers; each server has an equal part of the model")
     staleness_aware: bool = Field(False, description="weight gradients by 1/max(tau, 1), where tau is their staleness")
     compensation: float | None = Field(
         None, ge=0, description="lambda of the delay compensation g + lambda g g (w - w_i); not given: no compensation"
@@ -51,10 +51,10 @@ class GradientOptions(FeedbackOptions, Options):
 
 
 class LostWorkerOptions(Options):
-    """Options on lost workers: whether the run goes on, and the seconds of silence after which a worker is lost."""
+    """Options for lost workers: whether the run goes on, and the seconds of silence after which a worker is lost."""
 
     on_lost_worker: Literal["stop", "evict"] = Field(
-        "stop", description="stop: end the job; evict: go on without the worker"
+        "stop", description="stop: end the job when a worker is lost; evict: go on without the lost worker"
     )
     worker_timeout: float | None = Field(
         None,
@@ -65,7 +65,7 @@ class LostWorkerOptions(Options):
 
 
 class ServerOptions(LostWorkerOptions, GradientOptions):
-    """Options of a parameter server that applies gradients, for every strategy."""
+    """Options of a parameter server that applies gradients, common to all strategies."""
 
     @property
     def strategy_class(self) -> type[Strategy]:
@@ -80,7 +80,7 @@ class ServerOptions(LostWorkerOptions, GradientOptions):
 
 class ParameterServerOptions(AdspOptions, DsspOptions, MSyncOptions, RennalaOptions, RingmasterOptions, ServerOptions):
     strategy: Literal["bsp", "asp", "ssp", "dssp", "adsp", "m_sync", "rennala", "ringmaster"] = Field(
-        "adsp", description="rule by which the server applies gradients and lets workers go on"
+        "adsp", description="rule by which the server applies gradients and answers workers"
     )
 
     @property
@@ -89,23 +89,25 @@ class ParameterServerOptions(AdspOptions, DsspOptions, MSyncOptions, RennalaOpti
 
 
 class ParameterServer(CentralAlgorithm, name="parameter_server"):
-    """Workers compute gradients; a server has the model w. Worker i (left) and the server of n workers (right) do
-    this::
+    """Workers compute gradients, and a server has the model w. Worker i (left) and the server of n workers (right)
+    compute::
 
         push grad(x) to the server              on push of g by i:
         wait for the answer: x                      the strategy decides: apply which gradients, answer which workers
                                                     w = w - eta/n * sum of weight * g;  V = V + 1
                                                     send w to the workers that are answered
 
-    The strategy bsp waits for all workers, and asp for none. The strategies ssp and dssp wait for workers that are too
-    far behind. The adaptive synchronous parallel strategy, adsp, treats workers by their state. Only the abstract of
-    the adsp paper is known, so its rules are inferred (docs/reference/algorithms/server.md). The strategy m_sync waits
-    for the fastest m workers. The strategy rennala gathers B gradients of one model, from any workers. The strategy
-    ringmaster drops gradients that are R updates old.
+    The strategy bsp waits for all workers, and the strategy asp for no worker. The strategies ssp and dssp wait for
+    workers that are too far behind. The adaptive synchronous parallel strategy, adsp, treats workers by their state.
+    Only the abstract of the adsp paper is known, so the rules of adsp are inferred
+    (docs/reference/algorithms/server.md). The strategy m_sync waits for the fastest m workers. The strategy rennala
+    gathers B gradients of the same model, from any workers. The strategy ringmaster drops gradients that are R updates
+    old.
 
-    Each step of a worker sends 2M (M: bytes of the model), half of it from the server. The server applies any torch
-    optimizer. The model of the run is w; a worker's x is the w of its last answer. With ``compression`` workers send
-    payloads, and add the values that a payload leaves out to the next gradient. The server sends w uncompressed.
+    In each step a worker sends M (the bytes of the model) to the server, and the server sends M back. The server
+    updates w with any torch optimizer. The model of the run is w, and a worker's x is the w in the server's last
+    answer. With ``compression`` workers send compressed gradients, and add the values that compression leaves out to
+    the next gradient. The server sends w uncompressed.
     """
 
     paper = (
@@ -113,9 +115,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         "Dean et al. 2012, Large scale distributed deep networks (asp); Begunov, Tyurin 2026 (m_sync); Tyurin, "
         "Richtárik 2023 (rennala); Maranjyan, Tyurin, Richtárik 2025 (ringmaster)"
     )
-    traits = Traits(
-        synchronous=False, family="server", sends_gradients=True, in_background=True, trains_bfloat16=True
-    )
+    traits = Traits(synchronous=False, family="server", sends_gradients=True, in_background=True, trains_bfloat16=True)
     Options = ParameterServerOptions
     remembers = ("pushes", "e")
     server_class: ClassVar[type[Server]] = Server
@@ -131,13 +131,12 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
             self.staleness = self.server.staleness
         self.answer = self.x.like() if self.is_worker else None
         self.replies = {server: records.empty(Answer) for server in self.shards}
-        """The last `Answer` of each server, in packed form."""
+        """The last `Answer` of each server, as packed bytes."""
         self.applied = 0
-        """Number of gradients in the model of the first server, according to this server's last answer."""
+        """Number of gradients in the model of the first server, according to the first server's last answer."""
         self.pushes = 0
         self.feedback: dict[int, ErrorFeedback] = {}
-        """Per server, the compressor of the part of this worker's gradients that goes to the server; empty without
-        compression."""
+        """Compressor of the part of this worker's gradients that each server receives; empty without compression."""
         if options.compresses and self.is_worker:
             self.memory = outer_memory(self.x, options.outer_state)
             self.room, self.e = self.memory.room(self.x), self.memory.like(self.x).tensor
@@ -148,9 +147,9 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
                 )
             self.payloads = {server: each.compressor.payload() for server, each in self.feedback.items()}
         self.last_word = Word.FINISHED
-        """Content of this worker's last message to the servers, which says that the worker takes no more steps."""
+        """Word in this worker's last message to the servers: FINISHED after training, or RESTS before a checkpoint."""
         self.has_rested = False
-        """Whether training has stopped before and now goes on, after a checkpoint or in a new process."""
+        """Whether training has stopped before, and goes on after a checkpoint or in a new process."""
 
     @classmethod
     def traits_of(cls, options):
@@ -170,7 +169,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
 
     @classmethod
     def words_of(cls, options):
-        """Yield the words of a run's label."""
+        """Yield the words of a run's label in reports: the algorithm, the strategy and the compression."""
         yield cls.name
         if "strategy" in cls.Options.model_fields:
             yield options.strategy
@@ -198,7 +197,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
             self.server.start()
 
     def begin(self):
-        """Begin to serve. After a rest for a checkpoint, all workers first receive the servers' model."""
+        """Begin to serve workers. After a checkpoint, all workers first receive the servers' model."""
         if self.has_rested:
             yield from self.pull()
         if self.server is not None:
@@ -206,7 +205,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         self.has_rested = True
 
     def pull(self):
-        """Schedule, called on all ranks at once, that sends the servers' model to all workers."""
+        """Schedule, called on all ranks at once, by which the servers send their model to all workers."""
         if self.server is not None:
             begin, end = self.shards[self.comm.rank]
             self.x.tensor[begin:end].copy_(self.server.w)
@@ -248,10 +247,10 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         return cls.arrays_held(options, ranks) - (of_worker if shares_rank else 0), of_worker + 1
 
     def push(self, g: Flat, steps: int = 1):
-        """Schedule that sends the servers ``g``, the result of ``steps`` steps, and waits for their answers, which are
-        the next model.
+        """Schedule that sends the servers ``g``, the result of ``steps`` steps, and waits for the servers' answers,
+        which are the next model.
 
-        Raises Excluded if a server has given up this rank.
+        Raises Excluded if a server has excluded this rank from the run.
         """
         message, pulling = records.pack(Push(Word.GOES_ON, steps)), []
         held = (yield from self.memory.take(g, self.room)) if self.feedback else g
@@ -329,13 +328,14 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         self.last_word = Word.FINISHED
 
     def finish(self, server: int):
-        """Begin to tell a server that this worker has ended its training, or rests; returns the message to wait for."""
+        """Begin to send ``server`` the message that this worker has ended its training, or pauses for a checkpoint.
+        Returns a pollable that is true when the message has been sent."""
         message = records.pack(Push(self.last_word, 0))
         return self.comm.Isend(message, server, tags.SERVER_PUSH, header=message.nbytes)
 
     def exclude_lost_workers(self):
-        """Schedule, called after training, that learns from the server which workers are lost, and goes on without
-        them."""
+        """Schedule, called after training, that receives the list of lost workers from the server, and excludes the
+        lost workers from later messages."""
         ((rank, _),) = self.shards.items()
         if self.server is not None:
             yield from self.server.tell_lost_ranks()
@@ -349,8 +349,8 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
             self.uncounted_comm = self.uncounted_comm.subset(left)
 
     def extra(self):
-        """Return the workers' states, int8 of shape [workers, pushes], -1 after a worker's last push, and dropped
-        counts."""
+        """Return the workers' states and the numbers of dropped gradients. States are int8 of shape [workers, pushes],
+        with -1 after a worker's last push."""
         if self.server is None:
             return {}
         found, states, dropped = {}, self.server.states, self.server.strategy.dropped

@@ -1,8 +1,8 @@
-"""Strategies that bound a worker's lead over the slowest worker: to 0 steps (bsp), not at all (asp), or to a number of
-steps (ssp, dssp).
+"""Strategies of a parameter server that bound a worker's lead over the slowest worker: to 0 steps (bsp), not at all
+(asp), or to a number of steps (ssp, dssp).
 
-Sources: Ho et al. 2013 for SSP, and Zhao et al. 2019 for DSSP. The bulk synchronous and the asynchronous strategy are
-well known.
+Sources: Ho et al. 2013 for SSP, and Zhao et al. 2019 for DSSP. The bulk synchronous strategy (bsp) and the asynchronous
+strategy (asp) are well known.
 """
 
 import math
@@ -14,7 +14,7 @@ from grsgd.algorithms.parameter_server.strategy import Strategy, StrategyOptions
 
 
 def whole(steps: float) -> float:
-    """Return ``steps``; raise ValueError unless it is a whole number or inf."""
+    """Return ``steps``. Raise ValueError unless ``steps`` is a whole number or inf."""
     if not math.isinf(steps) and steps % 1 != 0:
         raise ValueError("must be a whole number from 0, or inf")
     return steps
@@ -26,20 +26,23 @@ Steps = Annotated[float, Field(ge=0), AfterValidator(whole)]
 class SspOptions(StrategyOptions):
     s: Steps = Field(
         3,
-        description="ssp, dssp, adsp: number of steps by which a worker may lead the slowest; in adsp a worker with a "
-        "longer lead is AHEAD",
+        description="ssp, dssp, adsp: number of steps by which a worker may lead the slowest worker; in adsp a "
+        "worker with a longer lead is AHEAD",
     )
 
 
 class DsspOptions(SspOptions):
-    r_max: int = Field(12, ge=0, description="dssp: largest number of steps beyond s that a worker may be granted")
+    r_max: int = Field(
+        12, ge=0, description="dssp: largest number of steps beyond s by which a worker may lead the slowest worker"
+    )
 
 
 class Bsp(Strategy):
-    """Bulk synchronous: one update with the gradients of all active workers, after all of them have pushed.
+    """Bulk synchronous strategy: one update with the gradients of all active workers, after all active workers have
+    pushed.
 
-    The staleness tau is 0. If a worker is lost after its push, its gradient is in this round's update, and in no later
-    update.
+    With bsp the staleness tau of every gradient is 0. If a worker is lost after its push, its gradient is in the update
+    of the current round, and in no later update.
     """
 
     keeps_step = True
@@ -49,16 +52,18 @@ class Bsp(Strategy):
 
 
 class Asp(Strategy):
-    """Asynchronous: every gradient is applied on arrival and answered at once. The staleness tau is n - 1 updates on
-    average, and unbounded."""
+    """Asynchronous strategy: every gradient is applied and answered as soon as it arrives. With n workers the staleness
+    tau is n - 1 updates on average, and unbounded."""
 
 
 class Ssp(Strategy):
-    """Stale synchronous (Ho et al. 2013): as `Asp`, but a worker that is more than ``s`` steps ahead waits::
+    """Stale synchronous strategy (Ho et al. 2013): like `Asp`, but a worker that is more than ``s`` steps ahead of the
+    slowest worker waits::
 
         hold the answer while c_i - min(c) > s
 
-    So max(c) - min(c) <= s + 1. ``s`` is a whole number or inf; s = 0 keeps step like `Bsp`, with n updates per round.
+    So the numbers of pushes c satisfy max(c) - min(c) <= s + 1. ``s`` is a whole number or inf. With s = 0 all n
+    workers take the same number of steps, as with `Bsp`, but with n updates per round.
     """
 
     Options = SspOptions
@@ -72,19 +77,21 @@ class Ssp(Strategy):
 
 
 class Dssp(Ssp):
-    """Dynamic stale synchronous (Zhao et al. 2019): `Ssp` with a bound that varies between ``s`` and ``s + r_max``::
+    """Dynamic stale synchronous strategy (Zhao et al. 2019): `Ssp` with a bound that varies between ``s`` and ``s +
+    r_max``::
 
         if i has credit:               spend one; answer
         elif c_i - min(c) <= s:        answer
         elif c_i == max(c):            credit = r* of the controller; if r* > 0: spend one; answer
         else:                          hold until c_i - min(c) <= s
 
-    The controller predicts the pushes of i and of the slowest worker from the time between the last two pushes of each.
-    The number r* is the r from 0 to r_max for which i ends r more steps closest in time to a future push of the slowest
-    worker. If several r are equally close, r* is the smallest of them. Four rules are inferred: the start counts as a
-    push; the first of several slowest workers counts as the slowest; the slowest worker must have pushed before any
-    credit is granted; and r* never allows a lead above s + r_max, even if a worker gets credit repeatedly. So max(c) -
-    min(c) <= s + r_max + 1.
+    The controller predicts the pushes of worker i and of the slowest worker from the time between the last two pushes
+    of each worker. The number r* is the r from 0 to r_max for which worker i ends r more steps closest in time to a
+    future push of the slowest worker. If several r are equally close, r* is the smallest of these r. Four rules of
+    `Dssp` are inferred. The start of training counts as a push. If several workers are equally slow, the one with the
+    lowest number counts as the slowest worker. The slowest worker must have pushed before any credit is granted. The
+    number r* never allows a lead above s + r_max, even if a worker gets credit repeatedly. So the numbers of pushes c
+    satisfy max(c) - min(c) <= s + r_max + 1.
     """
 
     Options = DsspOptions
@@ -93,7 +100,7 @@ class Dssp(Ssp):
     def __init__(self, workers: int, **options):
         super().__init__(workers, **options)
         self.credit = [0] * workers
-        """Number of further steps that each worker may take even if its lead is above ``s``."""
+        """Credit of each worker: number of further steps that the worker may take even if its lead is above ``s``."""
         self.pushed_at = [(start, start) for start in self.pulled_at]
         """Times of the last two pushes of each worker, in seconds."""
 
@@ -118,7 +125,7 @@ class Dssp(Ssp):
         self.credit[worker] = max(0, self.credit[worker] - 1)
 
     def extra_steps(self, worker: int) -> int:
-        """Return r*, the number of steps of credit, for ``worker``, which has just pushed."""
+        """Return r*, the number of steps of credit that ``worker`` gets, just after a push of ``worker``."""
         slowest = min(sorted(self.active), key=lambda j: self.clocks[j])
         before, last = self.pushed_at[worker]
         slow_before, slow_last = self.pushed_at[slowest]
@@ -132,4 +139,4 @@ class Dssp(Ssp):
             return abs(end - (slow_last + pushes * slow_period))
 
         limit = min(self.options.r_max, self.options.s + self.options.r_max + 1 - self.lead(worker))
-        return min(range(max(int(limit), 0) + 1), key=mismatch)  # after a rest the limit may be negative
+        return min(range(max(int(limit), 0) + 1), key=mismatch)  # after a checkpoint the limit may be negative

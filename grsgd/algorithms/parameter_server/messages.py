@@ -1,4 +1,4 @@
-"""Messages of workers and servers, except gradients and models."""
+"""Messages between the workers and servers of a parameter server, except gradients and models."""
 
 from enum import IntEnum
 from typing import NamedTuple
@@ -7,24 +7,25 @@ from grsgd.comm.records import Int32, Int64
 
 
 class Word(IntEnum):
-    """Meaning of a `Push`, and so of the message that follows it."""
+    """Meaning of a `Push`, and of the message that the worker sends after the `Push`."""
 
     GOES_ON = 0
     """The worker's gradient follows in the next message, and the worker waits for the server's answer."""
     FINISHED = 1
-    """The worker has ended its training and sends no further message."""
+    """The worker has ended its training and sends no further messages."""
     RESTS = 2
     """The worker sends no further message until a checkpoint has been made."""
     SETTINGS = 3
-    """The settings of the worker's optimizer follow, pickled, for the worker's next gradients; there is no answer."""
+    """The pickled settings of the worker's optimizer follow in the next message, for the worker's later gradients. The
+    server sends no answer."""
 
 
 class Push(NamedTuple):
-    """Message of a worker to a server.
+    """Message that a worker sends to a server before a gradient, a model or settings, or at the end of its training.
 
     ``steps`` is the number of steps that led to the gradient or model in the next message. In a worker's last message,
-    ``steps`` is the number of steps that have not been pushed yet.
-    Before settings, ``steps`` is the number of their bytes.
+    ``steps`` is the number of steps that have not been pushed yet. Before a message with settings, ``steps`` is the
+    number of bytes of the settings.
     """
 
     word: Int32
@@ -34,7 +35,8 @@ class Push(NamedTuple):
 class Answer(NamedTuple):
     """Message that a server sends before the model when it answers a worker.
 
-    ``is_evicted`` says whether the server has given up the worker; ``applied`` is the number of gradients in the model.
+    ``is_evicted`` is 1 if the server has excluded the worker from the run, else 0. ``applied`` is the number of
+    gradients that the server has applied to the model.
     """
 
     is_evicted: Int64

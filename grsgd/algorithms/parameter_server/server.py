@@ -1,4 +1,4 @@
-"""Server's side of a parameter server, which processes the workers' pushes as the strategy decides.
+"""Server of a parameter server, which applies the workers' gradients and answers the workers as the strategy decides.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -29,14 +29,16 @@ from grsgd.models.values import fill
 torch = LazyModule("torch")
 
 COMPENSATION = 0.04
-"""lambda of the delay compensation, if only straggler_weight = "compensated" asks for compensation."""
+"""lambda of the delay compensation with straggler_weight = "compensated", if the option ``compensation`` is not
+given."""
 PATIENCE = 0.8
-"""Default time of silence after which the server reports a worker as lost, as a share of comm.timeout. With a share of
-1, the other workers might give up first, and report the server as lost."""
+"""Default time without a message after which the server counts a worker as lost, as a share of comm.timeout. With a
+share of 1, other workers might time out first, and report the server as lost."""
 
 
 def make_strategy(options, workers: int, now: float = 0.0) -> Strategy:
-    """Return the strategy of ``options``, begun at time ``now`` in seconds. Raises ValueError on invalid options."""
+    """Return the strategy that ``options`` choose, with start at time ``now`` in seconds. Raises ValueError on invalid
+    options."""
     cls = options.strategy_class
     return cls(
         workers,
@@ -48,7 +50,7 @@ def make_strategy(options, workers: int, now: float = 0.0) -> Strategy:
 
 
 def count_workers(options, ranks: int) -> int:
-    """Return the number of ranks that compute gradients, which are the ranks with the lowest numbers."""
+    """Return how many of ``ranks`` ranks compute gradients. The ranks with the lowest numbers compute gradients."""
     return ranks - options.servers if options.server == "dedicated" else ranks
 
 
@@ -60,21 +62,21 @@ def server_shards(options, elements: int, ranks: int) -> dict[int, tuple[int, in
 
 
 class LostWorker(LostRank):
-    """Error that names a worker that has died or been silent for too long."""
+    """Error raised by a server, which names a worker that has died or has sent nothing for too long."""
 
 
 class Server:
-    """The server of one shard of the model w, on a rank that may be a worker as well.
+    """Server of one shard of the model w, on a rank that may be a worker as well.
 
     Parameters
     ----------
     trained
-        The rank's replica. If the rank is no worker, the model of this replica is w itself; otherwise w is a copy of
-        the model.
+        Replica of the server's rank. If the rank is no worker, the model of ``trained`` is w itself. If the rank is a
+        worker, w is a copy of the model of ``trained``.
     optimizer
-        Optimizer of the parameters of ``trained``; from now on it belongs to the server.
+        Optimizer of the parameters of ``trained``. The server updates w with ``optimizer``.
     context
-        Context of the rank; its ``progress`` is told how many gradients are in w.
+        Context of the server's rank. The server reports the number of gradients in w to ``context.progress``.
     """
 
     def __init__(self, options, trained: Replica, optimizer, context: RankContext):
@@ -83,10 +85,11 @@ class Server:
         self.n = count_workers(options, self.comm.size)
         self.compensation = COMPENSATION if options.compensation is None else options.compensation
         self.timeout = PATIENCE * self.driver.timeout if options.worker_timeout is None else options.worker_timeout
-        """Seconds of silence after which a worker is lost, which is an error unless ``on_lost_worker = "evict"``."""
+        """Seconds without a push after which a worker counts as lost. A lost worker is an error unless ``on_lost_worker
+        = "evict"``."""
         self.decays = [group.get("weight_decay", 0.0) for group in optimizer.param_groups]
         self.settings: dict[int, list[dict]] = {}
-        """Settings of each worker's parameter groups, such as learning rates, if the worker has sent settings."""
+        """Settings of each worker's parameter groups, such as learning rates, for workers that have sent settings."""
         self.replica = with_optimizer(trained, optimizer) if self.comm.rank < self.n else trained
         begin, end = server_shards(options, trained.params.array.size, self.comm.size)[self.comm.rank]
         self.part = slice(begin, end)
@@ -94,46 +97,49 @@ class Server:
         leave_out(self.replica.model, begin, end)
         device = self.replica.device
         self.g = [Flat.zeros(end - begin, self.replica.dtype, device) for _ in range(self.n)]
-        """The last gradient of each worker."""
+        """Memory for the last gradient of each worker."""
         has_narrow_sum = self.replica.grads is not None and self.w.dtype is torch.bfloat16
         self.sum = torch.zeros_like(self.w, dtype=torch.float32) if has_narrow_sum else None
-        """Sum of weighted gradients of bfloat16, which is rounded once, before the update; None for other dtypes."""
+        """Sum in float32 of weighted bfloat16 gradients, which is rounded only once, before the update; None for
+        gradients of other dtypes."""
         self.compressor = make_compressor(options, self.w) if options.compresses else None
-        """Compressor of the gradients that workers send; None without compression."""
+        """Compressor that decodes the gradients that workers send, or None without compression."""
         self.payloads = [self.compressor.payload() for _ in range(self.n)] if self.compressor is not None else self.g
-        """Buffers in which the workers' gradients arrive."""
+        """Buffers into which the server receives the workers' gradients."""
         self.answers = [Flat.zeros(end - begin, self.replica.dtype, device) for _ in range(self.n)]
-        """The model w in the last answer to each worker. The worker computes its gradient at this model."""
+        """Model w in the last answer to each worker, at which the worker computes its gradient."""
         for answer in self.answers:
             answer.tensor.copy_(self.w)
         self.versions = [0] * self.n
-        """Version (number V of updates) of the model in the last answer to each worker."""
+        """Version (number of updates) of the model in the last answer to each worker."""
         self.steps = [0] * self.n
-        """Number of steps in each worker's last push."""
+        """Number of steps that led to the gradient or model in each worker's last push."""
         self.gathered: list[float] = []
-        """Weights of the gradients in the sum of the next update."""
+        """Weights of the gradients that the sum for the next update contains."""
         self.applied = 0
         """Number of gradients that were applied to the server's model w."""
         self.answered = [Signal(f"the answer to worker {worker}") for worker in range(self.n)]
         self.evicted: dict[int, str] = {}
-        """Lost workers, each with the reason."""
+        """Lost workers, each with the text of the reason why the server counts the worker as lost."""
         self.finished: set[int] = set()
         """Workers that have ended their training."""
         self.staleness: Counter[int] = Counter()
         self.states: list[list[int]] = [[] for _ in range(self.n)]
-        """The state of each worker at each of its pushes, by its place in `STATES`; empty if there are no states."""
+        """State of each worker at each of its pushes, as an index into `STATES`; empty lists if the strategy has no
+        states."""
         self.lost_ranks: np.ndarray | None = None
-        """int64 of shape [ranks]: 1 for ranks that were lost and had not come back when all other workers had ended."""
+        """Array, int64 of shape [ranks], with 1 for lost ranks whose training had not ended when all other workers had
+        ended their training, else 0."""
         self.lock = threading.Lock()
         self.activities = []
         self.strategy = make_strategy(options, self.n)
 
     def start(self):
-        """Begin the strategy's time; all workers hold the first model now."""
+        """Start the strategy at the current time, at which all workers hold the first model of the run."""
         self.strategy = make_strategy(self.options, self.n, self.driver.clock())
 
     def go_on(self):
-        """Go on after a rest. All workers hold the server's model w now."""
+        """Continue after a checkpoint. All workers must hold the server's model w when `go_on` is called."""
         self.finished.clear()
         self.strategy.go_on(set(range(self.n)), self.driver.clock())
         self.versions = [self.strategy.version] * self.n
@@ -141,20 +147,20 @@ class Server:
             answer.tensor.copy_(self.w)
 
     def begin(self):
-        """Serve all workers except the worker on this rank, in the background."""
+        """Begin to serve all workers except the worker on this rank, in the background."""
         others = [worker for worker in range(self.n) if worker != self.comm.rank]
         self.activities = [self.driver.start(self.receive_pushes(worker)) for worker in others]
         if others and self.timeout < math.inf:
             self.activities.append(self.driver.start(self.watch(others)))
 
     def state(self) -> dict[str, object]:
-        """Return the state for a checkpoint, while all workers rest."""
+        """Return the server's state that a checkpoint stores. All workers must pause when `state` is called."""
         strategy = {name: getattr(self.strategy, name) for name in self.strategy.remembers}
         kept = {"w": self.w, "applied": self.applied, "states": self.states, "strategy": strategy}
         return kept | ({"sum": self.gradient, "gathered": self.gathered} if self.gathered else {})
 
     def restore(self, state: dict[str, object]):
-        """Continue from the state of another process."""
+        """Set the server's attributes to ``state``, which the server of another process returned."""
         self.applied, self.states = state["applied"], state["states"]
         fill(self.w, state["w"])
         if "sum" in state:
@@ -164,15 +170,15 @@ class Server:
             setattr(self.strategy, name, value)
 
     def receive_pushes(self, worker: int):
-        """Schedule, run in the background, that processes all pushes of ``worker``, until it has ended its training or
-        died."""
+        """Schedule, run in the background, that processes all pushes of ``worker``, until ``worker`` has ended its
+        training or died."""
         try:
             yield from self.receive_until_finished(worker)
         except LostRank as error:
             self.worker_lost(worker, str(error))
 
     def receive_until_finished(self, worker: int):
-        """Schedule that receives and processes all pushes of ``worker``, until the worker has ended its training."""
+        """Schedule that receives and processes all pushes of ``worker``, until ``worker`` has ended its training."""
         message = records.empty(Push)
         while True:
             yield self.comm.Irecv(message, worker, tags.SERVER_PUSH)
@@ -185,7 +191,7 @@ class Server:
             if word != Word.GOES_ON:
                 yield from self.receive_rest(worker, steps)
                 self.worker_finished(worker, word == Word.RESTS)
-                # a worker that was recorded as lost was not told of the lost ranks before, so it is told now
+                # a worker that was counted as lost has not received `lost_ranks`, so `lost_ranks` is sent now
                 if self.lost_ranks is not None:
                     yield self.send_lost_ranks(worker)
                 return
@@ -201,13 +207,13 @@ class Server:
             )
 
     def receive_rest(self, worker: int, steps: int):
-        """Schedule that receives the content that follows a worker's last message and comes from ``steps`` steps; by
-        default nothing follows."""
+        """Schedule that receives the message after the last `Push` of ``worker``, with the result of ``steps`` steps.
+        By default a worker sends no message after its last `Push`."""
         yield from ()
 
     def push(self, worker: int, steps: int = 1):
-        """Schedule that processes ``g[worker]``, the result of ``steps`` steps. The schedule ends when the worker may
-        have its answer."""
+        """Schedule that processes ``g[worker]``, the result of ``steps`` steps. The schedule ends when the server may
+        send ``worker`` its answer."""
         with self.lock:
             if worker in self.evicted:
                 return
@@ -224,18 +230,20 @@ class Server:
         yield self.answered[worker]
 
     def begin_waiting(self):
-        """Begin background activities after a push has been processed. This hook is called without the server's lock.
-        By default it does nothing."""
+        """Begin background activities after a push has been processed. `begin_waiting` is called without the server's
+        lock, and does nothing by default."""
 
     def push_own(self, g: torch.Tensor, answer: torch.Tensor):
-        """Schedule that pushes the gradient ``g`` of the worker on this rank; ``answer`` becomes its next model."""
+        """Schedule that pushes the gradient ``g`` of the worker on this rank, and writes this worker's next model into
+        ``answer``."""
         worker = self.comm.rank
         self.g[worker].tensor.copy_(g)
         yield from self.push(worker)
         answer.copy_(self.answers[worker].tensor)
 
     def worker_finished(self, worker: int, rests: bool):
-        """Record that ``worker`` has ended its training, or ``rests`` for a checkpoint."""
+        """Record that ``worker`` has ended its training. If ``rests`` is True, record that ``worker`` pauses for a
+        checkpoint."""
         with self.lock:
             self.finished.add(worker)
             if worker not in self.evicted:
@@ -243,7 +251,8 @@ class Server:
                 self.apply_decision(leaves(worker, self.driver.clock()))
 
     def watch(self, others: list[int]):
-        """Schedule, run in the background, that gives up workers that are silent for too long."""
+        """Schedule, run in the background, that calls `worker_lost` for workers that push nothing for more than
+        ``timeout`` seconds."""
         while not self.all_done(others):
             yield Delay(self.timeout / 10)
             for worker in sorted(self.strategy.active.intersection(others) - self.strategy.blocked):
@@ -254,7 +263,8 @@ class Server:
                     )
 
     def worker_lost(self, worker: int, why: str):
-        """Go on without ``worker`` if ``on_lost_worker = "evict"``; otherwise raise LostWorker."""
+        """Exclude ``worker`` from the run if ``on_lost_worker = "evict"``. Raise LostWorker if ``on_lost_worker =
+        "stop"``."""
         if self.options.on_lost_worker == "stop":
             raise LostWorker(f"the server on rank {self.comm.rank} has lost worker {worker}: {why}")
         with self.lock:
@@ -264,26 +274,27 @@ class Server:
             self.apply_decision(self.strategy.lost(worker, self.driver.clock()))
 
     def tell_lost_ranks(self):
-        """Schedule, called when all workers have ended or are lost, that tells the ended workers which workers are
-        lost."""
+        """Schedule, called when all workers have ended their training or are lost, that sends the list of lost workers
+        to all other workers."""
         lost = self.evicted.keys() - self.finished
         self.lost_ranks = np.zeros(self.comm.size, np.int64)
         self.lost_ranks[list(lost)] = 1
         yield [self.send_lost_ranks(worker) for worker in range(self.n) if worker not in {*lost, self.comm.rank}]
 
     def send_lost_ranks(self, worker: int):
-        """Begin to send ``lost_ranks`` to ``worker``."""
+        """Begin to send the array ``lost_ranks`` to ``worker``. Return a pollable that is true when the array has been
+        sent."""
         return self.comm.Isend(self.lost_ranks, worker, tags.SERVER_LOST_RANKS, header=self.lost_ranks.nbytes)
 
     def all_done(self, others=None) -> bool:
         """Return whether all workers, or all of ``others``, have ended their training or are lost."""
-        with self.lock:  # the last worker to end may still be about to apply gathered gradients
+        with self.lock:  # with the lock, gathered gradients of the last worker have been applied
             active = self.strategy.active
             return not (active if others is None else active.intersection(others))
 
     @property
     def pushes(self) -> int:
-        """Number of gradients that have arrived."""
+        """Number of gradients that the server has received."""
         return sum(self.strategy.clocks)
 
     def check(self):
@@ -292,12 +303,13 @@ class Server:
             activity.Test()
 
     def is_done(self) -> bool:
-        """Return whether no worker is left to serve; raise the error of a background activity, if one has failed."""
+        """Return whether all workers have ended their training or are lost. Raise the error of a background activity,
+        if any activity has failed."""
         self.check()
         return self.all_done()
 
     def apply_decision(self, decision):
-        """Update w and answer workers according to the strategy's ``decision``."""
+        """Gather gradients, update w and answer workers according to the strategy's ``decision``."""
         for worker, weight in decision.gathered:
             self.gather(worker, weight, worker in decision.compensated)
         if decision.update:
@@ -306,18 +318,19 @@ class Server:
             self.answer(worker)
 
     def answer(self, worker: int):
-        """Answer ``worker`` with the model w."""
+        """Copy the model w into the answer to ``worker``, and let the answer be sent."""
         self.answers[worker].tensor.copy_(self.w)
         self.versions[worker] = self.strategy.version
         self.answered[worker].set()
 
     @property
     def gradient(self) -> torch.Tensor:
-        """The sum of weighted gradients that the next update applies."""
+        """Sum of weighted gradients that the next update applies."""
         return self.replica.grads.tensor[self.part] if self.sum is None else self.sum
 
     def gather(self, worker: int, weight: float, compensated: bool):
-        """Add a worker's last gradient to the sum of the next update, which has the settings of the last worker."""
+        """Add the last gradient of ``worker`` to the sum that the next update applies. The next update uses the
+        optimizer settings of the worker whose gradient is added last."""
         g = self.g[worker].tensor.to(self.gradient.dtype)
         for group, settings in zip(self.optimizer.param_groups, self.settings.get(worker, ()), strict=False):
             group |= settings
@@ -331,8 +344,8 @@ class Server:
     def update(self):
         """Update ``w = w - eta/n * sum of weight * g`` with the gradients gathered since the last update.
 
-        Weight decay is part of each gradient: an update of fewer than n gradients applies proportionally less weight
-        decay.
+        Weight decay is part of each gradient. So an update with fewer than n gradients applies proportionally less
+        weight decay.
         """
         share = sum(self.gathered) / self.n
         for group, decay in zip(self.optimizer.param_groups, self.decays, strict=True):
@@ -347,7 +360,7 @@ class Server:
 
 
 def with_optimizer(trained: Replica, optimizer: torch.optim.Optimizer) -> Replica:
-    """Return a copy of the replica ``trained`` whose parameters ``optimizer`` updates from now on."""
+    """Return a copy of the replica ``trained``, and make ``optimizer`` update the parameters of the copy."""
     model = copy.deepcopy(trained.model)
     copies = dict(zip(trained.model.parameters(), model.parameters(), strict=True))
     for group in optimizer.param_groups:

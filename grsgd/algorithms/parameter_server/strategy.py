@@ -1,10 +1,11 @@
-"""Contract of a strategy: when a parameter server applies a gradient, and when it answers the gradient's worker.
+"""Base class of a parameter server's strategies, which decide when the server applies a gradient and when the server
+answers the gradient's worker.
 
-Nothing here communicates, holds a model or reads a clock. Arrivals of gradients and losses of workers go in, with their
-times, and decisions come out.
+A strategy sends no messages, holds no model and reads no clock. The server calls a strategy with the arrivals of
+gradients, the losses of workers and their times, and the strategy returns decisions.
 
-All strategies have two options from papers. Staleness-aware weights are from Zhang, Gupta, Lian, Liu 2015, and delay
-compensation is from Zheng et al. 2017.
+All strategies have two options: staleness-aware weights (Zhang, Gupta, Lian, Liu 2015) and delay compensation (Zheng et
+al. 2017).
 """
 
 import math
@@ -13,69 +14,71 @@ from typing import ClassVar, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 STATES = ("async", "straggler", "ahead")
-"""The states that adsp assigns to a worker at each of its pushes."""
+"""The states of workers with the strategy adsp, which assigns one state to a worker at each of the worker's pushes."""
 
 
 class StrategyOptions(BaseModel):
-    """Options of one strategy; this base class is for strategies without options."""
+    """Base class of a strategy's options, and the options of strategies that have no options."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class Decision(NamedTuple):
-    """Actions of a server after an event, in this order: it gathers gradients, applies them in an update, and answers
-    workers.
+    """Actions of a server after the arrival of a gradient or the loss of a worker. The server first gathers gradients,
+    then applies the gathered gradients in an update, and then answers workers.
 
-    An update adds one to the version, and starts a new sum::
+    An update adds one to the version of the model, and starts a new sum of gradients::
 
         w -= eta/n * sum of weight * g          # n: workers at the start; over all g gathered since the last update
     """
 
     gathered: tuple[tuple[int, float], ...] = ()
-    """The workers, ascending, whose gradients g are added to the sum, each with its weight."""
+    """Workers, in ascending order, whose gradients g are added to the sum, each with the weight of its gradient."""
     update: bool = False
     answers: tuple[int, ...] = ()
-    """The workers, ascending, that get the model after the update."""
+    """Workers, in ascending order, to which the server sends the model after the update."""
     compensated: tuple[int, ...] = ()
-    """Workers, ascending, whose gathered gradient is g + lambda g g (w - w_i) in place of g. Here w_i is the model of
-    the worker's last answer, and w the model before the update."""
+    """Workers, in ascending order, whose gathered gradient is g + lambda g g (w - w_i) in place of g. In this formula
+    w_i is the model in the last answer to worker i, and w the model before the update."""
 
 
 class Strategy:
-    """Worker i pulls the model, computes a gradient, pushes it, and waits for the answer, which is the next model::
+    """Base class of a parameter server's strategies. Worker i computes a gradient, pushes it to the server, and waits
+    for the answer, which is the next model::
 
         on push(i, v_i, now):  tau = V - v_i;  c_i += 1;  put the gradient into the buffer
         on lost(i, now):       take i out of the active workers
         after either:          drop gradients that are too old; if any are due: apply them together, in worker order;
                                V += 1;  answer the workers that are free and have no gradient in the buffer
 
-    The strategies override `due` and `free`; some strategies also override `limit` and `completes_update`. Each
-    gradient is multiplied by eta/n times its weight, where n is the number of workers at the start. So a sample moves
-    the model equally far with all strategies, even after workers have been lost.
+    Strategies override `due` and `free`; some strategies also override `limit` and `completes_update`. Each gradient is
+    multiplied by eta/n times its weight, where n is the number of workers at the start. So a sample moves the model
+    equally far with all strategies, even after workers have been lost.
 
-    Invariants: every gradient is applied exactly once, before its worker is answered, or is dropped, or is still in the
-    buffer; V is the number of updates; 0 <= v_i <= V; the versions answered to a worker never decrease; unless all
-    workers are lost, at least one active worker is not blocked.
+    Every strategy keeps the following invariants. Every gradient is applied exactly once, before its worker is
+    answered, or is dropped, or is still in the buffer. V is the number of updates, and 0 <= v_i <= V. The versions in
+    the answers to a worker never decrease. Unless all workers are lost, at least one active worker is not blocked.
 
-    Gradients that are gathered at the same time are summed in the order of workers, even if they arrived in another
-    order. `Rennala` gathers each gradient on arrival.
+    Gradients that are gathered at the same time are summed in the order of workers, even if these gradients arrived in
+    another order. `Rennala` gathers each gradient on arrival.
 
-    V is the version of the model, v_i its version in the last answer to worker i, c_i the number of pushes of worker i,
-    and tau the staleness. ``workers`` is n, and workers are numbered from 0. ``start`` is the time at which all workers
-    got version 0 of the model, in seconds on the clock of ``now``. ``staleness_aware`` means weights 1/max(tau, 1),
-    with tau at the time of the update. ``delay_compensation`` applies to all gradients. ``options`` are the fields of
-    ``Options``. Raises ValueError on invalid options.
+    V is the version of the model, and v_i the version of the model in the last answer to worker i. The number of pushes
+    of worker i is c_i, and tau is the staleness of a pushed gradient. ``workers`` is n, and workers are numbered from
+    0. ``start`` is the time at which all workers got version 0 of the model, in seconds on the same clock as ``now``.
+    ``staleness_aware`` means weights 1/max(tau, 1), with tau at the time of the update. With ``delay_compensation`` all
+    gradients are compensated. ``options`` are the fields of ``Options``. `Strategy` raises ValueError on invalid
+    options.
     """
 
     Options: ClassVar[type[StrategyOptions]] = StrategyOptions
     remembers: ClassVar[tuple[str, ...]] = ("version", "clocks", "dropped", "gathered")
-    """Names of the attributes that a checkpoint keeps. While all workers rest, the buffer is empty and no worker is
-    blocked."""
+    """Names of the strategy's attributes that a checkpoint stores. A checkpoint does not store the buffer, because
+    during a checkpoint the buffer is empty and no worker is blocked."""
     keeps_step: bool = False
-    """Whether no worker begins a step before all workers have pushed the previous step. If so, all workers can rest
-    before the same step."""
+    """Whether no worker begins a step before all workers have pushed the gradient of the previous step. If
+    ``keeps_step`` is True, all workers can pause for a checkpoint before the same step."""
     limit: float = math.inf
-    """Age in updates at which a gradient is dropped as too old."""
+    """Staleness in updates from which a gradient is dropped as too old."""
 
     def __init__(
         self,
@@ -92,35 +95,36 @@ class Strategy:
         self.version = 0
         """V, the version of the model after the last decision."""
         self.clocks = [0] * workers
-        """c_i: number of pushes of each worker, lost workers included."""
+        """c_i: number of pushes of each worker, including lost workers."""
         self.staleness = 0
-        """tau of the last push: number of updates from the model at which its gradient was computed to the model at the
-        arrival of this gradient."""
+        """tau of the last push: number of updates from the model at which the pushed gradient was computed to the model
+        at the arrival of this gradient."""
         self.active = set(range(workers))
         self.resting: set[int] = set()
-        """Workers that rest for a checkpoint. They are not active before `go_on` is called."""
+        """Workers that pause for a checkpoint. Pausing workers are not active until `go_on` is called."""
         self.blocked: set[int] = set()
-        """Active workers that have pushed and have not been answered."""
+        """Active workers that have pushed a gradient and have not been answered yet."""
         self.buffer: dict[int, int] = {}
-        """Version v_i of the model at which each pushed gradient was computed, by worker, for gradients that wait for
-        the next update."""
+        """Pushed gradients that wait for the next update: for each worker, the version v_i of the model at which its
+        gradient was computed."""
         self.gathered = 0
-        """Number of gradients in the sum of the next update."""
+        """Number of gradients in the sum that the next update applies."""
         self.dropped = [0] * workers
-        """Number of gradients of each worker that were too old and are in no update."""
+        """Number of gradients of each worker that were dropped as too old."""
         self.pulled_at = [start] * workers
         self.staleness_aware = staleness_aware
         self.delay_compensation = delay_compensation
 
     def go_on(self, workers: set[int], now: float):
-        """Let ``workers`` go on after a rest of all workers. All of them hold the newest model."""
+        """Make ``workers`` active again after a pause of all workers for a checkpoint. All ``workers`` hold the newest
+        model."""
         self.active, self.resting, self.blocked, self.buffer = set(workers), set(), set(), {}
         self.pulled_at = [now] * len(self.clocks)
 
     def push(self, worker: int, version: int, now: float) -> Decision:
         """Process the arrival of a gradient of ``worker``, computed at model ``version``, at time ``now`` in seconds.
 
-        Raises RuntimeError if the worker waits for an answer or is lost, or if the version does not exist.
+        Raises RuntimeError if ``worker`` waits for an answer or is lost, or if ``version`` does not exist.
         """
         self.check_active(worker)
         if worker in self.blocked:
@@ -136,15 +140,16 @@ class Strategy:
         return self.decide(now)
 
     def lost(self, worker: int, now: float) -> Decision:
-        """Record that ``worker`` is lost: no other worker waits for ``worker`` any more. The last push of ``worker`` is
-        still applied."""
+        """Record that ``worker`` is lost, so that no other worker waits for ``worker`` any more. The last gradient that
+        ``worker`` has pushed is still applied."""
         self.check_active(worker)
         self.active.remove(worker)
         self.blocked.discard(worker)
         return self.decide(now)
 
     def rests(self, worker: int, now: float) -> Decision:
-        """Record that ``worker`` rests: it takes no step before `go_on`, so no other worker waits for it."""
+        """Record that ``worker`` pauses for a checkpoint. ``worker`` takes no step until `go_on` is called, so no other
+        worker waits for ``worker``."""
         self.check_active(worker)
         self.resting.add(worker)
         return self.lost(worker, now)
@@ -171,7 +176,8 @@ class Strategy:
         return Decision(gathered, update, tuple(answers), compensated)
 
     def arrived(self, worker: int, now: float):
-        """Process a push, which has already been counted and put into the buffer."""
+        """Process a push of ``worker``, whose gradient has already been counted and put into the buffer. By default
+        `arrived` does nothing."""
 
     def too_old(self) -> set[int]:
         """Return the workers whose gradients in the buffer are dropped now."""
@@ -182,8 +188,8 @@ class Strategy:
         return set(self.buffer)
 
     def held(self) -> set[int]:
-        """Return the workers that are answered only after their gradient is gathered; by default all workers with a
-        gradient in the buffer."""
+        """Return the workers that are answered only after their gradients have been gathered; by default all workers
+        with a gradient in the buffer."""
         return set(self.buffer)
 
     def completes_update(self) -> bool:
@@ -196,15 +202,15 @@ class Strategy:
 
     @property
     def bound_gradients(self) -> int:
-        """Number of gradients in an update, for which reports compare the run's time with the least possible time; by
-        default the number of workers."""
+        """Number of gradients per update for which reports compute the least possible time of a run; by default the
+        number of workers."""
         return len(self.clocks)
 
     def answered(self, worker: int):
-        """Record that ``worker`` is answered."""
+        """Record that the server answers ``worker``. By default `answered` does nothing."""
 
     def weight(self, worker: int) -> float:
-        """Return the weight of a gradient in the buffer."""
+        """Return the weight of the gradient of ``worker`` in the buffer."""
         tau = self.version - self.buffer[worker]
         return 1 / max(tau, 1) if self.staleness_aware else 1.0
 
@@ -212,16 +218,17 @@ class Strategy:
         return self.delay_compensation
 
     def lead(self, worker: int) -> int:
-        """Return the lead of an active worker: its number of pushes, minus the number of pushes of the slowest active
-        worker."""
+        """Return the lead of an active worker: the worker's number of pushes, minus the number of pushes of the slowest
+        active worker."""
         return self.clocks[worker] - min(self.clocks[j] for j in self.active)
 
     def gap(self) -> int:
-        """Return the largest lead; 0 if no worker is left."""
+        """Return the largest lead of an active worker, or 0 if no worker is active."""
         return max(map(self.lead, self.active), default=0)
 
     def state(self, worker: int) -> str | None:
-        """Return the state of a worker at its last push, one of `STATES`; None if the strategy has no states."""
+        """Return the state of ``worker`` at its last push, one of `STATES`. Return None if the strategy has no
+        states."""
         return None
 
     def check_active(self, worker: int):

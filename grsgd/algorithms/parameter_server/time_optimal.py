@@ -1,4 +1,5 @@
-"""Strategies that drop gradients of workers that are too slow. Their training time comes near the least possible time.
+"""Strategies of a parameter server that drop gradients of workers that are too slow. With the strategies in this module
+the training time is near the least possible time.
 
 Sources: m_sync: Begunov, Tyurin 2026; rennala: Tyurin, Richtárik 2023; ringmaster: Maranjyan, Tyurin, Richtárik 2025.
 """
@@ -10,13 +11,15 @@ from grsgd.algorithms.parameter_server.strategy import Strategy, StrategyOptions
 
 class MSyncOptions(StrategyOptions):
     fastest: int | None = Field(
-        None, ge=1, description="m_sync: number of gradients per update (m); by default one less than workers"
+        None, ge=1, description="m_sync: number of gradients per update (m); by default the number of workers minus 1"
     )
 
 
 class RennalaOptions(StrategyOptions):
     gradients_per_update: int | None = Field(
-        None, ge=1, description="rennala: number of gradients of one model per update (B); by default one per worker"
+        None,
+        ge=1,
+        description="rennala: number of gradients of the same model per update (B); by default the number of workers",
     )
 
 
@@ -24,8 +27,8 @@ class RingmasterOptions(StrategyOptions):
     staleness_limit: int | None = Field(
         None,
         ge=1,
-        description="ringmaster: age in updates from which gradients are dropped (R); by default twice the number of "
-        "workers",
+        description="ringmaster: staleness in updates from which gradients are dropped (R); by default twice the "
+        "number of workers",
     )
 
 
@@ -35,10 +38,11 @@ class MSync(Strategy):
         on push(i):   v_i < V: drop the gradient; answer
                       else: put it into the buffer; at m of them w -= eta/n sum(buffer);  V += 1;  answer its workers
 
-    The staleness tau of an applied gradient is 0. A late worker's computation cannot be interrupted. After this
-    computation the worker takes part in the round that is then under way. m = n is `Bsp`. If workers rest for a
-    checkpoint and fewer than m workers remain, the gradients of the unfinished round are dropped. The round begins
-    again after the checkpoint, so a checkpoint causes no update with fewer than m gradients.
+    With m_sync the staleness tau of an applied gradient is 0. The computation of a late worker is not interrupted.
+    After its computation, a late worker takes part in the round under way at that time. With m = n workers `MSync` is
+    `Bsp`. If workers pause for a checkpoint and fewer than m workers remain, the gradients of the unfinished round are
+    dropped. The unfinished round begins again after the checkpoint, so a checkpoint causes no update with fewer than m
+    gradients.
     """
 
     Options = MSyncOptions
@@ -74,9 +78,10 @@ class Rennala(Strategy):
                       else: sum += g;  if it is the B-th: w -= eta/n sum;  V += 1;  sum = 0
                       answer
 
-    So a fast worker computes several of the B gradients, and no worker waits. The staleness tau of an applied gradient
-    is 0. The paper's learning rate is for the mean of the gradients, so it is eta B/n here. A checkpoint keeps an
-    unfinished sum. If a sum is unfinished at the end of training, it is applied.
+    So a fast worker computes several of the B gradients, and no worker waits. With rennala the staleness tau of an
+    applied gradient is 0. The learning rate in the Rennala paper is for the mean of the B gradients, and equals eta B/n
+    in the notation above. A checkpoint stores an unfinished sum of gradients. If a sum of gradients is unfinished at
+    the end of training, the server applies it.
     """
 
     Options = RennalaOptions
@@ -92,14 +97,14 @@ class Rennala(Strategy):
 
 
 class Ringmaster(Strategy):
-    """Ringmaster ASGD (Maranjyan, Tyurin, Richtárik 2025): as `Asp`, but gradients with a staleness tau >= ``R`` are
+    """Ringmaster ASGD (Maranjyan, Tyurin, Richtárik 2025): like `Asp`, but gradients with a staleness tau >= ``R`` are
     dropped::
 
         on push(i):   V - v_i < R: w -= eta/n g;  V += 1
                       answer
 
-    This is the paper's variant that does not interrupt computations. R = inf would be the strategy `Asp`. R = 1 is the
-    strategy `Rennala` with B = 1.
+    `Ringmaster` is the variant of the Ringmaster paper that does not interrupt computations. With R = inf, `Ringmaster`
+    would be the strategy `Asp`. With R = 1, `Ringmaster` is the strategy `Rennala` with B = 1.
     """
 
     Options = RingmasterOptions
@@ -110,6 +115,6 @@ class Ringmaster(Strategy):
 
     @property
     def bound_gradients(self):
-        """Largest staleness R. According to the paper, R updates take at most twice as long as R gradients of one
-        model."""
+        """Staleness R from which gradients are dropped. According to the Ringmaster paper, R updates take at most twice
+        as long as R gradients of the same model."""
         return self.limit
