@@ -1,4 +1,4 @@
-"""The code that made the runs of a target: one version made all of them; runs of different versions are not joined."""
+"""The versions of the code that made the runs of a target: all runs of a target are from one version."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -9,14 +9,14 @@ from experiments.runner.plan import Plan
 from grsgd.runs.run_file import Run
 
 DIRTY = "-dirty"
-"""End of the name of a commit with uncommitted changes, so that the code cannot be obtained again."""
+"""End of the name of a commit with uncommitted changes, whose code cannot be obtained again."""
 
 
 def share(plans: Sequence[Plan]):
-    """Leave each target in one of the plans, which differ in the code of their runs.
+    """Leave each target in one of the plans; each plan has the runs of one version of the code.
 
-    The target stays in the first plan that has all of its runs. If no plan has all, it stays in ``plans[0]``, which
-    makes missing runs.
+    The target stays in the first plan that has all of its runs. If no plan has all of them, it stays in ``plans[0]``,
+    which makes missing runs.
     """
     first, *others = plans
     for target in list(first.needs):
