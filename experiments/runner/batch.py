@@ -75,6 +75,7 @@ class Calibration(NamedTuple):
 
     share: the part of one core that each host has; None if hosts are not limited.
     """
+
     config: str
     overrides: list[str]
     out: str
