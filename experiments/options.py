@@ -68,7 +68,6 @@ def _numbers(kind: dict[str, Any], default) -> list[float]:
     """Return the closed ends of the option's range, and a number within the range.
 
     The upper end is left out if the default depends on the run. Such an option may make sense only for small numbers.
-    numbers.
     """
     has_default = isinstance(default, float | int)
     least = kind.get("minimum", kind.get("exclusiveMinimum", 0))

@@ -34,7 +34,7 @@ class Distribution(NamedTuple):
 
     @property
     def fixed_seconds(self) -> list[float] | None:
-        """Return the seconds of each worker's gradient; None if they vary, because then the optimum is unknown."""
+        """Return the seconds of each worker's gradient; None if times vary, because then the optimum is unknown."""
         return None if self.sigma else [SECONDS * factor for factor in self.slowdown]
 
 

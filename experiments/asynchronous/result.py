@@ -23,7 +23,8 @@ class StrategyNumbers(NamedTuple):
     over_optimum: float
     """Seconds per ``bound_gradients`` gradients, divided by the least possible seconds for as many of one model.
 
-    The reports of runs have the same number. NaN if times vary; below 1 if the gradients belong to different models.
+    Reports of runs (``grsgd report``) have this number, too. NaN if times vary; below 1 if the gradients belong to
+    different models.
     """
     ended: float
     """Simulated seconds of the last snapshot, a lower bound if the target was not reached; NaN without snapshots."""

@@ -1,9 +1,10 @@
 """Benchmark of all-reduces: every variant of grsgd, ``MPI_Allreduce`` and torch's gloo, float32, in place.
 
-``memcpy`` copies an array of the same size on all ranks at once. Its time is the least possible time of a sum without a
-network, because a sum also reads and writes every array once. ``shared, in place`` is the variant ``shared`` for an
-array in shared memory, such as the gradients of ``ring_allreduce``. ``auto`` is the variant that a trial has chosen for
-the size of the array. A note below the table says how much slower ``auto`` is than the fastest variant.
+``memcpy`` copies an array of the same size on all ranks at once. The time of ``memcpy`` is the least possible time of a
+sum without a network, because a sum also reads and writes every array once. ``shared, in place`` is the variant
+``shared`` for an array in shared memory, such as the gradients of ``ring_allreduce``. ``auto`` is the variant that a
+trial has chosen for the size of the array. A note below the table says how much slower ``auto`` is than the fastest
+variant.
 
 The column algbw is bytes / time, and busbw is algbw * 2(n-1)/n, as defined in nccl-tests.
 """

@@ -1,8 +1,8 @@
 """Training steps with one all-reduce of the whole gradient, with buckets, and without messages.
 
-share hidden = 1 - (step - step alone) / all-reduce. The step alone is the same forward pass, backward pass and update
-on a rank that sends nothing. Only a backward pass can hide an all-reduce. Therefore, the batch size is chosen so that
-the backward pass takes about twice as long as the all-reduce. In rows named "elsewhere", as in
+share hidden = 1 - (step - step alone) / all-reduce. "Step alone" is the time of the forward pass, backward pass and
+update on a rank that sends nothing. Only a backward pass can hide an all-reduce. Therefore, the batch size is chosen so
+that the backward pass takes about twice as long as the all-reduce. In rows named "elsewhere", as in
 `experiments.bench.overlap`, another processor computes the backward pass. This processor is then only notified of each
 gradient.
 """

@@ -1,8 +1,9 @@
 """Benchmark of the cost of a checkpoint every hundred steps, in a training with a model of 100 MB.
 
-A checkpoint is taken before every second block of steps, and written during the block. Its cost is the time of this
-block minus the mean time of the block before and the block after. The mean cancels slow changes of the machine's speed.
-For comparison, the same difference is computed for blocks without a checkpoint, for which it should be near zero.
+A checkpoint is taken before every second block of steps, and written during the block. The checkpoint's cost is the
+time of this block minus the mean time of the block before and the block after. The mean cancels slow changes of the
+machine's speed. For comparison, the same difference is computed for blocks without a checkpoint, for which it should be
+near zero.
 """
 
 import tempfile

@@ -3,7 +3,7 @@
 share hidden = 1 - (together - backward) / all-reduce: 1 if the all-reduce costs no time, 0 if it might as well run
 afterwards. If ranks outnumber free cores, only waiting can hide, because adding the arrays takes core time in any case.
 Therefore, a second kind of backward pass is measured, which another processor computes, such as a GPU. This processor
-only waits for it. The last table has whole training steps, with and without buckets of the gradient
+only waits for the other processor. The last table has whole training steps, with and without buckets of the gradient
 (`experiments.bench.bucketed_steps`). ``--steps`` measures only whole steps. To measure over a link::
 
     grsgd testbed --hosts 2 --rate 1gbit -- -n 2 -x PYTHONPATH python -m mpi4py -m experiments.bench.overlap

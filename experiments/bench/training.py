@@ -217,7 +217,6 @@ def timed(mpi, contenders, batches, steps: int, rounds: int):
 
     A loop begins and finishes in its turn, so that it does nothing in the background of another loop. The first steps
     of a turn, which allocate memory, are not timed.
-    which allocate memory, are not timed.
     """
     seconds = {name: [] for name in contenders}
     for name in turns(contenders, rounds):

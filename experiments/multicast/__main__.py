@@ -4,7 +4,7 @@
     python -m experiments.multicast --ranks 4 --rounds 3
 
 Hosts on a shared medium of 100 Mbit/s train a model of 3.2 MB with little computing. The reference is a ring
-all-reduce, and the same all-reduce, once more, is a control. The compared methods are CSSGD with IP multicast, the same
+all-reduce, and the same all-reduce, once more, is a control. The compared methods are CSSGD with IP multicast, CSSGD
 with datagrams lost on purpose, the grouped schemes, and SSGD. CSSGD with MPI's broadcasts is another control. In each
 round every method runs once.
 
@@ -29,7 +29,7 @@ PROGRAM = "python -m experiments.multicast"
 MIN_RANKS = 4
 """Least number of ranks that the option ``--ranks`` allows."""
 RUN_SECONDS = Seconds(10.0, 10.0)
-"""Approximate seconds of a run: of its training, and of the rest."""
+"""Approximate seconds of a run: of its training, and of all other work."""
 OUT = Path("results/verdict-multicast.csv")
 
 

@@ -252,7 +252,7 @@ def started(command: list, output, leftovers: list[Path]) -> Iterator[subprocess
 
 
 def ready_file(list_file: Path) -> Path:
-    """Return the file that exists when all ranks are ready to train; they begin when it has been removed."""
+    """Return the file that exists when all ranks are ready to train; the ranks begin when the file has been removed."""
     return list_file.with_name("ready")
 
 

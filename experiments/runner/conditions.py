@@ -42,7 +42,7 @@ class Conditions:
         return (*replaced, *self.scale.overrides, *self.overrides)
 
     def seeds(self, source: str, seeds: int | None) -> range:
-        """Return the seeds of trainings: ``seeds`` per look, or the scale's number for ``source`` if that is None."""
+        """Return the seeds of trainings: ``seeds`` per look at the data, or the scale's number if ``seeds`` is None."""
         if source == MEASURED:
             count = seeds or self.scale.clock_seeds
         else:
@@ -85,7 +85,7 @@ class Conditions:
         """Return the configuration whose steps the training in ``setting`` takes.
 
         This configuration is the ring all-reduce in the training's folder if the algorithm applies the exact mean
-        gradient. For any other algorithm, it is the training's own configuration.
+        gradient. For any other algorithm, the training's own configuration is returned.
         """
         shared = self.load(setting.config, setting.overrides).traits.exact_gradient
         return f"{setting.config.rpartition('/')[0]}/ring_allreduce" if shared else setting.config
@@ -93,10 +93,11 @@ class Conditions:
     def trajectory(self, setting: Setting) -> Setting:
         """Return the setting of a training that takes the same steps as the training in ``setting``.
 
-        Its times are simulated if the steps depend on times. Algorithms that apply the mean gradient of the global
-        batch take the steps of a single rank with a batch n times as large. Only the order of samples and the rounding
-        of fixed-point numbers differ. With batch normalisation, each rank normalises its own batch. Therefore, these
-        algorithms share the training on n ranks. The steps of synchronous ranks do not depend on speed.
+        Times of the returned setting are simulated if the steps depend on times. Algorithms that apply the mean
+        gradient of the global batch take the steps of a single rank with a batch n times as large. Only the order of
+        samples and the rounding of fixed-point numbers differ. With batch normalisation, each rank normalises its own
+        batch. Therefore, these algorithms share the training on n ranks. The steps of synchronous ranks do not depend
+        on speed.
         """
         traits = self.load(setting.config, setting.overrides).traits
         if not traits.synchronous:

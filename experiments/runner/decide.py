@@ -1,8 +1,8 @@
 """Comparisons of samples, and their verdicts on a claim.
 
-Each case (comparison under one condition) has two results. The first result is about the direction. The effect is
-significantly on the claimed side, or on the opposite side, or the case finds no difference, because the 95 % interval
-lies within the equivalence zone. The second result is about the paper's number: the interval contains the number, or
+Each case (comparison under one condition) has two results. One result is the verdict on the direction of the effect.
+The effect has significantly the claimed or the opposite direction, or its 95 % interval lies within the equivalence
+zone, so that there is no difference. The other result concerns the paper's number: the interval contains the number, or
 lies above or below it. For times and bytes, the interval is computed from the logarithm of the ratio.
 
 The p values of a finding's evidence are corrected for the number of cases by the procedure of Hochberg (1988, "A
@@ -49,7 +49,7 @@ ZONE_POINTS = 1.0
 NUMBER_DECIMALS = 6
 """Decimals that count in comparisons of a limit with the paper's number; further decimals are rounding errors."""
 CALIBRATIONS_OF = {SIMULATED: CALIBRATIONS, TIMING_ONLY: CALIBRATIONS}
-"""Number of calibrations on which the runs of a case rest, by the source of their times."""
+"""Number of calibrations from which the times of a case's runs are simulated, by the source of the times."""
 
 # ---- two samples
 
@@ -310,7 +310,7 @@ def against_number(case: Case, number: float) -> Case:
 
 
 def _on_number(case: Case) -> str:
-    """Return the position of the case's interval, if it is bounded on that side, relative to the paper's number."""
+    """Return the position of the case's interval relative to the paper's number; "" if the position is unknown."""
     if case.number is None or case.p is None:
         return ""
     if case.low is not None and round(case.low - case.number, NUMBER_DECIMALS) > 0:

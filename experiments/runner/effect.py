@@ -2,14 +2,14 @@
 
 The interval is Student's t interval, with Welch's approximation for unpaired samples. If the distribution of one sample
 is skewed, the interval misses the true mean more often than stated, and few seeds do not reveal the skewness. With five
-seeds and a skewness of 2, the interval misses the true mean on one side in 12 % of experiments. Therefore, the test is
+seeds and a skewness of 2, the interval lies on one side of the true mean in 12 % of experiments. Therefore, the test is
 stricter than the interval (`level`). The level of the test is 0.9 % for up to ten seeds, and 0.09 % more for each
-further seed. With these levels, the test errs on each side in at most 5 % of cases. This holds with one look at the
-data or two, and for deviations with a skewness of up to 2.
+further seed. With these levels, the test errs in at most 5 % of cases in each direction. This bound holds with one look
+at the data or two, and for deviations with a skewness of up to 2.
 
-Simulated times rest on a few calibrations, and seeds that share a calibration are not independent. The variance between
-calibrations, as far as it exceeds the variance between seeds, is added to the variance of the mean. This added variance
-has one degree of freedom less than the number of calibrations.
+Simulated times are computed from a few calibrations, and seeds that use the same calibration are not independent. The
+variance between calibrations, as far as it exceeds the variance between seeds, is added to the variance of the mean.
+This added variance has one degree of freedom less than the number of calibrations.
 
 A training that ended before its target accuracy needs more time than it took. A training that had reached its target
 at its first snapshot may have needed less time. Differences of such times are bounds of the effect.

@@ -43,7 +43,7 @@ class Maker:
 
     @property
     def side_by_side(self) -> int:
-        """Return the number of simulations that are made at the same time."""
+        """Return the number of simulations that run at the same time, on all nodes."""
         return self.workers * self.store.hosts.nodes
 
     def make(self, specs: Iterable[RunSpec], what: str):
@@ -58,7 +58,7 @@ class Maker:
             self._make([spec for spec in specs if find_turn(spec) == number], what)
 
     def _make(self, specs: list[RunSpec], what: str):
-        """Make the missing runs that rest on one calibration."""
+        """Make the missing runs of ``specs``, whose simulated times all use the same calibration."""
         lost_signals.raise_again()
         if time.monotonic() < self.until:
             self.failures |= dict.fromkeys(calibrate(specs, self.store))

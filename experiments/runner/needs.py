@@ -54,7 +54,7 @@ class Trainings:
 class Trajectories(Trainings):
     """Trainings, one per seed, that take the same steps as the training of ``setting`` (``Conditions.trajectory``).
 
-    The result is a list of runs. Their times mean nothing if the algorithm is synchronous.
+    The result is a list of runs. The times of these runs mean nothing if the algorithm is synchronous.
     """
 
     def trained(self, conditions: Conditions) -> Setting:

@@ -1,6 +1,6 @@
 """Simulated networks and processors, as measured by ``grsgd calibrate``.
 
-A calibration is one file, for a model, its data and links of one rate. It keeps all results of ``grsgd calibrate``
+A calibration is one file, for a model, its data and links of one rate. The file has all results of ``grsgd calibrate``
 except results of single ranks. A second file has the measured ``work`` of each algorithm: the time of its step in
 excess of the time of a gradient. There are `CALIBRATIONS` files of both kinds, made at different times. The run with
 seed i uses the files with the number i modulo `CALIBRATIONS`.
@@ -40,9 +40,10 @@ NO_MATTER = {"only_classes": None, "only_train": None, "only_test": None, "alpha
 ABOUT = ("where", "made", "commit")
 """Keys of a calibration that say where, when and by which commit it was made."""
 OF_RANKS = ("link", "port")
-"""Keys of a calibration about its own few ranks. They are left out, because a run has other hosts, and more hosts."""
+"""Keys of a calibration about its own few ranks, which a run's network lacks, because a run has other and more hosts.
+"""
 OF_ONE_RATE = ("bandwidth", "latency", "queue_bytes")
-"""Keys of a calibration that depend on the rate of its links; they are left out for links of a rate not measured.
+"""Keys of a calibration that depend on the rate of its links; a network with links of another rate lacks these keys.
 
 With slower links, less of a message waits in its sender's queue.
 """
@@ -51,7 +52,7 @@ CALIBRATION, WORK = ".measured.toml", ".work.toml"
 
 
 class Measurement(NamedTuple):
-    """A measurement on which simulated times rest: a calibration, or the work of the algorithm ``work``."""
+    """A measurement from which times are simulated: a calibration, or the work of the algorithm ``work``."""
 
     file: Path
     work: str = ""
@@ -71,7 +72,7 @@ class Networks:
     # ---- the measurements
 
     def calibration(self, spec: RunSpec) -> Path:
-        """Return the file of the calibration on which the run rests."""
+        """Return the file of the calibration from which the run's times are simulated."""
         return self._named(spec, f"{self.measured(spec).link.rate}-{number_of(spec) + 1}{CALIBRATION}")
 
     def measured(self, spec: RunSpec) -> RunSpec:
@@ -105,7 +106,7 @@ class Networks:
         return self._known_works(spec)[self.work_name(spec)].get("seconds")
 
     def missing(self, spec: RunSpec) -> set[Measurement]:
-        """Return the missing measurements on which simulated times of the run rest."""
+        """Return the missing measurements that are needed to simulate the run's times."""
         if spec.source not in (SIMULATED, TIMING_ONLY) or is_stated(spec):
             return set()
         calibration = {Measurement(self.calibration(spec))} if not self.calibration(spec).exists() else set()
@@ -119,7 +120,7 @@ class Networks:
         return sorted(file for file in files if file.exists())
 
     def places(self, specs: Iterable[RunSpec]) -> list[str]:
-        """Return texts that say where and when the calibrations behind simulated times of these runs were made."""
+        """Return texts that say where and when the calibrations for these simulated runs were made."""
         times: dict[str, set[str]] = {}
         for file in self.calibrations(specs):
             if file.name.endswith(CALIBRATION):
@@ -264,7 +265,8 @@ def is_redundant(spec: RunSpec) -> bool:
 def is_stated(spec: RunSpec) -> bool:
     """Return whether both links and computing times are stated, and not measured.
 
-    Such a run does not model an existing host, but for example GPUs of a cluster. Its messages take no processor time.
+    A run with stated links and times does not model an existing host, but for example GPUs of a cluster. Messages of
+    the run take no processor time.
     """
     return spec.link.nominal and spec.compute is not None
 

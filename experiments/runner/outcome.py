@@ -66,7 +66,7 @@ class Case:
     times; "" if there are none. kind: ``EVIDENCE``, ``CONTROL``, ``BY_CONSTRUCTION`` or ``OFF``.
 
     bound: ``AT_LEAST`` or ``AT_MOST`` if the estimate is a bound. p: two-sided p value of no effect, or of an effect of
-    exactly the margin or threshold; None without a test. It is below 0.05 if the verdict is significant, and not
+    exactly the margin or threshold; None without a test. ``p`` is below 0.05 if the verdict is significant, and not
     corrected for the number of cases. simulator_error: difference of simulated from measured times, in words. note: why
     nothing is decided, and which seeds are left out. test: ``DIFFERENCE``, ``EQUIVALENCE``, ``THRESHOLD`` or ``EXACT``.
     criterion: the condition for support, in words. zone: the equivalence zone, the effect in ``unit`` within which both
@@ -216,7 +216,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class BreakEven:
-    """The ratio of communication to computation from which on a method takes less time than another one.
+    """The ratio of communication to computation from which on a method takes less time than a compared method.
 
     at: the ratio, with its 95 % interval from ``low`` to ``high``; None if there is none up to the greatest tried
     ratio, ``last``. The smallest tried ratio, ``first``, stands for itself or any smaller ratio. here: the ratios of

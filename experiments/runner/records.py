@@ -40,7 +40,7 @@ def unpack(recorded: Path, folder: Path):
     """Copy recorded runs and calibrations into the folder of a scale.
 
     Run files that exist in the folder are not overwritten. A recorded calibration, or recorded work of an algorithm,
-    replaces a different measurement in the folder. Simulated runs that rest on the replaced measurement are no longer
+    replaces a different measurement in the folder. Runs that were simulated from the replaced measurement are no longer
     found. Works of algorithms that exist only in the folder are kept.
     """
     for archive in sorted(recorded.glob(f"*{ARCHIVE}")):

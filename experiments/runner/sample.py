@@ -88,8 +88,8 @@ class Sample:
 def geometric_mean(samples: Sequence[Sample]) -> Sample:
     """Return the geometric mean of several samples by seed, for the seeds that all samples have.
 
-    A mean is a bound if one of its values is a bound. It is None if a value is unknown, or if there are lower and upper
-    bounds among its values.
+    A mean is a bound if one of its values is a bound. A mean is None if one of its values is unknown, or if there are
+    lower and upper bounds among its values.
     """
     shared = sorted(set.intersection(*(set(each.values) for each in samples)))
     lower = {seed for seed in shared if any(seed in each.bounds for each in samples)}

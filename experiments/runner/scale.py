@@ -1,4 +1,4 @@
-"""Scales (sizes of experiments) at which a paper is repeated: small stand-ins in minutes, a night on two cores, others.
+"""Scales (sizes of experiments) at which a paper is repeated, from small stand-ins in minutes to the paper's own sizes.
 
 The scales are ``SMOKE``, ``DESK``, ``PAPER``, ``IMAGENET`` and ``TINY``. The papers' folders have the differences
 between scales in the trainings themselves (data, model, epochs, target accuracy). In each of these folders, base.toml
@@ -33,8 +33,8 @@ class Scale(NamedTuple):
     learning_rates: tuple[float, ...]
     """Grid of learning rates for every algorithm, in simulated time on ``tuning_ranks`` ranks.
 
-    The first and the last rate are tried only if the rate next to them is the best of the others. Rates beyond the grid
-    are tried only if an end of the grid is the best.
+    The least and the greatest rate of the grid are tried only if the rate next to them is the best of all rates tried
+    before. Rates beyond the grid are tried only if an end of the grid is the best.
     """
     tuning_ranks: int
     """Number of ranks of learning-rate trials."""

@@ -73,7 +73,7 @@ class Store:
         return finished_run(self.path(spec))
 
     def place(self, specs: list[RunSpec]) -> str:
-        """Return the other machine on which all of these measured runs were made; "" for this machine.
+        """Return the recorded machine on which all of these measured runs were made; "" for this machine.
 
         Runs that are compared must be from one machine. Runs that no machine has made must be made on this machine.
         """

@@ -9,8 +9,8 @@ an equally long run without deaths), counted by `experiments.survival.counted`. 
 together, samples are counted instead of steps. With ``--kills-per-hour 125 --back 57``, processes die 125 times per
 hour, and each process is back as a spare after 57 seconds.
 
-In real time, goodput is compared with all-reduce on a ring. Its job ends with each death, and is restarted from its
-last checkpoint. Its goodput counts the steps up to the last checkpoint.
+In real time, goodput is compared with all-reduce on a ring. The job of an all-reduce ends with each death, and is
+restarted from its last checkpoint. The goodput of an all-reduce counts the steps up to the last checkpoint.
 """
 
 import argparse

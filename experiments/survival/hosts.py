@@ -3,7 +3,7 @@
     python -m experiments.survival.hosts --losses 10 --rate 1gbit --rate 10mbit --out FILE.csv
 
 Ranks train on four hosts, with ``--ranks-per-host`` ranks on each, and a fifth host is spare. Every ``--every`` seconds
-on average, a random host that has ranks is lost. Its link is cut, its processes are stopped, and its memory is erased.
+on average, a random host that has ranks is lost: its link is cut, its processes are stopped, and its memory is erased.
 The host is back after ``--back`` seconds. Without losses, a job would take ``--losses`` times ``--every`` seconds. A
 step is mostly a pause, so that two cores suffice.
 
@@ -135,8 +135,11 @@ class Storm:
 
 class Found(NamedTuple):
     """Result of a command: its exit code, its duration, its last line of output if it has failed, the number of lost
-    hosts, and numbers of its run file. The exit code is 124 if the command has hung. It is `NO_RESULT` instead of 0 if
-    the command has left no complete run file."""
+    hosts, and numbers of its run file.
+
+    The exit code is 124 if the command has hung. The exit code 0 becomes `NO_RESULT` if the command has left no
+    complete run file.
+    """
 
     code: int
     seconds: float

@@ -4,11 +4,11 @@
     python -m experiments.survival.own_loops --jobs 50 --script gpt --out FILE.csv
     python -m experiments.survival.own_loops --jobs 50 --script train --out OTHER.csv
 
-Every job must end by itself with exit code 0, on all ranks that are left. Its loss must differ by at most 1 % from the
-losses without deaths. If the ranks of an algorithm do not step together, equal jobs have different losses. Losses of
-five such jobs without deaths give the range for the comparison. Jobs without spares and jobs with two spares alternate.
-The scripts are `experiments.survival.loop`, and ``experiments/demo/gpt.py``, which does not contain the deaths. The
-script ``train`` is `grsgd train` with a GPT of the same size, for comparison.
+Every job must end by itself with exit code 0, on all ranks that are left. The job's loss must differ by at most 1 %
+from the losses without deaths. If the ranks of an algorithm do not step together, equal jobs have different losses.
+Losses of five such jobs without deaths give the range for the comparison. Jobs without spares and jobs with two spares
+alternate. The scripts are `experiments.survival.loop`, and ``experiments/demo/gpt.py``, which does not contain the
+deaths. The script ``train`` is `grsgd train` with a GPT of the same size, for comparison.
 
 A table of the jobs (``--out``) is written after each job. A later call with the same table skips the jobs in the table.
 `experiments.survival.page` writes the part of the page on failures that quotes the tables.
@@ -173,7 +173,7 @@ def text_of_chain() -> str:
 
 
 def read(path: Path | None) -> list[Job]:
-    """Return the jobs in the table ``path``; none if there is no such table."""
+    """Return the jobs in the table ``path``; an empty list if the file does not exist."""
     if path is None or not path.exists():
         return []
     with path.open(newline="") as file:

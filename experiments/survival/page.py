@@ -29,7 +29,7 @@ class Part(NamedTuple):
     text: str
 
     def put_into(self, page: str) -> str:
-        """Return the text of the page with this part in place of the earlier one."""
+        """Return the text of ``page``, with the text of this generated part in place of the earlier text."""
         between = re.compile(f"(?<=<!-- recorded: {self.name} -->\n).*?(?={re.escape(END)})", re.DOTALL)
         return between.sub(lambda _: f"\n{self.text}\n\n", page, count=1)
 

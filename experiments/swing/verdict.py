@@ -61,7 +61,7 @@ class Gain(NamedTuple):
 
 
 def gain(results: Results, comparison: Comparison, setting: str, nbytes: int) -> Gain | None:
-    """Return the gain on a network for one size of the array; None if it was not measured."""
+    """Return the gain on a network for one size of the array; None if the gain was not simulated."""
 
     def seconds(name):
         found = results.get(AllreduceRun(setting, name, nbytes, comparison.step_seconds))
@@ -82,7 +82,7 @@ def gains(results: Results, comparison: Comparison, settings: Sequence[str]) -> 
 
 
 def change(results: Results, setting: str, against: str) -> float | None:
-    """Return the relative change of bytes over global links if Bine replaces ``against``; None if not measured."""
+    """Return the relative change of bytes over global links if Bine replaces ``against``; None if not simulated."""
     ours, theirs = (results.get(AllreduceRun(setting, name, TRAFFIC_BYTES)) for name in (BINE, against))
     return None if ours is None or theirs is None else ours.over_global / theirs.over_global - 1
 

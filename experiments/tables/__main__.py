@@ -112,7 +112,7 @@ def make_plans(options: argparse.Namespace, folder: Path) -> list[Plan]:
     """Return the plans of the chosen targets.
 
     The first plan makes runs with the present code. At a scale that uses recorded runs, each other version of the code
-    that has made runs gets a plan. Such a plan has the targets for which this version has made all runs.
+    that has made runs gets a plan. A version's plan has the targets for which this version has made all runs.
     """
     scale = SCALES[options.scale]
     is_joined = scale.is_joined or options.recorded

@@ -1,4 +1,4 @@
-"""The answer to a paper's claim: the evidence of all scales together, sorted by its weight, and its certainty.
+"""The evidence for and against a paper's claim: of all scales together, sorted by its weight, and with its certainty.
 
 Measured evidence comes before counted evidence, and simulated times come last. Within each kind, the scale with the
 most evidence comes first, then the smaller p value. Therefore, no scale hides a result of another scale.
@@ -32,7 +32,7 @@ GRADES = {
     ONE_SIDED: "measured times only, or simulated times only, with the simulator's error",
     OPEN: "undecided, with the number of seeds that would decide it",
 }
-"""Grades of certainty of an answer, with their meaning."""
+"""Grades of certainty of the evidence on a claim, with their meaning."""
 DECIDED = SUPPORTED, REFUTED, ALIKE
 """Verdicts of cases (comparisons for a claim) that are decided."""
 
@@ -154,7 +154,7 @@ def _agree(one: Evidence, other: Evidence) -> bool:
 
 @dataclass(frozen=True)
 class PaperAnswers:
-    """The answers to all claims of a paper. by_scale: the results for the paper, by the name of the scale."""
+    """The evidence on all claims of a paper. by_scale: the results for the paper, by the name of the scale."""
 
     by_scale: dict[str, PaperResult]
 
@@ -172,16 +172,16 @@ class PaperAnswers:
 
     @property
     def own(self) -> list[Answer]:
-        """Return the answers to the claims that the paper itself makes."""
+        """Return the evidence on each claim that the paper itself makes."""
         return [answer for answer in self.answers if answer.claim["kind"] != EXPECTED]
 
     @property
     def expected(self) -> list[Answer]:
-        """Return the answers to the claims that are not in the paper, but expected of its method."""
+        """Return the evidence on each claim that is not in the paper, but expected of the paper's method."""
         return [answer for answer in self.answers if answer.claim["kind"] == EXPECTED]
 
     @cached_property
     def main(self) -> list[Answer]:
-        """Return the answers to the claims of the paper's abstract: the headline, and the claims in ``beside``."""
+        """Return the evidence on each claim of the paper's abstract: the headline, and the claims in ``beside``."""
         by_id = {answer.claim["id"]: answer for answer in self.answers}
         return [by_id[name] for name in [self.about["headline"], *self.about.get("beside", [])]]

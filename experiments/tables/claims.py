@@ -81,7 +81,7 @@ class PaperResult:
 
     @property
     def expected(self) -> list[ClaimResult]:
-        """Return the results on the claims that are not in the paper, but expected of its method."""
+        """Return the results on the claims that are not in the paper, but expected of the paper's method."""
         return [result for result in self.claims if result.claim["kind"] == EXPECTED]
 
     @cached_property
@@ -128,7 +128,6 @@ def results(papers: Sequence[Path], outcomes: Mapping[str, Outcome]) -> list[Pap
 
     outcomes: outcomes by target. Raises ValueError for claims that ``read_claims`` refuses, and for a finding on a
     claim that no paper makes.
-    paper makes.
     """
     claims = read_claims(papers)
     for outcome in outcomes.values():

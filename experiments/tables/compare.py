@@ -47,7 +47,8 @@ Settings = dict[Setting, dict[str, Setting]]
 def places(conditions: Conditions, scenarios: Iterable[Scenario], measured: Iterable[Scenario] = ()) -> list[Setting]:
     """Return the places (settings without a configuration) of a comparison.
 
-    Each scenario without slow hosts has a simulated place. Each possible scenario in ``measured`` has a measured place.
+    Each scenario without slow hosts has a place in simulated time. Each possible scenario in ``measured`` has a place
+    in measured time.
     """
     found = []
     for scenario in scenarios:
@@ -59,7 +60,7 @@ def places(conditions: Conditions, scenarios: Iterable[Scenario], measured: Iter
 
 
 def settings_at(where: Iterable[Setting], configs: Mapping[str, str]) -> Settings:
-    """Return the settings of all configurations at all places."""
+    """Return a setting for each configuration at each place; a place is a setting without a configuration."""
     return {place: {name: place.but(config=config) for name, config in configs.items()} for place in where}
 
 
@@ -134,7 +135,7 @@ def source(place: Setting) -> str:
 def panel(title: str, unit: str, values: Mapping[Setting, Mapping[str, Sample]]) -> Panel:
     """Return a panel with bars if there are few places; with lines over the number of ranks if there are many.
 
-    At a single place, controls are horizontal lines if their median is known.
+    If there is a single place (setting), controls are horizontal lines at their median, if it is known.
     """
     drawn: dict[str, dict] = {}
     levels: dict[str, Sample] = {}
@@ -157,7 +158,6 @@ def kind_of_pace(runs: Iterable[Run]) -> str:
 
     The cases are evidence if they are measured, or if simulated messages take processor time. If simulated messages
     take none, nothing can slow the algorithm down, so the result is true by construction.
-    algorithm down, so its pace is true by construction.
     """
     attributes = [run.attributes for run in runs]
     is_free = any(a["clock"] == "virtual" and TAKES_PROCESSOR not in a.get("network", "") for a in attributes)

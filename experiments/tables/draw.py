@@ -102,7 +102,7 @@ def _as_bars(panel: Panel) -> Panel:
 
 
 def draw_panel(ax, panel: Panel, looks: Mapping[str, dict]):
-    """Draw a panel on ``ax``. looks: matplotlib's arguments for each label."""
+    """Draw a panel on the axes ``ax``. looks: matplotlib's arguments (colour, line, marker) for each label."""
     for label, points in panel.lines.items():
         _draw_line(ax, points, label, looks[label])
     for label, curves in panel.curves.items():

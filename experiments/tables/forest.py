@@ -27,7 +27,7 @@ NEAR, FAR = (0.25, 0.5, 0.65, 0.8, 1, 1.25, 1.5, 2, 4), (0.01, 0.05, 0.1, 0.25, 
 """Ratios that are marked on an axis that spans up to three octaves (``NEAR``), and on a longer axis (``FAR``)."""
 LESS = ("% less ", "% fewer ")
 MIN_RATIO = 1e-3
-"""Ratios below this ratio are drawn at it, because zero has no place on a logarithmic axis."""
+"""Least ratio on an axis; smaller ratios are drawn at this ratio, because a logarithmic axis has no zero."""
 
 
 class Differences:

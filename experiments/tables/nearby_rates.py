@@ -1,7 +1,8 @@
 """The effect of each case on time if an algorithm has a learning rate next to its tuned one.
 
 Learning rates are tuned once, with a few seeds, so another tuning might find the next rate. The trials at rates close
-to the best rate show how many more samples these rates take to the target accuracy. The time of a sample is the same.
+to the best rate show how many more samples these rates take to the target accuracy. The seconds per sample do not
+depend on the learning rate.
 """
 
 import math

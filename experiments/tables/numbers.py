@@ -42,7 +42,7 @@ def mean_staleness(run: Run) -> float:
 
 
 def final_accuracy(run: Run, column: str = "test_accuracy") -> float | None:
-    """Return the mean test accuracy of the last three snapshots, in per cent; None if one of them is unknown.
+    """Return the mean test accuracy of the last three snapshots, in per cent; None if one accuracy is unknown.
 
     Only snapshots within the configured number of samples, plus the samples of one step, count. Ranks that do not wait
     for others train on more samples, but all algorithms are compared after the same number of samples.

@@ -224,7 +224,7 @@ def not_tried(papers: Sequence[PaperAnswers]) -> list[str]:
 
 
 def is_described(answer: Answer) -> bool:
-    """Return whether a claim could not have another result: it describes a method, or follows from its construction."""
+    """Return whether a claim only describes a method, or follows from its construction, and cannot be refuted."""
     return answer.is_built or answer.claim["kind"] == BY_CONSTRUCTION
 
 

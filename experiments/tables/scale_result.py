@@ -1,4 +1,4 @@
-"""The outcomes of a scale (size of the experiment), their answers on each paper, and the machines that made them."""
+"""The outcomes of a scale (size of the experiment), their results on each paper, and the machines that made them."""
 
 import re
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class ScaleResult:
 
     @property
     def with_runs(self) -> list[str]:
-        """Return the targets whose outcomes have runs; the others have only counts and formulas."""
+        """Return the targets whose outcomes have runs; outcomes of all other targets have only counts and formulas."""
         return sorted(target for target, outcome in self.outcomes.items() if outcome.runs)
 
     def told(self, key: str) -> str:

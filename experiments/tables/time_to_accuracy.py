@@ -59,7 +59,7 @@ class TimeToAccuracy:
         links make no difference, because the computation of a step takes long. Measured trainings would take too long
         at this scale.
     later
-        Names of algorithms that were published after the paper. They are compared, but not counted.
+        Names of algorithms that were published after the paper. Comparisons with them do not count as evidence.
     """
 
     claims: Mapping[str, str]

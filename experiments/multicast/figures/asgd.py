@@ -1,4 +1,4 @@
-"""The number of samples that ASGD needs; it is greater than for other methods, because ASGD's gradients are old."""
+"""The number of samples that ASGD needs, which is greater than for other methods, because ASGD's gradients are old."""
 
 from collections.abc import Iterable
 from contextlib import suppress

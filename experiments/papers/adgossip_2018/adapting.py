@@ -1,5 +1,4 @@
-"""Figures on the effect of adaptive exchanges, apart from sending less, and of the choices that the paper leaves open.
-"""
+"""Figures on the effect of adaptive exchanges, apart from sending less, and of choices that the paper leaves open."""
 
 import numpy as np
 
