@@ -15,8 +15,9 @@ from grsgd.errors import ConfigError
 def choices(options: type[Options]) -> dict[str, list]:
     """Return values of every option that are worth a try, by the option's name; the first value is the default.
 
-    An option with named choices has all of them. An option with examples has these. Any other option has a few numbers
-    from its least value on. Options that are times keep their default.
+    The values are all choices of an option with named choices, or all examples of an option with examples. Any other
+    option has a few numbers from its least value on. Options that are times are left out, so that they keep their
+    default.
     """
     properties = options.model_json_schema()["properties"]
     return {name: _values(schema) for name, schema in properties.items() if not name.endswith(("timeout", "seconds"))}
@@ -25,7 +26,7 @@ def choices(options: type[Options]) -> dict[str, list]:
 def variants(base: Path, algorithm: str) -> list[tuple[str, ...]]:
     """Return the overrides that turn one algorithm into its variants, based on the configuration ``base``.
 
-    The first entry has no overrides. Each further entry sets a single option to a value that changes the training,
+    The first variant has no overrides. Each further variant sets a single option to a value that changes the training,
     according to the algorithm's traits (``grsgd.algorithms.Traits``). Raises ConfigError if the algorithm does not
     exist.
     """
@@ -67,7 +68,7 @@ def _values(schema: dict[str, Any]) -> list:
 def _numbers(kind: dict[str, Any], default) -> list[float]:
     """Return the closed ends of the option's range, and a number within the range.
 
-    The upper end is left out if the default depends on the run. Such an option may make sense only for small numbers.
+    The upper end is left out if the default depends on the run, because the option may need small numbers.
     """
     has_default = isinstance(default, float | int)
     least = kind.get("minimum", kind.get("exclusiveMinimum", 0))

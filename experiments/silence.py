@@ -1,4 +1,4 @@
-"""The milliseconds per step that CSSGD saves over all-reduce if steps end without silent ranks, and the least possible.
+"""The time per step that CSSGD saves over all-reduce if steps end without silent ranks, and the least possible time.
 
     python -m experiments.silence                      # in simulated time, 8 ranks
     python -m experiments.silence --clock --ranks 4    # in real time, where a step is a pause

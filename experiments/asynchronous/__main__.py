@@ -5,8 +5,8 @@
 
 A server has 8 workers. In each distribution of times, the workers' times per gradient are equal, or random, or
 different from worker to worker. Each method is tuned on each distribution, with seeds that are used for nothing else.
-All methods are then compared with other seeds. The fastest synchronous and the fastest asynchronous method are
-compared once more, with further seeds.
+After tuning, all methods are compared, with other seeds. The fastest synchronous and the fastest asynchronous method
+are compared once more, with further seeds.
 
 Runs that exist are not repeated, so an interrupted experiment continues where it stopped. The results are a figure, two
 tables, all numbers as CSV, and a verdict on the claim that m-synchronous SGD is optimal up to a logarithm.

@@ -21,7 +21,7 @@ class StrategyNumbers(NamedTuple):
     updates: int
     """Number of updates of the model until the last snapshot."""
     over_optimum: float
-    """Seconds per ``bound_gradients`` gradients, divided by the least possible seconds for as many of one model.
+    """Seconds per ``bound_gradients`` gradients, over the least possible seconds for them if all are of one model.
 
     Reports of runs (``grsgd report``) have this number, too. NaN if times vary; below 1 if the gradients belong to
     different models.

@@ -79,8 +79,8 @@ def periods_of(method: str) -> tuple[int, ...]:
 def simulated_points() -> Iterator[AtlasRun]:
     """Yield the simulated points: all methods with all periods on all links.
 
-    The CNN is simulated with and without a straggler. The language model is simulated without one, and with one if the
-    same point is measured.
+    The CNN is simulated with and without a straggler. The language model is simulated without a straggler, and with a
+    straggler if the same point is measured.
     """
     for task, method, rate, slower in itertools.product(TASKS, METHODS, RATES, SLOWER):
         for period in periods_of(method):
@@ -92,9 +92,9 @@ def simulated_points() -> Iterator[AtlasRun]:
 def measured_points() -> Iterator[AtlasRun]:
     """Yield the measured points.
 
-    With one period, the language model is measured on every link, and on one link also with a straggler. On the latter
-    link, the language model is measured with every period. The CNN is measured on this link with one period, with and
-    without a straggler.
+    With one period, the language model is measured on every link, and on the link ``RATES[1]`` also with a straggler.
+    On ``RATES[1]``, the language model is measured with every period. The CNN is measured on ``RATES[1]`` with one
+    period, with and without a straggler.
     """
     link = RATES[1]
     for method in METHODS:

@@ -9,7 +9,7 @@ SIMULATED_SECONDS = {"gpt": 40.0, "cnn": 12.0}
 AROUND = 20.0
 """Seconds of a measured run before and after its training.
 
-Most of this time is for evaluations of the model. A part of the time for making the testbed is included.
+Most of these seconds are for evaluations of the model. They include a part of the time for making the testbed.
 """
 
 

@@ -42,7 +42,7 @@ LINKS = {"wire": "100mbit"}
 GPU_SECTIONS = {"codec": (1,), "compression": (1,), "merges": (1,), "overhead": (1,), "transfers": (2,)}
 """Sections that run on a GPU with ``--gpu``, with their numbers of ranks."""
 PICTURE = "bench-allreduce.svg"
-"""Name of the figure of all-reduces."""
+"""Name of the file with the figure of all-reduces."""
 TIMEOUT = 900
 """Greatest number of seconds that a section may take; on two cores, a section takes one to three minutes."""
 

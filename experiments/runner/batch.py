@@ -177,7 +177,7 @@ def make_runs(mpi_host: MpiHost, ranks: int, runs: list[Kind], run_timeout: floa
                     timed.unlink()
                     wait_for(Path(one.out), job, output, run_timeout, in_words(one))
                 yield one
-            with mpi_host.without_cpu_limit(), suppress(subprocess.TimeoutExpired):  # all files are complete
+            with mpi_host.without_cpu_limit(), suppress(subprocess.TimeoutExpired):  # all run files are complete
                 job.wait(MAX_START_SECONDS)
 
 
@@ -280,7 +280,7 @@ def main() -> int:
     warm_up()
     try:
         runs = json.loads(list_file.read_text()) if mpi.rank == 0 else None
-        for kind, *fields in mpi.bcast(runs):  # the list may be on a disk of rank 0's host only
+        for kind, *fields in mpi.bcast(runs):  # the list file may be only on the disk of rank 0's host
             one = KINDS[kind](*fields)
             one.make(mpi, partial_file(one.out), partial(being_timed, mpi, list_file))
             launch.barrier(mpi)

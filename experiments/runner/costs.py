@@ -31,7 +31,7 @@ STEP_SECONDS, MESSAGE_SECONDS = 1e-3, 1e-4
 COPY_SECONDS = 1e-9
 """Seconds that the simulator takes per byte of a model that is sent and merged."""
 TO_TARGET = 0.6
-"""Assumed part of its samples that a training takes to its target accuracy."""
+"""Assumed fraction of a training's samples after which the training reaches its target accuracy."""
 MIN_TIMED_SECONDS = 0.3
 """Least number of seconds for which the steps of a model are timed."""
 MAX_TIMED_SAMPLES = 256

@@ -19,7 +19,7 @@ from grsgd.runs.run_file import Run
 TUNING_SEED = 999
 """First of the seeds of learning-rate trials, which no reported run uses."""
 FINER = 1.5
-"""Factor between the finer rates about the best rate of the grid."""
+"""Factor between the finer learning rates, which are tried close to the best rate of the grid."""
 BEYOND, MAX_BEYOND = 2.5, 3
 """Factor between the rates beyond the grid, and greatest number of rates below and above the grid."""
 HIGHEST = {"cssgd/dnn": 0.15}
@@ -53,16 +53,16 @@ class LearningRates:
         self.conditions, self.find = conditions, find
 
     def missing(self, settings: Iterable[Setting]) -> list[RunSpec]:
-        """Return the missing trials of these settings that can be named so far."""
+        """Return the missing learning-rate trials of these settings; later trials depend on their results."""
         return [spec for spec in self.list_trials(settings) if self.find(spec) is None]
 
     def list_trials(self, settings: Iterable[Setting]) -> list[RunSpec]:
-        """Return the trials of these settings that can be named so far."""
+        """Return the learning-rate trials of these settings, existing or not, that earlier trials determine."""
         trials = (self.trials(tuned) for tuned in self.list_tuned(settings))
         return list({spec: None for by_rate in trials for specs in by_rate.values() for spec in specs})
 
     def planned_trials(self, settings: Iterable[Setting]) -> list[RunSpec]:
-        """Return the trials that these settings are expected to need.
+        """Return the learning-rate trials that these settings are expected to need.
 
         If the best rate of the grid is not known yet, it is assumed to lie within the grid.
         """
@@ -96,7 +96,7 @@ class LearningRates:
     # ---- the trials
 
     def trials(self, tuned: Tuned) -> Trials:
-        """Return the trials that can be named so far; fine trials can be named when the best coarse rate is known."""
+        """Return the trials of a learning rate; fine trials are left out until the best coarse rate is known."""
         coarse = self.coarse(tuned)
         if not self.is_there(coarse):
             return coarse

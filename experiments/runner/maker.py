@@ -77,7 +77,7 @@ class Maker:
 
     def _simulate(self, specs: list[RunSpec], progress: Progress):
         begun = []
-        with suppress(BrokenProcessPool):  # a broken pool is reported below
+        with suppress(BrokenProcessPool):  # a killed process of the pool is reported below
             in_time = progress.begin(self._in_time(specs, begun))
             spread = make_on_nodes if self.store.hosts.nodes > 1 else make_in_parallel
             for spec in spread(simulate, in_time, self.store, self.workers):
@@ -101,7 +101,7 @@ class Maker:
                             self._made(spec, progress)
 
     def _in_time(self, specs: list[RunSpec], begun: list, one_after_the_other: bool = False) -> Iterator[RunSpec]:
-        """Yield the runs that are expected to end before ``until``, and append them to ``begun``; note all others."""
+        """Yield the runs expected to end before ``until``, and append them to ``begun``; put others into ``left``."""
         ahead = 0.0
         for spec in specs:
             seconds = self.costs.seconds(spec)

@@ -32,7 +32,7 @@ class Trainings:
     seeds: int | None = None
 
     def trained(self, conditions: Conditions) -> Setting:
-        """Return the setting of the runs."""
+        """Return the setting of the runs from which the result is computed."""
         return self.setting
 
     def is_tuned(self, conditions: Conditions) -> bool:

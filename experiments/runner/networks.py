@@ -223,7 +223,7 @@ class Networks:
         named = [link.rate, *latency, link.medium, *traits_that_hold, str(number_of(spec) + 1)]
         path = self._named(spec, "-".join([*named, *work]) + ".toml")
         if not path.exists():
-            with atomic_write(path) as whole:  # several simulations may write it at once
+            with atomic_write(path) as whole:  # several simulations may write the file at once
                 whole.write_text(tomli_w.dumps(self.content(spec)))
         return path
 

@@ -86,7 +86,7 @@ class Plan:
     def existing_runs(self, target: str) -> set[RunSpec]:
         """Return the existing runs of a target, and the existing trials of its learning rates.
 
-        A whole training that may stand for a training to the target accuracy is included.
+        A training without a stop that replaces a training to the target accuracy is included.
         """
         specs = [*self.rates.list_trials(self.settings(target)), *self.needed(target, self.rates.guess_rate)]
         return {one for spec in specs for one in (spec, without_stop(spec)) if self.find(one) is not None}
@@ -113,7 +113,7 @@ class Plan:
         return {key: need.result(self.conditions, self.rates.rate, runs_of) for key, need in self.needs[target].items()}
 
     def choose_made(self, spec: RunSpec) -> RunSpec:
-        """Return the run that was made for a specification: the whole training, if it exists."""
+        """Return the run that was made for a specification: the training without a stop, if it exists."""
         return without_stop(spec) if self.find(without_stop(spec)) is not None else spec
 
     def load_run(self, spec: RunSpec) -> Run:

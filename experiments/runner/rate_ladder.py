@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class RateLadder(NamedTuple):
-    """The rates that may be tried.
+    """The learning rates that a tuner may try.
 
     grid: increasing rates. factor: ratio of neighbouring rates beyond the grid. most_beyond: greatest number of rates
     beyond the grid on either side. highest: the greatest allowed rate.

@@ -41,7 +41,7 @@ def unpack(recorded: Path, folder: Path):
 
     Run files that exist in the folder are not overwritten. A recorded calibration, or recorded work of an algorithm,
     replaces a different measurement in the folder. Runs that were simulated from the replaced measurement are no longer
-    found. Works of algorithms that exist only in the folder are kept.
+    found. Measurements of algorithms' work that exist only in the folder are kept.
     """
     for archive in sorted(recorded.glob(f"*{ARCHIVE}")):
         for name, content in files_in(archive):
@@ -72,7 +72,7 @@ def _unpack_calibration(file: Path, there: Path):
 
 
 def _with_works_there(content: bytes, there: Path) -> bytes:
-    """Return the content of a recorded file, together with the works that exist only in the file ``there``."""
+    """Return the content of a recorded file; if it has algorithms' work, add the work that only ``there`` has."""
     if not there.name.endswith(WORK):
         return content
     recorded, works = tomllib.loads(content.decode()), tomllib.loads(there.read_text())
@@ -116,8 +116,8 @@ def record(
 ):
     """Replace the records of a scale.
 
-    runs: the run files, by the paper whose tables use them. calibrations: the calibrations of these runs, by the code
-    of the runs. made_on: the machines of the measured runs.
+    runs: the run files, by the paper whose tables use them. calibrations: the calibrations of these runs, by the digest
+    of the code that made the runs. made_on: the machines of the measured runs.
     """
     networks = recorded / "networks"
     networks.mkdir(parents=True, exist_ok=True)

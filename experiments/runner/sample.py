@@ -106,7 +106,7 @@ def algorithms_of(samples: Iterable[Sample]) -> frozenset[str]:
 
 
 def of(runs: Iterable[Run], value: Callable[[Run], float | None]) -> Sample:
-    """Return one number of each run, by the run's seed; an infinite number or NaN counts as unknown."""
+    """Return the sample of ``value``, a number per run, by the run's seed; an infinite number or NaN is unknown."""
     runs = list(runs)
     values = {int(run.attributes["seed"]): _finite(value(run)) for run in runs}
     return Sample(values, algorithms=labels_of(runs))

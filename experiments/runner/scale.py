@@ -39,7 +39,7 @@ class Scale(NamedTuple):
     tuning_ranks: int
     """Number of ranks of learning-rate trials."""
     tuning_seeds: int
-    """Number of seeds for trials of the rates close to the best rate of the grid; with 1, they are not tried."""
+    """Number of seeds for trials of the rates close to the best rate of the grid; with 1, these rates are not tried."""
     steps: int
     """Number of steps per rank in runs that measure only the time of a step."""
     run_timeout: float

@@ -32,7 +32,7 @@ SLOW_LINKS = Scenario("slow links", slow_links=True)
 class Setting:
     """A training without its seed and its learning rate, its number of ranks, and the source of its times.
 
-    config: ``paper/name``, as for ``papers.toml``. ranks: number of ranks that train; a separate server is one more.
+    config: ``paper/name``, as for ``papers.toml``. ranks: number of ranks that train; a server is one more rank.
     source: a source of times in ``run_spec``. overrides: ``key=value`` texts. link: None for the link of the scale and
     the scenario. compute: computing time of a step in simulated time, as for ``grsgd simulate``; None for the measured
     time of the model. tuned_with: overrides with which the learning rate is tuned.

@@ -29,7 +29,7 @@ class Store:
     """The runs of a scale in a folder that were made by the same version of the code.
 
     is_joined: whether measured runs and calibrations of other machines are used, which ``records.unpack`` has put into
-    the folder. Simulated runs of all machines then have the same networks and processors, and so the same names. code:
+    the folder. If true, simulated runs of all machines have the same networks and processors, and the same names. code:
     the digest of the code in the names of the runs; None for the present code. Only the present code makes runs.
     """
 

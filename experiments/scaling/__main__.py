@@ -4,12 +4,12 @@
     python -m experiments.scaling --ranks 4,8,16 --steps 4         # a quick look
     python -m experiments.scaling --algorithm mine.py:Mine --algorithm grsgd
 
-The time per step is ``n / (steps per second of all ranks)`` during training. This is the mean time in which all ranks
-take a step, for synchronous and asynchronous algorithms alike. The time does not say how much a step helps training: an
-algorithm that never waits takes steps as fast as it computes, however slow its messages are. Therefore, the table also
-has the time after the last step until all messages have arrived. Another column is the number of models that a rank has
-sent per step. This number is lower if exchanges cannot keep up with steps. The effect on the model shows only in
-accuracies, which need other experiments.
+The time per step is ``n / (steps per second of all ranks)`` during training. The time per step is the mean time in
+which all ranks take a step, for synchronous and asynchronous algorithms alike. The time does not say how much a step
+helps training: an algorithm that never waits takes steps as fast as it computes, however slow its messages are.
+Therefore, the table also has the time after the last step until all messages have arrived. Another column is the number
+of models that a rank has sent per step. A rank sends fewer models if exchanges cannot keep up with steps. The effect on
+the model shows only in accuracies, which need other experiments.
 
 Run files are stored in results/scaling. A run that exists and was made by the same version of the code is not repeated.
 """

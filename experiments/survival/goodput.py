@@ -1,4 +1,4 @@
-"""Goodput of trainings in which processes keep dying, as a part of the steps of an undisturbed run.
+"""Goodput of trainings in which processes keep dying: steps in the final model, relative to an undisturbed run.
 
     python -m experiments.survival.goodput --kills 250 --out FOLDER      # in real time, 8 ranks
     python -m experiments.survival.goodput --simulated --ranks 1000 --out FOLDER

@@ -2,7 +2,7 @@
 
     python -m experiments.survival.mortal --die 0:0.31,4:0.62 experiments/demo/gpt.py --algorithm grsgd
 
-The script itself does not contain the deaths. Each process that is alive at the end of the loop prints the loop's
+The script itself is not changed for the deaths. Each process that is alive at the end of the loop prints the loop's
 seconds.
 """
 

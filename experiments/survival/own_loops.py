@@ -7,8 +7,9 @@
 Every job must end by itself with exit code 0, on all ranks that are left. The job's loss must differ by at most 1 %
 from the losses without deaths. If the ranks of an algorithm do not step together, equal jobs have different losses.
 Losses of five such jobs without deaths give the range for the comparison. Jobs without spares and jobs with two spares
-alternate. The scripts are `experiments.survival.loop`, and ``experiments/demo/gpt.py``, which does not contain the
-deaths. The script ``train`` is `grsgd train` with a GPT of the same size, for comparison.
+alternate. The script ``loop`` is `experiments.survival.loop`. The script ``gpt`` is ``experiments/demo/gpt.py``, whose
+processes `experiments.survival.mortal` kills. The script ``train`` is `grsgd train` with a GPT of the same size, for
+comparison.
 
 A table of the jobs (``--out``) is written after each job. A later call with the same table skips the jobs in the table.
 `experiments.survival.page` writes the part of the page on failures that quotes the tables.

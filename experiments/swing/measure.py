@@ -39,8 +39,8 @@ class AllreduceNumbers(NamedTuple):
     """The numbers of one all-reduce.
 
     seconds: time until the last rank has its sum. sent: bytes that all ranks send. over_global: bytes over all cables
-    that join groups. busiest: bytes over the busiest direction of such a cable. The last two are 0 if no cable joins
-    groups.
+    that join groups. busiest: bytes over the busiest direction of such a cable. ``over_global`` and ``busiest`` are 0
+    if no cable joins groups.
     """
 
     seconds: float

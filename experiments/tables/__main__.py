@@ -109,7 +109,7 @@ def only_one(folder: Path):
 
 
 def make_plans(options: argparse.Namespace, folder: Path) -> list[Plan]:
-    """Return the plans of the chosen targets.
+    """Return the plans of runs for the chosen targets (tables or figures).
 
     The first plan makes runs with the present code. At a scale that uses recorded runs, each other version of the code
     that has made runs gets a plan. A version's plan has the targets for which this version has made all runs.
@@ -147,8 +147,8 @@ def costs_on(on: Hosts) -> Costs:
 def record(options: argparse.Namespace, folder: Path) -> int:
     """Pack the existing runs of all targets into docs/results, and print the size of the archives.
 
-    Raises Unfinished, and changes nothing, if a run was made by code that was not committed. Runs that are recorded
-    already are allowed.
+    Raises Unfinished, and changes nothing, if a run was made by code that was not committed, unless the run was
+    recorded before.
     """
     recorded, plans = RECORDS / options.scale, make_plans(options, folder)
     plans += second_looks(plans, TARGETS)
@@ -221,7 +221,7 @@ def remove_runs(folder: Path):
 def make_runs(plans: list[Plan], maker: Maker, piecewise: bool):
     """Make the runs of all targets together; if ``piecewise``, make the runs of one target after the other.
 
-    With ``piecewise``, the first targets are complete even if the time does not suffice for all targets.
+    With ``piecewise``, the first targets (tables or figures) are complete even if there is no time for all targets.
     """
     found, plan = forecast.forecast_targets(plans, maker.costs), plans[0]
     print(forecast.sum_up(found.values(), maker.costs, maker.side_by_side), file=sys.stderr)
@@ -253,12 +253,12 @@ def second_looks(plans: list[Plan], targets: Iterable[str]) -> list[Plan]:
 
 
 def with_all_runs(plan: Plan) -> Plan:
-    """Return the plan with only those targets whose runs all exist."""
+    """Return the plan with only those targets (tables or figures) whose runs all exist."""
     return Plan(plan.conditions, plan.store, {name: of for name, of in plan.needs.items() if plan.is_complete(name)})
 
 
 def collect_outcomes(plans: list[Plan], options: argparse.Namespace, folder: Path) -> tuple[list[Outcome], list[str]]:
-    """Return the outcomes of the targets whose runs exist; the last plan that has a target gives its outcome.
+    """Return the outcomes of the targets (tables, figures) whose runs exist; a target's last plan gives its outcome.
 
     The second value has a line for each target without an outcome, which names a missing run.
     """

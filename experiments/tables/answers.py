@@ -1,7 +1,8 @@
 """The evidence for and against a paper's claim: of all scales together, sorted by its weight, and with its certainty.
 
-Measured evidence comes before counted evidence, and simulated times come last. Within each kind, the scale with the
-most evidence comes first, then the smaller p value. Therefore, no scale hides a result of another scale.
+Measured evidence comes before counted evidence, and simulated times come last. Within each kind of evidence, the scale
+(size of the experiment) with the most evidence comes first, then the smaller p value. Therefore, no scale hides a
+result of another scale.
 """
 
 from collections.abc import Sequence
@@ -111,12 +112,12 @@ class Answer:
 
     @property
     def holding(self) -> list[Evidence]:
-        """Return the cases that support the claim."""
+        """Return the cases (comparisons) that support the claim."""
         return [one for one in self.evidence if one.case.verdict == SUPPORTED]
 
     @property
     def failing(self) -> list[Evidence]:
-        """Return the cases against the claim: refuted cases, and cases without a difference."""
+        """Return the cases (comparisons) against the claim: refuted cases, and cases without a difference."""
         return [one for one in self.evidence if one.case.verdict in (REFUTED, ALIKE)]
 
     @property
@@ -137,7 +138,7 @@ class Answer:
         return dict(zip(paper.by_scale, self.results, strict=True))
 
     def grade(self, one: Evidence) -> str:
-        """Return the grade of certainty of a case."""
+        """Return the grade of certainty of a case (comparison): sure, one-sided or open."""
         if one.case.verdict not in DECIDED:
             return OPEN
         others = {other.is_simulated for other in self.evidence if other.place == one.place and _agree(other, one)}

@@ -94,8 +94,7 @@ def read_claims(papers: Iterable[Path]) -> dict[str, dict]:
     """Return the claims of ``papers``, folders with a claims.toml, by id; ``paper`` in a claim is the folder's name.
 
     Raises ValueError for an id that is given twice, and for a headline that is not a claim. A claim also needs a kind,
-    a method, and either targets or a reason why there are none; ValueError is raised if one of them is missing. method,
-    and either targets or a reason why there are none.
+    a method, and either targets or a reason why there are none; ValueError is raised if one of them is missing.
     """
     claims = {}
     for paper in papers:

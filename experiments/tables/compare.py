@@ -90,7 +90,7 @@ def timed_steps(conditions: Conditions, settings: Settings) -> dict[Setting, Nee
 
 
 def samples(found: Found, settings: Settings, value: Callable[[Run], float | None]) -> dict[Setting, dict[str, Sample]]:
-    """Return one number of each run, computed by ``value``, by place and name of the algorithm."""
+    """Return the number that ``value`` computes for each run, by place (setting) and name of the algorithm."""
     return {
         place: {name: sample.of(found[one], value) for name, one in some.items()} for place, some in settings.items()
     }
@@ -108,7 +108,7 @@ def condition(place: Setting) -> str:
 
 
 def show_values(section: Section, caption: str, unit: str, values: Mapping[Setting, Mapping[str, Sample]], **figure):
-    """Draw numbers, and write a table of the numbers, by place and name of the algorithm.
+    """Draw numbers, and write a table of the numbers, by place (setting) and name of the algorithm.
 
     unit: unit of the numbers, for the axis. figure: further arguments of ``Section.figure``.
     """
@@ -133,9 +133,9 @@ def source(place: Setting) -> str:
 
 
 def panel(title: str, unit: str, values: Mapping[Setting, Mapping[str, Sample]]) -> Panel:
-    """Return a panel with bars if there are few places; with lines over the number of ranks if there are many.
+    """Return a panel with bars if there are few places (settings), or with lines over the number of ranks if many.
 
-    If there is a single place (setting), controls are horizontal lines at their median, if it is known.
+    If there is a single place, each control whose median is known is a horizontal line.
     """
     drawn: dict[str, dict] = {}
     levels: dict[str, Sample] = {}
@@ -157,7 +157,7 @@ def kind_of_pace(runs: Iterable[Run]) -> str:
     """Return the kind of cases that compare the time of a step of an algorithm that never waits.
 
     The cases are evidence if they are measured, or if simulated messages take processor time. If simulated messages
-    take none, nothing can slow the algorithm down, so the result is true by construction.
+    take no processor time, nothing can slow the algorithm down, so the result is true by construction.
     """
     attributes = [run.attributes for run in runs]
     is_free = any(a["clock"] == "virtual" and TAKES_PROCESSOR not in a.get("network", "") for a in attributes)

@@ -41,7 +41,7 @@ class Row:
 def rows_of(main: Sequence[Answer]) -> list[Row]:
     """Return the rows of a paper: the rows of its headline, a row of each further main claim on time, and the control.
 
-    The row of a further claim is its best evidence. main: the answers to the main claims; the headline is the first.
+    The row of a further claim shows its best evidence. main: the evidence on the main claims; the headline is first.
     """
     headline, *others = map(rows, main)
     of_claims = [row for row in headline if not row.is_control]
@@ -71,7 +71,7 @@ def rows(answer: Answer) -> list[Row]:
 
 
 def _row(place: tuple[str, str], evidence: Sequence[Evidence]) -> Row:
-    """Return the row of a place: its best measured and simulated cases of each verdict, or an undecided case."""
+    """Return the row of a baseline and condition: its best measured and simulated cases, or undecided cases."""
     there = [one for one in evidence if one.place == place and _is_shown(one)]
     decided = {(one.is_simulated, one.case.verdict): one.case for one in reversed(there) if one.case.verdict in DECIDED}
     sources = {is_simulated for is_simulated, _ in decided}

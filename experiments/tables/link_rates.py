@@ -53,7 +53,7 @@ class LinkRates:
         }
 
     def steps(self, place: Setting) -> tuple[Setting, Setting]:
-        """Return two settings, steps with an all-reduce and without; they separate communication from computation."""
+        """Return two settings, with an all-reduce and without messages, which separate communication from computing."""
         return place.but(config=self.configs[self.allreduce]), place.but(config=self.alone, link=None)
 
     def show(self, found: Found, section: Section):

@@ -17,9 +17,10 @@ from experiments.runner.sample import label_of
 
 
 def with_nearby_rates(outcome: Outcome, plan: Plan) -> Outcome:
-    """Return the outcome with the range of each effect on time over the rates next to the tuned ones.
+    """Return the outcome with the range of each effect on time over learning rates next to the tuned ones.
 
-    One or both of the compared algorithms may have another rate. Scales that tune with a single seed have no range.
+    One or both of the compared algorithms may have a rate that is not tuned. Scales that tune with a single seed have
+    no range.
     """
     if plan.conditions.scale.tuning_seeds == 1:
         return outcome
@@ -46,9 +47,9 @@ def factors_of(plan: Plan, target: str) -> Iterator[tuple[str, tuple[Tuned, list
 
 
 def factors(rates: LearningRates, tuned: Tuned) -> list[float]:
-    """Return the samples to the target accuracy at each rate with all tuning seeds, as multiples of the best rate's.
+    """Return the samples to the target accuracy at each learning rate with all tuning seeds, over the best rate's.
 
-    The factor is infinite if a trial missed the target; the list is empty if all trials did.
+    The ratio is infinite if a trial missed the target accuracy. The list is empty if all trials missed it.
     """
     found = rates.results(tuned)
     fewest, _ = found[best(found)]

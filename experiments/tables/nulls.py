@@ -229,7 +229,7 @@ def in_two_looks(compare: Compare) -> Compare:
 
 
 def on_occasions(error: float, seeds: int, pairs: bool) -> Draw:
-    """Return a function that draws times of one algorithm twice, each with its own calibrations at several times."""
+    """Return a function that draws two samples of one algorithm's times; each sample has its own calibrations."""
     algorithm = replace(TIMES[1], seeds=seeds, correlation=0.7 * pairs)
 
     def draw(random: Generator) -> list[Pair]:
@@ -374,7 +374,7 @@ def table(draws: int, seed: int) -> list[tuple[str, str, float, float]]:
 
 
 def greatest(draws: int, seed: int) -> Rates:
-    """Return the greatest rates over all nulls.
+    """Return the greatest rates of wrong results over all nulls (rows of the table).
 
     The greatest of many estimates is too great by chance. Therefore, ``draws`` findings per null only select the worst
     nulls. The rates of these nulls are estimated anew, from ``AGAIN`` times as many findings.

@@ -22,7 +22,7 @@ def name_of(paper: PaperAnswers) -> str:
 
 
 def short(paper: PaperAnswers) -> str:
-    """Return the short name of the paper, with which its targets and configurations begin."""
+    """Return the short name of the paper, with which the names of its targets and configurations begin."""
     return paper.paper.id.partition("_")[0]
 
 

@@ -50,7 +50,7 @@ class ScaleResult:
 
     @property
     def machines(self) -> str:
-        """Return the machines of measured runs and calibrations; without any, the machine that made the tables."""
+        """Return the machines of measured runs and calibrations, or the machine that made the tables if none exist."""
         found = MACHINE.findall("; ".join(map(self.told, ("clock", "calibrated"))))
         return ", ".join(sorted(set(found))) or self.told("machine")
 

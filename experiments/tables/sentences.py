@@ -107,7 +107,7 @@ def best(some: Sequence[Evidence], answer: Answer) -> str:
 def by_number(some: Sequence[Evidence], answer: Answer) -> list[list[Evidence]]:
     """Return evidence of an answer, in its order, as one list per number of the paper.
 
-    If some case of the answer has no number, the numbers do not divide the cases, and all evidence is in one list.
+    If a case of the answer has no number of the paper, all evidence is in one list.
     """
     divided = all(one.case.number is not None for one in answer.evidence)
     found: dict[float | None, list[Evidence]] = {}
@@ -119,7 +119,7 @@ def by_number(some: Sequence[Evidence], answer: Answer) -> list[list[Evidence]]:
 def how_sure(answer: Answer) -> str:
     """Return a text on how certain an answer is, with the simulator's error; for an open claim, the way to decide it.
 
-    If all cases on one of the claim's numbers are undecided, the baseline of this number is named.
+    The text names the baseline of each of the paper's numbers on which all cases are undecided.
     """
     if not answer.is_decided:
         return f"{OPEN}: {why_open(answer)}"

@@ -3,9 +3,9 @@
     python -m experiments.tables.sequential results/SCALE
 
 The rule is fixed before the first run. A target has a second look if twice the seeds of one of its undecided cases
-would probably decide this case. Then all cases of the target are decided with all seeds. Each look has the significance
-level for its number of seeds (`effect.level`): 0.9 % for up to ten seeds, and 1.8 % for twenty. Therefore, both looks
-together err in at most 2.7 % of cases.
+would probably decide this case. In a second look, all cases of the target are decided with all seeds. Each look has the
+significance level for its number of seeds (`effect.level`): 0.9 % for up to ten seeds, and 1.8 % for twenty. Therefore,
+both looks together err in at most 2.7 % of cases.
 
 The command prints, for the undecided cases of the outcomes in a folder, the number of seeds that would decide them.
 """
@@ -26,7 +26,7 @@ LOOKS = 2
 def takes_second_look(case: Case) -> bool:
     """Return whether a case is undecided, but twice its seeds would decide it with the planned probability.
 
-    Each measured training takes minutes. Therefore, measured cases never take a second look.
+    Measured cases never take a second look, because each measured training takes minutes.
     """
     is_open = case.verdict == INCONCLUSIVE and case.kind == EVIDENCE and case.source != MEASURED
     return is_open and case.seeds < (case.seeds_needed or 0) <= LOOKS * case.seeds

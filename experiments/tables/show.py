@@ -21,7 +21,7 @@ QUANTITIES = {
     "times": measures.seconds_per_step,
     "waiting": lambda run: float(part_of_a_step(run, "wait").mean()),
 }
-"""Functions that compute a run's numbers which figures show; simulated and measured runs are compared by them."""
+"""Functions that compute the numbers of a run which figures show; they also compare simulated with measured runs."""
 
 
 def outcome(target: Target, plan: Plan, folder: Path, command: str) -> Outcome:

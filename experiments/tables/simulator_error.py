@@ -1,8 +1,8 @@
 """The simulator's error, shown with results from simulated times: the difference of simulated from measured times.
 
-If the error is more than `MAX_ERROR` for an algorithm of a case, the measured times decide. The simulated case is shown
-but does not count. A verdict that holds with one calibration but not with another, or not after subtraction of the
-error, counts as undecided.
+If the error is more than `MAX_ERROR` for an algorithm of a case (comparison), the measured times decide. The simulated
+case is shown but does not count. A verdict that holds with one calibration but not with another, or not after
+subtraction of the error, counts as undecided.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -95,9 +95,9 @@ def with_simulator_errors(outcomes: dict[str, Outcome], plans: Mapping[str, Plan
 def error_note(errors: Iterable[tuple], which: str, what: str = "times", unmeasured: Sequence[str] = ()) -> str:
     """Return a text on the difference of simulated from measured times, or of another quantity.
 
-    The difference is given for each algorithm, as a range if several trainings were measured. For many algorithms, the
-    median and the extremes are given. errors: tuples that begin with name and share. unmeasured: the algorithms without
-    a measured training.
+    The text states the difference for each algorithm, as a range if several trainings were measured. For many
+    algorithms, it states the median and the extremes. errors: tuples that begin with name and share. unmeasured: the
+    algorithms without a measured training.
     """
     ordered = sorted(errors, key=lambda error: error[1])
     if not ordered:
@@ -214,7 +214,7 @@ def simulator_errors(plan: Plan, target: str, what: str = "times") -> list[Error
             result = sample.of(result, QUANTITIES[what])
         if (middle := result.median()) is not None:
             specs = as_simulated(need).specs(plan.conditions, plan.rates.rate)
-            # the runs with seed 0: one run of steps, and one run of a trajectory
+            # the runs with seed 0 identify the training: one run measures steps, and one measures a trajectory
             first = tuple(spec for spec in specs if "seed=0" in spec.overrides)
             if need.setting.source == MEASURED:
                 measured[type(need), first] = middle, need.setting

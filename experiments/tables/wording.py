@@ -87,8 +87,8 @@ def symbol(verdict: str) -> str:
 def overall(cases: Iterable[Case]) -> str:
     """Return the verdict, a key of ``SYMBOLS``, on all cases of a claim together.
 
-    The claim is supported if all cases that are evidence are supported, or mixed if some are. If none is supported, the
-    most frequent verdict of the decided cases is returned. Refuted is returned if as many cases are refuted as are
+    The claim is supported if all cases that are evidence are supported, or mixed if some are. If no case is supported,
+    the most frequent verdict of the decided cases is returned. Refuted is returned if as many cases are refuted as are
     without a difference, and inconclusive if no case is decided.
     """
     cases = list(cases)
@@ -181,7 +181,7 @@ class Grid:
 
 
 def grid(cases: Sequence[Case]) -> Grid:
-    """Return the cases by baseline (rows) and condition (columns), or exchanged if there are many conditions.
+    """Return the cases by baseline (rows) and condition (columns), or the reverse if there are many conditions.
 
     Baselines whose cases are not evidence come last.
     """

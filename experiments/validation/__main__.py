@@ -3,11 +3,11 @@
     sudo .venv/bin/python -m experiments.validation                       # as ``make validate-simulator``; hours
     sudo .venv/bin/python -m experiments.validation --setting four --rounds 3 --algorithm grsgd --algorithm mine.py:Mine
 
-First the links of a testbed and its slow hosts are measured (``rates``). Then every algorithm trains on each emulated
-cluster (``settings``), in rounds. A round begins with a calibration. Then measurements of computing alternate with
-runs. Each run is simulated with the calibration of its round. The simulation uses the computing times measured just
-before and after the run, because the speed of a machine drifts. The results are the medians of the rounds' errors and
-their repeatability (``errors``). All-reduces by MPI itself cannot be simulated, and are left out.
+First the links of a testbed and its slow hosts are measured (``rates``). After that, every algorithm trains on each
+emulated cluster (``settings``), in rounds. A round begins with a calibration, after which measurements of computing
+alternate with runs. Each run is simulated with the calibration of its round. The simulation uses the computing times
+measured just before and after the run, because the speed of a machine drifts. The results are the medians of the
+rounds' errors and their repeatability (``errors``). All-reduces by MPI itself cannot be simulated, and are left out.
 
 Results that exist are not measured again, so the same command continues after an interruption. The exit code is 1 if
 simulated times or the testbed are off by more than the printed limits.

@@ -9,9 +9,9 @@ schemes and ASGD. All methods use the same number of samples per step. In each r
 SSGD by multicast runs twice, the second time as a control. Runs that exist are not repeated, so an interrupted
 experiment continues where it stopped.
 
-The results are, for each figure, a picture and a table. Both show the measured values, and the values by three ways of
-counting packets to several nodes in the same runs. A page states which claims of the paper reproduce, and a CSV file
-has all numbers.
+The results are, for each figure, a picture and a table. The picture and the table show the measured values, and the
+values by three ways of counting packets to several nodes in the same runs. A page states which claims of the paper
+reproduce, and a CSV file has all numbers.
 """
 
 import argparse

@@ -39,8 +39,8 @@ def group_runs(runs: Mapping[Turn, Run]) -> Found:
 def accounted(run: Run, method: Method, how: tuple[str, str]) -> Run:
     """Return the run with counted bytes, and with the time of these bytes at the medium's rate.
 
-    Both replace measured values. The run's computing time is unchanged. In ASGD, the medium carries messages while
-    other nodes compute.
+    Counted values replace measured values. The run's computing time is unchanged. In ASGD, the medium carries messages
+    while other nodes compute.
     """
     steps, computing = run.ranks["steps"], run.ranks["compute_seconds"]
     megabytes = counted({method: megabytes_of(run)}, method, how)

@@ -31,7 +31,7 @@ SOON = 5
 WITHIN = {1: "at the delayed push", SOON: f"within {SOON} pushes"}
 """Numbers of pushes, counted from a delayed push, within which a label counts as right, with their texts."""
 MAX_WRONG_PERCENT, MIN_RIGHT_PERCENT = 1.0, 50.0
-"""Limits in per cent: of pushes without delays, those labelled at most; of labels right, and delays found, at least."""
+"""Greatest per cent of labelled pushes if no worker is delayed; least per cent of right labels, and of found delays."""
 Key = tuple[Delays, str, str]
 """Key of runs: the delays, the source of times, and the name of the rule."""
 

@@ -34,7 +34,7 @@ RATIOS = 0.1, 1000.0
 SHOWN_RATIOS = 0.5, 100.0
 """Least and greatest Tcomm / Tcalc of the figure."""
 MEASURED_POINTS = Path(__file__).with_name("ip_multicast.csv")
-"""File of steps of CSSGD by IP multicast, measured on a testbed, as fractions of SSGD by multicast in the same round.
+"""CSV file of CSSGD's times of a step by IP multicast on a testbed, relative to SSGD by multicast in the same round.
 
 Each row has the commit of the code that measured it. The ratio on 4 nodes follows from the step with r = n, in which
 nothing is sent.
