@@ -68,6 +68,6 @@ def record(path: Path, folder: Path = RECORDED, name: str = "") -> Path:
     with path.open(newline="") as file:
         commits = {row["commit"] for row in csv.DictReader(file)}
     if lost := sorted(one for one in commits if one.endswith(DIRTY) or one == "None"):
-        raise UsageError(f"--record: {path}: numbers of {', '.join(lost)}, which cannot be made again: commit first")
+        raise UsageError(f"--record: {path}: numbers of {', '.join(lost)}: commit the code, and make them again")
     folder.mkdir(parents=True, exist_ok=True)
     return Path(shutil.copyfile(path, folder / (name or path.name)))

@@ -116,7 +116,7 @@ def take_turns(mpi, driver: MpiDriver, neighbour: Neighbour, rounds: int) -> dic
         theirs, mine = number + neighbour.source, number + mpi.rank
         expected = theirs if name in (MESSAGE, COPIED) else (theirs - mine) / 2
         if not (neighbour.change.array[:: KIB // 4] == expected).all():
-            raise RuntimeError(f"{name}: a wrong result")
+            raise RuntimeError(f"{name}: the received model is wrong")
         mpi.Barrier()
     return slowest(mpi, seconds)
 

@@ -165,8 +165,8 @@ class Networks:
             here = self._about(spec._replace(link=Link(rate)))["where"]
             if (where := tomllib.loads(file.read_text())["where"]) != here:
                 raise Unfinished(
-                    f"{file}: was measured on {where}, and the hosts here are {here}: go on there, or remove the "
-                    "calibrations of this model, so that all of them and their runs are made here"
+                    f"{file}: was measured on {where}, and the hosts here are {here}: run the command on the "
+                    "earlier hosts, or remove all calibrations of this model, so that they are made on the hosts here"
                 )
 
     def _keep_calibration(self, spec: RunSpec, found: dict, file: Path):

@@ -34,6 +34,6 @@ def check_committed(runs: Mapping[Path, Run], recorded: Collection[str]):
     if found := {name: count for name, count in sorted(commits.items()) if name.endswith((DIRTY, "no commit"))}:
         told = ", ".join(f"{count} of {name}" for name, count in found.items())
         raise Unfinished(
-            f"--record: runs of code that was not committed, which cannot be obtained again ({told}): commit it, and "
-            "make them again with --fresh"
+            f"--record: some runs were made by code that was not committed ({told}): commit the code, and make the "
+            "runs again with --fresh"
         )
