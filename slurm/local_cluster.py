@@ -8,7 +8,7 @@ Every node of the cluster is a host of a testbed. The script needs root::
     sbatch slurm/train.sbatch
     slurm/local_cluster.py down
 
-Slurm and munge are the packages of the Linux distribution. All files that they read and write are in the testbed's
+Slurm and munge are the packages of the Linux distribution. Here, they read and write only files in the testbed's
 folder. The machine's own Slurm and munge, if installed, are not changed.
 """
 

@@ -53,7 +53,7 @@ class AtlasNumbers(NamedTuple):
 
 
 Results = Mapping[AtlasRun, AtlasNumbers]
-"""The numbers of the runs that exist."""
+"""The numbers of each run that exists."""
 
 
 def draw(results: Results, out: Path):

@@ -69,7 +69,7 @@ def main():
 class Turns:
     """A training loop in a thread of its own, which takes `BLOCK` steps per call of this object.
 
-    The loop runs until its batches end. Between two calls, it waits for the first batch of a block.
+    The loop runs until its batches end. Between two calls, the loop waits for the first batch of a block.
     """
 
     def __init__(self, loop):

@@ -1,7 +1,7 @@
 """Benchmark of the cost of a thread that is ready to move messages while the trainer computes; the cost should be zero.
 
-The same training steps run with and without the thread. In both cases the trainer moves messages itself (``inline``)
-and polls often enough, so that the thread has nothing to do.
+The same training steps run with and without the thread. With the thread, too, the trainer moves messages itself
+(``inline``) and polls often enough, so that the thread has nothing to do.
 """
 
 from time import perf_counter

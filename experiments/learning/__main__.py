@@ -3,7 +3,7 @@
 The argument is ``gpt`` or ``cnn``. Each row of the table trains the same model on 8 simulated ranks, at several
 learning rates. The learning rate with the least test loss after the same number of samples counts. The table has the
 mean loss over the seeds, with the least and the greatest loss. Links are fast and steps take random times. Therefore,
-methods that do not wait merge old models as on a cluster; no time is measured. A method with a server has one more
+methods that do not wait merge old models, as on a cluster. No time is measured. A method with a server has one more
 rank, because the server does not train.
 
 Run files are stored in results/learning. A run that exists is not repeated unless something on which it depends has

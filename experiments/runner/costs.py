@@ -170,8 +170,8 @@ class Costs:
 def seconds_taken(run: Run) -> float:
     """Return the processor seconds that a simulated run took, or the seconds of wall time of a measured run.
 
-    Older run files have no processor time. For such a file, the wall time is returned, which is longer if other
-    programs used the processor.
+    If an old run file has no processor time, its wall time is returned, which is longer if other programs used the
+    processor.
     """
     return run.attributes.get("processor_seconds", run.attributes["wall_seconds"])
 

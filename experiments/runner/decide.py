@@ -184,7 +184,7 @@ def fact(
 
 
 def corrected(cases: Sequence[Case]) -> list[Case]:
-    """Return the cases of a finding, with p values corrected for the number of cases that are evidence.
+    """Return the cases (comparisons) of a finding, with p values corrected for the number of cases that are evidence.
 
     A case that is not significant after the correction becomes inconclusive.
     """
@@ -212,7 +212,7 @@ def _blank(
     number: float | None = None,
     pairs: bool = False,
 ) -> Case:
-    """Return a case that has no result yet."""
+    """Return a case (comparison) that has no result yet."""
     return Case(
         condition,
         baseline,
@@ -233,7 +233,7 @@ def _blank(
 
 
 def _named(case: Case, ours: Sample | None = None, theirs: Sample | None = None) -> Case:
-    """Return the case with the labels of the algorithms whose runs were compared."""
+    """Return the case (comparison) with the labels of the algorithms whose runs were compared."""
     ours, theirs = (", ".join(sorted(side.algorithms)) if side else "" for side in (ours, theirs))
     return replace(case, ours=ours, theirs=theirs)
 
@@ -262,7 +262,7 @@ def _weighed(case: Case, reference: float = 0.0) -> Case:
 
 
 def _estimated(blank: Case, effect: Effect, reference: float, shown: Callable[[float], float]) -> Case:
-    """Return the case with its estimate, interval and p value.
+    """Return the case (comparison) with its estimate, interval and p value.
 
     shown: increasing function from a difference to the effect in the case's unit.
     """
@@ -287,7 +287,7 @@ def _side(case: Case, reference: float = 0.0) -> int:
 
 
 def _compared(blank: Case, effect: Effect, shown: Callable[[float], float], zone: float) -> Case:
-    """Return the case, with the verdicts on whether there is an effect, and on the paper's number.
+    """Return the case (comparison), with the verdicts on whether there is an effect, and on the paper's number.
 
     zone: the equivalence zone, on the scale of the effect (a logarithm for times and bytes).
     """
@@ -304,7 +304,7 @@ def _compared(blank: Case, effect: Effect, shown: Callable[[float], float], zone
 
 
 def against_number(case: Case, number: float) -> Case:
-    """Return the case with the position of its interval relative to a number of the paper."""
+    """Return the case (comparison) with the position of its interval relative to a number of the paper."""
     numbered = replace(case, number=number)
     return replace(numbered, on_number=_on_number(numbered))
 

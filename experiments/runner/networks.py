@@ -273,8 +273,7 @@ def is_stated(spec: RunSpec) -> bool:
 
 @functools.lru_cache  # a command reads the network files of thousands of runs
 def read(file: Path, mtime: int) -> dict:
-    """Return the content of a TOML file; ``mtime``, its time of change, makes a new entry of the cache for a new file.
-    """
+    """Return the content of a TOML file; because of ``mtime``, its time of change, a changed file is read again."""
     return tomllib.loads(file.read_text())
 
 

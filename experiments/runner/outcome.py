@@ -153,7 +153,7 @@ class Case:
         return " ".join(OPPOSITES.get(word, word) for word in self.unit.split(" "))
 
     def _turned(self) -> "Case":
-        """Return the case with the opposite unit, such as "% more time" for "% less time"."""
+        """Return the case (comparison) with the opposite unit, such as "% more time" for "% less time"."""
         low, high = (None if limit is None else -limit for limit in (self.high, self.low))
         bound = {AT_LEAST: AT_MOST, AT_MOST: AT_LEAST}.get(self.bound, "")
         return replace(self, estimate=-self.estimate, low=low, high=high, unit=self.turned_unit(), bound=bound)
@@ -189,7 +189,7 @@ class Finding:
 
     @property
     def evidence(self) -> list[Case]:
-        """Return the cases of kind ``EVIDENCE``, which alone count for the verdict."""
+        """Return the cases (comparisons) of kind ``EVIDENCE``, which alone count for the verdict."""
         return [case for case in self.cases if case.kind == EVIDENCE]
 
     @property

@@ -114,7 +114,7 @@ def names(recorded: Path) -> set[str]:
 def record(
     recorded: Path, runs: dict[str, Iterable[Path]], calibrations: dict[str, Iterable[Path]], made_on: Iterable[str]
 ):
-    """Replace the records of a scale.
+    """Replace the recorded runs and calibrations of a scale (size of the experiments).
 
     runs: the run files, by the paper whose tables use them. calibrations: the calibrations of these runs, by the digest
     of the code that made the runs. made_on: the machines of the measured runs.

@@ -48,7 +48,7 @@ NO_RESULT = 99
 
 
 class Job(NamedTuple):
-    """Row of the table of jobs.
+    """Row of the table of jobs: one job, its lost hosts and its results.
 
     ``slots`` is the number of ranks of a host, and ``every`` the mean number of seconds from one loss to the next. The
     job would have counted as hung after ``bound`` times its planned duration. ``losses`` is the number of lost hosts.

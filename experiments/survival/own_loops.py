@@ -78,7 +78,9 @@ DIGITS = 4
 
 
 class Job(NamedTuple):
-    """Row of the table of jobs. ``deaths`` is PROCESS:SHARE,...: the moments of deaths as parts of the loop (0 to 1).
+    """Row of the table of jobs: one job, its deaths and its results.
+
+    ``deaths`` is PROCESS:SHARE,...: the moments of deaths as parts of the loop (0 to 1).
 
     ``seconds`` is the longest duration of the loop on a rank, without the start of the processes; nan if unknown. The
     column ``losses_without_deaths`` has the losses of jobs of the same algorithm without deaths, on as many ranks,

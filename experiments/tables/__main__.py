@@ -211,7 +211,10 @@ def make_tables(options: argparse.Namespace, folder: Path) -> int:
 
 
 def remove_runs(folder: Path):
-    """Remove the runs and calibrations of a scale. Raises Unfinished if recorded runs would restore them."""
+    """Remove the runs and calibrations of a scale (size of the experiment).
+
+    Raises Unfinished if recorded runs would restore them.
+    """
     if SCALES[folder.name].is_joined and (recorded := RECORDS / folder.name).exists():
         raise Unfinished(f"--fresh: the runs recorded in {recorded} count as made; remove that folder first")
     shutil.rmtree(folder / "runs", ignore_errors=True)

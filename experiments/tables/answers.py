@@ -64,7 +64,7 @@ class Evidence:
 
 
 def condition(case: Case) -> str:
-    """Return a case's condition without the source of its times, and with "one rank" in place of "one host"."""
+    """Return a comparison's condition without the source of its times, and with "one rank" for "one host"."""
     return without_source(case.condition).replace("one host", "one rank")
 
 
@@ -89,7 +89,7 @@ class Answer:
 
     @cached_property
     def evidence(self) -> list[Evidence]:
-        """Return the cases that count; a simulated case is left out if a measured case at its scale contradicts it."""
+        """Return the counted comparisons, except each simulated one that a measured one at its scale contradicts."""
         counted = [one for one in self.everything if one.case.kind == EVIDENCE]
         by_clock = {
             (one.scale_rank, one.place): one.case.verdict for one in reversed(counted) if self._is_decided_by_clock(one)
@@ -107,7 +107,7 @@ class Answer:
 
     @property
     def off(self) -> list[Evidence]:
-        """Return the simulated cases that do not count, because simulated and measured times differ too much."""
+        """Return the simulated comparisons that do not count, because simulated and measured times differ too much."""
         return [one for one in self.everything if one.case.kind == OFF]
 
     @property

@@ -72,8 +72,8 @@ def map_needs(need: Callable[[Setting], Need], settings: Settings) -> dict[Setti
 def settled(conditions: Conditions, setting: Setting) -> int | None:
     """Return the number of steps that are timed; None for the number of the scale.
 
-    The effect of a slow rank on a ring spreads by one rank per step. Therefore, more steps are timed, so that the steps
-    before the effect has reached all ranks are a small part of them.
+    The effect of a slow rank on a ring spreads by one rank per step. Therefore, more steps are timed if a rank is slow:
+    most of the timed steps should come after the effect has reached all ranks.
     """
     slow = setting.scenario.overrides or setting.scenario.slow_hosts
     return max(conditions.scale.steps, 4 * setting.ranks) if slow else None

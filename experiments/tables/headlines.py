@@ -21,7 +21,7 @@ ALONE = ("one rank alone", "one worker alone")
 PALE = "#bbbbbb"
 COLOUR_OF = VERDICT_COLOURS | {INCONCLUSIVE: "#444444"}
 APART = 0.32
-"""Vertical distance between the cases of a row; the distance of two rows is 1."""
+"""Vertical distance between the estimates in a row of the figure; the distance of two rows is 1."""
 ROW_INCHES, WIDTH = 0.235, 8.2
 
 

@@ -57,7 +57,7 @@ def factors(rates: LearningRates, tuned: Tuned) -> list[float]:
 
 
 def with_range(case: Case, by_label: Mapping[str, tuple[Tuned, list[float]]]) -> Case:
-    """Return a case with the range of its effect over learning rates.
+    """Return a case (comparison) with the range of its effect over learning rates.
 
     A case whose two algorithms share one rate, or whose effect is not on time, is returned unchanged.
     """

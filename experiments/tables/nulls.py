@@ -70,7 +70,7 @@ def rates(compare: Compare, findings: Iterable[Sequence[Pair]]) -> Rates:
 
 
 def answers_of(case: Case) -> list[str]:
-    """Return the case's position relative to the paper's number, or its verdict if there is no number."""
+    """Return a case's (comparison's) position relative to the paper's number, or its verdict if there is no number."""
     return [case.on_number if case.number is not None else case.verdict]
 
 

@@ -78,5 +78,5 @@ def _pictures(paper: PaperAnswers, made: Path) -> Iterator[tuple[str, str, str]]
 
 
 def words_of(cases) -> str:
-    """Return the cases as text, for readers who do not see their figure."""
+    """Return the cases (comparisons) as text, for readers who do not see their figure."""
     return "; ".join(f"{case.condition}, {case.baseline}: {case.text()}" for case in cases if case.estimate is not None)

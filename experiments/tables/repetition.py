@@ -41,7 +41,7 @@ ANSWERS = {SUPPORTED: "for", REFUTED: "against", ALIKE: "against"}
 
 @dataclass(frozen=True)
 class Repetition:
-    """Comparison of the verdicts of two recordings of a scale.
+    """Comparison of the verdicts of two recordings (sets of all runs) of a scale.
 
     date, machines, commits: when, where and by which code the second recording was made. cases: number of cases that
     count as evidence in both recordings, and whose numbers differ, so that they were made anew. same: number of cases
@@ -67,7 +67,7 @@ class Repetition:
 
 
 def compare(first: Iterable[dict[str, str]], second: Iterable[dict[str, str]]) -> list[dict[str, str]]:
-    """Return the cases of the first recording, each as a row with the columns `COLUMNS`.
+    """Return the cases (comparisons) of the first recording, each as a row with the columns `COLUMNS`.
 
     The arguments are rows of the tables of cases. The columns of the second recording are empty for a case that it
     lacks. Cases with the same name are compared in their order, if both recordings have the same number of them.
@@ -83,7 +83,7 @@ def compare(first: Iterable[dict[str, str]], second: Iterable[dict[str, str]]) -
 
 
 def by_name(cases: Iterable[dict[str, str]]) -> dict[tuple[str, ...], list[dict[str, str]]]:
-    """Return the cases by their names, which lack the measured ratios in conditions."""
+    """Return the cases (comparisons) by their names, which lack the measured ratios in conditions."""
     found: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for case in cases:
         found.setdefault(tuple(RATIO.sub(r"\1", case[column]) for column in OF_A_CASE), []).append(case)

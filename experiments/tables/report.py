@@ -214,7 +214,7 @@ def text(outcome: Outcome, claims: dict[str, dict]) -> str:
 
 
 def case_line(case: Case) -> str:
-    """Return a case as one line of text."""
+    """Return a case (comparison) as one line of text."""
     counted = "" if case.kind == wording.EVIDENCE else f" [{case.kind}, not counted]"
     note = f" ({case.note})" if case.note else ""
     return f"{wording.symbol(case.verdict)} {wording.case_name(case)}: {wording.estimate(case)}{counted}{note}"

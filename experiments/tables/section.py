@@ -39,7 +39,7 @@ class Section:
         self.break_evens += found
 
     def finding(self, claim: str, accounting: str, cases: list[Case], reason: str = ""):
-        """Add the finding on a claim.
+        """Add the finding (comparisons and verdict) on a claim to the section.
 
         claim: the claim's id. accounting: how time, bytes or accuracy were counted, for how many ranks and on which
         runs. reason: why the claim does not hold, if it does not.

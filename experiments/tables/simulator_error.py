@@ -180,7 +180,7 @@ def with_correction(case: Case, ours: Sequence[Error], theirs: Sequence[Error]) 
 
 
 def robust(case: Case) -> Case:
-    """Return the case, made undecided if its spread contradicts its verdict."""
+    """Return the case (comparison), made undecided if its spread contradicts its verdict."""
     if case.spread_low is None:
         return case
     told = f"over calibrations and the simulator's error {case.spread_low:.1f} to {case.spread_high:.1f}"

@@ -30,7 +30,7 @@ from grsgd.runs.run_file import Run, load_run
 from grsgd.training.description import commit
 
 RECORD = ROOT / "docs" / "results" / "trust.json"
-"""File of the results of the checks."""
+"""JSON file with the results of the checks."""
 DIGITS = 12
 """Number of digits that must be equal; the last digit of a sum depends on the order of its summands."""
 TIMEOUT = 1800

@@ -50,14 +50,14 @@ and none is supported""",
 zone; or the effect is not significant with few seeds, or as one of several cases; or too many trainings did not reach \
 their target""",
 }
-"""The meaning of each verdict on a case."""
+"""The meaning of each verdict on a case (comparison)."""
 CLAIM_WORDS = {
     MIXED: "and not in the other cases, which the grid names",
     BY_CONSTRUCTION: "the claim follows from the construction of the method or of the count; shown, but no evidence",
     NOT_MADE: "a target for the claim exists, but was not made at this scale",
     NOT_COVERED: "no target tries the claim; the reason is given with the claim",
 }
-"""The meaning of verdicts on a claim that a single case cannot have."""
+"""The meaning of further verdicts, which a claim can have, but a single case (comparison) cannot."""
 OTHER_WORDS = {
     EVIDENCE: """a case that is counted; if only some cases of a finding are significant, they are corrected for \
 their number by Hochberg's method""",
@@ -114,12 +114,12 @@ def without_source(condition: str) -> str:
 
 
 def condition(case: Case) -> str:
-    """Return the case's condition with the source of its times."""
+    """Return a case's (comparison's) condition with the source of its times."""
     return ", ".join(filter(None, [without_source(case.condition), SOURCES.get(case.source, case.source)]))
 
 
 def estimate(case: Case) -> str:
-    """Return the case's estimate with its interval, or its verdict if it has no estimate."""
+    """Return a case's (comparison's) estimate with its interval, or its verdict if it has no estimate."""
     return case.verdict if case.estimate is None else case.text()
 
 
@@ -159,13 +159,13 @@ def _by_estimate(cases: Sequence[Case]) -> list[Case]:
 
 
 def of_one_unit(cases: Iterable[Case]) -> list[Case]:
-    """Return the cases with an estimate that have the unit of the first such case."""
+    """Return the cases (comparisons) with an estimate that have the unit of the first such case."""
     known = [case for case in cases if case.estimate is not None]
     return [case for case in known if case.unit == known[0].unit]
 
 
 def _clause(case: Case) -> str:
-    """Return the case's estimate, baseline and condition as text."""
+    """Return a case's (comparison's) estimate, baseline and condition as text."""
     compares = OPPOSITES.keys() & set(case.text().split())
     against = f" {'than' if compares else 'against'} {case.baseline}" if case.baseline else ""
     return ", ".join(filter(None, [case.text() + against, condition(case)]))

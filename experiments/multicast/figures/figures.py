@@ -30,7 +30,7 @@ Factors = Mapping[int, float]
 
 
 class Shown(NamedTuple):
-    """The content of a figure.
+    """The content of a figure: its lines, its findings on claims, and a note.
 
     lines: samples of all methods, by view. reference: samples of SSGD by multicast, by view. controls: labels that are
     not algorithms of the paper. findings: for each claim, one finding per view. note: further information.

@@ -87,8 +87,8 @@ def show_equal_traffic(found, section):
 def at_equal_bytes(sent, seconds, periodic, megabytes):
     """Return the seconds that a fixed period would take if it sent ``megabytes``, by seed.
 
-    None for a seed if all periods with a known time to the target send more, or all send less. sent, seconds: samples
-    by name. periodic: the names of the fixed periods.
+    The value of a seed is None if all periods with a known time to the target send more, or all send less. sent,
+    seconds: samples by name. periodic: the names of the fixed periods.
     """
     times = {}
     for seed, wanted in megabytes.values.items():

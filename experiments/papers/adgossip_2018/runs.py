@@ -117,7 +117,7 @@ def show_table(section: Section, caption: str, first: str, columns: dict[str, di
 def adaptive_against_others(
     values: dict[str, Sample], condition: str, number: float | None = None, **options
 ) -> list[Case]:
-    """Return cases that test whether each adaptive method is less than each other method.
+    """Return cases (comparisons) that test whether each adaptive method is less than each other method.
 
     Comparisons with the baselines are evidence, and all others are controls. values: samples by name. condition: the
     condition, to which the method's name is added. number: the paper's number, with which only evidence is compared.

@@ -91,7 +91,7 @@ def measured(conditions: Conditions) -> list[tuple[Delays, str]]:
 
 
 def against_range(cases: Sequence[Case], least: float | None, most: float) -> list[Case]:
-    """Return the cases, of which two per source of times are compared with the paper's numbers.
+    """Return the cases (comparisons), of which two per source of times are compared with the paper's numbers.
 
     For each source of times, the greatest estimate of the evidence is compared with the paper's greatest number. The
     least estimate is compared with the paper's least number, if the paper states one.

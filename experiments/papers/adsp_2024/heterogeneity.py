@@ -24,7 +24,7 @@ SWEEPS = {
 }
 """Delays that are varied, by field of ``Delays``: title of the axis, text for a value, varied delays, and values."""
 NAMES = (OURS, "BSP", "ASP")
-"""adsp, the strategy that waits for all workers, and the strategy that waits for none."""
+"""Names of three strategies: adsp, the strategy that waits for all workers, and the strategy that waits for none."""
 UNIT = "% less time per gradient"
 Point = tuple[str, float]
 """Name of the varied field of ``Delays``, and its value."""

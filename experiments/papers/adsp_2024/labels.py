@@ -165,7 +165,7 @@ def bars(pushes: dict[Key, dict[int, Labelled]], measure) -> dict[str, dict[str,
 
 
 def cases(key: Key, pushes: dict[int, Labelled]) -> list[Case]:
-    """Return the cases on the labels of runs with the delays and the source of times in ``key``."""
+    """Return the cases (comparisons) on the labels of runs with the delays and the source of times in ``key``."""
     delays, source = key[0], MEASURED if key[1] == MEASURED else SIMULATED
     if delays == NONE:
         share = each(Labelled.share, pushes)

@@ -17,7 +17,7 @@ from experiments.tables.targets import Found
 from grsgd.runs.run_file import Run
 
 NEAR = 5.0
-"""Greatest distance in points from the final accuracy that counts as near; inferred, because the paper gives none."""
+"""Greatest distance in points from the final accuracy that counts as near; inferred, as the paper has no number."""
 AROUND = 4
 """Number of snapshots before the target, and after it, in the figures about the benchmark accuracy."""
 TOGETHER = "CSSGD and SSGD"
@@ -29,14 +29,14 @@ def final(runs: list[Run]) -> Sample:
 
 
 def whole(found: Found, task: Task, case: Case) -> Case:
-    """Return the case, made undecided if the scale ends trainings below the paper's benchmark accuracy."""
+    """Return the case (comparison), made undecided if the scale ends trainings below the paper's benchmark accuracy."""
     if task.is_whole(found.conditions):
         return case
     return undecided(case, f"trained to {task.target(found.conditions):.0%} at this scale, not to the end")
 
 
 def trained(found: Found, task: Task, case: Case, *finals: Sample) -> Case:
-    """Return the case, made undecided unless one of the final accuracies reaches the benchmark.
+    """Return the case (comparison), made undecided unless one of the final accuracies reaches the benchmark.
 
     Without this rule, algorithms that have not trained at all would count as equally accurate.
     """

@@ -170,7 +170,7 @@ def text(ratio: float | None) -> str:
 
 
 def facts(n: int, task: Task, number: float, even: float | None, reached: float | None, most: float) -> list[Case]:
-    """Return the cases that follow from counted bytes alone.
+    """Return the cases (comparisons) that follow from counted bytes alone.
 
     even, reached: the ratios from which on CSSGD saves time, and saves the paper's number. most: greatest saving, in
     per cent, at the ratios at which the paper's best r is the best in the paper's model.

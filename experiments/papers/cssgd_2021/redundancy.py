@@ -123,7 +123,7 @@ def optimum(times: dict, name: str, kind: str, task: Task, network: Network) -> 
 
 
 def model_optimum(times: dict, ratio: Sample, task: Task, network: Network) -> Case:
-    """Return the case on the best redundancy of the model, which Tcomm / Tcalc determines.
+    """Return the case (comparison) on the best redundancy of the model, which Tcomm / Tcalc determines.
 
     Whether the model's best redundancy is the paper's depends on this testbed, and not on the method.
     """
@@ -138,7 +138,7 @@ def needed(r: int) -> str:
 
 
 def fit(times: dict[str, dict[int, Sample]], name: str, network: Network) -> Case:
-    """Return the case on the model's greatest error, over all r at which ranks send messages.
+    """Return the case (comparison) on the model's greatest error, over all r at which ranks send messages.
 
     The error is the greater of two ratios: the model's time over the step's time, and its inverse.
     """

@@ -75,8 +75,8 @@ class Task:
     def nodes(self, conditions: Conditions) -> list[int]:
         """Return the numbers of nodes with trainings; below the paper's scale, every second number.
 
-        Two nodes are left out, because with redundancy neither node sends. Numbers of nodes at which chance alone
-        reaches the target are left out, too.
+        Trainings on two nodes are left out, because with redundancy neither node sends. Numbers of nodes at which
+        chance alone reaches the target are left out, too.
         """
         nodes = [n for n in conditions.scale.coding_ranks if n > 2 and 1 / n < self.target(conditions)]
         if self.is_long and conditions.scale.file:
