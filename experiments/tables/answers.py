@@ -89,7 +89,7 @@ class Answer:
 
     @cached_property
     def evidence(self) -> list[Evidence]:
-        """Return the counted comparisons, except each simulated one that a measured one at its scale contradicts."""
+        """Return the counted comparisons, except simulated comparisons that measured ones at their scale contradict."""
         counted = [one for one in self.everything if one.case.kind == EVIDENCE]
         by_clock = {
             (one.scale_rank, one.place): one.case.verdict for one in reversed(counted) if self._is_decided_by_clock(one)
