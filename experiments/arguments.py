@@ -9,8 +9,10 @@ from grsgd.job.foreign_launchers import check_alone
 
 
 def parse_once(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Return the arguments of a program that starts ranks itself; end the process if a launcher has started several
-    processes of the program."""
+    """Return the arguments of a program that starts ranks itself.
+
+    End the process if a launcher such as mpiexec has started several processes of the program.
+    """
     options = parser.parse_args()
     try:
         check_alone(parser.prog)
@@ -29,12 +31,12 @@ def add_workers(parser: argparse.ArgumentParser):
 
 
 def add_record(parser: argparse.ArgumentParser):
-    """Add ``--record``."""
+    """Add the option ``--record`` to a parser."""
     parser.add_argument("--record", action="store_true", help="keep the numbers next to the pages that quote them")
 
 
 def positive(text: str) -> int:
-    """Return the whole number in a text; raise ArgumentTypeError unless it is 1 or more."""
+    """Return the whole number in ``text``; raise ArgumentTypeError unless it is 1 or more."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text}: must be a whole number, 1 or more")
     return int(text)

@@ -1,7 +1,7 @@
-"""Files of an experiment's figures and numbers.
+"""Functions that write an experiment's figures and numbers to files.
 
 Each row of a CSV file states the commit, the machine and the date of its numbers. If a page quotes numbers of a file, a
-copy of the file is in `RECORDED`.
+copy of the file is in the folder `RECORDED`.
 """
 
 import csv
@@ -19,28 +19,28 @@ from grsgd.errors import UsageError
 from grsgd.training.description import commit
 
 RECORDED = ROOT / "docs" / "results" / "numbers"
-"""Folder of the numbers that pages quote."""
+"""Folder of the CSV files whose numbers pages quote."""
 DIRTY = "-dirty"
-"""End of the name of a commit with uncommitted changes, so that the code cannot be obtained again."""
+"""End of the name of a commit with uncommitted changes, whose code cannot be obtained again."""
 ORIGIN = ("commit", "machine", "made")
-"""Columns with the origin of a row's numbers."""
+"""Columns of a CSV file that state the origin of a row's numbers."""
 
 
 def save(figure: Figure, out: Path):
-    """Write a figure as PDF and PNG."""
+    """Write a figure as PDF and PNG; ``out`` is the path without the ending."""
     for suffix in (".pdf", ".png"):
         figure.savefig(out.with_suffix(suffix), dpi=150)
 
 
 def write_csv(results: Mapping[tuple, tuple], path: Path):
-    """Write each pair of named tuples as one row, with the names of their fields as header, and its origin."""
+    """Write each pair of named tuples as a CSV row with its origin; the names of their fields are the header."""
     point, result = next(iter(results.items()))
     rows = ([*point, *result] for point, result in results.items())
     write_rows(path, [*point._fields, *result._fields], rows)
 
 
 def write_rows(path: Path, header: Iterable[str], rows: Iterable[Iterable]):
-    """Write rows to a CSV file, with their origin in the last columns."""
+    """Write rows to a CSV file, with the origin of the numbers in the last columns."""
     origin = [str(commit()), describe_machine(), f"{datetime.now(UTC):%Y-%m-%d}"]
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
@@ -49,13 +49,13 @@ def write_rows(path: Path, header: Iterable[str], rows: Iterable[Iterable]):
 
 
 def read_csv(path: Path, point: type, result: type) -> dict[tuple, tuple]:
-    """Return the pairs of named tuples, of these types, that `write_csv` has written."""
+    """Return the pairs of named tuples, of the types ``point`` and ``result``, that `write_csv` has written."""
     with path.open(newline="") as file:
         return {parsed(point, row): parsed(result, row) for row in csv.DictReader(file)}
 
 
 def parsed(kind: type, row: Mapping[str, str]) -> tuple:
-    """Return the named tuple with the values of a row; truth values are written as False and True."""
+    """Return the named tuple of type ``kind`` with the values of a CSV row; truth values are False and True."""
     types = typing.get_type_hints(kind)
     return kind(*(row[name] == "True" if types[name] is bool else types[name](row[name]) for name in kind._fields))
 
@@ -63,11 +63,11 @@ def parsed(kind: type, row: Mapping[str, str]) -> tuple:
 def record(path: Path, folder: Path = RECORDED, name: str = "") -> Path:
     """Copy a CSV file to the folder of recorded numbers, under its own name or ``name``; return the copy's path.
 
-    Raises UsageError if its numbers were made by code that was not committed.
+    Raises UsageError if the file's numbers were made by code that was not committed.
     """
     with path.open(newline="") as file:
         commits = {row["commit"] for row in csv.DictReader(file)}
     if lost := sorted(one for one in commits if one.endswith(DIRTY) or one == "None"):
-        raise UsageError(f"--record: {path}: numbers of {', '.join(lost)}, which cannot be made again: commit first")
+        raise UsageError(f"--record: {path}: numbers of {', '.join(lost)}: commit the code, and make them again")
     folder.mkdir(parents=True, exist_ok=True)
     return Path(shutil.copyfile(path, folder / (name or path.name)))

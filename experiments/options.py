@@ -1,4 +1,4 @@
-"""Values of algorithms' options, taken from their schema, so that sweeps and random runs need no separate lists."""
+"""Values of algorithms' options, taken from the options' schema, so that sweeps and random runs need no own lists."""
 
 import json
 from dataclasses import replace
@@ -13,19 +13,20 @@ from grsgd.errors import ConfigError
 
 
 def choices(options: type[Options]) -> dict[str, list]:
-    """Return values of every option that are worth a try, by name; the first is the default.
+    """Return values of every option that are worth a try, by the option's name; the first value is the default.
 
-    They are all values of a choice, the examples of the option, or else a few numbers from its least one on. Options
-    that are times keep their default.
+    The values are all choices of an option with named choices, or all examples of an option with examples. Any other
+    option has a few numbers from its least value on. Options that are times are left out, so that they keep their
+    default.
     """
     properties = options.model_json_schema()["properties"]
     return {name: _values(schema) for name, schema in properties.items() if not name.endswith(("timeout", "seconds"))}
 
 
 def variants(base: Path, algorithm: str) -> list[tuple[str, ...]]:
-    """Return the options that turn one algorithm into several, as overrides of the configuration ``base``.
+    """Return the overrides that turn one algorithm into its variants, based on the configuration ``base``.
 
-    The first entry has no overrides. Each further entry sets a single option to a value that changes the training,
+    The first variant has no overrides. Each further variant sets a single option to a value that changes the training,
     according to the algorithm's traits (``grsgd.algorithms.Traits``). Raises ConfigError if the algorithm does not
     exist.
     """
@@ -38,13 +39,13 @@ def variants(base: Path, algorithm: str) -> list[tuple[str, ...]]:
             override = f"algorithm.{name}={json.dumps(value)}"
             try:
                 found.setdefault(_identity(config.load(base, [named, override])), (override,))
-            except ConfigError:  # this value is allowed only with other options
+            except ConfigError:  # the value is allowed only together with other options
                 continue
     return list(found.values())
 
 
 def _identity(loaded: config.Config):
-    """Return the traits, without traits that change nothing in a run of ``grsgd train`` without faults."""
+    """Return the configuration's traits, except traits that do not affect a run of ``grsgd train`` without faults."""
     return replace(loaded.traits, tolerates_lost_ranks=False, supports_own_loop=True)
 
 
@@ -65,10 +66,9 @@ def _values(schema: dict[str, Any]) -> list:
 
 
 def _numbers(kind: dict[str, Any], default) -> list[float]:
-    """Return the closed ends of the range, and a number within.
+    """Return the closed ends of the option's range, and a number within the range.
 
-    The upper end is left out if the default depends on the run, because such an option may make sense only for small
-    numbers.
+    The upper end is left out if the default depends on the run, because the option may need small numbers.
     """
     has_default = isinstance(default, float | int)
     least = kind.get("minimum", kind.get("exclusiveMinimum", 0))
@@ -79,12 +79,12 @@ def _numbers(kind: dict[str, Any], default) -> list[float]:
         within = least + (most - least) / (2 if has_default else 10)
     ends = [kind["minimum"]] if "minimum" in kind else []
     ends += [kind["maximum"]] if "maximum" in kind and has_default else []
-    ends += [least + 1] if isinstance(default, int) else []  # for options such as a possibly infinite number of steps
+    ends += [least + 1] if isinstance(default, int) else []  # for options such as a number of steps without upper end
     return [float(value) for value in (*ends, within)]
 
 
 def allowed(algorithm: type[Algorithm], options: dict[str, Any], ranks: int) -> bool:
-    """Return whether an algorithm accepts these options on ``ranks`` ranks."""
+    """Return whether an algorithm accepts the given options on ``ranks`` ranks."""
     try:
         algorithm.check(algorithm.Options(**options), ranks)
     except (ValidationError, ValueError):

@@ -1,12 +1,12 @@
-"""Steps that end without silent ranks: the milliseconds they save over all-reduce, and the least possible time.
+"""The time per step that CSSGD saves over all-reduce if steps end without silent ranks, and the least possible time.
 
     python -m experiments.silence                      # in simulated time, 8 ranks
     python -m experiments.silence --clock --ranks 4    # in real time, where a step is a pause
 
 There are three kinds of stragglers: ranks whose steps vary; ranks that sometimes take a second longer; one slow rank.
-The least possible time is `coding.time_model.mean_step_seconds` of the ranks' own times, without messages. A step of n
-ranks then ends with the (n - s)-th rank, and with redundancy r each rank takes r times as long. All-reduce along a ring
-waits for all ranks.
+The least possible time is `coding.time_model.mean_step_seconds` of the ranks' own times, without messages. With s
+silent ranks, a step of n ranks ends with the (n - s)-th rank. With redundancy r, each rank takes r times as long.
+All-reduce along a ring waits for all ranks.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from grsgd.simulator.simulation import Simulation
 from grsgd.training.stragglers import DelayModel
 
 STEP = 0.1
-"""Seconds of a rank's computing in a step, without redundancy."""
+"""Seconds in which a rank computes in a step, without redundancy."""
 KINDS = {
     "steps vary by 30 %": (0.3, lambda ranks: {}),
     "1 s longer, in a tenth of the steps": (
@@ -38,20 +38,20 @@ KINDS = {
     ),
     "one rank 4 times slower": (0.05, lambda ranks: {"slowdown": {"1": 4.0}}),
 }
-"""Kinds of stragglers by name, each with sigma of the logarithm of a step's time, and the section [stragglers]."""
+"""Kinds of stragglers by name: sigma of the logarithm of a step's time, and the section [stragglers]."""
 TOLERANT = [(2, 1), (3, 1), (3, 2), (4, 3)]
 """Pairs of a redundancy r and a number s of silent ranks."""
 
 
 def algorithm(r: int, s: int) -> dict:
-    """Return the section of the algorithm; r = 1 stands for all-reduce."""
+    """Return the section [algorithm] of a configuration; r = 1 stands for all-reduce."""
     if r == 1:
         return {"name": "ring_allreduce"}
     return {"name": "cssgd", "scheme": "tolerant", "r": r, "silent": s}
 
 
 def content(r: int, s: int, ranks: int, steps: int, stragglers: dict) -> dict:
-    """Return a configuration with a model of 50 kB."""
+    """Return the sections of a configuration with a model of 50 kB."""
     return {
         "algorithm": algorithm(r, s),
         "model": {"name": "mlp", "hidden": [160]},
@@ -73,7 +73,7 @@ def simulated(r: int, s: int, ranks: int, steps: int, sigma: float, stragglers: 
 
 
 def measured(r: int, s: int, ranks: int, steps: int, sigma: float, stragglers: dict) -> tuple[float, float]:
-    """Return the seconds of a step, and the seconds of waiting, in real time; each rank pauses r times as long."""
+    """Return the seconds of a step, and the seconds of waiting, in real time; a rank's pause is r times as long."""
     pause = {str(rank): {"every": 1, "seconds": r * STEP} for rank in range(ranks)}
     config = content(r, s, ranks, steps, {"pause": pause} | stragglers)
     with tempfile.TemporaryDirectory() as folder:
@@ -90,7 +90,7 @@ def measured(r: int, s: int, ranks: int, steps: int, sigma: float, stragglers: d
 
 
 def toml(sections: dict) -> str:
-    """Return sections as TOML; their values are numbers, texts, lists, or tables of tables."""
+    """Return the sections as TOML text; their values are numbers, texts, lists, or tables of tables."""
     lines = []
     for name, section in sections.items():
         plain = {key: value for key, value in section.items() if not isinstance(value, dict)}
@@ -103,14 +103,14 @@ def toml(sections: dict) -> str:
 
 
 def value_of(value) -> str:
-    """Return a number, or a table on one line, as TOML."""
+    """Return a value as TOML text: a number, or a table on one line."""
     if not isinstance(value, dict):
         return json.dumps(value)
     return "{ " + ", ".join(f"{key} = {json.dumps(each)}" for key, each in value.items()) + " }"
 
 
 def least(r: int, s: int, ranks: int, steps: int, sigma: float, stragglers: dict) -> float:
-    """Return the least possible seconds of a step."""
+    """Return the least possible seconds of a step with redundancy r and s silent ranks."""
     config = parse(content(r, s, ranks, steps, stragglers))
     compute = ComputeTime(STEP, sigma, seed=config.seed)
     delays = [DelayModel(config.stragglers, rank, config.seed) for rank in range(ranks)]

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""A Slurm cluster on this machine, for trying batch scripts.
+"""A Slurm cluster on this machine, with which users try batch scripts.
 
-Every node is a host of a testbed. Needs root::
+Every node of the cluster is a host of a testbed. The script needs root::
 
     slurm/local_cluster.py up --nodes 4
     export SLURM_CONF=...                    # as printed by ``up``
     sbatch slurm/train.sbatch
     slurm/local_cluster.py down
 
-Slurm and munge are the packages of the Linux distribution. All files that they read and write are in the testbed's
-folder; the machine's own Slurm and munge, if it has any, are left alone.
+Slurm and munge are the packages of the Linux distribution. Here, they read and write only files in the testbed's
+folder. The machine's own Slurm and munge, if installed, are not changed.
 """
 
 import argparse
@@ -30,7 +30,7 @@ ENVIRONMENT = ROOT / ".venv" / "bin" / "python"
 COMMANDS = ("munged", "slurmctld", "slurmd", "sbatch", "sinfo")
 PACKAGES = "slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge"
 SECONDS = 60
-"""Seconds within which all nodes must be idle, and within which an ended cluster must be gone."""
+"""Seconds within which all nodes must be idle after the start, and within which an ended cluster must be gone."""
 CONF = """\
 ClusterName={name}
 SlurmctldHost={head}({controller})
@@ -56,12 +56,12 @@ PartitionName=local Nodes=ALL Default=YES
 """
 """Configuration file of Slurm.
 
-cred_expire: the time for which a requeued job waits; two minutes by default. config_overrides: a node has the number of
-CPUs that this file states; the CPUs of the machine do not count. TmpFS: folder in which PMIx makes a folder of the same
-name for every step, on every node.
+cred_expire: the time for which a requeued job waits; Slurm's default is two minutes. config_overrides: a node has the
+number of CPUs that this file states, whatever the machine has. TmpFS: folder in which PMIx makes a folder for every
+step; the name of PMIx's folder is the same on every node.
 """
 CGROUP_CONF = "CgroupPlugin=cgroup/v1\n"
-"""Configuration of control groups: no plugin above uses them, and this one does not look for them when it starts."""
+"""Configuration of control groups, which no plugin in ``CONF`` uses; cgroup/v1 does not look for them at its start."""
 TASK_PROLOG = """\
 #!/bin/sh
 # The special properties of this cluster: its nodes share the cores and the files of one machine, are connected only by
@@ -77,7 +77,7 @@ echo export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 
 class ClusterError(RuntimeError):
-    """An error: the cluster does not exist, or cannot exist; one line says why."""
+    """An error: the cluster does not exist, or cannot be made; the message is one line."""
 
 
 def main() -> int:
@@ -91,7 +91,7 @@ def main() -> int:
     sub.add_argument("name", nargs="?", help="name such as tb0; needed if there are several clusters")
     actions.add_parser("status", help="list the clusters of this machine")
     options = parser.parse_args()
-    os.environ["PATH"] += ":/usr/sbin:/sbin"  # the folders of daemons, which not every PATH has
+    os.environ["PATH"] += ":/usr/sbin:/sbin"  # the folders of daemons are missing in some users' PATH
     try:
         {"up": up, "keep": keep, "down": down, "status": status}[options.action](options)
     except ClusterError as error:
@@ -101,7 +101,7 @@ def main() -> int:
 
 
 def up(options):
-    """Start a keeper in the background, and wait until it says that all nodes are idle."""
+    """Start the process that keeps a cluster, in the background, and wait until all nodes are idle."""
     check_machine()
     keeper = subprocess.Popen(
         [sys.executable, "-m", "slurm.local_cluster", "keep", "--nodes", str(options.nodes), "--rate", options.rate,
@@ -125,7 +125,7 @@ def up(options):
 
 
 def check_machine():
-    """Raise ClusterError if this machine cannot have a cluster."""
+    """Raise ClusterError if this machine cannot run a cluster."""
     if os.geteuid() != 0:
         raise ClusterError("a cluster on this machine needs root, for its network: try sudo")
     if missing := [name for name in COMMANDS if shutil.which(name) is None]:
@@ -133,7 +133,7 @@ def check_machine():
 
 
 def keep(options):
-    """Hold a cluster until SIGTERM. Prints how to use it when all nodes are idle, and nothing else."""
+    """Run a cluster until SIGTERM; print how to use the cluster when all nodes are idle, and nothing else."""
     hosts = testbed_hosts()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
@@ -142,7 +142,7 @@ def keep(options):
             start(testbed, folder, options.gpus)
             print(usage(testbed, folder), flush=True)
             null = os.open(os.devnull, os.O_RDWR)
-            os.dup2(null, 1)  # `up` waits for the end of the output
+            os.dup2(null, 1)  # the command `up` reads this process's output until it ends
             os.dup2(null, 2)
             while True:
                 signal.pause()
@@ -151,7 +151,10 @@ def keep(options):
 
 
 def start(testbed, folder: Path, gpus: int):
-    """Start all daemons in the testbed, with which they end, and wait until the nodes are idle. Raises ClusterError."""
+    """Start all daemons in the testbed, and wait until the nodes are idle. Raises ClusterError.
+
+    The daemons end with the testbed.
+    """
     write(testbed, folder, join(testbed), gpus)
     environment = os.environ | {"SLURM_CONF": str(folder / "slurm.conf")}
     files = {"socket": "munge.socket", "key-file": "munge.key", "seed-file": "munge.seed", "pid-file": "munged.pid"}
@@ -183,7 +186,7 @@ def start(testbed, folder: Path, gpus: int):
 
 
 def join(testbed) -> str:
-    """Join the head to this machine's own network, so that Slurm's commands work in any shell.
+    """Connect the head node to this machine's own network, so that Slurm's commands work in any shell.
 
     Returns the address of the controller, which is the same for shells and nodes.
     """
@@ -204,7 +207,7 @@ def join(testbed) -> str:
 
 
 def write(testbed, folder: Path, controller: str, gpus: int):
-    """Write all files of the cluster. Links to /dev/null stand for the devices of GPUs."""
+    """Write all files of the cluster; links to /dev/null replace the devices of GPUs."""
     folder.mkdir()
     (folder / "state").mkdir()
     for host in testbed.hosts:
@@ -230,7 +233,7 @@ def write(testbed, folder: Path, controller: str, gpus: int):
 
 
 def idle(environment: dict) -> int:
-    """Return the number of idle nodes."""
+    """Return the number of idle nodes of the cluster."""
     with suppress(subprocess.TimeoutExpired):
         done = subprocess.run(
             ["sinfo", "--noheader", "--Node", "--states=idle", "--format=%N %t"],
@@ -288,7 +291,7 @@ def down(options):
     folder = hosts.STATE / name
     try:
         with hosts.only_one():
-            if not folder.exists():  # the cluster has just been removed, because its keeper was killed
+            if not folder.exists():  # another process has removed the cluster, because its keeper was killed
                 return
             if hosts.left_behind(name):
                 hosts.remove(name)
@@ -297,7 +300,7 @@ def down(options):
         raise ClusterError(str(error)) from None
     with suppress(ProcessLookupError):
         os.kill(int((folder / "slurm" / "keeper.pid").read_text()), signal.SIGTERM)
-    # The kernel removes the interface with its network namespace, but some time after the namespace is gone.
+    # The kernel removes the network interface of the cluster some time after its network namespace.
     parts = [folder, Path(f"/sys/class/net/{name}-slurm")]
     deadline = time.monotonic() + SECONDS
     while any(part.exists() for part in parts):
@@ -318,7 +321,7 @@ def status(options):
 
 
 if __name__ == "__main__":
-    # sudo finds another Python than the environment's.
+    # Under sudo, this script runs by another Python than the environment's.
     if find_spec("numpy") is None and os.access(ENVIRONMENT, os.X_OK) and sys.executable != str(ENVIRONMENT):
         os.execv(ENVIRONMENT, [ENVIRONMENT, *sys.argv])
     sys.path.insert(0, str(ROOT))

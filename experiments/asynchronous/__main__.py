@@ -3,9 +3,10 @@
     python -m experiments.asynchronous --dry-run       # the number of runs, and their duration
     python -m experiments.asynchronous                 # ``make verdict-asynchronous``; a quarter of an hour of a core
 
-A server has 8 workers, whose times per gradient are equal, or random, or different from worker to worker. Each method
-is tuned on each of these distributions of times, with seeds used for nothing else. The methods are then compared with
-other seeds, and the fastest synchronous and the fastest asynchronous method are compared once more with further seeds.
+A server has 8 workers. In each distribution of times, the workers' times per gradient are equal, or random, or
+different from worker to worker. Each method is tuned on each distribution, with seeds that are used for nothing else.
+After tuning, all methods are compared, with other seeds. The fastest synchronous and the fastest asynchronous method
+are compared once more, with further seeds.
 
 Runs that exist are not repeated, so an interrupted experiment continues where it stopped. The results are a figure, two
 tables, all numbers as CSV, and a verdict on the claim that m-synchronous SGD is optimal up to a logarithm.
@@ -65,7 +66,7 @@ def main() -> int:
 
 
 def find_results(kept: KeptRuns, distributions: Iterable[str]) -> dict[StrategyRun, StrategyNumbers]:
-    """Return the results of the existing runs, as far as they would be made now."""
+    """Return the results of the existing runs, except runs that the results of other runs no longer ask for."""
     results: dict[StrategyRun, StrategyNumbers] = {}
     while found := kept.load(list_missing(distributions, results)):
         results |= numbers_of(found)
@@ -73,13 +74,13 @@ def find_results(kept: KeptRuns, distributions: Iterable[str]) -> dict[StrategyR
 
 
 def make_results(kept: KeptRuns, distributions: Iterable[str], results: dict[StrategyRun, StrategyNumbers]):
-    """Make the missing runs, round by round, and add their results. Raises Unfinished."""
+    """Make the missing runs, round by round, and add their results to ``results``. Raises Unfinished."""
     while missing := list_missing(distributions, results):
         results |= numbers_of(kept.make_all(missing))
 
 
 def numbers_of(runs: dict[StrategyRun, Run]) -> dict[StrategyRun, StrategyNumbers]:
-    """Return the compared numbers of each run."""
+    """Return the numbers of each run that are compared."""
     return {planned: StrategyNumbers.of(planned, run) for planned, run in runs.items()}
 
 
@@ -90,7 +91,7 @@ def hours_of(kept: KeptRuns, count: int) -> float:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Return the arguments; end the program if they are wrong."""
+    """Return the command's arguments; exit with a message if they are wrong."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0].rstrip(":"))
     parser.add_argument("--distribution", choices=DISTRIBUTIONS, action="append", help="times; all by default")
     parser.add_argument("--dry-run", action="store_true", help="only print the number of runs and their duration")

@@ -16,13 +16,14 @@ from experiments.runner.sample import Sample
 from grsgd.runs.series import COLOURS
 
 COLOUR = {True: COLOURS[1], False: COLOURS[0]}
-"""Colour by whether a method is asynchronous."""
+"""Colour of a method's dots, by whether the method is asynchronous."""
 
 
 def draw(results: Results) -> Figure:
     """Return the figure of the seconds to the target: one panel per distribution, one row per method.
 
-    Dots are seeds and lines their medians; dots of the fastest synchronous and asynchronous methods are filled.
+    Each dot is a run with one seed, and each line the median over the seeds. Dots of the fastest synchronous and the
+    fastest asynchronous method are filled.
     """
     names = list_distributions(results)
     rows, columns = math.ceil(len(names) / 3), min(len(names), 3)
@@ -50,13 +51,13 @@ def draw(results: Results) -> Figure:
 
 
 def list_distributions(results: Results) -> list[str]:
-    """Return the distributions for which runs exist."""
+    """Return the names of the distributions of times for which runs exist."""
     found = {point.distribution for point in results}
     return [name for name in DISTRIBUTIONS if name in found]
 
 
 def seconds_of(found: Sequence[StrategyNumbers]) -> list[float]:
-    """Return the seconds to the target of the runs that reached it."""
+    """Return the seconds to the target accuracy of the runs that reached it."""
     return [result.seconds for result in found if not math.isnan(result.seconds)]
 
 
@@ -79,9 +80,9 @@ def cell(distribution: str, method: str, results: Results) -> str:
 
 
 def table(results: Results) -> str:
-    """Return the table of gradients computed and applied, medians over the seeds.
+    """Return the table of the numbers of gradients computed and applied, as medians over the seeds.
 
-    It has a row for each method and distribution.
+    The table has a row for each method and distribution.
     """
     rows = []
     for name, distribution in DISTRIBUTIONS.items():

@@ -1,4 +1,4 @@
-"""The choice of the runs: each round of runs depends on the results of the rounds before."""
+"""The choice of the runs, in rounds: each round of runs depends on the results of earlier rounds."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -18,7 +18,7 @@ from experiments.asynchronous.points import (
 from experiments.asynchronous.result import StrategyNumbers
 
 Results = Mapping[StrategyRun, StrategyNumbers]
-"""The numbers of the runs made so far."""
+"""The numbers of the runs that have been made."""
 
 
 def number_of_runs(distributions: int) -> int:
@@ -28,7 +28,7 @@ def number_of_runs(distributions: int) -> int:
 
 
 def trials(distribution: str, method: str, results: Results) -> tuning.Trials:
-    """Return the finished trials: the rates that were run with all `TUNING_SEEDS`, each with its seconds."""
+    """Return the finished trials: the learning rates that were run with all `TUNING_SEEDS`, each with its seconds."""
     found = {point.rate for point in results if point[:2] == (distribution, method) and point.seed in TUNING_SEEDS}
     by_rate = {rate: [StrategyRun(distribution, method, rate, seed) for seed in TUNING_SEEDS] for rate in sorted(found)}
     return {
@@ -39,10 +39,10 @@ def trials(distribution: str, method: str, results: Results) -> tuning.Trials:
 
 
 def points_of(distribution: str, results: Results) -> Iterator[StrategyRun]:
-    """Yield the runs that can be named so far, including existing ones.
+    """Yield the runs that can be named so far, including existing runs.
 
-    All methods are tuned, and then run at their best rates. The fastest synchronous and the fastest asynchronous method
-    are then run with further seeds. A method that reaches the target at no rate is not run any more.
+    All methods are tuned, and then run at their best learning rates. The fastest synchronous and the fastest
+    asynchronous method are then run with further seeds. A method that reaches the target at no rate has no later runs.
     """
     rates = {}
     for method in METHODS:
@@ -60,14 +60,17 @@ def points_of(distribution: str, results: Results) -> Iterator[StrategyRun]:
 
 
 def select_compared(distribution: str, method: str, results: Results) -> dict[StrategyRun, StrategyNumbers]:
-    """Return the results of a method at its best rate, with the seeds by which all methods are compared."""
+    """Return the results of a method at its best learning rate, with the seeds for the comparison of all methods."""
     rate = tuning.best(known) if (known := trials(distribution, method, results)) else None
     points = [StrategyRun(distribution, method, rate, seed) for seed in SEEDS]
     return {point: results[point] for point in points if point in results}
 
 
 def finalists(distribution: str, results: Results) -> dict[str, float]:
-    """Return the fastest synchronous and asynchronous methods, each with its rate; empty if runs are still missing."""
+    """Return the fastest synchronous and the fastest asynchronous method, each with its learning rate.
+
+    Returns an empty dict if runs are still missing.
+    """
     found = {}
     for side in (SYNCHRONOUS, ASYNCHRONOUS):
         samples = {}

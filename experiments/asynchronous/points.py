@@ -1,4 +1,4 @@
-"""The runs of the comparison: the time per gradient, the gradients that are applied, and the learning rate."""
+"""The runs of the comparison: distributions of the time per gradient, strategies of the server, and learning rates."""
 
 import json
 import math
@@ -13,9 +13,9 @@ WORKERS = 8
 RANKS = WORKERS + 1
 """Number of ranks; the last rank is the server."""
 NETWORK = Link("10tbit", latency="1us", nominal=True)
-"""A network on which a model takes a hundred-thousandth of the time of a gradient."""
+"""A network on which a model is sent in a hundred-thousandth of the time of a gradient."""
 SECONDS = 0.1
-"""Seconds of a gradient of a worker that is not slowed; the median if times are random."""
+"""Seconds in which a worker without slowdown computes a gradient; the median if times are random."""
 
 
 class Distribution(NamedTuple):
@@ -23,9 +23,9 @@ class Distribution(NamedTuple):
 
     title: str
     slowdown: tuple[float, ...] = (1.0,) * WORKERS
-    """Factor of the time, by worker, from worker 1 on."""
+    """Factor by which each worker's time is longer, from worker 1 on."""
     sigma: float = 0.0
-    """Standard deviation of the logarithm of a gradient's time. Each gradient has a new time; with 0 all are equal."""
+    """Standard deviation of the logarithm of a gradient's time, drawn anew for each gradient; 0 for equal times."""
 
     @property
     def compute(self) -> str:
@@ -34,7 +34,7 @@ class Distribution(NamedTuple):
 
     @property
     def fixed_seconds(self) -> list[float] | None:
-        """Return the seconds of each worker's gradient; None if they vary, because the optimum is then unknown."""
+        """Return the seconds of each worker's gradient; None if times vary, because then the optimum is unknown."""
         return None if self.sigma else [SECONDS * factor for factor in self.slowdown]
 
 
@@ -47,31 +47,31 @@ DISTRIBUTIONS = {
     "slow": Distribution("one 10 times slower", (1.0,) * (WORKERS - 1) + (10.0,)),
 }
 BASELINE = "bsp"
-"""The synchronous method that waits for all workers."""
+"""Name of the synchronous method that waits for all workers."""
 CONTROL = "m_sync 8"
-"""The baseline with another strategy, whose results must not differ from the baseline's."""
+"""Name of the control: the baseline by another strategy, whose results must equal the baseline's."""
 SYNCHRONOUS = {
     "m_sync 2": {"strategy": "m_sync", "fastest": 2},
     "m_sync 4": {"strategy": "m_sync", "fastest": 4},
     "m_sync 7": {"strategy": "m_sync", "fastest": 7},
     BASELINE: {"strategy": "bsp"},
 }
-"""The m-synchronous methods; the baseline is m = 8."""
+"""Options of the m-synchronous methods by name; the baseline waits for all workers, as does m = 8."""
 ASYNCHRONOUS = {
     "asp": {"strategy": "asp"},
     "ringmaster 16": {"strategy": "ringmaster", "staleness_limit": 16},
     "rennala 8": {"strategy": "rennala", "gradients_per_update": 8},
     "rennala 4": {"strategy": "rennala", "gradients_per_update": 4},
 }
-"""The asynchronous methods, as many as the synchronous ones.
+"""Options of the asynchronous methods by name; there are as many as synchronous methods.
 
-In the papers the parameters R and B follow from the noise of the gradients, which is not known in advance.
+In the papers, the parameters R and B follow from the noise of the gradients, which is not known in advance.
 """
 METHODS = SYNCHRONOUS | ASYNCHRONOUS
 RATES = (0.2, 0.4, 0.8, 1.6)
 """Learning rates at which every method is run on every distribution."""
 MAX_BEYOND = 3
-"""Greatest number of further rates, each twice or half the last one, if the best rate is at an end of `RATES`."""
+"""Greatest number of further rates, each twice or half the last rate, if the best rate is at an end of `RATES`."""
 TUNING_SEEDS = (1000, 1001)
 """Seeds with which learning rates are chosen."""
 SEEDS = (0, 1, 2, 3, 4)
@@ -81,7 +81,7 @@ FINAL_SEEDS = tuple(range(100, 112))
 
 
 class StrategyRun(NamedTuple):
-    """A run of one strategy of the server."""
+    """A run of one strategy of the server, on one distribution of times, with one learning rate and seed."""
 
     distribution: str
     method: str
@@ -100,25 +100,25 @@ class StrategyRun(NamedTuple):
 
 
 def gradients_per_update(method: str) -> int:
-    """Return the number of gradients that a method applies at once."""
+    """Return the number of gradients that a method applies in one update."""
     options = METHODS.get(method, {})
     alone = 1 if options.get("strategy") in ("asp", "ringmaster") else WORKERS
     return options.get("fastest") or options.get("gradients_per_update") or alone
 
 
 def bound_gradients(method: str) -> int:
-    """Return the number of gradients whose least possible time is compared with a method, as in ``grsgd bound``."""
+    """Return the number of gradients whose least possible time a method's time is divided by, as in ``grsgd bound``."""
     options = METHODS.get(method, {})
     sizes = (options.get(name) for name in ("fastest", "gradients_per_update", "staleness_limit"))
     return next(filter(None, sizes), WORKERS)
 
 
 def throughput_ratio(seconds: list[float]) -> float:
-    """Return the rate of gradients of all workers over the rate that m-synchronous SGD with the best m applies.
+    """Return the ratio of two rates: gradients that all workers compute, and gradients that m-synchronous SGD applies.
 
-    ``seconds``: the fixed time of each worker. The m fastest workers apply m gradients in the time of the slowest of
-    them. The ratio is at most 1 + 1/2 + ... + 1/n, hence less than 1 + ln n: with h the ordered times and
-    a = max m / h_m, each 1 / h_i is at most a / i.
+    m is the best for ``seconds``, the fixed time of each worker. The m fastest workers apply m gradients in the time of
+    the slowest of them. The ratio is at most 1 + 1/2 + ... + 1/n, hence less than 1 + ln n: with h the ordered times
+    and a = max m / h_m, each 1 / h_i is at most a / i.
     """
     ordered = np.sort(seconds)
     applied = np.arange(1, ordered.size + 1) / ordered

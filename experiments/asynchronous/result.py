@@ -1,4 +1,4 @@
-"""The numbers of a run that are compared."""
+"""The numbers of a run of the comparison that are compared with other runs."""
 
 import math
 from typing import NamedTuple
@@ -10,25 +10,26 @@ from grsgd.runs.run_file import Run
 
 
 class StrategyNumbers(NamedTuple):
-    """The compared numbers of a run."""
+    """The numbers of a run that are compared with other runs."""
 
     seconds: float
     """Simulated seconds to the target accuracy, interpolated between two snapshots; NaN if it was not reached."""
     computed: int
-    """Number of gradients of all workers, including gradients under way at the end."""
+    """Number of gradients that all workers computed, including gradients not finished at the end."""
     applied: int
     """Number of gradients in the model of the last snapshot."""
     updates: int
     """Number of updates of the model until the last snapshot."""
     over_optimum: float
-    """Seconds per compared number of gradients, over the least seconds for them if they belong to one model.
+    """Seconds per ``bound_gradients`` gradients, over the least possible seconds for them if all are of one model.
 
-    As in reports. NaN if times vary; below 1 if the gradients belong to different models.
+    Reports of runs (``grsgd report``) have this number, too. NaN if times vary; below 1 if the gradients belong to
+    different models.
     """
     ended: float
     """Simulated seconds of the last snapshot, a lower bound if the target was not reached; NaN without snapshots."""
     simulating: float
-    """Real seconds of the simulation on this machine."""
+    """Real seconds that the simulation took on this machine."""
 
     @classmethod
     def of(cls, point: StrategyRun, run: Run) -> "StrategyNumbers":

@@ -10,27 +10,30 @@ from experiments.runner import rate_ladder
 from experiments.runner.rate_ladder import RateLadder
 
 LADDER = RateLadder(RATES, 2.0, MAX_BEYOND)
-"""The rates that may be tried."""
+"""The learning rates that may be tried."""
 Trials = Mapping[float, Sequence[float]]
 """Seconds to the target with each seed, by learning rate; NaN if the target was not reached."""
 
 
 def score(seconds: Sequence[float]) -> float:
-    """Return the geometric mean of the seconds, which is least for the best rate; infinity if a seed misses the target.
+    """Return the geometric mean of the seconds, which is least for the best rate; infinity if a seed missed the target.
     """
     logs = np.log(seconds)
     return math.inf if np.isnan(logs).any() else math.exp(logs.mean())
 
 
 def best(trials: Trials) -> float | None:
-    """Return the best rate, the smaller one of two equally good; None if no rate reaches the target with all seeds."""
+    """Return the best learning rate, the smaller of two equally good rates; None if every rate misses the target.
+
+    A rate misses the target if one of its seeds does.
+    """
     scores = {rate: score(trials[rate]) for rate in sorted(trials)}
     found = min(scores, key=scores.get)
     return None if math.isinf(scores[found]) else found
 
 
 def to_try(trials: Trials) -> list[float]:
-    """Return the rates to try next, first the rates of the grid; an empty list if the best rate is known."""
+    """Return the learning rates to try next, first the rates of the grid; an empty list if the best rate is known."""
     if missing := [rate for rate in RATES if rate not in trials]:
         return missing
     at = best(trials)
@@ -39,7 +42,7 @@ def to_try(trials: Trials) -> list[float]:
 
 
 def at_an_end(trials: Trials) -> bool:
-    """Return whether the best rate is the first or the last one tried, so that a better one may lie beyond."""
+    """Return whether the best learning rate is the least or greatest tried rate; a better one may lie beyond."""
     return rate_ladder.is_an_end(best(trials), trials)
 
 

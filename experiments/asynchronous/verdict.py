@@ -2,7 +2,7 @@
 
 The claim (Begunov, Tyurin 2026, arXiv 2602.03802): m-synchronous SGD is optimal up to logarithmic factors in many
 settings, but not in all. If workers take fixed times and the noise of gradients dominates, the factor is less than
-1 + ln n (`experiments.asynchronous.points.throughput_ratio`). All settings are compared with this factor here.
+1 + ln n (`experiments.asynchronous.points.throughput_ratio`). This module compares all distributions with this factor.
 """
 
 import math
@@ -30,17 +30,17 @@ from experiments.runner.outcome import AT_LEAST, AT_MOST, INCONCLUSIVE, REFUTED,
 from experiments.runner.sample import Sample
 
 FACTOR = 1 + math.log(WORKERS)
-"""Greatest ratio of times that agrees with the claim."""
+"""Greatest ratio of synchronous to asynchronous time that agrees with the claim."""
 FASTER, SLOWER, ALIKE, UNCLEAR = "faster", "slower", f"as fast, within {ZONE_PERCENT:g} %", "undecided"
 WORDS = {SUPPORTED: FASTER, REFUTED: SLOWER, outcome.ALIKE: ALIKE, INCONCLUSIVE: UNCLEAR}
-"""Speed of the synchronous method compared with the asynchronous one, by the verdict of their case."""
+"""Words for the speed of the synchronous method compared with the asynchronous method, by the verdict of their case."""
 
 
 @dataclass(frozen=True)
 class Comparison:
     """The best synchronous and the best asynchronous method on one distribution.
 
-    case: how much less time the synchronous method takes, decided as in all tables, as one case of all distributions.
+    case: how much less time the synchronous method takes; its p value is corrected for the number of distributions.
     """
 
     distribution: str
@@ -50,9 +50,9 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """Return seconds of the synchronous method over the asynchronous method's, the geometric mean over pairs.
+        """Return the ratio of the synchronous method's seconds to the asynchronous method's.
 
-        NaN if it is unknown.
+        The ratio is the geometric mean over pairs of runs with the same seed; NaN if it is unknown.
         """
         return math.nan if self.case.estimate is None else 1 - self.case.estimate / 100
 
@@ -68,7 +68,7 @@ class Comparison:
 
     @property
     def word(self) -> str:
-        """Return whether the synchronous method is faster, slower or as fast, or that this is undecided."""
+        """Return a word that says whether the synchronous method is faster, slower or as fast, or undecided."""
         return WORDS[self.case.verdict]
 
     def text(self) -> str:
@@ -76,13 +76,13 @@ class Comparison:
         note = f"; {self.case.note}" if self.case.note else ""
         if self.case.estimate is None:
             return f"not known{note}"
-        bound = {AT_LEAST: "at most ", AT_MOST: "at least "}.get(self.case.bound, "")  # the case is about time saved
+        bound = {AT_LEAST: "at most ", AT_MOST: "at least "}.get(self.case.bound, "")  # a bound of saved time, reversed
         seeds = f"{self.case.seeds} seeds{note}"
         return f"{bound}{self.ratio:.2f} times as long ({self.low:.2f} to {self.high:.2f}, {seeds})"
 
 
 def sample(results: Results, distribution: str, method: str, rate: float) -> Sample:
-    """Return the seconds to the target, by seed; a run that missed the target has its whole seconds, as a bound."""
+    """Return the seconds to the target, by seed; a run that missed the target has its duration, as a lower bound."""
     points = {seed: StrategyRun(distribution, method, rate, seed) for seed in FINAL_SEEDS}
     found = {seed: results[point] for seed, point in points.items() if point in results}
     missed = frozenset(seed for seed, result in found.items() if math.isnan(result.seconds))
@@ -90,7 +90,7 @@ def sample(results: Results, distribution: str, method: str, rate: float) -> Sam
 
 
 def compare(results: Results, distribution: str) -> Comparison | None:
-    """Return the comparison on one distribution; None unless both sides have runs with `FINAL_SEEDS`."""
+    """Return the comparison on one distribution; None unless both methods have runs with `FINAL_SEEDS`."""
     sides = [
         (method, sample(results, distribution, method, rate))
         for method, rate in finalists(distribution, results).items()
@@ -103,7 +103,7 @@ def compare(results: Results, distribution: str) -> Comparison | None:
 
 
 def comparisons(results: Results) -> list[Comparison]:
-    """Return the comparisons on all distributions, with verdicts corrected for their number."""
+    """Return the comparisons on all distributions, with verdicts corrected for the number of comparisons."""
     found = [each for name in DISTRIBUTIONS if (each := compare(results, name)) is not None]
     cases = corrected([each.case for each in found])
     return [replace(each, case=case) for each, case in zip(found, cases, strict=True)]
@@ -124,7 +124,7 @@ def verdicts(results: Results) -> Iterator[str]:
 
 
 def line(comparison: Comparison) -> str:
-    """Return the result on one distribution as a sentence."""
+    """Return a sentence with the result of the comparison on one distribution."""
     distribution = DISTRIBUTIONS[comparison.distribution]
     sides = f"the best m-synchronous ({comparison.synchronous}) against {comparison.asynchronous}"
     said = f"{distribution.title}: {sides}: "
@@ -152,7 +152,7 @@ def on_the_claim(found: list[Comparison]) -> str:
 
 
 def on_asynchrony(found: list[Comparison]) -> str:
-    """Return a sentence on the gain by asynchrony, within the factor or not."""
+    """Return a sentence on whether asynchronous methods are faster, and whether by more than the claimed factor."""
     said = "What asynchrony is worth beyond that: "
     slower = sorted((each for each in found if each.word == SLOWER), key=lambda each: -each.ratio)
     others = [each for each in found if each.word in (ALIKE, FASTER)]
@@ -166,7 +166,10 @@ def on_asynchrony(found: list[Comparison]) -> str:
 
 
 def on_waiting_for_all(results: Results) -> str | None:
-    """Return a sentence with the baseline's time over the best asynchronous method's, by medians; None if unknown."""
+    """Return a sentence with the ratio of the baseline's time to the best asynchronous method's; None if unknown.
+
+    The times are medians over the seeds.
+    """
     ratios = {}
     for distribution in DISTRIBUTIONS:
         seconds = {
@@ -192,6 +195,6 @@ def on_the_control(results: Results) -> str | None:
     ]
     if not pairs:
         return None
-    # the last field, the real seconds, is not compared
+    # the last field, the real seconds of the simulation, is not compared
     same = sum(np.array_equal(a[:-1], b[:-1], equal_nan=True) for a, b in pairs)
     return f"Control: {CONTROL} and {BASELINE} have equal times, gradients and updates in {same} of {len(pairs)} runs."

@@ -4,10 +4,10 @@
     sudo .venv/bin/python -m experiments.atlas         # as ``make figure-atlas``; hours
     python -m experiments.atlas --simulated            # only in simulated time, without root
 
-The language model and a CNN are trained on four hosts, with every method that can exchange every few steps: 234 runs in
-simulated time, and 70 runs on the testbed, whose interfaces also count bytes. Runs that exist are not repeated, so an
-interrupted experiment continues where it stopped. The results are a figure, a table, all numbers as CSV, and a
-comparison with the formula that is used for such figures in the literature.
+The language model and a CNN are trained on four hosts, with every method that can exchange every few steps. There are
+234 runs in simulated time, and 70 runs on the testbed, whose interfaces also count bytes. Runs that exist are not
+repeated, so an interrupted experiment continues where it stopped. The results are a figure, a table, all numbers as
+CSV, and a comparison with the formula that the literature uses for such figures.
 """
 
 import argparse
@@ -55,12 +55,12 @@ def main() -> int:
 
 
 def hosts() -> EmulatedHosts:
-    """Return the testbed for measured runs."""
+    """Return the hosts of the testbed for measured runs."""
     return EmulatedHosts(points.HOSTS, points.CPU)
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Return the arguments, with the list ``points`` of the chosen runs; end the program if the arguments are wrong."""
+    """Return the arguments, with the list ``points`` of the chosen runs; exit with a message if they are wrong."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0])
     parser.add_argument("--simulated", action="store_true", help="leave out the runs that need root and a testbed")
     parser.add_argument("--task", choices=TASKS, action="append", help="task of the runs; both by default")
@@ -83,7 +83,7 @@ def parse_arguments() -> argparse.Namespace:
     if options.simulated:
         options.points = [point for point in options.points if not point.measured]
     try:
-        for task in {point.task for point in options.points}:  # model_bytes() fails if data are missing
+        for task in {point.task for point in options.points}:  # model_bytes() raises an error if data are missing
             analytic.model_bytes(task)
     except UsageError as error:
         parser.error(str(error))

@@ -1,4 +1,4 @@
-"""The formula of a step: a gradient, and every ``period`` steps an exchange, during which ranks only wait."""
+"""The formula for the time of a step: a gradient, and every ``period`` steps an exchange, during which ranks wait."""
 
 from functools import cache
 
@@ -19,7 +19,7 @@ EXCHANGED = {
     "lasgd": 0.0,
     "grsgd": 0.0,
 }
-"""Number of models that pass the busiest link in one exchange for which the ranks wait."""
+"""Number of models that cross the busiest link in an exchange, by method; 0 if the ranks do not wait for it."""
 BLOCKING = ("ring_allreduce", "local_sgd", "diloco")
 """The methods to which the formula applies: all their ranks wait for an all-reduce."""
 
@@ -33,7 +33,7 @@ def model_bytes(task: str) -> int:
 
 
 def exchange_seconds(point: AtlasRun) -> float:
-    """Return the seconds of one exchange alone."""
+    """Return the seconds of one exchange, without the computing of a step."""
     messages = 2 * (HOSTS - 1) if point.method in BLOCKING else 2
     return EXCHANGED[point.method] * model_bytes(point.task) / rate(point.rate) + messages * duration(LATENCY)
 
@@ -44,6 +44,6 @@ def step_seconds(point: AtlasRun) -> float:
 
 
 def utilisation(point: AtlasRun) -> float:
-    """Return the share of the time in which ranks compute, the mean over the ranks."""
+    """Return the fraction of the time in which ranks compute, as the mean over the ranks."""
     compute = point.compute_seconds * (1 + (point.slower - 1) / HOSTS)
     return compute / step_seconds(point)

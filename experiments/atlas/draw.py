@@ -1,4 +1,4 @@
-"""The atlas as a figure and a table, and its comparison with the formula."""
+"""The atlas as a figure and a table, and its comparison with the formula for the time of a step."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -20,11 +20,11 @@ from grsgd.runs.series import COLOURS, MARKERS
 from grsgd.units import rate
 
 LITERATURE = (1.08, 1.92)
-"""Least and greatest ratio of a step's seconds to the formula that one independent project has found."""
+"""Least and greatest ratio of a step's seconds to the formula, as found by one independent project."""
 MEGABYTE = 1e6
 """Number of bytes in a megabyte."""
 NO_INTERFACES = np.full((1, 2), math.nan)
-"""Bytes counted by the interfaces of simulated hosts: unknown."""
+"""Bytes counted by the interfaces of simulated hosts, which are unknown."""
 
 
 class AtlasNumbers(NamedTuple):
@@ -32,9 +32,9 @@ class AtlasNumbers(NamedTuple):
 
     seconds_per_step: float
     utilisation: float
-    """Share of the time in which ranks compute, the mean over the ranks that train."""
+    """Fraction of the time in which ranks compute, as the mean over the ranks that train."""
     time_to_target: float
-    """Seconds to the target, interpolated between two snapshots; NaN if the target was not reached."""
+    """Seconds to the target accuracy, interpolated between two snapshots; NaN if the target was not reached."""
     megabytes: float
     """Megabytes sent by all ranks, as counted by grsgd."""
     interface_megabytes: float
@@ -53,15 +53,16 @@ class AtlasNumbers(NamedTuple):
 
 
 Results = Mapping[AtlasRun, AtlasNumbers]
-"""The numbers of the runs that exist."""
+"""The numbers of each run that exists."""
 
 
 def draw(results: Results, out: Path):
     """Draw utilisation and time to the target over the links' rate, one column for each task and straggler.
 
-    Solid lines are simulated, markers measured, and dashed grey lines the formula for all-reduce, one per period.
+    Solid lines are simulated, and markers are measured. Dashed grey lines are the formula for all-reduce, one line per
+    period.
     """
-    # other pairs of task and straggler have single points only, which make no curve
+    # for the left-out pair, the language model with a straggler, there are single points only, which make no curve
     columns = [("gpt", 1), *(("cnn", slower) for slower in SLOWER)]
     figure = Figure(figsize=(11, 7), layout="constrained")
     panels = figure.subplots(2, len(columns), sharex=True, squeeze=False)
@@ -127,7 +128,7 @@ def table(results: Results) -> str:
 
 
 def verdicts(results: Results) -> Iterator[str]:
-    """Yield the conclusions, one line each."""
+    """Yield the conclusions as text, one line each."""
     for measured in (True, False):
         ratios = [
             found.seconds_per_step / analytic.step_seconds(point)
@@ -165,5 +166,5 @@ def verdicts(results: Results) -> Iterator[str]:
 
 
 def spread(values: list[float]) -> str:
-    """Return median, least and greatest value, as text."""
+    """Return the values' median, least and greatest value, as text."""
     return f"{np.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"

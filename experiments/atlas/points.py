@@ -9,9 +9,9 @@ from experiments.runner.run_spec import MEASURED, SIMULATED, Link, RunSpec, load
 from grsgd.config import Config
 
 HOSTS = 4
-"""Number of hosts."""
+"""Number of hosts, each with one rank."""
 CPU = 0.4
-"""Number of cores of a host."""
+"""Number of cores of a host of the testbed."""
 TASKS = ("gpt", "cnn")
 RATES = ("10mbit", "100mbit", "1gbit")
 LATENCY = "100us"
@@ -36,7 +36,7 @@ METHODS = {
 
 
 class AtlasRun(NamedTuple):
-    """A point of the atlas, which is one run."""
+    """A point of the atlas: one run, with its task, method, period, link rate and slowdown of host 0."""
 
     task: str
     method: str
@@ -46,7 +46,7 @@ class AtlasRun(NamedTuple):
     measured: bool
 
     def overrides(self) -> tuple[str, ...]:
-        """Return the overrides of the task's configuration; on the testbed, a host is slow without an override."""
+        """Return the overrides of the task's configuration; a testbed's host is slow without an override."""
         found = [f"algorithm.name={json.dumps(self.method)}"]
         if (option := METHODS[self.method]) is not None:
             found.append(f"algorithm.{option}={self.period}")
@@ -72,14 +72,15 @@ class AtlasRun(NamedTuple):
 
 
 def periods_of(method: str) -> tuple[int, ...]:
-    """Return the periods at which a method is run."""
+    """Return the periods of exchanges at which a method is run."""
     return (1,) if METHODS[method] is None else PERIODS
 
 
 def simulated_points() -> Iterator[AtlasRun]:
     """Yield the simulated points: all methods with all periods on all links.
 
-    The CNN is simulated with and without a straggler; the language model without, and with one where that is measured.
+    The CNN is simulated with and without a straggler. The language model is simulated without a straggler, and with a
+    straggler if the same point is measured.
     """
     for task, method, rate, slower in itertools.product(TASKS, METHODS, RATES, SLOWER):
         for period in periods_of(method):
@@ -91,8 +92,9 @@ def simulated_points() -> Iterator[AtlasRun]:
 def measured_points() -> Iterator[AtlasRun]:
     """Yield the measured points.
 
-    With one period, the language model is measured on every link, and on one link also with a straggler. On that link
-    it is measured with every period, and the CNN with one period, with and without a straggler.
+    With one period, the language model is measured on every link, and on the link ``RATES[1]`` also with a straggler.
+    On ``RATES[1]``, the language model is measured with every period. The CNN is measured on ``RATES[1]`` with one
+    period, with and without a straggler.
     """
     link = RATES[1]
     for method in METHODS:

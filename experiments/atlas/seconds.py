@@ -9,12 +9,12 @@ SIMULATED_SECONDS = {"gpt": 40.0, "cnn": 12.0}
 AROUND = 20.0
 """Seconds of a measured run before and after its training.
 
-Most of them evaluate the model; the run's share of making the testbed is included.
+Most of these seconds are for evaluations of the model. They include a part of the time for making the testbed.
 """
 
 
 def expect_seconds(point: AtlasRun) -> Seconds:
-    """Return the seconds of a run: of a core for a simulated run, of the testbed for a measured one."""
+    """Return the expected seconds of a run: processor seconds if it is simulated, wall time if it is measured."""
     if not point.measured:
         return Seconds(SIMULATED_SECONDS[point.task], 0.0)
     config = point.config()

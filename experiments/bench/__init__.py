@@ -1,1 +1,1 @@
-"""Speed compared with other programs, measured in turns in one run. Start with ``python -m experiments.bench``."""
+"""Benchmarks of grsgd's speed against other programs, which take turns in one run: ``python -m experiments.bench``."""

@@ -1,4 +1,4 @@
-"""Run the benchmarks; each section starts its own MPI jobs::
+"""Run the benchmarks; each section (one benchmark) starts its own MPI jobs::
 
 python -m experiments.bench                       # all sections, about a quarter of an hour
 python -m experiments.bench allreduce --quick     # one section, a few seconds, to see that it works
@@ -36,15 +36,15 @@ SECTIONS = {
     "checkpoints": (2,),
     "integrations": (2,),
 }
-"""The sections, each in a module of its name, with the numbers of ranks on which each runs."""
+"""The sections of the benchmark, each a module of the same name, with the numbers of ranks on which each runs."""
 LINKS = {"wire": "100mbit"}
 """Sections that run between emulated hosts, one rank per host, with the rate of the links."""
 GPU_SECTIONS = {"codec": (1,), "compression": (1,), "merges": (1,), "overhead": (1,), "transfers": (2,)}
-"""Sections for a GPU, with their numbers of ranks."""
+"""Sections that run on a GPU with ``--gpu``, with their numbers of ranks."""
 PICTURE = "bench-allreduce.svg"
-"""Name of the figure of all-reduces."""
+"""Name of the file with the figure of all-reduces."""
 TIMEOUT = 900
-"""Greatest number of seconds for a section, which takes one to three minutes on two cores."""
+"""Greatest number of seconds that a section may take; on two cores, a section takes one to three minutes."""
 
 
 def main() -> int:

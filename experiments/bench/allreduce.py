@@ -1,11 +1,12 @@
-"""All-reduce: every variant of grsgd against ``MPI_Allreduce`` and torch's gloo, float32, in place.
+"""Benchmark of all-reduces: every variant of grsgd, ``MPI_Allreduce`` and torch's gloo, float32, in place.
 
-``memcpy`` copies an array of the same size on all ranks at once. It is the bound for all sums without a network,
-because a sum also reads and writes every array once. ``shared, in place`` is ``shared`` for an array in shared memory,
-such as the gradients of ``ring_allreduce``. ``auto`` is the variant that a trial has chosen for this size; a note below
-the table says by how much it is slower than the fastest variant.
+``memcpy`` copies an array of the same size on all ranks at once. The time of ``memcpy`` is the least possible time of a
+sum without a network, because a sum also reads and writes every array once. ``shared, in place`` is the variant
+``shared`` for an array in shared memory, such as the gradients of ``ring_allreduce``. ``auto`` is the variant that a
+trial has chosen for the size of the array. A note below the table says how much slower ``auto`` is than the fastest
+variant.
 
-algbw is bytes / time and busbw is algbw * 2(n-1)/n, as defined in nccl-tests.
+The column algbw is bytes / time, and busbw is algbw * 2(n-1)/n, as defined in nccl-tests.
 """
 
 import numpy as np
@@ -82,7 +83,7 @@ def main():
 
 
 def slower(seconds: dict[str, np.ndarray], chosen: str) -> str:
-    """Return words that compare a variant with the fastest of all, MPI's own included."""
+    """Return a text that compares a variant of grsgd with the fastest of all variants, including MPI's own."""
     medians = {name: np.median(taken) for name, taken in seconds.items() if name != MEMCPY}
     mine = medians.get(f"grsgd {chosen}, in place", medians[f"grsgd {chosen}"])
     best = min(medians, key=medians.get)
@@ -91,7 +92,7 @@ def slower(seconds: dict[str, np.ndarray], chosen: str) -> str:
 
 
 def contenders_for(mpi, comm, driver, x, inside, gloo: bool) -> dict:
-    """Return the contenders as functions, by name. ``inside``: an array in shared memory, as long as ``x``."""
+    """Return the compared all-reduces as functions, by name. ``inside``: array in shared memory, as long as ``x``."""
     from mpi4py import MPI
 
     copy = np.zeros_like(x)

@@ -1,9 +1,10 @@
 """Training steps with one all-reduce of the whole gradient, with buckets, and without messages.
 
-share hidden = 1 - (step - step alone) / all-reduce. The step alone is the same forward pass, backward pass and update
-on a rank that sends nothing. Only a backward pass can hide an all-reduce, so the batch size makes it take about twice
-as long as the all-reduce. "elsewhere" has the meaning of `experiments.bench.overlap`: another processor computes the
-backward pass, and this one is only told of each gradient.
+share hidden = 1 - (step - step alone) / all-reduce. "Step alone" is the time of the forward pass, backward pass and
+update on a rank that sends nothing. Only a backward pass can hide an all-reduce. Therefore, the batch size is chosen so
+that the backward pass takes about twice as long as the all-reduce. In rows named "elsewhere", as in
+`experiments.bench.overlap`, another processor computes the backward pass. This processor is then only notified of each
+gradient.
 """
 
 import copy
@@ -22,16 +23,17 @@ from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import MpiDriver
 
 LAYERS, WIDTH = 22, 512
-"""Number of layers and their width, for a model of 22 MiB."""
+"""Number of the model's linear layers and their width; the parameters take 22 MiB."""
 BUCKETS = (4, 8)
-"""Numbers of buckets that are measured."""
+"""Numbers of buckets of the gradient that are measured."""
 ROUNDS = 9
 TIMES_AS_LONG = 2.0
-"""Seconds of the backward pass over seconds of the all-reduce."""
+"""Ratio of the seconds of the backward pass to the seconds of the all-reduce."""
 
 
 class Pause(torch.autograd.Function):
-    """An identity function in whose backward pass this processor waits ``seconds``, while another one computes."""
+    """An identity function whose backward pass waits ``seconds`` on this processor, as if another processor computed.
+    """
 
     @staticmethod
     def forward(context, x, seconds):
@@ -45,7 +47,7 @@ class Pause(torch.autograd.Function):
 
 
 class Network(nn.Module):
-    """A model of linear layers; ``pause``: seconds of each layer's backward pass that another processor computes."""
+    """A model of linear layers. pause: seconds of each layer's backward pass that another processor computes."""
 
     def __init__(self, pause: float = 0.0):
         super().__init__()
@@ -62,7 +64,7 @@ class Network(nn.Module):
 
 
 class Steps:
-    """Training steps of a model on one batch; ``distribute(model, optimizer)`` makes the optimizer."""
+    """Training steps of a model on one batch; ``distribute(model, optimizer)`` returns the distributed optimizer."""
 
     def __init__(self, model: Network, x: torch.Tensor, distribute=lambda model, optimizer: optimizer):
         self.model, self.x = copy.deepcopy(model), x
@@ -80,7 +82,7 @@ class Steps:
 
 
 def rows(mpi, quick: bool) -> list[list]:
-    """Measure all combinations; return the rows of the table."""
+    """Measure the steps with all combinations of options; return the rows of the table."""
     comm, driver = Communicator(MpiBackend(mpi.Dup())), MpiDriver(mpi.rank, progress_mode="inline")
     gradient = np.zeros(sum(p.numel() for p in Network().parameters()), np.float32)
     allreduce = {"all-reduce": lambda: driver.run(ring_allreduce(comm, gradient))}

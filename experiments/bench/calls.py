@@ -1,9 +1,10 @@
-"""The time of the Python code in one all-reduce call.
+"""Benchmark of the time that the Python code of one all-reduce call takes.
 
-It is measured on one of two ranks, whose partner's messages have always arrived, so that the rank never waits. For
-comparison: the time in which NumPy adds up the array and scales it. A further column: the memory that a call allocates.
+The time is measured on one of two ranks. The messages of the other rank have always arrived, so that the measured rank
+never waits. For comparison, the table has the time in which NumPy adds up the array and scales it. A further column has
+the memory that a call allocates.
 
-``cold``: calls after 2 MiB were written, as a model's step does between two calls.
+In rows named ``cold``, 2 MiB were written before each call, as a model's step does between two calls.
 """
 
 import mmap
@@ -24,11 +25,11 @@ SIZES = (4 << 10, 64 << 10, 1 << 20)
 VARIANTS = ("ring", "halving-doubling", "mpi", "shared")
 ROUNDS, CALLS, COLD_CALLS = 25, 100, 200
 FAR_AHEAD = 1 << 40
-"""A phase of shared memory that no rank reaches."""
+"""A number of a phase in shared memory that no rank reaches."""
 
 
 class Come:
-    """A message that has already arrived."""
+    """A request for a message that has already arrived."""
 
     def Test(self) -> bool:
         return True
@@ -49,7 +50,7 @@ class Pretended:
 
 
 def communicator() -> Communicator:
-    """Return the communicator of one of two ranks; the other rank is always ready, in messages and in shared memory."""
+    """Return the communicator of rank 0 of two ranks; rank 1 is always ready, in messages and in shared memory."""
     comm = Communicator(Pretended())
     memory = SharedMemory(mmap.mmap(-1, total_bytes(2, 2 * PIECE_BYTES)), 0, 2, 2 * PIECE_BYTES)
     comm.shared[0] = Buffers(comm, memory)

@@ -1,8 +1,9 @@
-"""The cost of a checkpoint every hundred steps, in a training with a model of 100 MB.
+"""Benchmark of the cost of a checkpoint every hundred steps, in a training with a model of 100 MB.
 
-A checkpoint is taken before every second block of steps, and written during the block. Its cost is the time of this
-block minus the mean time of the block before and the block after. The mean cancels slow changes of the machine. For
-comparison, the same difference is taken between blocks without a checkpoint: it should be near zero.
+A checkpoint is taken before every second block of steps, and written during the block. The checkpoint's cost is the
+time of this block minus the mean time of the block before and the block after. The mean cancels slow changes of the
+machine's speed. For comparison, the same difference is computed for blocks without a checkpoint, for which it should be
+near zero.
 """
 
 import tempfile
@@ -30,7 +31,7 @@ HIDDEN = [4960, 4960]
 
 
 class Timed(RingAllreduce, name="timed"):
-    """An all-reduce algorithm that notes the time at which each step has ended."""
+    """A ring all-reduce that records the time at which each step has ended."""
 
     ends: ClassVar[list[float]] = []
 
@@ -50,14 +51,14 @@ def main():
         "optimizer": {"lr": 0.01, "momentum": 0.9},
         "train": {"steps": steps, "snapshots": 1, "evaluate_replicas": False},
     }
-    prepare.EARLY_MARKS = 0  # a checkpoint also writes new snapshots of the curve, which long trainings take rarely
+    prepare.EARLY_MARKS = 0  # new snapshots of the curve, rare in long trainings, would make checkpoints larger
     announce(mpi, f"checkpoints: {steps} steps")
     with tempfile.TemporaryDirectory() as mine:
         folder = Path(mpi.bcast(mine))
         run(mpi, parse(content), folder / "run.h5", keeping=Keeping(folder / "kept", Every(steps=2 * block)))
         mpi.Barrier()  # after this barrier no rank uses the folder any more
     seconds = slowest(mpi, {"steps": list(np.diff(Timed.ends))})["steps"]
-    # The checkpoint after step k is taken before step k + 1, which is number k of these differences.
+    # The checkpoint after step k is taken before step k + 1, whose time is the difference with the index k.
     blocks = seconds[block - 1 : block - 1 + block * (2 * CHECKPOINTS + 1)].reshape(-1, block).sum(1)
     usual = np.median(blocks[::2])
     beside = (blocks[:-2] + blocks[2:]) / 2

@@ -1,6 +1,6 @@
-"""Fixed point and packets against a copy, on one core or a GPU: bytes read and written per second.
+"""Benchmark of fixed-point numbers and coded packets against a copy, on one core or a GPU, in bytes per second.
 
-The arrays are larger than any cache.
+The rate counts the bytes read and written. The arrays are larger than any cache.
 """
 
 import time
@@ -17,10 +17,10 @@ from grsgd.models.flat import Flat
 
 MIB = 1 << 20
 SIZE = {"cpu": 128, "cuda": 512}
-"""MiB of each array, by device."""
+"""Size of each array in MiB, by device."""
 ROUNDS = 20
 N, R = 4, 3
-"""Number of ranks and redundancy of the packets."""
+"""Number of ranks and redundancy of the packets that are encoded and decoded."""
 PLANS = ((10, 3), (20, 3), (20, 5))
 """Numbers of ranks and redundancies whose packet plans are timed."""
 

@@ -1,7 +1,7 @@
-"""Compressed vectors against a copy, on one core or a GPU.
+"""Benchmark of the compression of vectors against a copy, on one core or a GPU.
 
-For each compressor: the time to encode a vector, with and without feedback of the left-out part, and to decode it. The
-last column is the rate of the link on which the saved bytes take as long as encoding.
+For each compressor, the table has the time to encode a vector, with and without feedback of the left-out part, and to
+decode it. The last column is the rate of the link on which sending the saved bytes takes as long as encoding.
 """
 
 import numpy as np

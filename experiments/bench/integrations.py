@@ -1,7 +1,7 @@
-"""The time of a step in the loops of Lightning, Fabric, Accelerate and Transformers, compared with a plain loop.
+"""Benchmark of the time of a step in the loops of Lightning, Fabric, Accelerate and Transformers, and a plain loop.
 
 Each loop trains the same model in three ways: each rank alone, by DDP over gloo, and by grsgd. In each way the loops
-take turns, and a second plain loop is the control.
+take turns. A second plain loop is the control, which shows the error of the comparison.
 """
 
 import itertools
@@ -26,13 +26,13 @@ from experiments.bench.side_by_side import (
 )
 
 BLOCK = 5
-"""Number of steps in a row."""
+"""Number of steps that a loop takes in a row, before the next loop has its turn."""
 SAMPLES, LENGTH, TOKENS = 4, 64, 128
 """Number of samples per step and rank, number of tokens per sample, and number of different tokens."""
 WIDTH, LAYERS = 128, 4
-"""Size of the GPT-2, whose parameters take 3 MiB."""
+"""Width and number of layers of the GPT-2, whose parameters take 3 MiB."""
 SECONDS = 100
-"""Approximate seconds of a way to train."""
+"""Approximate seconds of the measurement of one way to train."""
 PLAIN = "plain loop"
 WAYS = "alone", "DDP", "grsgd"
 
@@ -67,9 +67,9 @@ def main():
 
 
 class Turns:
-    """Training loop in a thread of its own, which takes `BLOCK` steps per call of this object.
+    """A training loop in a thread of its own, which takes `BLOCK` steps per call of this object.
 
-    The loop runs until its batches end. It stands still while it asks for the first batch of a block.
+    The loop runs until its batches end. Between two calls, the loop waits for the first batch of a block.
     """
 
     def __init__(self, loop):
@@ -81,7 +81,7 @@ class Turns:
         self.wait()
 
     def run(self, loop):
-        torch.set_num_threads(1)  # torch counts threads per thread of Python
+        torch.set_num_threads(1)  # torch has a separate number of threads for each thread of Python
         try:
             loop(DataLoader(Batches(self), SAMPLES))
         except BaseException as error:
@@ -105,7 +105,7 @@ class Turns:
 
 
 class Batches(IterableDataset):
-    """Samples of random tokens without end, until the loop of ``turns`` is over."""
+    """An endless sequence of samples of random tokens, which ends when the loop of ``turns`` is over."""
 
     def __init__(self, turns: Turns):
         self.turns = turns

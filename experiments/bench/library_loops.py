@@ -1,7 +1,7 @@
-"""One training loop per library, each for training on a rank alone, by DDP over gloo, and by grsgd.
+"""Training loops of several libraries, each for training on a rank alone, by DDP over gloo, and by grsgd.
 
-Every loop takes a function that returns a new model, the way of training (``"alone"``, ``"DDP"``, ``"grsgd"``), and a
-loader, and ends when the batches of the loader end.
+Every loop takes three arguments: a function that returns a new model, the way of training (``"alone"``, ``"DDP"``,
+``"grsgd"``), and a loader. The loop ends when the batches of the loader end.
 """
 
 import tempfile
@@ -72,7 +72,7 @@ def by_lightning(new_model, way: str, loader):
     trainer = lightning.Trainer(
         accelerator="cpu", devices=devices, strategy=strategy, enable_checkpointing=False, **quiet
     )
-    if way == "grsgd":  # a job by GrsgdStrategy alone has no process group, and then no such broadcast
+    if way == "grsgd":  # GrsgdStrategy starts no process group, without which Lightning does not make this broadcast
         trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
     trainer.fit(Language(new_model()), loader)
 
@@ -123,7 +123,7 @@ class TrainerAlone(Trainer):
 
 
 class OneEpoch(TrainerCallback):
-    """Callback that ends the training with the loader: the Trainer begins loaders without length again and again."""
+    """Callback that ends the training when the loader ends; the Trainer would begin a loader without length again."""
 
     def on_epoch_end(self, args, state, control, **named):
         control.should_training_stop = True

@@ -1,4 +1,4 @@
-"""Merges of models against a copy, on a GPU: bytes read and written per second."""
+"""Benchmark of merges of two models against a copy, on a GPU: bytes read and written per second."""
 
 import numpy as np
 import torch
@@ -8,7 +8,7 @@ from grsgd.models.mixing import add_difference, mix
 
 MIB = 1 << 20
 SIZE = 512
-"""MiB of each model."""
+"""Size of each model in MiB."""
 ROUNDS = 30
 
 

@@ -1,4 +1,4 @@
-"""The time that grsgd's training loop adds to a step of a plain torch loop, on one rank, for every algorithm."""
+"""Benchmark of the time that grsgd's training loop adds to a step of a plain torch loop, on one rank, per algorithm."""
 
 import itertools
 from dataclasses import replace
@@ -25,9 +25,9 @@ CASES = {
 }
 """Models, batch sizes and shapes of an image, by device."""
 BLOCK = 5
-"""Number of steps in a row."""
+"""Number of steps that a loop takes in a row, before the next loop has its turn."""
 SECONDS = 10
-"""Approximate seconds of a case."""
+"""Approximate seconds of the measurement of one model."""
 
 
 def main():
@@ -71,7 +71,7 @@ def bare_loop(model: str, shape, batches, on: torch.device):
 
 
 class Repeated:
-    """Training data that consist of the same few batches, repeated without end."""
+    """Training data that repeat the same few batches without end."""
 
     def __init__(self, batches):
         self.repeated = batches
@@ -85,7 +85,7 @@ class Repeated:
 
 
 def our_loop(mpi, algorithm: str, model: str, shape, batches, on: torch.device):
-    """Return a function that takes the same steps with ``Trainer``, with all work of its loop between two snapshots."""
+    """Return a function that takes `BLOCK` steps with grsgd's ``Trainer``, including all work of its loop."""
     settings = {
         "algorithm": {"name": algorithm},
         "model": {"name": model},

@@ -1,10 +1,10 @@
-"""The share of a background all-reduce that hides behind a backward pass.
+"""Benchmark of how much of a background all-reduce hides behind a backward pass.
 
 share hidden = 1 - (together - backward) / all-reduce: 1 if the all-reduce costs no time, 0 if it might as well run
-afterwards. If ranks outnumber free cores, only waiting can hide, because adding the arrays takes its core time in any
-case. So a second kind of backward pass is measured, which another processor computes, such as a GPU: on this processor
-it only takes time. The last table has whole training steps, with and without buckets of the gradient
-(`experiments.bench.bucketed_steps`; ``--steps``: only these). Over a link::
+afterwards. If ranks outnumber free cores, only waiting can hide, because adding the arrays takes core time in any case.
+Therefore, a second kind of backward pass is measured, which another processor computes, such as a GPU. This processor
+only waits for the other processor. The last table has whole training steps, with and without buckets of the gradient
+(`experiments.bench.bucketed_steps`). ``--steps`` measures only whole steps. To measure over a link::
 
     grsgd testbed --hosts 2 --rate 1gbit -- -n 2 -x PYTHONPATH python -m mpi4py -m experiments.bench.overlap
 """
@@ -30,11 +30,11 @@ VARIANTS = ("ring", "mpi")
 ROUNDS = 40
 LAYERS, WIDTH, BATCH = 16, 512, 32
 ELSEWHERE_SECONDS = 0.3
-"""Seconds of a backward pass on another processor."""
+"""Seconds of a backward pass that another processor computes."""
 
 
 class Backward:
-    """A backward pass with about 16 MiB of gradients, which calls ``on_gradient()`` 32 times."""
+    """A backward pass with about 16 MiB of gradients, which calls ``on_gradient()`` 32 times while it computes."""
 
     def __init__(self, on_gradient=None):
         torch.manual_seed(0)
@@ -49,7 +49,7 @@ class Backward:
 
 
 class Elsewhere:
-    """A backward pass on another processor, which calls ``on_gradient()`` 32 times on this one."""
+    """A backward pass on another processor, during which this processor calls ``on_gradient()`` 32 times and waits."""
 
     def __init__(self, on_gradient=None):
         self.on_gradient = on_gradient or (lambda: None)
@@ -61,9 +61,9 @@ class Elsewhere:
 
 
 PASSES = {"here": (Backward, SIZES, ROUNDS), "elsewhere": (Elsewhere, SIZES[-1:], 9)}
-"""Kinds of backward passes, with sizes in MiB and rounds.
+"""Kinds of backward passes, with sizes of arrays in MiB and numbers of rounds.
 
-The second kind has only the longest all-reduce, because its time varies by milliseconds.
+The kind "elsewhere" has only the longest all-reduce, because its time varies by milliseconds.
 """
 
 
@@ -76,7 +76,7 @@ def main():
 
 
 def allreduces(mpi, quick: bool):
-    """Measure all-reduces of arrays that have nothing to do with the backward pass behind which they run."""
+    """Measure all-reduces behind a backward pass; their arrays are not the gradients of this backward pass."""
     rows = []
     for where, (make, sizes, rounds) in PASSES.items():
         for progress_by in ("thread", "inline"):

@@ -1,4 +1,4 @@
-"""The figure of a benchmark's all-reduces: the time of each as a multiple of a memcpy, by size of the array."""
+"""The figure of the benchmark of all-reduces: the time of each as a multiple of a memcpy, by size of the array."""
 
 import csv
 from collections import defaultdict
@@ -18,19 +18,19 @@ SHOWN = {
     "MPI_Allreduce": "MPI_Allreduce",
     "gloo": "gloo",
 }
-"""The contenders that are drawn, with their labels; the table has the other contenders, too."""
+"""The all-reduces that are drawn, with their labels; the table has further all-reduces."""
 KIB = 1 << 10
 
 
 class Timing(NamedTuple):
-    """A contender's all-reduce of arrays of ``nbytes`` bytes."""
+    """The name of a measured all-reduce, and the number of bytes of its array."""
 
     contender: str
     nbytes: int
 
 
 class Spread(NamedTuple):
-    """Seconds of a call: median, least and greatest value over all rounds."""
+    """Seconds of an all-reduce: median, least and greatest value over all rounds."""
 
     median: float
     least: float
@@ -38,7 +38,7 @@ class Spread(NamedTuple):
 
 
 def read(path: Path) -> dict[Timing, Spread]:
-    """Return the seconds in a CSV file."""
+    """Return the seconds of all-reduces from a CSV file."""
     with path.open(newline="") as file:
         return {
             Timing(row["contender"], int(row["nbytes"])): Spread(*(float(row[name]) for name in Spread._fields))

@@ -1,9 +1,9 @@
-"""A neighbour's model on the same host: sent in a message, or read in memory that both ranks share.
+"""Benchmark of two ways to get a neighbour's model on the same host: by a message, and by reading shared memory.
 
-All ranks have just updated their models, and each rank gets the model of the next one. With ``and mixed`` it then
-computes the change from its own model to the mean of both, as `dpsgd` does. A model that is read, and not received, is
-announced by an empty message. Another empty message tells its owner that it may be overwritten. A message is sent from
-memory of the rank's own, because the kernel copies more slowly from shared memory.
+All ranks have just updated their models, and each rank gets the model of the next rank. In rows with ``and mixed``, the
+rank then computes the change from its own model to the mean of both models, as `dpsgd` does. A model in shared memory
+is announced by an empty message. Another empty message tells its owner that the model may be overwritten. Models that
+are sent are not in shared memory, because the kernel copies more slowly from shared memory.
 """
 
 import numpy as np
@@ -24,13 +24,13 @@ TAG, ANSWER = 1, 2
 MESSAGE, COPIED = "message", "copied from shared memory"
 MESSAGE_MIXED, COPIED_MIXED, IN_PLACE = "message, and mixed", f"{COPIED}, and mixed", "mixed where it lies"
 BARS = {COPIED: MESSAGE, COPIED_MIXED: MESSAGE_MIXED, IN_PLACE: MESSAGE_MIXED}
-"""Contenders that read, each with the contender by messages with which it is compared."""
+"""Contenders that read shared memory, each with the contender by messages that it is compared with."""
 
 
 class Neighbour:
-    """One rank's model, in its own and in shared memory, and the model of the rank before it.
+    """One rank's model, in its own and in shared memory, and the model of its neighbour, the rank before it.
 
-    ``change``: the array for the result.
+    ``change``: the array for the change to the mean of both models.
     """
 
     def __init__(self, comm: Communicator, memory, nbytes: int):
@@ -41,7 +41,7 @@ class Neighbour:
         self.shared, self.theirs = Flat.of(rows[comm.rank, :size]), Flat.of(rows[self.source, :size])
 
     def update(self, number: int, is_shared: bool):
-        """Write only the model that the next exchange will use, because the model written last is in the cache."""
+        """Update the model in only one of the memories, so that the exchange begins with this model in the cache."""
         flat = self.shared if is_shared else self.own
         flat.tensor.fill_(number + self.comm.rank)
 
@@ -49,7 +49,7 @@ class Neighbour:
         yield self.comm.Irecv(self.change.array, self.source, TAG), self.comm.Isend(self.own.array, self.dest, TAG)
 
     def reading(self, read):
-        """Schedule that calls ``read()`` while the other rank does not change its model."""
+        """Return a schedule that calls ``read()`` while the other rank does not change its model."""
         empty = [np.empty(1, np.uint8) for _ in range(4)]
         answer = self.comm.Irecv(empty[0], self.dest, ANSWER)
         announced = self.comm.Isend(empty[1], self.dest, TAG)
@@ -78,7 +78,7 @@ class Neighbour:
         self.mix(self.shared)
 
     def contenders(self) -> dict:
-        """Return a function for each contender that makes its schedule."""
+        """Return, by name of each compared way, a function that returns its schedule."""
         return {
             MESSAGE: self.message,
             COPIED: lambda: self.reading(self.copy),
@@ -104,7 +104,7 @@ def main():
 
 
 def take_turns(mpi, driver: MpiDriver, neighbour: Neighbour, rounds: int) -> dict[str, np.ndarray]:
-    """Return the seconds of the slowest rank, for each contender and round; raise RuntimeError for a wrong result."""
+    """Return the seconds of the slowest rank, by name and round; raise RuntimeError if a model is wrong."""
     contenders = neighbour.contenders()
     seconds = {name: [] for name in contenders}
     for number, name in enumerate(turns(contenders, rounds)):
@@ -116,7 +116,7 @@ def take_turns(mpi, driver: MpiDriver, neighbour: Neighbour, rounds: int) -> dic
         theirs, mine = number + neighbour.source, number + mpi.rank
         expected = theirs if name in (MESSAGE, COPIED) else (theirs - mine) / 2
         if not (neighbour.change.array[:: KIB // 4] == expected).all():
-            raise RuntimeError(f"{name}: a wrong result")
+            raise RuntimeError(f"{name}: the received model is wrong")
         mpi.Barrier()
     return slowest(mpi, seconds)
 

@@ -1,4 +1,4 @@
-"""Common parts of all benchmarks: contenders that take turns in the same processes, and tables of medians."""
+"""Functions that all benchmarks use: contenders take turns in the same processes, and tables show medians."""
 
 import importlib.util
 import os
@@ -15,11 +15,11 @@ import torch
 from tabulate import tabulate
 
 RESULTS = Path("results")
-"""Folder for files of numbers and figures; benchmarks run at the top of the project."""
+"""Folder for files of numbers and figures, relative to the top of the project, where benchmarks run."""
 
 
 def machine() -> str:
-    """Return one line with the processor and the versions of all programs that take part."""
+    """Return one line of text with the processor and the versions of all compared programs."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -55,7 +55,7 @@ def start() -> tuple:
 
 
 def device() -> torch.device:
-    """Return the device of the benchmark: with ``--gpu`` the first GPU, which all ranks share."""
+    """Return the device of the benchmark: the CPU, or with ``--gpu`` the first GPU, which all ranks share."""
     from grsgd.training import device as gpu
 
     chosen = gpu.pick_device("cuda" if "--gpu" in sys.argv else "cpu")
@@ -64,7 +64,7 @@ def device() -> torch.device:
 
 
 def complete(call: Callable, on: torch.device) -> Callable:
-    """Return a function that calls ``call`` and waits until the GPU has done the queued work."""
+    """Return a function that calls ``call`` and then waits until the GPU has done the queued work."""
     if on.type != "cuda":
         return call
 
@@ -76,7 +76,7 @@ def complete(call: Callable, on: torch.device) -> Callable:
 
 
 def start_gloo(mpi) -> bool:
-    """Start torch.distributed with gloo between the same processes; return False if this torch has no gloo."""
+    """Start torch.distributed with gloo in the same processes; return False if this torch has no gloo."""
     import torch.distributed as dist
 
     if not (dist.is_available() and dist.is_gloo_available()):
@@ -88,7 +88,7 @@ def start_gloo(mpi) -> bool:
 
 
 def take_turns(mpi, contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, np.ndarray]:
-    """Return the seconds of the slowest rank, for each contender and round.
+    """Return the seconds of the slowest rank, by name of the contender, with one value per round.
 
     In each round every contender is called once, in turn, with a barrier before each call.
     """
@@ -102,9 +102,9 @@ def take_turns(mpi, contenders: dict[str, Callable[[], object]], rounds: int) ->
 
 
 def turns(contenders: Iterable[str], rounds: int) -> Iterator[str]:
-    """Yield the contenders in turn: each once per round, in a random order that is the same on all ranks.
+    """Yield the names of contenders, each once per round, in a random order that is the same on all ranks.
 
-    So no contender always follows the same other one.
+    Because of the random order, no contender always follows the same other contender.
     """
     names, order = list(contenders), np.random.default_rng(0)
     for _ in range(rounds):
@@ -113,7 +113,7 @@ def turns(contenders: Iterable[str], rounds: int) -> Iterator[str]:
 
 
 def slowest(mpi, seconds: dict[str, list[float]]) -> dict[str, np.ndarray]:
-    """Return the seconds of the slowest rank, measurement by measurement."""
+    """Return the seconds of the slowest rank, by name, for each measurement."""
     from mpi4py import MPI
 
     mine = np.array(list(seconds.values()))
@@ -123,12 +123,12 @@ def slowest(mpi, seconds: dict[str, list[float]]) -> dict[str, np.ndarray]:
 
 
 def median_and_range(values, form: str = ".2f") -> str:
-    """Return the text: median (smallest-largest)."""
+    """Return the values as text: median (smallest-largest)."""
     return f"{np.median(values):{form}} ({np.min(values):{form}}-{np.max(values):{form}})"
 
 
 def interval(ratios: np.ndarray) -> str:
-    """Return the median of paired ratios, with its bootstrap interval, as text."""
+    """Return the median of paired ratios, with its 95 % bootstrap interval, as text."""
     random = np.random.default_rng(0)
     medians = np.median(random.choice(ratios, (2000, len(ratios))), axis=1)
     low, high = np.quantile(medians, [0.025, 0.975])
@@ -136,16 +136,16 @@ def interval(ratios: np.ndarray) -> str:
 
 
 _kept: dict[Path, list[tuple]] = {}
-"""Cells of the tables that this job has written, by file."""
+"""Cells of the tables that this job has written, by CSV file."""
 
 
 def numbers_file(section: str, ranks: int, gpu: bool) -> Path:
-    """Return the CSV file of a section's numbers."""
+    """Return the path of the CSV file with the numbers of a benchmark."""
     return RESULTS / f"bench-{section}-{ranks}{'-gpu' * gpu}.csv"
 
 
 def keep(file: Path, cells: list[tuple]):
-    """Append the cells of a table to a CSV file that holds all tables of this job."""
+    """Write the cells of a table to a CSV file, after the cells of earlier tables of this job."""
     from experiments.figures import write_rows
 
     _kept.setdefault(file, []).extend(cells)
@@ -159,9 +159,9 @@ def announce(mpi, text: str):
 
 
 def report(mpi, title: str, headers: list[str], rows: list[list], notes: list[str] = ()):
-    """Print a table, and add its cells to the file of the section's numbers.
+    """Print a table, and add its cells to the CSV file of the benchmark.
 
-    A quick run measures nothing, so its table is only printed.
+    A quick run gives no meaningful numbers, so its table is only printed.
     """
     if mpi.rank == 0:
         if "--quick" not in sys.argv:

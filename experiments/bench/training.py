@@ -1,6 +1,6 @@
-"""Training steps per second: every algorithm of grsgd in a user's own loop, compared with the usual alternatives.
+"""Benchmark of training steps per second: every algorithm of grsgd in a user's own loop, and the usual alternatives.
 
-The reference is a plain loop with one in-place Allreduce of gradients in one flat array. All contenders train the same
+The reference is a plain loop with one in-place Allreduce of gradients in one flat array. All compared loops train the
 model on the same batches with the same torch optimizer, one thread per rank, and take turns with the reference.
 """
 
@@ -23,13 +23,13 @@ WARM_UP = 2
 BAR, SECOND_BAR = "flat Allreduce loop", "decent-dp ring"
 EXACT_ONE = "ring_allreduce"
 VARIANTS = ("ring", "shared", "auto")
-"""Variants of ``ring_allreduce`` that take turns with the reference; the first is the default."""
+"""Variants of ``ring_allreduce`` that are compared with the reference; the first one is the default."""
 EXACT = (BAR, "gloo DDP", *(f"grsgd ring_allreduce, {variant}" for variant in VARIANTS))
-"""Contenders that apply the mean of all gradients to one model, so that their losses must agree."""
+"""Compared loops that apply the mean of all gradients to one model, so that their losses must agree."""
 
 
 def chosen(models: dict, quick: bool):
-    """Return all models, or only the smallest one in a quick run."""
+    """Return all models, or only the smallest model in a quick run."""
     return list(models.items())[: 1 if quick else None]
 
 
@@ -46,7 +46,7 @@ def sgd(parameters):
 
 
 class FlatLoop:
-    """The reference. Scaling the loss's gradient by 1/n turns the sum over ranks into a mean at no cost."""
+    """The reference loop. Scaling the loss's gradient by 1/n turns the sum over ranks into a mean at no cost."""
 
     def __init__(self, mpi, model):
         from mpi4py import MPI
@@ -143,7 +143,7 @@ def main():
             for topology in ("ring", "complete"):
                 others[f"decent-dp {topology}"] = partial(DecentDP, topology=topology)
         bars = {BAR: FlatLoop} | {name: others[name] for name in (SECOND_BAR,) if name in others}
-        # The background work of an algorithm would slow other algorithms, so each is timed only with the references.
+        # An algorithm's background work would slow other algorithms, so each one is timed only with the references.
         groups = [{BAR: FlatLoop} | others]
         allreduce = {f"grsgd {EXACT_ONE}, {v}": partial(Ours, algorithm=EXACT_ONE, variant=v) for v in VARIANTS}
         groups += [{BAR: FlatLoop} | allreduce]
@@ -162,7 +162,10 @@ def main():
 
 
 def maker_of(name: str) -> partial | None:
-    """Return a maker of an algorithm with which every rank trains on its own batches; None if there is no such form."""
+    """Return a maker of the algorithm's loop, in which every rank trains on its own batches.
+
+    Returns None if ranks cannot have their own batches in this algorithm.
+    """
     algorithm = ALGORITHMS[name]
     if not algorithm.traits.decides_who_computes:
         return partial(Ours, algorithm=name)
@@ -170,7 +173,7 @@ def maker_of(name: str) -> partial | None:
 
 
 def compare(mpi, size, groups, widths, quick):
-    """Return the rows of the table, the final losses by name, and notes; the contenders of a group take turns."""
+    """Return the rows of the table, the final losses by name, and notes; the loops of a group take turns."""
     steps, rounds = (10, 1) if quick else STEPS_ROUNDS[size]
     batches, rows, losses, notes = make_batches(mpi.rank), [], {}, []
     for makers in groups:
@@ -210,10 +213,10 @@ def take_steps(contenders, batches, steps: int):
 
 
 def timed(mpi, contenders, batches, steps: int, rounds: int):
-    """Return the seconds of ``steps`` steps of each contender in each round, by name.
+    """Return the seconds of ``steps`` steps of each loop in each round, by name.
 
-    A contender begins and finishes in its turn, so that it does nothing in the background of another. Its first steps,
-    which allocate memory, are not timed.
+    A loop begins and finishes in its turn, so that it does nothing in the background of another loop. The first steps
+    of a turn, which allocate memory, are not timed.
     """
     seconds = {name: [] for name in contenders}
     for name in turns(contenders, rounds):

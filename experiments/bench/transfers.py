@@ -1,4 +1,4 @@
-"""Messages of GPU memory between two ranks that share a GPU, against host MPI and copies to pinned memory."""
+"""Benchmark of messages of GPU memory between two ranks that share a GPU, against MPI messages of host memory."""
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from grsgd.models.flat import Flat
 
 MIB = 1 << 20
 SIZES = (1, 16, 100)
-"""MiB of each message."""
+"""Size of each message in MiB."""
 ROUNDS = 20
 
 
@@ -33,7 +33,7 @@ def main():
         announce(mpi, f"transfers: {size} MiB")
         nbytes = size * MIB
         mine = Flat.zeros(nbytes, torch.uint8, on).array
-        # ones are written, because pages of untouched zeros share one page of memory
+        # The array is written with ones, because untouched pages of zeros share one page of memory.
         host = np.full(nbytes, 1, np.uint8)
         pinned = memory.borrow(nbytes)
         contenders = {
@@ -53,7 +53,7 @@ def main():
 
 
 def message(mpi, comm: Communicator, array):
-    """Return a function that sends an array from rank 0 to rank 1."""
+    """Return a function that sends the array from rank 0 to rank 1."""
     driver = MpiDriver(mpi.rank, 60.0, "inline")
 
     def schedule():
@@ -63,7 +63,7 @@ def message(mpi, comm: Communicator, array):
 
 
 def copy_out(mpi, memory: Memory, array, pinned):
-    """Copy on rank 0 only, as in a message: two copies would share the GPU's bus."""
+    """Copy the array out of the GPU on rank 0 only, as for a message; two ranks' copies would share the GPU's bus."""
     if mpi.rank == 0:
         copied = memory.copy_out(array, 0, pinned, memory.record_event())
         while not copied.done:

@@ -1,8 +1,8 @@
-"""All-reduces between emulated hosts (needs root), and the share of the links' rate that they reach.
+"""Benchmark of all-reduces between emulated hosts (needs root), and the part of the links' rate that they reach.
 
-The bound is the time in which a link of this rate carries the traffic of a bandwidth-optimal all-reduce, 2(n-1)/n of
-the array in each direction, without headers. A turn is several all-reduces in a row, because a queue that is empty at
-first lets a single one be faster than the link.
+The bound is the time in which a link of the given rate carries the traffic of a bandwidth-optimal all-reduce: 2(n-1)/n
+of the array in each direction, without headers. A turn is several all-reduces in a row. A single all-reduce could be
+faster than the link, because the link's queue is empty at first.
 """
 
 import os
@@ -22,7 +22,7 @@ from grsgd.units import rate
 MIB = 1 << 20
 ROUNDS = {MIB // 4: 20, MIB: 10, 4 * MIB: 4}
 IN_A_ROW = 4
-"""Number of all-reduces in one turn."""
+"""Number of all-reduces that are timed together, in one turn."""
 INTERFACE = "eth0"
 """Network interface of an emulated host."""
 

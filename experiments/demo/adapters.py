@@ -1,12 +1,12 @@
-"""LoRA adapters of a GPT with 113 million frozen parameters: ranks send, and files keep, the adapters alone.
+"""LoRA adapters of a GPT with 113 million frozen parameters: ranks send only adapters, and files have only adapters.
 
     pip install peft
     grsgd run -n 2 experiments/demo/adapters.py
     grsgd run -n 2 experiments/demo/adapters.py --algorithm diloco
 
-The library peft (Hu et al. 2021, LoRA: Low-rank adaptation of large language models) makes the adapters. The GPT is
-made here, with random weights, and nothing is downloaded: a real base comes from ``from_pretrained(folder)``. The text
-is the language reference that every Python brings along.
+The library peft (Hu et al. 2021, LoRA: Low-rank adaptation of large language models) makes the adapters. This script
+makes the GPT with random weights, so nothing is downloaded. For useful adapters, load a pretrained GPT with
+``from_pretrained(folder)``. The training text is the language reference, which is part of every Python installation.
 """
 
 import argparse

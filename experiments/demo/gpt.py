@@ -3,8 +3,9 @@
     grsgd run -n 6 --spares 2 experiments/demo/gpt.py --algorithm diloco --save gpt.pt
     grsgd run -n 3 experiments/demo/gpt.py --algorithm grsgd --resume gpt.pt
 
-AdamW with groups, warm-up and cosine, clipping, accumulation of micro-batches, bfloat16, ``torch.compile``,
-checkpoints, and evaluations. A training goes on from its checkpoint on any number of ranks, by any algorithm.
+The script has AdamW with parameter groups, warm-up and cosine, clipping, accumulation of micro-batches, bfloat16,
+``torch.compile``, checkpoints, and evaluations. A training goes on from its checkpoint on any number of ranks, by any
+algorithm.
 """
 
 import argparse
@@ -22,7 +23,7 @@ import grsgd  # <--
 
 
 def rate(step, steps, warm_up):
-    """Return the factor of the learning rate: warm-up, then a cosine to a tenth."""
+    """Return the factor of the learning rate at a step: it rises during the warm-up, then falls as a cosine to 0.1."""
     if step < warm_up:
         return (step + 1) / warm_up
     return 0.55 + 0.45 * math.cos(math.pi * (step - warm_up) / max(steps - warm_up, 1))
@@ -62,7 +63,7 @@ def train(o):
             return loss_of(model, draw(test, 100, o.block, torch.Generator().manual_seed(0))).item()
 
     steps = range(begin, o.steps)
-    if o.algorithm != "parameter_server":  # whose ranks do not go on after a death
+    if o.algorithm != "parameter_server":  # ranks of a parameter server end after a death
         steps = grsgd.surviving(optimizer, steps, schedule=schedule)  # <--
     for step in steps:
         batch = draw(train, o.batch, o.block, torch.Generator().manual_seed(step))[rank::ranks]

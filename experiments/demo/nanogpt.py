@@ -3,8 +3,8 @@
     grsgd run -n 2 experiments/demo/nanogpt.py
     grsgd run -n 2 experiments/demo/nanogpt.py --algorithm diloco
 
-The text is the language reference that every Python brings along; ``--text FILE`` names another text. On two
-free cores a training takes less than a minute.
+The training text is the language reference, which is part of every Python installation; ``--text FILE`` names another
+text. On two free cores a training takes less than a minute.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-import grsgd  # <-- 10 lines are new or changed
+import grsgd  # <-- marks the 10 lines that are new or changed
 
 
 class Block(nn.Module):
@@ -92,16 +92,16 @@ def main(algorithm, steps, lr, batch, block, layers, heads, width, text, out):
             loss = loss_of(model, draw(train, batch, block, generator))
             optimizer.zero_grad()
             loss.backward()
-            optimizer.synchronize()  # <-- clipping then sees the mean gradient
+            optimizer.synchronize()  # <-- clipping then uses the ranks' mean gradient
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
             if step % 50 == 49:
-                run.log(loss=loss)  # <-- in place of print()
+                run.log(loss=loss)  # <-- replaces print()
         optimizer.finish()  # <-- all ranks hold the same model
         with torch.no_grad():
             nats = loss_of(model, draw(test, 200, block, torch.Generator().manual_seed(0)))
-        run.log(nats=nats)  # <-- the curve's last value
+        run.log(nats=nats)  # <-- the last value of the run's curve
     if grsgd.is_main():  # <-- one rank prints
         print(f"loss on unseen text: {nats:.3f} nats per character")
         print("".join(letters[i] for i in model.continue_text(draw(test, 1, 8), 200)[0]))

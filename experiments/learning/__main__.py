@@ -1,12 +1,13 @@
-"""The loss that each method reaches with as many samples as all-reduce: ``python -m experiments.learning gpt``.
+"""The loss that each method reaches after as many samples as all-reduce: ``python -m experiments.learning gpt``.
 
 The argument is ``gpt`` or ``cnn``. Each row of the table trains the same model on 8 simulated ranks, at several
-learning rates. The best rate counts: the one with the least loss on the test data after the same number of samples. The
-table has the mean loss over the seeds, with the least and the greatest. Links are fast and steps take random times, so
-methods that do not wait merge old models as on a cluster; no time is measured. A method with a server has one more
+learning rates. The learning rate with the least test loss after the same number of samples counts. The table has the
+mean loss over the seeds, with the least and the greatest loss. Links are fast and steps take random times. Therefore,
+methods that do not wait merge old models, as on a cluster. No time is measured. A method with a server has one more
 rank, because the server does not train.
 
-Runs are kept in results/learning. A run that exists is not repeated unless something on which it depends has changed.
+Run files are stored in results/learning. A run that exists is not repeated unless something on which it depends has
+changed.
 """
 
 import argparse
@@ -34,7 +35,7 @@ RANKS = 8
 COMPUTE = "lognormal:0.1,0.3"
 NETWORK = Link("10gbit", nominal=True)
 RUN_SECONDS = Seconds(60.0, 0.0)
-"""Approximate seconds of a run on one core, if no run has shown it yet."""
+"""Approximate seconds of a run on one core, used as an estimate before a similar run exists."""
 RATES = (0.5, 1.0, 2.0)
 """Learning rates, as multiples of the configuration's rate."""
 ROWS: dict[str, dict] = {
@@ -95,7 +96,7 @@ class LearningRun(NamedTuple):
 
 
 def rows_of(runs: dict[LearningRun, Run]) -> Iterator[list]:
-    """Yield the rows of the table: the best learning rate, its loss, and the difference to all-reduce's loss."""
+    """Yield the rows of the table: the best learning rate, its loss, and the difference from all-reduce's loss."""
     found: dict[str, dict[float, list[Run]]] = {}
     for planned, run in runs.items():
         found.setdefault(planned.row, {}).setdefault(planned.rate, []).append(run)
@@ -112,7 +113,7 @@ def rows_of(runs: dict[LearningRun, Run]) -> Iterator[list]:
 
 
 def value(run: Run) -> float:
-    """Return the final test value; infinity if the run has diverged."""
+    """Return the final test value of a run; infinity if the run has diverged."""
     found = float(run.attributes[f"final_test_{run.attributes['metric']}"])
     return found if math.isfinite(found) else math.inf
 

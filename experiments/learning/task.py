@@ -1,4 +1,4 @@
-"""A classification task that is evaluated by the loss in place of the accuracy."""
+"""A classification task that is evaluated by its loss instead of its accuracy."""
 
 from torch.nn import functional
 
@@ -6,7 +6,7 @@ from grsgd import Metric, Task
 
 
 class TestLoss(Task):
-    """Cross-entropy, both for training and for evaluation."""
+    """A task whose training and evaluation both use the cross-entropy."""
 
     __test__ = False  # pytest must not collect this class
 

@@ -1,15 +1,15 @@
-"""The time and bytes saved by one packet for several receivers: CSSGD by IP multicast, measured on a testbed::
+"""Measurement of the time and bytes that one packet for several receivers saves: CSSGD by IP multicast on a testbed::
 
     python -m experiments.multicast                       # ``make verdict-multicast``; root, half an hour
     python -m experiments.multicast --ranks 4 --rounds 3
 
-Hosts on a shared medium of 100 Mbit/s train a model of 3.2 MB with little computing. The methods are a ring all-reduce,
-which is the reference and, a second time, a control; CSSGD with IP multicast and, as another control, with MPI's
-broadcasts; the same with datagrams lost on purpose; the grouped schemes; and SSGD. In each round every method runs
-once.
+Hosts on a shared medium of 100 Mbit/s train a model of 3.2 MB with little computing. The reference is a ring
+all-reduce, and the same all-reduce, once more, is a control. The compared methods are CSSGD with IP multicast, CSSGD
+with datagrams lost on purpose, the grouped schemes, and SSGD. CSSGD with MPI's broadcasts is another control. In each
+round every method runs once.
 
 Runs that exist are not repeated. The results are one table per number of ranks, verdicts, and a CSV file. A table has
-the median of the rounds and its 95 % interval, or the range if there are fewer than five rounds.
+the median of the rounds and its 95 % interval. With fewer than five rounds, the range replaces the interval.
 """
 
 import argparse
@@ -27,9 +27,9 @@ from grsgd.testbed.hosts import TestbedError
 
 PROGRAM = "python -m experiments.multicast"
 MIN_RANKS = 4
-"""Least number of ranks."""
+"""Least number of ranks that the option ``--ranks`` allows."""
 RUN_SECONDS = Seconds(10.0, 10.0)
-"""Approximate seconds of a run."""
+"""Approximate seconds of a run: of its training, and of all other work."""
 OUT = Path("results/verdict-multicast.csv")
 
 
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Return the arguments; end the program if they are wrong."""
+    """Return the command's arguments; exit with a message if they are wrong."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0].rstrip(":"))
     parser.add_argument("--ranks", type=int, action="append", help="number of hosts, even; by default 4, and then 6")
     parser.add_argument("--rounds", type=int, default=5, help="number of runs of each method (default: %(default)s)")

@@ -1,4 +1,4 @@
-"""Runs of all methods on a testbed with a shared medium, and the numbers that are taken from their files."""
+"""Runs of all methods on a testbed with a shared medium, and the numbers that are computed from their run files."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,9 +15,9 @@ from grsgd.testbed.hosts import Testbed
 RATE = "100mbit"
 MEDIUM = Link(RATE, "shared")
 TIMEOUT = 300
-"""Greatest number of seconds for a run."""
+"""Greatest number of seconds that a run may take."""
 OTHER_DATA = 1000
-"""Number added to the seed of a control, which repeats the reference."""
+"""Number added to the seed of the control, which repeats the reference with other data."""
 
 
 class MediumRun(NamedTuple):
@@ -37,11 +37,11 @@ class MediumRun(NamedTuple):
 
 
 class MediumNumbers(NamedTuple):
-    """The numbers of a step.
+    """The numbers of a run, per step.
 
-    seconds: seconds of a step. counted: bytes that all ranks sent by their own count, with a multicast counted once,
-    and with headers and repairs. interfaces: bytes that the hosts' interfaces sent. repaired: bytes that were sent
-    again by MPI. models: ``interfaces`` in units of M. expected: bytes by the formulas, in units of M.
+    seconds: seconds of a step. counted: bytes that all ranks sent by their own count, with headers and repairs; a
+    multicast counts once. interfaces: bytes that the hosts' interfaces sent. repaired: bytes that MPI sent again.
+    models: ``interfaces`` in units of M, the size of the model. expected: bytes by the formulas, in units of M.
     """
 
     seconds: float
@@ -59,9 +59,9 @@ def plan_runs(ranks: int, rounds: int) -> Iterator[MediumRun]:
 
 
 def in_turn(compared: Sequence, number: int) -> Sequence:
-    """Return the methods in the order of a round: every second round is backwards.
+    """Return the methods in the order of a round; the order of every second round is reversed.
 
-    So a machine that becomes slower does not slow one method more than another.
+    Thus, a machine that becomes slower does not slow one method more than another.
     """
     return compared[:: -1 if number % 2 else 1]
 
@@ -83,7 +83,7 @@ class SharedMedium(EmulatedHosts):
 def numbers_of(run: Run, method: Method) -> MediumNumbers:
     steps, traffic = int(run.ranks["steps"][0]), run.traffic
     ranks, size = run.attributes["ranks"], run.attributes["model_bytes"]
-    # Repairs are included. Headers are counted once for each receiver, also if a multicast has several receivers.
+    # Repairs are included. An IP multicast's headers are counted once, also if the multicast has several receivers.
     headers = traffic["headers"].max(1) if method.transport == "ip-multicast" else traffic["headers"].sum(1)
     interfaces = float(traffic["interface"][:, 0].sum())
     repaired = traffic["repaired"]

@@ -1,4 +1,4 @@
-"""The methods that are compared on a shared medium, and the bytes that each should send."""
+"""The methods that are compared on a shared medium, and the number of bytes that each method should send."""
 
 import json
 from typing import NamedTuple
@@ -10,7 +10,9 @@ LOSSES = (0.01, 0.05)
 
 
 class Method(NamedTuple):
-    """A method. ``scheme``: a name in `coding.cost`. ``transport``: None for all-reduces. ``loss``: share of datagrams.
+    """A method of a comparison. ``scheme``: a name in `coding.cost`. ``transport``: None for all-reduces.
+
+    ``loss``: part of the datagrams that is lost on purpose (0 to 1).
     """
 
     title: str
@@ -32,9 +34,9 @@ class Method(NamedTuple):
         return [f"algorithm.{key}={json.dumps(value)}" for key, value in found.items()]
 
     def models(self, ranks: int, parameters: int) -> float:
-        """Return the bytes that all ranks send in a step, in units of M.
+        """Return the bytes that all ranks send in a step, in units of M, the size of the model.
 
-        A packet counts once, or once per receiver if MPI sends copies of it.
+        A packet to several receivers counts once, or once per receiver if MPI sends copies of it.
         """
         cost = cost_in_bytes(self.scheme, ranks, self.r, parameters)
         sent = cost.per_receiver if self.transport == MPI else cost.once
@@ -42,7 +44,7 @@ class Method(NamedTuple):
 
 
 def methods(ranks: int) -> list[Method]:
-    """Return all methods for ``ranks`` ranks; the first is the reference, and the second repeats the reference."""
+    """Return all methods for ``ranks`` ranks; the first one is the reference, and the second one repeats it."""
     half, r = ranks // 2, ranks - 1
     coded = f"cssgd r={r}"
     return [

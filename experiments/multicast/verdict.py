@@ -11,26 +11,26 @@ from experiments.multicast.measure import MediumNumbers, MediumRun
 from experiments.multicast.methods import AGAIN, IP, LOSSES, RING, Method, methods
 
 Results = Mapping[MediumRun, MediumNumbers]
-"""The numbers of all runs."""
+"""The numbers of each run."""
 TIMES_AS_FAST = 3.4
-"""Expected speed of a step with r = 3 on 4 ranks over a ring all-reduce's, if communication dominates.
+"""Expected ratio of a ring all-reduce's step time to CSSGD's with r = 3 on 4 ranks, if communication dominates.
 
-It is three quarters of the factor 4.5 by which CSSGD sends less.
+The ratio is three quarters of 4.5, the factor by which CSSGD sends less.
 """
 SLOWER_AT_MOST = dict(zip(LOSSES, (0.10, 0.30), strict=True))
-"""Greatest expected share by which lost datagrams prolong a step, by the share of lost datagrams."""
+"""Greatest expected relative prolongation of a step by lost datagrams, by the part of the datagrams that is lost."""
 BYTES_WITHIN, GROUPED_WITHIN, SAME_WITHIN = 0.03, 0.10, 0.03
 """Greatest relative deviations: of bytes, of the bytes of grouped schemes, and of the control from the reference."""
 WIRE_BYTES = 8928 / (8928 + 42 + 28 + 14)
-"""Share of payload in the frame of a datagram of 9000 bytes.
+"""Part of a frame that is payload, for datagrams of 9000 bytes.
 
-The rest are the header of this project, and the headers of IP, UDP and Ethernet.
+All other bytes of the frame are this project's header, and the headers of IP, UDP and Ethernet.
 """
 HEADERS = ["method", "ms a step", "times as fast as the ring", "M sent a step", "counted", "sent again"]
 
 
 MIN_FOR_INTERVAL = 5
-"""Least number of rounds for a 95 % interval; for fewer rounds, the range is given, and named as such.
+"""Least number of rounds for a 95 % interval; with fewer rounds, the range is stated, and called a range.
 
 The range contains the median with a probability of 50 % (two rounds), 75 % (three) or 88 % (four).
 """
@@ -38,10 +38,11 @@ CONFIDENCE = 0.95
 
 
 class Interval(NamedTuple):
-    """The middle of ratios over some rounds, with the ends of its uncertainty and the number of rounds.
+    """A mean or median ratio over some rounds, with the ends of its uncertainty and the number of rounds.
 
-    With five rounds or more: the geometric mean, and its 95 % interval by Student's t distribution of the logarithms.
-    With fewer rounds: the median, and the range of the rounds.
+    With five rounds or more, ``middle`` is the geometric mean. Its 95 % interval, ``low`` to ``high``, is computed by
+    Student's t distribution of the logarithms. With fewer rounds, ``middle`` is the median, and ``low`` to ``high`` is
+    the range of the rounds.
     """
 
     middle: float
@@ -54,7 +55,7 @@ class Interval(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Return the word before the ends: a range is named, an interval is not."""
+        """Return the word "range " for the text if ``low`` to ``high`` is a range, and "" if it is an interval."""
         return "range " if self.rounds < MIN_FOR_INTERVAL else ""
 
 
@@ -69,13 +70,13 @@ def interval(ratios: Sequence[float]) -> Interval:
 
 
 def sample(results: Results, ranks: int, title: str, what: str) -> np.ndarray:
-    """Return one number of a method, ``what``, for all rounds."""
+    """Return the numbers ``what`` (a field of `MediumNumbers`) of a method, one per round."""
     rounds = sorted(point.round for point in results if point[:2] == (ranks, title))
     return np.array([getattr(results[MediumRun(ranks, title, number)], what) for number in rounds])
 
 
 def ratio(results: Results, ranks: int, title: str, reference: str) -> Interval:
-    """Return the seconds of ``reference`` over the seconds of ``title`` in the same round, for a step."""
+    """Return the ratio of a step's seconds in ``reference`` to the seconds in ``title``, paired by round."""
     ours, theirs = (sample(results, ranks, name, "seconds") for name in (title, reference))
     rounds = min(len(ours), len(theirs))
     return interval(theirs[:rounds] / ours[:rounds])
@@ -101,7 +102,7 @@ def table(results: Results, ranks: int) -> str:
 
 
 def verdicts(results: Results, ranks: int) -> Iterator[str]:
-    """Yield the lines with the verdicts."""
+    """Yield the lines of text with the verdicts."""
     compared = {method.title: method for method in methods(ranks)}
     again = ratio(results, ranks, AGAIN, RING)
     same = word(abs(again.middle - 1) <= SAME_WITHIN)
@@ -126,7 +127,7 @@ def verdicts(results: Results, ranks: int) -> Iterator[str]:
 
 
 def on_bytes(results: Results, ranks: int, method: Method) -> str:
-    """Return a sentence that compares the bytes of interfaces with the bytes counted once, headers included."""
+    """Return a sentence that compares the bytes of interfaces with the counted bytes, headers included."""
     sent, counted = (sample(results, ranks, method.title, what) for what in ("models", "expected"))
     found = interval(sent / (counted / WIRE_BYTES))
     more, low, high = (100 * (share - 1) for share in found[:3])

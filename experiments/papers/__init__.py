@@ -1,9 +1,12 @@
-"""The papers, one folder each, with its trainings, claims, tables and figures."""
+"""The papers that are repeated; each paper has a folder with its trainings, claims, tables and figures."""
 
 from pathlib import Path
 
 YEARS = {"grsgd": 2023, "lasgd": 2022, "adsp": 2024, "adgossip": 2018, "cssgd": 2021}
-"""Years of the papers, by the name with which their targets and configurations begin; name and year name the folder."""
+"""Years of the papers, by the short name with which a paper's targets and configurations begin.
+
+A paper's folder is named by its short name and year.
+"""
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,6 +22,6 @@ def folder(paper: str) -> Path:
 
 
 def toml(config: str) -> Path:
-    """Return the file of the configuration ``paper/name`` or ``experiment/name``."""
+    """Return the TOML file of the configuration ``paper/name`` or ``experiment/name``."""
     owner, _, name = config.partition("/")
     return (folder(owner) if owner in YEARS else Path(__file__).parents[1] / owner) / f"{name}.toml"

@@ -1,8 +1,8 @@
 """Several runs in one MPI job, because starting Python and torch takes longer than many runs, above all on few cores.
 
 ``make_runs`` starts ``mpiexec ... python -m experiments.runner.batch LIST.json``, which makes one run after the other.
-Hosts have the limited processors that they emulate only while ranks train or measure. On a twentieth of a core, reading
-a data set would take longer than many runs.
+Hosts of a testbed have the limited processors that they emulate only while ranks train or measure. On a twentieth of a
+core, reading a data set would take longer than many runs.
 """
 
 import json
@@ -32,33 +32,33 @@ from grsgd.simulator.calibration import calibrate
 from grsgd.simulator.calibration.network_file import network_file, write
 
 MAX_START_SECONDS = 300
-"""Seconds that a job may take until its ranks have started and read their data, and that it may take to end."""
+"""Greatest number of seconds until the ranks of a job have read their data, and of seconds for the end of the job."""
 POLL_SECONDS = 0.1
-"""Seconds between two looks at a file."""
+"""Seconds between two checks whether a file exists."""
 
 
 Timed = Callable[[], AbstractContextManager]
-"""Function that returns a context in which hosts have their limits, for the timed part of a run."""
+"""Function that returns a context in which hosts have their limited processors, for the timed part of a run."""
 
 
 class MpiHost(NamedTuple):
     """The means of running MPI jobs on the hosts of a run."""
 
     mpiexec: Callable[[list], list]
-    """Function that returns the command to run from the arguments of ``mpiexec``."""
+    """Function from a list of arguments of ``mpiexec`` to the command to run."""
     without_cpu_limit: Callable[[], AbstractContextManager] = nullcontext
     """Function that returns a context in which hosts have no limit of cores."""
 
 
 class Training(NamedTuple):
-    """One run: its configuration, ``key=value`` overrides, and its run file."""
+    """A training in a batch: its configuration file, ``key=value`` overrides, and its run file ``out``."""
 
     config: str
     overrides: list[str]
     out: str
 
     def make(self, mpi, out: Path, timed: Timed):
-        """Train on all ranks; if the run neither reaches its end nor diverges, end the whole job.
+        """Train on all ranks; end the whole job if the training neither reaches its end nor diverges.
 
         Raises SetupError.
         """
@@ -71,7 +71,10 @@ class Training(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """A calibration, as by ``grsgd calibrate``, with ``steps`` training steps. share: share of a core of each host."""
+    """A calibration, as by ``grsgd calibrate``, with ``steps`` training steps.
+
+    share: the part of one core that each host has; None if hosts are not limited.
+    """
 
     config: str
     overrides: list[str]
@@ -80,7 +83,7 @@ class Calibration(NamedTuple):
     share: float | None = None
 
     def make(self, mpi, out: Path, timed: Timed):
-        """Measure on all ranks. Raises SetupError."""
+        """Measure links and processors on all ranks, and write the network file ``out``. Raises SetupError."""
         loaded = load(mpi, self.config, self.overrides)
         measured = calibrate.calibrate(mpi, loaded, self.steps, timed, self.share)
         if mpi.rank == 0:
@@ -90,9 +93,9 @@ class Calibration(NamedTuple):
 
 
 class Computing(NamedTuple):
-    """A measurement of the time of a step alone, over ``steps`` steps.
+    """A measurement of the computing time of a step, without messages, over ``steps`` steps.
 
-    The file is JSON: the `grsgd.simulator.calibration.calibrate.StepTimes` of each rank.
+    The result is the JSON file ``out``: the `grsgd.simulator.calibration.calibrate.StepTimes` of each rank.
     """
 
     config: str
@@ -101,7 +104,7 @@ class Computing(NamedTuple):
     steps: int
 
     def make(self, mpi, out: Path, timed: Timed):
-        """Measure on all ranks. Raises SetupError."""
+        """Measure the computing time on all ranks, and write it to ``out``. Raises SetupError."""
         found = calibrate.computing(mpi, load(mpi, self.config, self.overrides), self.steps, timed)
         if mpi.rank == 0:
             out.write_text(json.dumps(found))
@@ -110,7 +113,7 @@ class Computing(NamedTuple):
 class Work(NamedTuple):
     """A measurement of an algorithm's work over ``steps`` steps: the seconds of a step in excess of its gradient alone.
 
-    The file is JSON: seconds, or null.
+    The result is the JSON file ``out``: the seconds, or null if the ranks cannot train with the algorithm.
     """
 
     config: str
@@ -119,7 +122,7 @@ class Work(NamedTuple):
     steps: int
 
     def make(self, mpi, out: Path, timed: Timed):
-        """Measure on all ranks. Raises SetupError."""
+        """Measure the work on all ranks, and write the seconds to ``out``. Raises SetupError."""
         found = calibrate.work(mpi, load(mpi, self.config, self.overrides), timed, self.steps)
         if mpi.rank == 0:
             out.write_text(json.dumps(found))
@@ -130,14 +133,16 @@ KINDS = {kind.__name__: kind for kind in (Training, Calibration, Computing, Work
 
 
 def in_words(one: Kind) -> str:
-    """Return a name for messages: the name of a run's file, or the kind of a measurement, whose file may be temporary.
+    """Return the name of a run or measurement for messages: the name of a run's file, or the kind of a measurement.
+
+    The file of a measurement may be temporary, so its name means nothing to a user.
     """
     is_run = isinstance(one, Training)
     return Path(one.out).name if is_run else f"{type(one).__name__.lower()} of {Path(one.config).stem}"
 
 
 def load(mpi, path: str, overrides: list[str]) -> config.Config:
-    """Load a configuration on all ranks; raise SetupError on all of them if it is wrong."""
+    """Load a configuration on all ranks; raise SetupError on all ranks if the configuration is wrong."""
     with launch.collective_setup(mpi):
         return config.load(Path(path), overrides)
 
@@ -172,7 +177,7 @@ def make_runs(mpi_host: MpiHost, ranks: int, runs: list[Kind], run_timeout: floa
                     timed.unlink()
                     wait_for(Path(one.out), job, output, run_timeout, in_words(one))
                 yield one
-            with mpi_host.without_cpu_limit(), suppress(subprocess.TimeoutExpired):  # all files are complete
+            with mpi_host.without_cpu_limit(), suppress(subprocess.TimeoutExpired):  # all run files are complete
                 job.wait(MAX_START_SECONDS)
 
 
@@ -188,11 +193,11 @@ def make_each(
     run_timeout: float,
     announce: Callable[[str], None] = write_line,
 ) -> Iterator[tuple[Kind, str | None]]:
-    """Make all runs like `make_runs`; yield each when it is done, with its error or None.
+    """Make all runs like `make_runs`; yield each run when it is done, with its error message or None.
 
-    A run that fails ends its job. A new job then begins with the same run, and this is announced, because launchers
-    sometimes fail by themselves. A run that fails twice is yielded with its error, and a new job begins with the next
-    run.
+    A run that fails ends its job. A new job then begins with the failed run, because launchers sometimes fail by
+    themselves, and ``announce`` is called. A run that fails twice is yielded with its error message, and a new job
+    begins with the next run.
     """
     left, failed = list(runs), None
     while left:
@@ -208,7 +213,10 @@ def make_each(
 
 
 def wait_for(file: Path, job: subprocess.Popen, output: Path, seconds: float, name: str):
-    """Wait until a job has made a file; raise Unfinished if it ends before, or takes too long. name: of the run."""
+    """Wait until ``job`` has made ``file``; raise Unfinished if the job ends before, or after ``seconds`` seconds.
+
+    name: name of the run for messages.
+    """
     deadline = time.monotonic() + seconds
     while not file.exists():
         if job.poll() is not None and not file.exists():
@@ -220,7 +228,7 @@ def wait_for(file: Path, job: subprocess.Popen, output: Path, seconds: float, na
 
 @contextmanager
 def started(command: list, output, leftovers: list[Path]) -> Iterator[subprocess.Popen]:
-    """Return a context with a started job, which ends when the context is left, and is killed if this process dies."""
+    """Return a context with a started job, which ends with the context, and is killed if this process dies."""
     job = subprocess.Popen(
         [str(argument) for argument in command],
         env=job_environment(),
@@ -244,35 +252,35 @@ def started(command: list, output, leftovers: list[Path]) -> Iterator[subprocess
 
 
 def ready_file(list_file: Path) -> Path:
-    """Return the file by which all ranks say that they are ready to train; they begin when it has been removed."""
+    """Return the file that exists when all ranks are ready to train; the ranks begin when the file has been removed."""
     return list_file.with_name("ready")
 
 
 def timed_file(list_file: Path) -> Path:
-    """Return the file by which all ranks say that they have trained, so that the rest of the run is not timed."""
+    """Return the file that exists when all ranks have trained; the work of the ranks after training is not timed."""
     return list_file.with_name("timed")
 
 
 def partial_file(out: str) -> Path:
-    """Return the path at which a run is written first, because its file exists before its accuracies are known."""
+    """Return the temporary path of the run file ``out``, which gets its name ``out`` when its accuracies are known."""
     return Path(out).with_suffix(f".part{Path(out).suffix}")
 
 
 def failure_reason(output: str) -> str:
-    """Return why a job failed: the error line of grsgd, or else the end of the output."""
+    """Return why a job failed: the error line of grsgd in its output, or the last 3000 characters of the output."""
     lines = [line for line in output.splitlines() if line.startswith("grsgd: ") and not line.endswith("failed:")]
     return lines[0] if lines else output[-3000:].strip() or "it printed nothing"
 
 
 def main() -> int:
-    """Make the runs in the list, on every rank."""
+    """Make the runs in the list file, on every rank of this job."""
     mpi, list_file = launch.world(), Path(sys.argv[1])
     launch.abort_on_error(mpi)
     data.keep_loaded()
     warm_up()
     try:
         runs = json.loads(list_file.read_text()) if mpi.rank == 0 else None
-        for kind, *fields in mpi.bcast(runs):  # the list may be on a disk of rank 0's host only
+        for kind, *fields in mpi.bcast(runs):  # the list file may be only on the disk of rank 0's host
             one = KINDS[kind](*fields)
             one.make(mpi, partial_file(one.out), partial(being_timed, mpi, list_file))
             launch.barrier(mpi)
@@ -286,7 +294,7 @@ def main() -> int:
 
 
 def warm_up():
-    """Take one step, because torch imports many of its parts only then."""
+    """Take one training step before the timed part, because torch imports many of its modules only in a first step."""
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     torch.nn.functional.cross_entropy(model(torch.zeros(1, 1)), torch.zeros(1, dtype=torch.int64)).backward()
@@ -302,7 +310,7 @@ def being_timed(mpi, list_file: Path) -> Iterator[None]:
         wait_until_gone(ready_file(list_file))
     launch.barrier(mpi)
     yield
-    if mpi.rank == 0:  # all other ranks have finished: trainings and measurements end with a barrier
+    if mpi.rank == 0:  # all other ranks have finished, because trainings and measurements end with a barrier
         timed_file(list_file).touch()
 
 

@@ -1,4 +1,4 @@
-"""A digest of the code that makes runs, which is part of their names: another code makes runs of other names."""
+"""A digest of the code that makes runs; the digest is part of the name of each run file."""
 
 import ast
 import functools
@@ -18,7 +18,7 @@ LETTERS = 8
 def digest_code() -> str:
     """Return a digest of the code that makes runs: all modules of grsgd and coding, whether committed or not.
 
-    Comments and docstrings do not count.
+    Comments and docstrings do not change the digest.
     """
     found = hashlib.sha256()
     for package in (grsgd, coding):
@@ -39,5 +39,5 @@ def dump_statements(source: bytes) -> str:
 
 
 def is_text(statement: ast.stmt) -> bool:
-    """Return whether a statement is just a text, like a docstring."""
+    """Return whether a statement is only a string, such as a docstring."""
     return isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str)

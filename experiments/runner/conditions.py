@@ -17,11 +17,11 @@ from grsgd.models.zoo import build
 
 @dataclass(frozen=True)
 class Conditions:
-    """The scale, and the values that the user replaces.
+    """The scale (size of the experiment, such as smoke or desk), and the values that the user replaces.
 
     emulated: whether measured runs use the links and processors that the scale states. overrides: ``key=value`` texts
-    for every training. imagenet: the folder of ImageNet, for trainings on it. looks: factor of the number of seeds of
-    simulated times, compared with a first look.
+    for every training. imagenet: the folder of ImageNet, for trainings on ImageNet. looks: 1, or 2 for twice the number
+    of seeds of simulated trainings, when the first seeds decided nothing.
     """
 
     scale: Scale
@@ -31,18 +31,18 @@ class Conditions:
     looks: int = 1
 
     def load(self, config: str, overrides: tuple[str, ...] = ()) -> Config:
-        """Return the configuration with the replacements of scale and user. Raises ConfigError."""
+        """Return the configuration with the values that the scale and the user replace. Raises ConfigError."""
         return run_spec.load_config(config, (*self.replaced(config), *overrides))
 
     def replaced(self, config: str) -> tuple[str, ...]:
-        """Return the overrides by scale and user for all trainings in the configuration's folder."""
+        """Return the overrides by the scale and the user for all trainings in the configuration's folder."""
         replaced = run_spec.overrides_beside(config, self.scale.file) if self.scale.file else ()
         if replaced and self.imagenet:
             replaced += (f"data.dir={json.dumps(str(self.imagenet))}",)
         return (*replaced, *self.scale.overrides, *self.overrides)
 
     def seeds(self, source: str, seeds: int | None) -> range:
-        """Return the seeds of a need: ``seeds`` per look; if it is None, the scale's number for the source of times."""
+        """Return the seeds of trainings: ``seeds`` per look at the data, or the scale's number if ``seeds`` is None."""
         if source == MEASURED:
             count = seeds or self.scale.clock_seeds
         else:
@@ -50,11 +50,14 @@ class Conditions:
         return occasions.seeds(count, share_first=self.scale.has_one_calibration)
 
     def can_be(self, source: str, scenario: Scenario = EQUAL) -> bool:
-        """Return whether the source of times is possible: slow links and hosts need a testbed in measured runs."""
+        """Return whether runs with this source of times are possible.
+
+        Measured runs with slow links or slow hosts are possible only on a testbed.
+        """
         return source != MEASURED or self.emulated or not (scenario.slow_links or scenario.slow_hosts)
 
     def ranks(self, source: str, scenario: Scenario = EQUAL) -> tuple[int, ...]:
-        """Return the scale's numbers of ranks for this source of times; none if the source is not possible."""
+        """Return the scale's numbers of ranks for a source of times; none if runs with this source are not possible."""
         if not self.can_be(source, scenario):
             return ()
         return self.scale.clock_ranks if source == MEASURED else self.scale.ranks
@@ -62,7 +65,7 @@ class Conditions:
     # ---- runs
 
     def spec(self, setting: Setting, seed: int, rate: float) -> RunSpec:
-        """Return the run of a setting with this seed and learning rate."""
+        """Return the run of a setting with the given seed and learning rate."""
         scenario, measured = setting.scenario, setting.source == MEASURED
         slowed = () if measured else tuple(f"stragglers.slowdown.{rank}={by}" for rank, by in scenario.slow_hosts)
         overrides = (*setting.overrides, *scenario.overrides, *slowed)
@@ -79,21 +82,22 @@ class Conditions:
         )
 
     def leader(self, setting: Setting) -> str:
-        """Return the configuration whose steps a training takes.
+        """Return the configuration whose steps the training in ``setting`` takes.
 
-        It is the ring all-reduce in the same folder if the algorithm applies the exact mean gradient; else it is the
-        training's own configuration.
+        This configuration is the ring all-reduce in the training's folder if the algorithm applies the exact mean
+        gradient. For any other algorithm, the training's own configuration is returned.
         """
         shared = self.load(setting.config, setting.overrides).traits.exact_gradient
         return f"{setting.config.rpartition('/')[0]}/ring_allreduce" if shared else setting.config
 
     def trajectory(self, setting: Setting) -> Setting:
-        """Return the setting of a training that takes the same steps as another one.
+        """Return the setting of a training that takes the same steps as the training in ``setting``.
 
-        Its times are simulated if the steps depend on times. Algorithms that apply the mean gradient of the global
-        batch take the steps of a single rank with a batch n times as large. Only the order of samples and the rounding
-        of fixed-point numbers differ. With batch normalisation, these algorithms share the training of the same number
-        of ranks, because each rank normalises its own batch. The steps of synchronous ranks do not depend on speed.
+        Times of the returned setting are simulated if the steps depend on times. Algorithms that apply the mean
+        gradient of the global batch take the steps of a single rank with a batch n times as large. Only the order of
+        samples and the rounding of fixed-point numbers differ. With batch normalisation, each rank normalises its own
+        batch. Therefore, these algorithms share the training on n ranks. The steps of synchronous ranks do not depend
+        on speed.
         """
         traits = self.load(setting.config, setting.overrides).traits
         if not traits.synchronous:
@@ -112,15 +116,15 @@ class Conditions:
     def share_numbers(self, ours: Setting, theirs: Setting) -> bool:
         """Return whether trainings with the same seed have common random numbers, so that they are compared in pairs.
 
-        Trainings on equally many ranks take the same samples in the same order, with the same delays. Other trainings
-        are independent.
+        Trainings on the same number of ranks take the same samples in the same order, with the same delays. Trainings
+        on different numbers of ranks are independent.
         """
         return self.trajectory(ours).ranks == self.trajectory(theirs).ranks
 
     def short(self, setting: Setting, steps: int | None) -> Setting:
-        """Return the setting of a run of a few steps, for its times and bytes.
+        """Return the setting of a run of a few steps, which is made for its times and bytes.
 
-        It computes no gradients if neither times nor bytes depend on them.
+        The run computes no gradients if neither times nor bytes depend on them.
         """
         brief = (f"train.steps={steps or self.scale.steps}", "train.snapshots=1", "train.evaluate_replicas=false")
         needs_values = self.load(setting.config, setting.overrides).traits.depends_on_values

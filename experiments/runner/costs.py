@@ -1,8 +1,8 @@
 """Estimates of the durations of runs.
 
-An estimate comes from runs of the same kind, which differ only in seed and learning rate. If there are none, it comes
-from the measured time of the model per sample on this machine and from the simulator's time per step. It is corrected
-by the ratio of real to estimated times for other runs of the model.
+An estimate comes from runs of the same kind, which differ only in seed and learning rate. If no such run exists, the
+estimate is computed from the model's time per sample on this machine and the simulator's time per step. The computed
+estimate is multiplied by the ratio of real to estimated times of other runs of the model.
 """
 
 import functools
@@ -23,32 +23,32 @@ from grsgd.training.inputs import Images, build_model, images_of
 from grsgd.units import rate
 
 UNKNOWN_SIZES, UNKNOWN_IMAGES = (1_281_167, 50_000), Images((3, 224, 224), 1000)
-"""Assumed sizes of a folder of images: the sizes of ImageNet."""
+"""Numbers of training and test images, and shape and classes, assumed for a folder of images: the sizes of ImageNet."""
 CLOCK_START_SECONDS, START_SECONDS = 3.0, 0.4
-"""Seconds of a run besides training and evaluation: of a measured run, and of a simulated run."""
+"""Seconds of a run besides training and evaluation: of a measured run (first), and of a simulated run (second)."""
 STEP_SECONDS, MESSAGE_SECONDS = 1e-3, 1e-4
-"""Seconds of the simulator per step of a rank, gradient excluded, and per message."""
+"""Seconds that the simulator takes per step of a rank, gradient excluded (first), and per message (second)."""
 COPY_SECONDS = 1e-9
-"""Seconds per byte of a model that is sent and merged."""
+"""Seconds that the simulator takes per byte of a model that is sent and merged."""
 TO_TARGET = 0.6
-"""Assumed share of its samples that a training takes to its target accuracy."""
+"""Assumed fraction of a training's samples after which the training reaches its target accuracy."""
 MIN_TIMED_SECONDS = 0.3
-"""Least seconds for which the steps of a model are timed."""
+"""Least number of seconds for which the steps of a model are timed."""
 MAX_TIMED_SAMPLES = 256
-"""Greatest batch with which a model is timed."""
+"""Greatest number of samples in the batch with which a model is timed."""
 
 
 class Seconds(NamedTuple):
-    """The seconds of a run: its training, and the rest."""
+    """The seconds of a run: the seconds of its training, and all other seconds."""
 
     training: float
     other: float
-    """Seconds for the start, and for the evaluation of snapshots."""
+    """Seconds for the start of the run, and for the evaluation of snapshots."""
 
 
 @functools.cache
 def expected(spec: RunSpec, cpu: float) -> Seconds:
-    """Return the expected seconds of a run."""
+    """Return the expected seconds of a run whose hosts have ``cpu`` cores each."""
     loaded = spec.load()
     samples = samples_of(loaded, spec.ranks)
     steps = samples / loaded.data.batch_size
@@ -68,7 +68,7 @@ def expected(spec: RunSpec, cpu: float) -> Seconds:
 
 
 def samples_of(loaded: Config, ranks: int) -> float:
-    """Return the number of samples on which all ranks train together; 0 if it depends on time."""
+    """Return the number of samples on which all ranks train together; 0 if the number depends on time."""
     train = loaded.train
     if train.steps is not None:
         return train.steps * ranks * loaded.data.batch_size
@@ -76,13 +76,13 @@ def samples_of(loaded: Config, ranks: int) -> float:
 
 
 def computed_times(loaded: Config) -> int:
-    """Return the number of ranks that compute each sample."""
+    """Return the number of ranks that compute the gradient of each sample; more than 1 with redundancy."""
     redundancy = getattr(loaded.algorithm_options, "r", 1)
     return redundancy if loaded.algorithm_class.name == "cssgd" and isinstance(redundancy, int) else 1
 
 
 def sizes(loaded: Config) -> tuple[float, float]:
-    """Return the number of training samples, and of test samples."""
+    """Return the number of training samples and the number of test samples."""
     data, entry = loaded.data, REGISTER.get(loaded.data.name)
     train, test = entry.samples if entry and entry.samples else UNKNOWN_SIZES
     part = data.only_classes / entry.classes if data.only_classes and entry and entry.classes else 1
@@ -98,7 +98,7 @@ class ModelCost(NamedTuple):
 
 
 def cost_of_model(loaded: Config) -> ModelCost:
-    """Return the costs of a configuration's model with its batches; they are measured once."""
+    """Return the costs of a configuration's model with its batches; each model is measured once per process."""
     entry = REGISTER.get(loaded.data.name)
     images = images_of(loaded) if entry and entry.shape else UNKNOWN_IMAGES
     batch = min(loaded.data.batch_size, MAX_TIMED_SAMPLES)
@@ -112,7 +112,7 @@ _costs: dict[tuple, ModelCost] = {}
 
 
 def measure_cost(network: torch.nn.Module, batch: int, images: Images) -> ModelCost:
-    """Return the costs per sample with batches of this size, with as many threads as a simulation has."""
+    """Return the costs per sample with batches of ``batch`` samples, on as many threads as a simulation has."""
     use_threads()
     x, y = torch.rand(batch, *images.shape), torch.zeros(batch, dtype=torch.int64)
 
@@ -128,7 +128,7 @@ def measure_cost(network: torch.nn.Module, batch: int, images: Images) -> ModelC
 
 
 def seconds_of(step: Callable[[], None]) -> float:
-    """Return the seconds of a core that a step takes, the first step excluded."""
+    """Return the processor seconds that a step takes, the first step excluded."""
     step()
     began, steps = time.process_time(), 0
     while time.process_time() < began + MIN_TIMED_SECONDS:
@@ -141,10 +141,10 @@ def seconds_of(step: Callable[[], None]) -> float:
 
 
 class Costs:
-    """The durations of runs: seconds of a core for simulated runs, seconds of the testbed for measured ones.
+    """Estimates of the durations of runs: processor seconds for simulated runs, seconds of wall time for measured runs.
 
-    cpu: cores of each host of the testbed. expect: function that returns the expected `Seconds` of a run on such hosts,
-    if no other run of its kind exists; by default `expected`.
+    cpu: cores of each host of the testbed. expect: function that returns the expected `Seconds` of a run on such hosts;
+    called if no run of the same kind exists. The default is `expected`.
     """
 
     def __init__(self, cpu: float, expect: Callable[[RunSpec, float], Seconds] = expected):
@@ -153,7 +153,7 @@ class Costs:
         self._factors: dict[tuple, list[float]] = defaultdict(list)
 
     def learn(self, spec: RunSpec, run: Run):
-        """Take the duration of a run into account."""
+        """Use the duration of an existing run for the estimates of similar runs."""
         took = seconds_taken(run)
         if spec.source == MEASURED:  # the wall_seconds of a measured run cover only the training
             took += self.expect(spec, self.cpu).other
@@ -168,16 +168,16 @@ class Costs:
 
 
 def seconds_taken(run: Run) -> float:
-    """Return the seconds of a core that a simulated run took, or the seconds of a measured run.
+    """Return the processor seconds that a simulated run took, or the seconds of wall time of a measured run.
 
-    Run files from before processor time was noted have only the real time of a simulation, which is longer if other
-    programs had the processor.
+    If an old run file has no processor time, its wall time is returned, which is longer if other programs used the
+    processor.
     """
     return run.attributes.get("processor_seconds", run.attributes["wall_seconds"])
 
 
 def kind(spec: RunSpec) -> RunSpec:
-    """Return the common part of runs with about the same duration: all but seed and learning rate."""
+    """Return the kind of a run, for its duration: its specification without its seed, learning rate and place."""
     kept = tuple(value for value in spec.overrides if not value.startswith(("seed=", "optimizer.lr=")))
     return spec._replace(overrides=kept, place="")
 

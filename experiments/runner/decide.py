@@ -1,14 +1,14 @@
 """Comparisons of samples, and their verdicts on a claim.
 
-Each case has two answers. The first is on the direction: the effect is significantly on the claimed side, or on the
-other side, or its 95 % interval lies within the equivalence zone, so that both sides are alike. The second is on the
-paper's number: the interval contains it, or lies above or below it. For times and bytes, the interval is computed from
-the logarithm of the ratio.
+Each case (comparison under one condition) has two results. One result is the verdict on the direction of the effect.
+The effect has significantly the claimed or the opposite direction, or its 95 % interval lies within the equivalence
+zone, so that there is no difference. The other result concerns the paper's number: the interval contains the number, or
+lies above or below it. For times and bytes, the interval is computed from the logarithm of the ratio.
 
-The p values of a finding's evidence are corrected for their number by the procedure of Hochberg (1988, "A sharper
-Bonferroni procedure for multiple tests of significance"). If each case of a finding is significant by itself, all
-cases remain significant: the correction does not change "supported in all cases". It matters for a single significant
-case among others that are not significant.
+The p values of a finding's evidence are corrected for the number of cases by the procedure of Hochberg (1988, "A
+sharper Bonferroni procedure for multiple tests of significance"). If each case of a finding is significant by itself,
+all cases remain significant. Therefore, the correction does not change "supported in all cases". The correction matters
+for a single significant case among others that are not significant.
 """
 
 import math
@@ -37,19 +37,19 @@ from experiments.runner.run_spec import MEASURED, SIMULATED, TIMING_ONLY
 from experiments.runner.sample import Sample
 
 ZONE_PERCENT = 5.0
-"""Per cent of time or bytes within which two sides count as alike: a smaller gain justifies no other algorithm."""
+"""Per cent of time or bytes within which two algorithms count as alike: a smaller gain justifies no other algorithm."""
 ZONES_PERCENT = {MEASURED: 10.0}
-"""Values in place of `ZONE_PERCENT`, by source of the times.
+"""Values in per cent that replace `ZONE_PERCENT`, by the source of the times.
 
 Most runs that were repeated on the testbed differed by up to 10 %, regardless of the number of seeds.
 """
 ZONE_POINTS = 1.0
-"""Points of accuracy within which two sides count as alike, as in "no worse"."""
+"""Percentage points of accuracy within which two algorithms count as alike, as for the claim "no worse"."""
 
 NUMBER_DECIMALS = 6
-"""Decimals that count when a limit is compared with the paper's number; further decimals are rounding errors."""
+"""Decimals that count in comparisons of a limit with the paper's number; further decimals are rounding errors."""
 CALIBRATIONS_OF = {SIMULATED: CALIBRATIONS, TIMING_ONLY: CALIBRATIONS}
-"""Number of calibrations on which the runs of a case rest, by the source of their times."""
+"""Number of calibrations from which the times of a case's runs are simulated, by the source of the times."""
 
 # ---- two samples
 
@@ -66,9 +66,10 @@ def less(
     kind: str = EVIDENCE,
     pairs: bool = False,
 ) -> Case:
-    """Return the case on whether ours is less than theirs: the saving of the mean ratio, on a log scale, in per cent.
+    """Return the comparison that tests whether ``ours`` is less than ``theirs``.
 
-    number: the paper's saving, in per cent. zone: the saving within which both are alike; None takes the zone for the
+    The estimate is the saving in per cent, computed from the mean logarithm of the ratio of both samples. number: the
+    paper's saving, in per cent. zone: the saving within which both samples count as alike; None takes the zone for the
     source of times. pairs: whether runs with the same seed share their random numbers. Raises ValueError for negative
     values.
     """
@@ -90,11 +91,11 @@ def more(
     kind: str = EVIDENCE,
     pairs: bool = False,
 ) -> Case:
-    """Return the case on whether ours is more than theirs: the mean difference, in ``unit``.
+    """Return the comparison that tests whether ``ours`` is more than ``theirs``.
 
-    With the unit "points", values are per cent. number: the paper's difference. zone: the difference within which both
-    are alike; None takes 1 for points, and 0 otherwise. pairs: whether runs with the same seed share their random
-    numbers.
+    The estimate is the mean difference in ``unit``. With the unit "points", the samples' values are per cent. number:
+    the paper's difference. zone: the difference within which both samples count as alike; None takes 1 for points, and
+    0 for any other unit. pairs: whether runs with the same seed share their random numbers.
     """
     zone = (ZONE_POINTS if unit == "points" else 0.0) if zone is None else zone
     blank = _blank(condition, baseline, unit, source, kind, DIFFERENCE, _more_than(zone, unit), zone, number, pairs)
@@ -113,9 +114,10 @@ def no_worse(
     kind: str = EVIDENCE,
     pairs: bool = False,
 ) -> Case:
-    """Return the case on whether ours, of which more is better, is less than theirs by at most the margin.
+    """Return the comparison that tests whether ``ours`` is less than ``theirs`` by at most ``margin``.
 
-    It is supported if the interval of the difference lies above -margin, and refuted if it lies below.
+    Greater values are better. The claim is supported if the interval of ours minus theirs lies above -margin, and
+    refuted if the interval lies below -margin.
     """
     criterion = f"at most {_amount(margin, unit)} worse"
     blank = _named(_blank(condition, baseline, unit, source, kind, EQUIVALENCE, criterion, pairs=pairs), ours, theirs)
@@ -134,7 +136,7 @@ def at_least(
     source: str = SIMULATED,
     kind: str = EVIDENCE,
 ) -> Case:
-    """Return the case on whether the mean of the sample is at least the threshold, by its interval."""
+    """Return the comparison that tests whether the mean of ``sample`` is >= ``threshold``, by the mean's interval."""
     criterion = f"at least {_amount(threshold, unit)}"
     blank = _named(_blank(condition, baseline, unit, source, kind, THRESHOLD, criterion), sample)
     return _against_threshold(blank, of_one(sample, CALIBRATIONS_OF.get(source, 1)), threshold)
@@ -149,7 +151,7 @@ def at_most(
     source: str = SIMULATED,
     kind: str = EVIDENCE,
 ) -> Case:
-    """Return the case on whether the mean of the sample is at most the threshold, by its interval."""
+    """Return the comparison that tests whether the mean of ``sample`` is <= ``threshold``, by the mean's interval."""
     above = at_least(sample, threshold, condition, unit, baseline, source, kind)
     case = replace(above, criterion=f"at most {_amount(threshold, unit)}")
     if case.low == case.high == threshold:
@@ -170,9 +172,9 @@ def fact(
     source: str = "",
     rests_on: Sample | None = None,
 ) -> Case:
-    """Return the case on a fact without chance, such as counted bytes or the place of a minimum.
+    """Return the case (result for a claim) on a fact without chance, such as counted bytes or the place of a minimum.
 
-    holds: whether the fact is true; None if it is unknown. rests_on: the times behind the fact, if any.
+    holds: whether the fact is true; None if that is unknown. rests_on: the times from which the fact follows, if any.
     """
     verdict = INCONCLUSIVE if holds is None else SUPPORTED if holds else REFUTED
     return _named(Case(condition, baseline, verdict, estimate, None, None, unit, 0, source, kind), rests_on)
@@ -182,9 +184,9 @@ def fact(
 
 
 def corrected(cases: Sequence[Case]) -> list[Case]:
-    """Return the cases of a finding, corrected for the number of its evidence.
+    """Return the cases (comparisons) of a finding, with p values corrected for the number of cases that are evidence.
 
-    Evidence that is not significant after the correction of its p values becomes inconclusive.
+    A case that is not significant after the correction becomes inconclusive.
     """
     tested = [(case.p, index) for index, case in enumerate(cases) if case.kind == EVIDENCE and case.p is not None]
     least, found = 1.0, list(cases)
@@ -210,7 +212,7 @@ def _blank(
     number: float | None = None,
     pairs: bool = False,
 ) -> Case:
-    """Return a case without a result."""
+    """Return a case (comparison) that has no result yet."""
     return Case(
         condition,
         baseline,
@@ -231,7 +233,7 @@ def _blank(
 
 
 def _named(case: Case, ours: Sample | None = None, theirs: Sample | None = None) -> Case:
-    """Return the case with the labels of the algorithms behind its two sides."""
+    """Return the case (comparison) with the labels of the algorithms whose runs were compared."""
     ours, theirs = (", ".join(sorted(side.algorithms)) if side else "" for side in (ours, theirs))
     return replace(case, ours=ours, theirs=theirs)
 
@@ -250,7 +252,7 @@ def _effect(minuend: Sample, subtrahend: Sample, case: Case) -> Effect:
 
 
 def _weighed(case: Case, reference: float = 0.0) -> Case:
-    """Return an undecided case, with a note on its reason if its interval, or its bound, excludes the reference."""
+    """Return an undecided case, with a note on the reason if its interval, or its bound, excludes ``reference``."""
     if case.bound and case.p is not None and case.p < SIGNIFICANCE and not _side(case, reference):
         return _noted(case, "trainings that missed their target leave only a bound, on the side that decides nothing")
     above, below = case.low is not None and case.low > reference, case.high is not None and case.high < reference
@@ -260,7 +262,7 @@ def _weighed(case: Case, reference: float = 0.0) -> Case:
 
 
 def _estimated(blank: Case, effect: Effect, reference: float, shown: Callable[[float], float]) -> Case:
-    """Return the case with its estimate, interval and p value.
+    """Return the case (comparison) with its estimate, interval and p value.
 
     shown: increasing function from a difference to the effect in the case's unit.
     """
@@ -285,7 +287,10 @@ def _side(case: Case, reference: float = 0.0) -> int:
 
 
 def _compared(blank: Case, effect: Effect, shown: Callable[[float], float], zone: float) -> Case:
-    """Return the case, decided against no effect and against the paper's number. zone: on the scale of the effect."""
+    """Return the case (comparison), with the verdicts on whether there is an effect, and on the paper's number.
+
+    zone: the equivalence zone, on the scale of the effect (a logarithm for times and bytes).
+    """
     case = _estimated(blank, effect, 0.0, shown)
     case = replace(case, on_number=_on_number(case), seeds_needed=seeds_to_decide(effect, zone))
     low, high = effect.interval() if case.p is not None else (None, None)
@@ -299,13 +304,13 @@ def _compared(blank: Case, effect: Effect, shown: Callable[[float], float], zone
 
 
 def against_number(case: Case, number: float) -> Case:
-    """Return the case with the position of its interval relative to a number of the paper."""
+    """Return the case (comparison) with the position of its interval relative to a number of the paper."""
     numbered = replace(case, number=number)
     return replace(numbered, on_number=_on_number(numbered))
 
 
 def _on_number(case: Case) -> str:
-    """Return the position of the interval, as far as it is bounded, relative to the paper's number."""
+    """Return the position of the case's interval relative to the paper's number; "" if the position is unknown."""
     if case.number is None or case.p is None:
         return ""
     if case.low is not None and round(case.low - case.number, NUMBER_DECIMALS) > 0:
@@ -316,7 +321,7 @@ def _on_number(case: Case) -> str:
 
 
 def _against_threshold(blank: Case, effect: Effect, threshold: float) -> Case:
-    """Return the case, decided against a threshold that may be met exactly."""
+    """Return the case with its verdict on whether the effect is at least ``threshold``, which it may equal exactly."""
     case = _estimated(blank, effect, threshold, float)
     if case.low == case.high == threshold:
         return replace(case, verdict=SUPPORTED, p=0.0)
@@ -338,5 +343,5 @@ def _log(value: float) -> float:
 
 
 def _saving(log_ratio: float) -> float:
-    """Return the saving in per cent, from the logarithm of theirs over ours."""
+    """Return the saving in per cent from ``log_ratio``, the logarithm of the ratio of theirs to ours."""
     return 100 * (1 - math.exp(-log_ratio))

@@ -1,17 +1,18 @@
 """Effects: the difference of two samples, paired or unpaired, with its 95 % interval.
 
-The interval is Student's t interval, with Welch's approximation for unpaired samples. If only one side is skewed, the
-interval misses the truth more often than stated, and few seeds do not reveal the skewness: with five seeds and a
-skewness of 2, in 12 % of cases on one side. So the test is stricter than the interval (`level`): its level is
-0.9 % for up to ten seeds, and 0.09 % more for each further seed. With these levels, the test errs on either side in at
-most 5 % of cases, in one look or in two, also for deviations with a skewness of 2.
+The interval is Student's t interval, with Welch's approximation for unpaired samples. If the distribution of one sample
+is skewed, the interval misses the true mean more often than stated, and few seeds do not reveal the skewness. With five
+seeds and a skewness of 2, the interval lies on one side of the true mean in 12 % of experiments. Therefore, the test is
+stricter than the interval (`level`). The level of the test is 0.9 % for up to ten seeds, and 0.09 % more for each
+further seed. With these levels, the test errs in at most 5 % of cases in each direction. This bound holds with one look
+at the data or two, and for deviations with a skewness of up to 2.
 
-Simulated times rest on a few calibrations, and seeds that share a calibration are not independent. Differences between
-calibrations, in excess of differences between seeds, add to the error. Their degrees of freedom are as few as the
-calibrations.
+Simulated times are computed from a few calibrations, and seeds that use the same calibration are not independent. The
+variance between calibrations, as far as it exceeds the variance between seeds, is added to the variance of the mean.
+This added variance has one degree of freedom less than the number of calibrations.
 
-A training that ended before its target needs more than it took, and a training that was at its target at its first
-snapshot may have needed less. Their differences bound the effect.
+A training that ended before its target accuracy needs more time than it took. A training that had reached its target
+at its first snapshot may have needed less time. Differences of such times are bounds of the effect.
 """
 
 import math
@@ -28,23 +29,24 @@ from experiments.runner.sample import Sample
 SIGNIFICANCE = 0.05
 """Level of significance of all tests, two-sided."""
 LEVEL_PER_SEED = 0.0009
-"""Level of the stricter t test per seed of a comparison; fewer than ten seeds count as ten."""
+"""Level of the stricter t test, per seed of a comparison; a comparison of fewer than ten seeds counts as one of ten."""
 FEWEST_SEEDS, MAX_SEEDS, POWER = 5, 1000, 0.8
-"""Least and greatest number of planned seeds, and the probability with which they should decide."""
+"""Least and greatest number of planned seeds, and the probability with which the planned seeds should decide."""
 DECIMALS = 10
-"""Decimals of a difference that count; further decimals are rounding errors."""
+"""Number of decimals of a difference that count; further decimals are rounding errors."""
 BOTH_WAYS = "at least and at most"
-"""Bound of differences some of which bound the effect from below, and some from above."""
+"""Bound of an effect if some differences are lower bounds, and other differences are upper bounds."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """A mean difference.
+    """A mean difference of two samples.
 
-    mean: None if it is unknown. error: its standard error; None if there are too few values for an interval. freedom:
-    degrees of freedom of the error. seeds: number of pairs, or of seeds on the side that has fewer. bound: ``AT_LEAST``
-    or ``AT_MOST`` if the mean is a bound, ``BOTH_WAYS`` if nothing is known. note: the values that are left out.
-    spread: least and greatest mean with one calibration, if there are several calibrations.
+    mean: the mean difference; None if it is unknown. error: standard error of ``mean``; None if there are too few
+    values for an interval. freedom: degrees of freedom of ``error``. seeds: number of pairs, or of seeds of the sample
+    that has fewer. bound: ``AT_LEAST`` or ``AT_MOST`` if ``mean`` is a bound, ``BOTH_WAYS`` if nothing is known. note:
+    text about the values that are left out. spread: least and greatest mean over the calibrations, if there are several
+    calibrations.
     """
 
     mean: float | None
@@ -56,7 +58,10 @@ class Effect:
     spread: tuple[float, float] | None = None
 
     def interval(self) -> tuple[float | None, float | None]:
-        """Return the limits of the 95 % interval, None for a missing limit; without spread, the interval is a point."""
+        """Return the lower and the upper limit of the 95 % interval; a limit that does not exist is None.
+
+        If all values are equal, both limits are the mean.
+        """
         if self.error is None:
             return None, None
         half = self.error and self.error * special.stdtrit(self.freedom, 1 - SIGNIFICANCE / 2)
@@ -64,7 +69,7 @@ class Effect:
         return None if self.bound == AT_MOST else low, None if self.bound == AT_LEAST else high
 
     def p(self, reference: float = 0.0) -> float | None:
-        """Return the two-sided p value of the reference, scaled to be below 0.05 if it is below the level."""
+        """Return the two-sided p value of ``reference``, scaled to be < 0.05 if the unscaled p value is < `level`."""
         if self.error is None:
             return None
         if not self.error:
@@ -74,14 +79,15 @@ class Effect:
 
 
 def level(seeds: int) -> float:
-    """Return the two-sided level of the t test that errs in at most 5 % per side if one side has a skewness of 2."""
+    """Return the two-sided level of the t test that errs in at most 5 % per side if one sample has a skewness of 2."""
     return min(SIGNIFICANCE, LEVEL_PER_SEED * max(10, seeds))
 
 
 def paired(minuend: Sample, subtrahend: Sample, calibrations: int = 1) -> Effect:
-    """Return the mean difference of runs with the same seed; a pair with bounds of both kinds is unknown.
+    """Return the mean difference of runs with the same seed.
 
-    calibrations: number of calibrations; a seed belongs to the calibration with the number seed mod calibrations.
+    A pair of which one value is a lower bound and the other value is an upper bound may be unknown, and is left out.
+    calibrations: number of calibrations; a run with seed i used the calibration with the number i mod calibrations.
     """
     seeds = sorted(minuend.values.keys() | subtrahend.values.keys())
     values, bounds = {}, set()
@@ -99,7 +105,7 @@ def paired(minuend: Sample, subtrahend: Sample, calibrations: int = 1) -> Effect
 def unpaired(minuend: Sample, subtrahend: Sample, calibrations: int = 1) -> Effect:
     """Return the difference of the means of samples whose runs have no random numbers in common.
 
-    calibrations: number of calibrations; a seed belongs to the calibration with the number seed mod calibrations.
+    calibrations: number of calibrations; a run with seed i used the calibration with the number i mod calibrations.
     """
     both = [{seed: value for seed, value in side.values.items() if value is not None} for side in (minuend, subtrahend)]
     unknown = [value is None for side in (minuend, subtrahend) for value in side.values.values()]
@@ -116,8 +122,9 @@ def of_one(sample: Sample, calibrations: int = 1) -> Effect:
 def seeds_to_decide(effect: Effect, zone: float) -> int | None:
     """Return the number of seeds that decide with the probability ``POWER``, given mean and spread of the effect.
 
-    An effect outside the zone must be distinguished from 0; an effect inside must have its interval in the zone.
-    Returns None if more than ``MAX_SEEDS`` are needed, or something other than seeds.
+    If the mean lies outside the zone, the effect must be distinguished from 0. If the mean lies inside the zone, the
+    whole interval must lie in the zone. Returns None if more than ``MAX_SEEDS`` seeds are needed, or if more seeds
+    would not help.
     """
     if not effect.error or effect.bound:
         return None
@@ -128,9 +135,10 @@ def seeds_to_decide(effect: Effect, zone: float) -> int | None:
 
 
 def _power(seeds: int, sides: float, away: float, spread: float, zone: float) -> float:
-    """Return the probability that normal deviations decide. sides: number of independent samples that vary.
+    """Return the probability that ``seeds`` seeds decide, if the deviations from the mean are normally distributed.
 
-    The distribution of the t statistic is approximated by a normal distribution (Johnson and Welch 1940).
+    sides: number of independent samples that vary. The distribution of the t statistic is approximated by a normal
+    distribution (Johnson and Welch 1940).
     """
     freedom, error = sides * (seeds - 1), spread / math.sqrt(seeds)
     if away <= zone:
@@ -145,16 +153,16 @@ def _power(seeds: int, sides: float, away: float, spread: float, zone: float) ->
 
 
 def _untransformed(transformed: float, skewness: float | np.ndarray) -> np.ndarray:
-    """Return the t statistic of which ``transformed`` is Hall's transformation."""
+    """Return the t statistic from its value ``transformed`` under Hall's transformation."""
     is_none = np.abs(skewness) < 1e-6
     skewness = np.where(is_none, 1, skewness)
     return np.where(is_none, transformed, 3 / skewness * (np.cbrt(1 + skewness * (transformed - skewness / 6)) - 1))
 
 
 class _Side:
-    """Values of a sample, or of differences, by seed, and their contribution to a mean difference.
+    """One of the samples of an effect, or its paired differences, by seed, and its contribution to the mean difference.
 
-    sign: -1 for the subtracted sample.
+    sign: 1, or -1 for the subtracted sample.
     """
 
     def __init__(self, by_seed: Mapping[int, float], sign: int = 1):
@@ -166,7 +174,7 @@ class _Side:
         return float(self.values[0] if self.constant else np.mean(self.values))
 
     def variance(self) -> float:
-        """Return the variance of the mean."""
+        """Return the variance of the mean of the values."""
         return 0.0 if self.constant else float(np.var(self.values, ddof=1)) / self.seeds
 
     def by_calibration(self, calibrations: int) -> list[np.ndarray]:
@@ -174,7 +182,7 @@ class _Side:
 
 
 def _effect(sides: Sequence[_Side], bounds: Iterable[str], note: str, calibrations: int) -> Effect:
-    """Return the joint effect of the sides."""
+    """Return the effect from one sample of paired differences, or from two unpaired samples."""
     seeds, kinds = min(side.seeds for side in sides), sorted(bounds)
     bound = BOTH_WAYS if len(kinds) == 2 else "".join(kinds)
     if not seeds or bound == BOTH_WAYS:
@@ -197,7 +205,9 @@ def _effect(sides: Sequence[_Side], bounds: Iterable[str], note: str, calibratio
 
 
 def _between_calibrations(sides: Sequence[_Side], calibrations: int) -> tuple[float, tuple[float, float] | None]:
-    """Return the variance of the mean due to calibrations, in excess of that due to seeds, and the range of the means.
+    """Return the variance of the mean due to calibrations, and the range of the calibrations' means.
+
+    The variance is the excess over the variance due to seeds.
     """
     if not all(np.isfinite(side.values).all() for side in sides):
         return 0.0, None
@@ -219,7 +229,8 @@ def _between_calibrations(sides: Sequence[_Side], calibrations: int) -> tuple[fl
 
 
 def _bounds(minuend: Sample, subtrahend: Sample, seeds: Iterable[int]) -> set[str]:
-    """Return how the values of these seeds that are bounds bound the difference."""
+    """Return whether the values of ``seeds`` that are bounds make the difference a lower bound, an upper one, or both.
+    """
     seeds = set(seeds)
     found = {AT_LEAST: minuend.bounds | subtrahend.upper, AT_MOST: minuend.upper | subtrahend.bounds}
     return {bound for bound, of in found.items() if of & seeds}

@@ -1,4 +1,4 @@
-"""Forecasts of the durations of targets' runs, before the runs are made."""
+"""Forecasts of how long the runs of targets (tables or figures of a paper) take, before the runs are made."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -28,32 +28,36 @@ CALIBRATION_SECONDS, WORK_SECONDS = 60, 3
 
 @dataclass
 class Forecast:
-    """The runs of a target that no earlier target needs. missing: numbers of missing runs, by kind."""
+    """The runs that a target (table or figure) needs and no earlier target needs.
+
+    sources: numbers of runs by the source of their times. there: number of runs that exist. missing: numbers of missing
+    runs, by kind.
+    """
 
     sources: Counter[str] = field(default_factory=Counter)
     there: int = 0
     took: float = 0.0
-    """Seconds that the existing runs took, each by itself."""
+    """Sum of the seconds that the existing runs took."""
     missing: Counter[RunSpec] = field(default_factory=Counter)
     calibrations: set[Measurement] = field(default_factory=set)
     """Missing calibrations, and missing measurements of algorithms' work."""
 
     def hours(self, costs: Costs, workers: int) -> float:
-        """Return the hours for all missing runs and calibrations. workers: number of simulations at once."""
+        """Return the estimated hours for all missing runs and calibrations, with ``workers`` simulations at once."""
         calibrating = sum(WORK_SECONDS if one.work else CALIBRATION_SECONDS for one in self.calibrations)
         return hours_of(self.missing, workers, costs) + calibrating / 3600
 
 
 def forecast_targets(plans: Iterable[Plan], costs: Costs) -> dict[str, Forecast]:
-    """Return the forecast of each target; the costs learn from the existing runs."""
+    """Return the forecast of each target; the durations of the existing runs improve the estimates in ``costs``."""
     return {target: forecast for plan in plans for target, forecast in forecast_plan(plan, costs).items()}
 
 
 def forecast_plan(plan: Plan, costs: Costs) -> dict[str, Forecast]:
     """Return the forecast of each target of a plan.
 
-    If a learning rate is not known yet, the runs are counted with a rate of the grid, and the trials without the ends
-    of the grid.
+    If a learning rate is not known yet, the runs are counted with a rate of the grid. The trials are then counted
+    without the two ends of the grid.
     """
     found, seen, calibrations = {}, set(), set()
     for target, specs in plan.planned_runs().items():
@@ -75,13 +79,13 @@ def forecast_plan(plan: Plan, costs: Costs) -> dict[str, Forecast]:
 
 
 def identity(spec: RunSpec) -> str:
-    """Return a text that is the same for equal runs, even if their specifications use different words."""
+    """Return a text that is the same for equal runs, even if their specifications are written differently."""
     where = "" if spec.source == UNIT_STEPS else f"{spec.link} {spec.slow_hosts} {spec.compute} {spec.place}"
     return spec.name(where)
 
 
 def format_table(found: dict[str, Forecast], costs: Costs, workers: int) -> str:
-    """Return the forecasts as a table, and their sum. workers: number of simulations at once."""
+    """Return the forecasts as a table and a line with their sum. workers: number of simulations at once."""
     rows = []
     for target, forecast in found.items():
         numbers = [forecast.sources[source] for source in SOURCES]
@@ -114,13 +118,13 @@ def sum_up(found: Iterable[Forecast], costs: Costs, workers: int) -> str:
 
 
 def downloads(missing: Iterable[RunSpec]) -> str:
-    """Return in words which data sets are fetched before the missing runs; "" if all data exist."""
+    """Return a text that says which data sets are fetched before the missing runs; "" if all data exist."""
     sets = [f"{name} ({RECIPES[name].megabytes:g} MB, into {folder})" for name, folder in to_fetch(missing)]
     return f"; before them, {' and '.join(sets)} will be fetched" if sets else ""
 
 
 def to_fetch(missing: Iterable[RunSpec]) -> list[tuple[str, str]]:
-    """Return the public data sets that the missing runs need and that are missing, with their folders."""
+    """Return the public data sets that the missing runs need and that are not on the disk, with their folders."""
     wanted = {(data.name, data.dir) for spec in missing if (data := spec.load().data).name in RECIPES}
     return [each for each in sorted(wanted) if not is_there(*each)]
 

@@ -1,4 +1,4 @@
-"""The hosts of measured runs: a testbed, the nodes of a cluster, or this machine as it is."""
+"""The hosts of measured runs: a testbed, the nodes of a cluster, or this machine without emulated links."""
 
 import os
 import platform
@@ -14,14 +14,14 @@ from grsgd.mpi_environment import find_mpiexec
 from grsgd.testbed.hosts import Testbed, TestbedError, fair_share
 
 LAUNCH = Path(__file__).parents[2] / "slurm" / "launch.sh"
-"""Script that starts ranks on the nodes of an allocation; arguments: their number, then the command."""
+"""Script that starts ranks on the nodes of an allocation; its arguments are the number of ranks and the command."""
 
 
 class Hosts:
-    """Hosts of measured runs: here this machine itself, without a testbed of emulated links.
+    """Hosts of measured runs; this base class is this machine itself, without a testbed of emulated links.
 
-    hosts, cpu: number of hosts of a testbed, and cores of each. why: reason why there is no testbed. place: description
-    of all conditions on which times depend; the run's own ``{links}`` and ``{slow}`` hosts are filled in later.
+    hosts, cpu: number of hosts of a testbed, and cores of each host. why: reason why there is no testbed. place:
+    description of all conditions on which times depend; `describe` fills in the run's ``{links}`` and ``{slow}`` hosts.
     """
 
     emulated = False
@@ -47,7 +47,7 @@ class Hosts:
         yield MpiHost(lambda words: [launcher, *words])
 
     def command(self, spec: RunSpec) -> str:
-        """Return the command that a user types for the run."""
+        """Return the command by which a user makes the run."""
         return " ".join(["mpiexec -n", str(spec.ranks), "python -m grsgd train", *spec.cli_args()])
 
 
@@ -67,7 +67,7 @@ class Cluster(Hosts):
 
 
 class EmulatedHosts(Hosts):
-    """Hosts of a testbed."""
+    """Hosts of a testbed, whose links and processors are emulated on this machine."""
 
     emulated = True
     calibration_ranks = 4

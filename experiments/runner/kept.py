@@ -1,4 +1,4 @@
-"""The runs of an experiment: which exist, how long the others take, and how they are made."""
+"""The runs of an experiment: which runs exist, how long the missing runs take, and how they are made."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
@@ -15,11 +15,11 @@ from experiments.runner.store import Store
 from grsgd.runs.run_file import Run
 
 SIMULATING = Hosts(1, 1.0)
-"""This machine, for experiments whose runs are all simulated."""
+"""This machine, as the hosts of experiments whose runs are all simulated."""
 
 
 class Planned(Protocol):
-    """A run in the terms of its experiment."""
+    """A run as its experiment describes it; ``spec`` returns the specification of the run."""
 
     def spec(self) -> RunSpec: ...
 
@@ -28,10 +28,10 @@ P = TypeVar("P", bound=Planned)
 
 
 class KeptRuns:
-    """The runs of an experiment in a folder, by the experiment's own terms.
+    """The runs of an experiment in a folder, by the experiment's own descriptions of them.
 
-    workers: number of simulations at once. expect: as for `Costs`. on: the hosts of measured runs. run_timeout,
-    in_order: as for `Maker`.
+    workers: number of simulations at once. expect: function from a run and the cores of its host to expected seconds,
+    as for `Costs`. on: the hosts of measured runs. run_timeout, in_order: as for `Maker`.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class KeptRuns:
         self.maker = Maker(self.store, self.costs, workers, run_timeout, in_order=in_order)
 
     def load(self, planned: Iterable[P]) -> dict[P, Run]:
-        """Return the existing runs; the estimates learn from them."""
+        """Return the existing runs; their durations improve the estimates for missing runs."""
         found = {one: run for one in planned if (run := self.store.find(one.spec())) is not None}
         for one, run in found.items():
             self.costs.learn(one.spec(), run)
         return found
 
     def forecast(self, planned: Collection[P], existing: Collection[P]) -> str:
-        """Return in words how many of the planned runs exist, and how long the others take."""
+        """Return a text that says how many of the planned runs exist, and how long the missing runs take."""
         missing = Counter(kind(one.spec()) for one in planned if one not in existing)
         took = duration(self.hours(missing))
         return f"{len(planned)} runs, of which {len(existing)} exist; the others take about {took}"
@@ -73,7 +73,7 @@ class KeptRuns:
         return list(self.maker.failures)
 
     def make_all(self, planned: Iterable[P], what: str = "runs") -> dict[P, Run]:
-        """Make the missing runs, and return all runs. Raises TestbedError, and Unfinished if a run failed."""
+        """Make the missing runs, and return all planned runs. Raises TestbedError, and Unfinished if a run failed."""
         planned = list(planned)
         if failures := self.make(planned, what):
             raise Unfinished(failures[0] + (f"; {len(failures) - 1} more" if len(failures) > 1 else ""))

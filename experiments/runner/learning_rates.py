@@ -1,8 +1,8 @@
-"""Learning rates: tuned for every algorithm on the same grid, in simulated time, with seeds for nothing else.
+"""Learning rates: tuned for every algorithm on the same grid, in simulated time, with seeds that no other run uses.
 
-The best rate of a coarse grid is found with one seed. The rates within the grid are tried first; as long as the best
-rate is an end of the tried ones, further rates are tried beyond it. If the scale has several tuning seeds, finer steps
-about the best rate follow, with all tuning seeds.
+The best rate of a coarse grid is found with one seed. The rates within the grid are tried first. As long as the best
+rate is the lowest or the highest tried rate, a further rate is tried beyond it. If the scale has several tuning seeds,
+rates close to the best rate follow, with all tuning seeds.
 """
 
 import math
@@ -17,51 +17,52 @@ from grsgd.runs import measures
 from grsgd.runs.run_file import Run
 
 TUNING_SEED = 999
-"""First tuning seed, of the first occasion; no reported run uses a tuning seed."""
+"""First of the seeds of learning-rate trials, which no reported run uses."""
 FINER = 1.5
-"""Factor between the finer rates about the best rate of the grid."""
+"""Factor between the finer learning rates, which are tried close to the best rate of the grid."""
 BEYOND, MAX_BEYOND = 2.5, 3
-"""Factor between the rates beyond the grid, and greatest number of them on either side."""
+"""Factor between the rates beyond the grid, and greatest number of rates below and above the grid."""
 HIGHEST = {"cssgd/dnn": 0.15}
-"""Highest rate by folder of configurations: 0.4 may be fastest with one seed, but diverges with one in ten."""
+"""Highest allowed rate of some folders of configurations; 0.4 may be fastest with one seed, but diverges with another.
+"""
 
 Trials = dict[float, list[RunSpec]]
-"""Runs of a rate, one per seed, by rate."""
+"""Trials by learning rate; a rate has one run per seed."""
 Tuned = tuple[str, int, tuple[str, ...]]
 """Key of a learning rate: a configuration, the number of ranks of its trials, and the overrides of its trials."""
 TrialResult = tuple[float, float]
-"""Samples to the target (infinite if it was missed) and the best accuracy.
+"""Result of a trial: samples to the target accuracy (infinite if it was not reached), and the best accuracy.
 
-For several seeds: the geometric mean of the samples, and the mean of the accuracies.
+A result of several seeds has the geometric mean of the samples, and the mean of the accuracies.
 """
 
 
 class MissingRun(RuntimeError):
-    """An error: a run that a target needs could not be made."""
+    """An error: a run that is needed for a table or figure could not be made."""
 
 
 class LearningRates:
     """The learning rate of each setting: the rate with which the fewest samples lead to the target accuracy.
 
     Trials run on ``tuning_ranks`` ranks, or on one rank for a setting of one rank. If no rate reaches the target, the
-    rate with the highest accuracy is chosen. The rates to try depend on earlier trials, so runs are named in rounds.
-    find: function that returns the run of a specification, or None.
+    rate with the highest accuracy is chosen. The next rates to try depend on earlier trials, so trials are named and
+    made in rounds. find: function that returns the run of a specification, or None.
     """
 
     def __init__(self, conditions: Conditions, find: Callable[[RunSpec], Run | None]):
         self.conditions, self.find = conditions, find
 
     def missing(self, settings: Iterable[Setting]) -> list[RunSpec]:
-        """Return the missing trials of these settings that can be named so far."""
+        """Return the missing learning-rate trials of these settings; later trials depend on their results."""
         return [spec for spec in self.list_trials(settings) if self.find(spec) is None]
 
     def list_trials(self, settings: Iterable[Setting]) -> list[RunSpec]:
-        """Return the trials of these settings that can be named so far."""
+        """Return the learning-rate trials of these settings, existing or not, that earlier trials determine."""
         trials = (self.trials(tuned) for tuned in self.list_tuned(settings))
         return list({spec: None for by_rate in trials for specs in by_rate.values() for spec in specs})
 
     def planned_trials(self, settings: Iterable[Setting]) -> list[RunSpec]:
-        """Return the trials that these settings are expected to need.
+        """Return the learning-rate trials that these settings are expected to need.
 
         If the best rate of the grid is not known yet, it is assumed to lie within the grid.
         """
@@ -74,14 +75,14 @@ class LearningRates:
         return list(found)
 
     def guess_rate(self, setting: Setting) -> float:
-        """Return the learning rate, or a rate of the grid if it is not known yet."""
+        """Return the learning rate of a setting, or a rate of the grid if trials of the setting are missing."""
         try:
             return self.rate(setting)
         except MissingRun:
             return self.conditions.scale.learning_rates[1]
 
     def list_tuned(self, settings: Iterable[Setting]) -> list[Tuned]:
-        """Return the keys of the learning rates of these settings; several settings may share a key."""
+        """Return the keys of the learning rates of these settings, each key once; several settings may share a key."""
         return list(dict.fromkeys(map(self.tuned, settings)))
 
     def tuned(self, setting: Setting) -> Tuned:
@@ -89,13 +90,13 @@ class LearningRates:
         return self.conditions.leader(setting), ranks, setting.tuned_with
 
     def rate(self, setting: Setting) -> float:
-        """Return the learning rate; raise MissingRun if a trial is missing."""
+        """Return the learning rate of a setting; raise MissingRun if a trial is missing."""
         return best(self.results(self.tuned(setting)))
 
     # ---- the trials
 
     def trials(self, tuned: Tuned) -> Trials:
-        """Return the trials that can be named so far: coarse ones, and fine ones once the best coarse rate is known."""
+        """Return the trials of a learning rate; fine trials are left out until the best coarse rate is known."""
         coarse = self.coarse(tuned)
         if not self.is_there(coarse):
             return coarse
@@ -103,7 +104,7 @@ class LearningRates:
         return coarse if self.beyond(tuned, coarse, at) is not None else coarse | self.fine(tuned, at)
 
     def coarse(self, tuned: Tuned) -> Trials:
-        """Return the trials with one seed: within the grid, at its ends, and beyond, as long as the best is an end."""
+        """Return the trials with one seed: rates within the grid, then its two ends, then rates beyond the grid."""
         grid = self.grid(tuned)
         trials = {rate: [self.trial(tuned, rate, TUNING_SEED)] for rate in grid[1:-1] or grid}
         while self.is_there(trials):
@@ -114,19 +115,19 @@ class LearningRates:
         return trials
 
     def grid(self, tuned: Tuned) -> list[float]:
-        """Return the allowed rates of the grid; the first and the last one are its ends."""
+        """Return the rates of the grid that are not above the highest allowed rate; its two ends are tried last."""
         return [rate for rate in self.conditions.scale.learning_rates if rate <= self.highest(tuned)]
 
     def highest(self, tuned: Tuned) -> float:
         return HIGHEST.get(tuned[0].rpartition("/")[0], math.inf)
 
     def beyond(self, tuned: Tuned, tried: Mapping[float, object], at: float) -> float | None:
-        """Return the next rate beyond the tried ones if the best one so far, ``at``, is an end of them; else None."""
+        """Return the next rate beyond the tried rates; None unless the best rate ``at`` is the lowest or highest."""
         ladder = RateLadder(self.grid(tuned), BEYOND, MAX_BEYOND, self.highest(tuned))
         return ladder.next_rate(tried, at)
 
     def fine(self, tuned: Tuned, at: float) -> Trials:
-        """Return the trials about a rate, with all tuning seeds; none at scales with a single tuning seed."""
+        """Return the trials close to the rate ``at``, with all tuning seeds; none at scales with one tuning seed."""
         seeds = range(TUNING_SEED, TUNING_SEED + self.conditions.scale.tuning_seeds)
         if len(seeds) == 1:
             return {}
@@ -146,7 +147,7 @@ class LearningRates:
         return all(self.find(spec) is not None for specs in trials.values() for spec in specs)
 
     def results(self, tuned: Tuned) -> dict[float, TrialResult]:
-        """Return the results of the deciding trials by rate: of the trials with the most seeds."""
+        """Return the results by rate, only of the trials that choose the rate: the trials with the most seeds."""
         trials = self.trials(tuned)
         most = max(map(len, trials.values()))
         return self.measured({rate: specs for rate, specs in trials.items() if len(specs) == most})
@@ -161,7 +162,7 @@ class LearningRates:
         return math.inf if samples is None else samples, measures.best(run)
 
     def table(self, settings: Iterable[Setting]) -> tuple[str, list[str], list[list[str]]]:
-        """Return the table of trials: caption, headers and rows."""
+        """Return the table of trials of these settings: its caption, headers and rows."""
         rows = []
         for tuned in self.list_tuned(settings):
             config, ranks, overrides = tuned
@@ -182,7 +183,7 @@ class LearningRates:
 
 
 def together(results: Sequence[TrialResult]) -> TrialResult:
-    """Return the joint result of several seeds: infinite samples if one seed misses the target."""
+    """Return the joint result of trials with several seeds; the samples are infinite if one seed misses the target."""
     samples, accuracies = zip(*results, strict=True)
     return math.prod(samples) ** (1 / len(samples)), sum(accuracies) / len(accuracies)
 

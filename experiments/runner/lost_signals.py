@@ -1,6 +1,6 @@
-"""Signals whose exceptions are lost.
+"""Signals whose exceptions Python has dropped.
 
-Python drops an exception that a signal handler raises during the callback of a weak reference.
+Python drops an exception that a signal handler raises while the callback of a weak reference runs.
 """
 
 import signal
@@ -11,7 +11,7 @@ _seen: list[tuple[int, object]] = []
 
 
 def remember():
-    """Remember from now on the signals that end this process with an exception, for `raise_again`."""
+    """Record, from now on, each signal whose handler ends this process with an exception, for `raise_again`."""
     for number in (signal.SIGINT, *ENDING):
         handler = signal.getsignal(number)
         if callable(handler):
@@ -19,7 +19,7 @@ def remember():
 
 
 def raise_again():
-    """Raise the exception of a remembered signal again, if this process has continued after it."""
+    """Raise the exception of a recorded signal again; it was dropped if this process has continued after the signal."""
     if _seen:
         number, handler = _seen[0]
         handler(number, None)

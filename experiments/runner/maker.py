@@ -25,11 +25,11 @@ from grsgd.units import rate
 
 @dataclass
 class Maker:
-    """Makes runs, and keeps a list of failures and of runs that were left out.
+    """Makes runs, and keeps a list of failures and of runs that were left out for lack of time.
 
     workers: number of simulations at once. run_timeout: greatest seconds of a measured run. until: value of
-    ``time.monotonic()`` before which each begun run must end, by its estimate. in_order: whether runs begin in the
-    given order, for rounds in which methods take turns; otherwise long runs begin first.
+    ``time.monotonic()`` before which each begun run must end, by its estimate. in_order: if true, runs begin in the
+    given order, as in rounds in which each method has one run per round; if false, long runs begin first.
     """
 
     store: Store
@@ -43,11 +43,13 @@ class Maker:
 
     @property
     def side_by_side(self) -> int:
-        """Return the number of simulations that are made at the same time."""
+        """Return the number of simulations that run at the same time, on all nodes."""
         return self.workers * self.store.hosts.nodes
 
     def make(self, specs: Iterable[RunSpec], what: str):
-        """Make the missing runs, calibration by calibration, so that calibrations are made at different times.
+        """Make the missing runs, all runs of one calibration before the next calibration is made.
+
+        Thus, the calibrations are made at different times.
 
         what: words for the progress line.
         """
@@ -56,7 +58,7 @@ class Maker:
             self._make([spec for spec in specs if find_turn(spec) == number], what)
 
     def _make(self, specs: list[RunSpec], what: str):
-        """Make the missing runs that rest on one calibration."""
+        """Make the missing runs of ``specs``, whose simulated times all use the same calibration."""
         lost_signals.raise_again()
         if time.monotonic() < self.until:
             self.failures |= dict.fromkeys(calibrate(specs, self.store))
@@ -65,7 +67,7 @@ class Maker:
         elif missing := list_uncalibrated(specs, self.store):
             self.left |= dict.fromkeys(missing)
             specs = [spec for spec in specs if spec not in self.left]
-        specs = list({self.store.path(spec): spec for spec in specs}.values())  # different words may mean the same run
+        specs = list({self.store.path(spec): spec for spec in specs}.values())  # two specifications may have one file
         missing = [spec for spec in specs if self.store.find(spec) is None]
         if not self.in_order:
             missing.sort(key=self.costs.seconds, reverse=True)
@@ -75,7 +77,7 @@ class Maker:
 
     def _simulate(self, specs: list[RunSpec], progress: Progress):
         begun = []
-        with suppress(BrokenProcessPool):  # a broken pool is reported below
+        with suppress(BrokenProcessPool):  # a killed process of the pool is reported below
             in_time = progress.begin(self._in_time(specs, begun))
             spread = make_on_nodes if self.store.hosts.nodes > 1 else make_in_parallel
             for spec in spread(simulate, in_time, self.store, self.workers):
@@ -83,7 +85,7 @@ class Maker:
         self.failures |= {read_failure(self.store, spec): None for spec in begun if self.store.find(spec) is None}
 
     def _train(self, specs: list[RunSpec], progress: Progress):
-        if self.store.emulated and not self.store.hosts.emulated:  # all other runs were made on a testbed
+        if self.store.emulated and not self.store.hosts.emulated:  # runs from a testbed exist, but here is no testbed
             self.failures |= {f"{spec.words()}: there is no testbed: {self.store.hosts.why}": None for spec in specs}
             return
         by_testbed: dict = {}
@@ -99,7 +101,7 @@ class Maker:
                             self._made(spec, progress)
 
     def _in_time(self, specs: list[RunSpec], begun: list, one_after_the_other: bool = False) -> Iterator[RunSpec]:
-        """Yield the runs that can be made in time, and append them to ``begun``; the others are left out."""
+        """Yield the runs expected to end before ``until``, and append them to ``begun``; put others into ``left``."""
         ahead = 0.0
         for spec in specs:
             seconds = self.costs.seconds(spec)
@@ -123,14 +125,14 @@ def list_uncalibrated(specs: Iterable[RunSpec], store: Store) -> list[RunSpec]:
 
 
 def find_turn(spec: RunSpec) -> int:
-    """Return the number of the calibration with which a run is made; 0 if the run does not rest on a calibration."""
+    """Return the number of the calibration that a run uses; 0 if the run uses no calibration."""
     return number_of(spec) if spec.source in (SIMULATED, TIMING_ONLY) and not is_stated(spec) else 0
 
 
 def calibrate(specs: list[RunSpec], store: Store) -> list[str]:
-    """Measure links, processors and the work of algorithms for the simulations; earlier measurements are kept.
+    """Measure links, processors and the work of algorithms for the simulations, unless earlier measurements exist.
 
-    Return the reasons why measurements are missing, each once.
+    Return the reasons why measurements are missing, each reason once.
     """
     networks, allowed, failures = store.networks, [], {}
     for spec in list_uncalibrated(specs, store):
@@ -153,7 +155,7 @@ def calibrate(specs: list[RunSpec], store: Store) -> list[str]:
 
 def _calibrate_links(left: list[RunSpec], store: Store):
     """Make the missing measurements for runs with links of one rate. Raises Unfinished if a measurement fails twice."""
-    if not left:  # the work was measured with links of another rate
+    if not left:  # for example if only the work of algorithms was missing, and was measured with links of another rate
         return
     networks = store.networks
     with store.hosts.connected(networks.measured(left[0])) as mpi_host:
@@ -182,7 +184,7 @@ def simulate(spec: RunSpec, store: Store):
 
 
 def read_failure(store: Store, spec: RunSpec) -> str:
-    """Return why a simulation has left no run."""
+    """Return a text that says why a simulation has left no run file."""
     error_file = store.path(spec).with_suffix(".error")
     why = error_file.read_text() if error_file.exists() else "its process was killed; is there enough memory?"
     return f"{error_file.stem}: {why}"

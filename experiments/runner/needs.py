@@ -1,7 +1,7 @@
-"""The needs of tables and figures: trainings, steps, and times to the target accuracy.
+"""Needs: the trainings, steps, and times to the target accuracy from which tables and figures are made.
 
-A need names its runs before they are made (``specs``), and makes a result of them afterwards (``result``). ``rate_of``
-returns the learning rate of a setting, and ``runs_of`` returns the runs of specifications.
+A need names its runs before they are made (``specs``), and computes a result from them afterwards (``result``).
+``rate_of`` is a function that returns the learning rate of a setting. ``runs_of`` returns the runs of specifications.
 """
 
 from collections.abc import Callable
@@ -23,14 +23,16 @@ STOPS_AT_TARGET = ("train.stop_at_target=true",)
 
 @dataclass(frozen=True)
 class Trainings:
-    """Whole trainings, one per seed; the result is a list of runs. seeds: number of seeds, None for the scale's number.
+    """Whole trainings, one per seed; the result is a list of runs.
+
+    seeds: number of seeds; None takes the scale's number.
     """
 
     setting: Setting
     seeds: int | None = None
 
     def trained(self, conditions: Conditions) -> Setting:
-        """Return the setting of the runs."""
+        """Return the setting of the runs from which the result is computed."""
         return self.setting
 
     def is_tuned(self, conditions: Conditions) -> bool:
@@ -50,9 +52,9 @@ class Trainings:
 
 
 class Trajectories(Trainings):
-    """The trainings, one per seed, that take the same steps as a setting (``Conditions.trajectory``).
+    """Trainings, one per seed, that take the same steps as the training of ``setting`` (``Conditions.trajectory``).
 
-    The result is a list of runs. Their times mean nothing if the algorithm is synchronous.
+    The result is a list of runs. The times of these runs mean nothing if the algorithm is synchronous.
     """
 
     def trained(self, conditions: Conditions) -> Setting:
@@ -63,7 +65,7 @@ class Trajectories(Trainings):
 class Steps(Trainings):
     """Short runs, one per seed, for the time and the bytes of a step; the result is a list of runs.
 
-    steps: number of steps per rank, None for the scale's number.
+    steps: number of steps per rank; None takes the scale's number.
     """
 
     steps: int | None = None
@@ -79,10 +81,10 @@ class Steps(Trainings):
 class TimeToTarget:
     """Seconds to the target accuracy, by seed; the result is a ``Sample``.
 
-    The steps of a synchronous algorithm do not depend on their times, so the result is the time of a step times the
-    number of steps to the target. For other algorithms, it is the time at which the curve crosses the target. A
-    training that ends before has the time of its end, as a lower bound. A training that is at the target at its first
-    snapshot has the time of this snapshot, as an upper bound.
+    The steps of a synchronous algorithm do not depend on their times. Therefore, its result is the time of a step times
+    the number of steps to the target. For an asynchronous algorithm, the result is the time at which the accuracy
+    crosses the target. A training that ends before reaching the target has the time of its end, as a lower bound. A
+    training that is at the target at its first snapshot has the time of this snapshot, as an upper bound.
     """
 
     setting: Setting
@@ -113,8 +115,10 @@ class TimeToTarget:
 
 
 class SamplesToTarget(TimeToTarget):
-    """Number of samples of all ranks to the target accuracy, by seed, of the trainings of a `TimeToTarget`; a
-    ``Sample``."""
+    """Number of samples of all ranks to the target accuracy, by seed, in the trainings of a `TimeToTarget`.
+
+    The result is a ``Sample``.
+    """
 
     def result(self, conditions: Conditions, rate_of: RateOf, runs_of: RunsOf) -> Sample:
         return to_target(self._parts(conditions)[0].result(conditions, rate_of, runs_of), "samples")
@@ -127,7 +131,7 @@ Need = Trainings | TimeToTarget
 
 
 def to_target(runs: list[Run], column: str) -> Sample:
-    """Return the ``time`` or the ``samples`` to the target accuracy, by seed.
+    """Return the times or samples to the target accuracy, by seed; ``column`` is "time" or "samples".
 
     A value is a lower bound if the target was not reached, and an upper bound if the first snapshot had reached it.
     """
@@ -140,7 +144,10 @@ def to_target(runs: list[Run], column: str) -> Sample:
 
 
 def product(counts: Sample, each: Sample) -> Sample:
-    """Return counts, some of which may be bounds, times the amount of each, by seed; None if either is unknown."""
+    """Return the product of ``counts`` and ``each``, by seed; None for a seed if a factor is unknown.
+
+    Values of ``counts`` may be bounds.
+    """
     values = {
         seed: None if count is None or each.values.get(seed) is None else count * each.values[seed]
         for seed, count in counts.values.items()

@@ -1,9 +1,9 @@
 """Simulated networks and processors, as measured by ``grsgd calibrate``.
 
-A calibration is one file, for a model, its data and links of one rate. It keeps all results of ``grsgd calibrate``
-except results of single ranks. Next to it is the measured ``work`` of each algorithm: the time of its step in excess of
-a gradient. There are `CALIBRATIONS` of each, made at different times; the run with seed i uses the calibration with the
-number i modulo `CALIBRATIONS`.
+A calibration is one file, for a model, its data and links of one rate. The file has all results of ``grsgd calibrate``
+except results of single ranks. A second file has the measured ``work`` of each algorithm: the time of its step in
+excess of the time of a gradient. There are `CALIBRATIONS` files of both kinds, made at different times. The run with
+seed i uses the files with the number i modulo `CALIBRATIONS`.
 """
 
 import functools
@@ -28,41 +28,41 @@ from grsgd.files import atomic_write
 from grsgd.training.description import commit
 
 CALIBRATION_SECONDS, WORK_SECONDS = 300, 300
-"""Greatest numbers of seconds for a calibration, and for a measurement of the work."""
+"""Greatest numbers of seconds for a calibration, and for a measurement of an algorithm's work."""
 WORK_STEPS, REDUNDANT_STEPS = 14, 6
-"""Number of steps that an algorithm trains for in a measurement of its work, and number of steps for an algorithm with
-redundancy.
+"""Numbers of training steps in a measurement of an algorithm's work: without redundancy, and with redundancy.
 
-The first number is four uncounted steps, the longest period between exchanges of models, and two steps. With
-redundancy, ranks compute the gradients of up to n batches per step, so there are fewer steps.
+``WORK_STEPS`` is four uncounted steps, the longest period between exchanges of models, and two steps. With redundancy,
+ranks compute the gradients of up to n batches per step, so a measurement has fewer steps.
 """
 NO_MATTER = {"only_classes": None, "only_train": None, "only_test": None, "alpha": None, "replication": 1}
-"""Keys of the data that do not affect the time of a step: they choose samples."""
+"""Keys of the data that do not affect the time of a step, because they only choose samples."""
 ABOUT = ("where", "made", "commit")
-"""Keys of a kept calibration that say how it was made."""
+"""Keys of a calibration that say where, when and by which commit it was made."""
 OF_RANKS = ("link", "port")
-"""Keys of a calibration about its own few ranks, as is ``compute.slowdown``; a run has other hosts, and more."""
+"""Keys of a calibration about its own few ranks, which a run's network lacks, because a run has other and more hosts.
+"""
 OF_ONE_RATE = ("bandwidth", "latency", "queue_bytes")
-"""Keys that depend on the rate of the links, so that links of an unmeasured rate cannot take them from a calibration.
+"""Keys of a calibration that depend on the rate of its links; a network with links of another rate lacks these keys.
 
 With slower links, less of a message waits in its sender's queue.
 """
 CALIBRATION, WORK = ".measured.toml", ".work.toml"
-"""Endings of the files of calibrations, and of algorithms' work."""
+"""Endings of the names of calibration files, and of files with algorithms' work."""
 
 
 class Measurement(NamedTuple):
-    """A measurement on which simulated times rest: a calibration, or the work of the algorithm ``work``."""
+    """A measurement from which times are simulated: a calibration, or the work of the algorithm ``work``."""
 
     file: Path
     work: str = ""
 
 
 class Networks:
-    """The calibrations in a folder; existing ones are kept.
+    """The calibrations in a folder, which are made once and kept.
 
-    on: the hosts on which missing ones are made. rate: rate of the links with which a processor is measured if the
-    links themselves are not measured.
+    on: the hosts on which missing calibrations are made. rate: rate of the links during the calibration for runs whose
+    links are not measured, but have exactly a stated rate.
     """
 
     def __init__(self, folder: Path, on: Hosts, rate: str = "1gbit"):
@@ -72,38 +72,41 @@ class Networks:
     # ---- the measurements
 
     def calibration(self, spec: RunSpec) -> Path:
-        """Return the file of the calibration on which the run rests."""
+        """Return the file of the calibration from which the run's times are simulated."""
         return self._named(spec, f"{self.measured(spec).link.rate}-{number_of(spec) + 1}{CALIBRATION}")
 
     def measured(self, spec: RunSpec) -> RunSpec:
-        """Return the run with the links with which its calibration is made."""
+        """Return the run ``spec`` with the links with which its calibration is made."""
         return spec._replace(link=Link(self.rate)) if spec.link.nominal else spec
 
     def works(self, spec: RunSpec) -> Path:
-        """Return the file with the work of algorithms that was measured with these calibrations."""
+        """Return the file with the work of algorithms, measured on the same occasion as the run's calibration."""
         return self._named(spec, f"{number_of(spec) + 1}{WORK}")
 
     def ranks_of_work(self, spec: RunSpec) -> int:
         """Return the number of ranks on which the work of the run's algorithm is measured.
 
-        This is usually the number of ranks of a calibration. An algorithm with redundancy computes and encodes blocks,
-        and their number depends on the number of ranks: its work is measured on as many ranks as the run has, up to
-        the number of hosts.
+        This number is usually the number of ranks of a calibration. An algorithm with redundancy computes and encodes
+        blocks, and their number depends on the number of ranks. Therefore, its work is measured on as many ranks as
+        the run has, up to the number of hosts.
         """
         return min(spec.ranks, self.hosts.count) if is_redundant(spec) else self.hosts.calibration_ranks
 
     def work_name(self, spec: RunSpec) -> str:
-        """Return the name of the run's algorithm among the works: its label, and its redundancy if it has one."""
+        """Return the run's key in the file of algorithms' work: the algorithm's label, redundancy, number of ranks."""
         loaded, ranks = spec.load(), self.ranks_of_work(spec)
         redundancy = f" r={loaded.algorithm_options.r}" if is_redundant(spec) else ""
         return f"{loaded.traits.label}{redundancy} n={ranks}".replace(" ", "-")
 
     def work(self, spec: RunSpec) -> float | None:
-        """Return the seconds of the work; None if its ranks cannot train with it. Raises KeyError if it is missing."""
+        """Return the seconds of the algorithm's work; None if no calibration can train with it.
+
+        Raises KeyError if the measurement is missing.
+        """
         return self._known_works(spec)[self.work_name(spec)].get("seconds")
 
     def missing(self, spec: RunSpec) -> set[Measurement]:
-        """Return the missing measurements on which simulated times of the run rest."""
+        """Return the missing measurements that are needed to simulate the run's times."""
         if spec.source not in (SIMULATED, TIMING_ONLY) or is_stated(spec):
             return set()
         calibration = {Measurement(self.calibration(spec))} if not self.calibration(spec).exists() else set()
@@ -117,7 +120,7 @@ class Networks:
         return sorted(file for file in files if file.exists())
 
     def places(self, specs: Iterable[RunSpec]) -> list[str]:
-        """Return in words where and when the calibrations were made on which simulated times of these runs rest."""
+        """Return texts that say where and when the calibrations for these simulated runs were made."""
         times: dict[str, set[str]] = {}
         for file in self.calibrations(specs):
             if file.name.endswith(CALIBRATION):
@@ -132,7 +135,9 @@ class Networks:
     # ---- measuring
 
     def calibrate(self, specs: Iterable[RunSpec], mpi_host: MpiHost):
-        """Calibrate for these runs, with links of one rate, in one job; raise Unfinished if a calibration fails twice.
+        """Make the calibrations for these runs, all with links of one rate, in one job.
+
+        Raises Unfinished if a calibration fails twice.
         """
         by_file = {self.calibration(spec): spec for spec in specs}
         share = self.hosts.cpu if self.hosts.emulated else None
@@ -148,10 +153,10 @@ class Networks:
                 self._keep_calibration(spec, tomllib.loads(Path(job.out).read_text()), file)
 
     def check_hosts(self, spec: RunSpec):
-        """Raise Unfinished if calibrations of the run's model, with the number of its calibration, were made on other
-        hosts than the hosts here.
+        """Raise Unfinished if other calibrations of the run's model were made on hosts that differ from these hosts.
 
-        A comparison of algorithms, or of links, would otherwise be a comparison of machines.
+        Only calibrations with the number of the run's calibration are checked. With calibrations from different hosts,
+        a comparison of algorithms or links would become a comparison of machines.
         """
         ending = f"-{number_of(spec) + 1}{CALIBRATION}"
         beginning = self._named(spec, "").name
@@ -160,12 +165,12 @@ class Networks:
             here = self._about(spec._replace(link=Link(rate)))["where"]
             if (where := tomllib.loads(file.read_text())["where"]) != here:
                 raise Unfinished(
-                    f"{file}: was measured on {where}, and the hosts here are {here}: go on there, or remove the "
-                    "calibrations of this model, so that all of them and their runs are made here"
+                    f"{file}: was measured on {where}, and the hosts here are {here}: run the command on the "
+                    "earlier hosts, or remove all calibrations of this model, so that they are made on the hosts here"
                 )
 
     def _keep_calibration(self, spec: RunSpec, found: dict, file: Path):
-        # if links could not be emulated, the measured links are not the wanted ones
+        # if links cannot be emulated, the rate and latency of the wanted links replace the measured ones
         nominal = {} if self.hosts.emulated else {"bandwidth": spec.link.rate, "latency": spec.link.latency}
         with atomic_write(file) as whole:
             whole.write_text(tomli_w.dumps(self._about(spec) | found | nominal))
@@ -194,7 +199,7 @@ class Networks:
                 self.keep_work(spec, json.loads(file.read_text()))
 
     def keep_work(self, spec: RunSpec, seconds: float | None):
-        """Write the work of the run's algorithm into its file."""
+        """Write the work of the run's algorithm, in seconds, into the file of algorithms' work."""
         entry = {"made": now()} | ({} if seconds is None else {"seconds": float(f"{seconds:.4g}")})
         works = self._known_works(spec) | {self.work_name(spec): entry}
         with atomic_write(self.works(spec)) as whole:
@@ -210,7 +215,7 @@ class Networks:
     # ---- the networks of runs
 
     def file(self, spec: RunSpec) -> Path:
-        """Return the file of the run's network, which is made if it is missing."""
+        """Return the file of the simulated network for a run; write the file if it does not exist."""
         link, work = spec.link, [] if is_stated(spec) else [self.work_name(spec)]
         traits = {"multicast": link.multicast, "nominal": link.nominal, "stated": is_stated(spec)}
         latency = [link.latency] if link.latency != LATENCY else []
@@ -218,15 +223,15 @@ class Networks:
         named = [link.rate, *latency, link.medium, *traits_that_hold, str(number_of(spec) + 1)]
         path = self._named(spec, "-".join([*named, *work]) + ".toml")
         if not path.exists():
-            with atomic_write(path) as whole:  # several simulations may write it at once
+            with atomic_write(path) as whole:  # several simulations may write the file at once
                 whole.write_text(tomli_w.dumps(self.content(spec)))
         return path
 
     def content(self, spec: RunSpec) -> dict:
-        """Return the run's network, for any number of ranks.
+        """Return the content of the network file of a run, for any number of ranks.
 
-        It has all results of the calibration except results of single ranks. For links that were not measured, results
-        that depend on the rate of the links are left out, too.
+        The content has all results of the calibration except results of single ranks. If the links were not measured,
+        results that depend on the rate of the links are left out, too.
         """
         traits = {"medium": spec.link.medium, "multicast": spec.link.multicast}
         nominal = {"bandwidth": spec.link.rate, "latency": spec.link.latency}
@@ -248,7 +253,7 @@ class Networks:
 
 
 def number_of(spec: RunSpec) -> int:
-    """Return the number of the run's calibration; runs with the same seed, which are compared, have the same one."""
+    """Return the number of the run's calibration, which is the same for all runs with the same seed."""
     return occasion(spec.load().seed)
 
 
@@ -260,19 +265,20 @@ def is_redundant(spec: RunSpec) -> bool:
 def is_stated(spec: RunSpec) -> bool:
     """Return whether both links and computing times are stated, and not measured.
 
-    Such a run does not model an existing host, but for example GPUs of a cluster. Its messages take no processor time.
+    A run with stated links and times does not model an existing host, but for example GPUs of a cluster. Messages of
+    the run take no processor time.
     """
     return spec.link.nominal and spec.compute is not None
 
 
-@functools.lru_cache  # thousands of runs are looked for
+@functools.lru_cache  # a command reads the network files of thousands of runs
 def read(file: Path, mtime: int) -> dict:
-    """Return the content of a file as it was at the time ``mtime``."""
+    """Return the content of a TOML file; because of ``mtime``, its time of change, a changed file is read again."""
     return tomllib.loads(file.read_text())
 
 
 def told(times: list[str]) -> str:
-    """Return in words when calibrations were made; "" if it is unknown."""
+    """Return a text that says when calibrations were made; "" if ``times`` is empty."""
     return f", {times[0]} to {times[-1]}" if len(times) > 1 else "".join(f", {made}" for made in times)
 
 

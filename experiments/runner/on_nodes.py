@@ -1,4 +1,4 @@
-"""Simulations spread over the nodes of a Slurm allocation: each node makes a share of them, on all its cores.
+"""Simulations spread over the nodes of a Slurm allocation: each node makes some of the runs, on all its cores.
 
 Every node runs ``python -m experiments.runner.on_nodes LIST SHA256``.
 """
@@ -18,13 +18,14 @@ from experiments.runner.run_spec import RunSpec
 from experiments.runner.store import Store
 
 POLL_SECONDS = 1.0
-"""Seconds between two looks for finished runs."""
+"""Seconds between two checks which runs have finished."""
 
 
 def make_on_nodes(make: Callable, specs: Iterable[RunSpec], store: Store, workers: int) -> Iterator[RunSpec]:
     """Call ``make(spec, store)`` for all runs on the nodes of the allocation, in ``workers`` processes on each node.
 
-    Yields the runs as they are done. A run that cannot be made leaves a file ``.error`` in place of its run file.
+    Yields each run when it is done. A run that cannot be made leaves a file with the ending ``.error`` instead of a run
+    file.
     """
     left = list(specs)
     if not left:
@@ -56,14 +57,14 @@ def make_on_nodes(make: Callable, specs: Iterable[RunSpec], store: Store, worker
 
 
 def take_share(specs: list[RunSpec], node: int, nodes: int) -> list[RunSpec]:
-    """Return the runs of one node; long runs are first in the list, so each node gets some of them."""
+    """Return the runs that one node makes; long runs are first in the list, so each node gets some of them."""
     return specs[node::nodes]
 
 
 def load_list(list_file: Path, digest: str) -> tuple:
     """Return the content of a file that `make_on_nodes` has written.
 
-    Raises ValueError, before anything is unpickled, if another program has written the file.
+    Raises ValueError, before anything is unpickled, if the file's SHA-256 is not ``digest``.
     """
     content = list_file.read_bytes()
     if hashlib.sha256(content).hexdigest() != digest:

@@ -1,4 +1,4 @@
-"""The outcome of a table or figure of a paper: its parts, and its findings on the paper's claims. Kept as JSON."""
+"""The outcome of a table or figure of a paper, stored as JSON: its parts, and its findings on the paper's claims."""
 
 import json
 from collections import Counter
@@ -11,29 +11,30 @@ from grsgd.text import printable
 
 SUPPORTED, ALIKE, REFUTED, INCONCLUSIVE = "supported", "no difference", "refuted", "inconclusive"
 VERDICTS = SUPPORTED, ALIKE, REFUTED, INCONCLUSIVE
-"""The verdicts of a case on the direction of a claim."""
+"""The verdicts of a case (one comparison) on the direction of a claim."""
 AGREES, MORE, LESS = "agrees", "more", "less"
-"""The answers of a case on the paper's number: the interval contains the number, lies above it, or lies below it."""
+"""Results of comparing a case's interval with the paper's number: the interval contains it, lies above, or below it."""
 EVIDENCE, CONTROL, BY_CONSTRUCTION = "evidence", "control", "true by construction"
 OFF = "simulated, with an error of more than 10 %"
-"""Kinds of cases.
+"""Kinds of cases (comparisons for a claim).
 
-Only evidence counts. A control shows whether something else has the same effect. A case that is true by construction
-could not have had another result. For a case of kind `OFF`, simulated times differ from measured times
-by more than 10 %, so the measurement decides.
+Only evidence counts for the verdict. A control shows whether something else has the same effect. A case that is true
+by construction could not have had another result. For a case of kind `OFF`, simulated times differ from measured times
+by more than 10 %, so the measured times decide.
 """
 AT_LEAST, AT_MOST = "at least", "at most"
-"""Ways in which an estimate bounds the effect, if one side did not reach its target."""
+"""Ways in which an estimate bounds the effect, if one of the compared trainings did not reach its target accuracy."""
 DIFFERENCE, EQUIVALENCE, THRESHOLD, EXACT = "difference", "equivalence", "threshold", "exact"
-"""Kinds of tests: of a difference, of being at most a margin worse, of a threshold; and none, if there is no chance."""
+"""Kinds of tests: of a difference, of being at most a margin worse, of a threshold; ``EXACT`` is a fact without test.
+"""
 OPPOSITES = {"less": "more", "fewer": "more", "more": "less", "higher": "lower", "lower": "higher"}
 OPPOSITES |= {"faster": "slower", "slower": "faster", "earlier": "later", "later": "earlier"}
-"""Words in units, and their replacements if the estimate is negative."""
+"""Words in units of estimates, and the words that replace them if the estimate is negative."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts, ready to print; ``caption`` describes a row, and states the units."""
+    """A table of texts for a page; ``caption`` describes a row of the table, and states the units."""
 
     caption: str
     headers: list[str]
@@ -42,7 +43,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure.
+    """A figure of an outcome.
 
     ``svg``: name of the file in the outcome's folder. ``times``: whether the figure shows times. ``shows``: the shown
     quantity, a key of `show.QUANTITIES`.
@@ -58,26 +59,26 @@ class Figure:
 class Case:
     """One comparison under one condition, and its verdict on a claim.
 
-    condition: such as "one rank 4 times slower, n = 8". baseline: the other side; "" if there is none. verdict: one of
-    ``VERDICTS``. estimate: in ``unit``, positive in the claimed direction; None if unknown. low, high: limits of its
-    95 % interval; None for a missing limit. unit: such as "% less time", "points", "% fewer bytes". seeds: number of
-    pairs, or of seeds on the side that has fewer; 0 for an exact case. source: source of the times; "" if there are
-    none. kind: ``EVIDENCE``, ``CONTROL``, ``BY_CONSTRUCTION`` or ``OFF``.
+    condition: such as "one rank 4 times slower, n = 8". baseline: the algorithm compared with; "" if there is none.
+    verdict: one of ``VERDICTS``. estimate: the effect in ``unit``, positive in the claimed direction; None if unknown.
+    low, high: limits of its 95 % interval; None for a missing limit. unit: such as "% less time", "points", "% fewer
+    bytes". seeds: number of pairs, or of seeds of the sample that has fewer; 0 for an exact case. source: source of the
+    times; "" if there are none. kind: ``EVIDENCE``, ``CONTROL``, ``BY_CONSTRUCTION`` or ``OFF``.
 
-    bound: ``AT_LEAST`` or ``AT_MOST`` if the estimate is a bound. p: two-sided p value of no effect, or of exactly the
-    margin or threshold. It is below 0.05 if the verdict is significant, and not corrected for the number of cases; None
-    without a test. simulator_error: distance of simulated from measured times, in words. note: why nothing is decided,
-    and which seeds are left out. test: ``DIFFERENCE``, ``EQUIVALENCE``, ``THRESHOLD`` or ``EXACT``. criterion: the
-    condition for support, in words. zone: the equivalence zone, the effect in ``unit`` within which two sides count as
-    alike. number: the paper's number, in ``unit``; None if there is none. on_number: ``AGREES``, ``MORE``, ``LESS``, or
-    "" if there is no number or its position is unknown.
+    bound: ``AT_LEAST`` or ``AT_MOST`` if the estimate is a bound. p: two-sided p value of no effect, or of an effect of
+    exactly the margin or threshold; None without a test. ``p`` is below 0.05 if the verdict is significant, and not
+    corrected for the number of cases. simulator_error: difference of simulated from measured times, in words. note: why
+    nothing is decided, and which seeds are left out. test: ``DIFFERENCE``, ``EQUIVALENCE``, ``THRESHOLD`` or ``EXACT``.
+    criterion: the condition for support, in words. zone: the equivalence zone, the effect in ``unit`` within which both
+    algorithms count as alike. number: the paper's number, in ``unit``; None if there is none. on_number: ``AGREES``,
+    ``MORE``, ``LESS``, or "" if there is no number or its position is unknown.
 
     pairs: whether runs with the same seed, which share random numbers, were compared in pairs. seeds_needed: number of
-    seeds that decide the case with a probability of 80 %, for the effect and spread found here; None if seeds would not
-    decide it. spread_low, spread_high: range of the effect over calibrations at different times and the simulator's
-    error; None if unknown. rates_low, rates_high: range of the effect if either side has a learning rate next to its
-    tuned one; None if unknown, or without limit. ours, theirs: labels of the algorithms behind the
-    two sides, separated by commas.
+    seeds that decide the case with a probability of 80 %, for the effect and spread of this case; None if more seeds
+    would not decide it. spread_low, spread_high: range of the effect over calibrations at different times and the
+    simulator's error; None if unknown. rates_low, rates_high: range of the effect if one of the algorithms has a
+    learning rate next to its tuned one; None if unknown, or without limit. ours, theirs: labels of the compared
+    algorithms, separated by commas.
     """
 
     condition: str
@@ -111,7 +112,7 @@ class Case:
     def text(self) -> str:
         """Return the estimate, its interval and the seeds or pairs: ``12.3 % less time (9.0 to 15.1, 5 seeds)``.
 
-        Of an estimate that is a bound, the text has the limit of the interval: ``at least 9.0 % less time (5 seeds)``.
+        If the estimate is a bound, the text has the limit of the interval: ``at least 9.0 % less time (5 seeds)``.
         """
         if self.estimate is None:
             return "not known"
@@ -123,20 +124,20 @@ class Case:
 
     @property
     def _limit(self) -> float | None:
-        """Limit of the interval of an estimate that is a bound."""
+        """Limit of the 95 % interval, if the estimate is a bound; else None."""
         return {AT_LEAST: self.low, AT_MOST: self.high}.get(self.bound)
 
     @property
     def _named(self) -> float | None:
-        """Number in the text."""
+        """Number that the case's text states: the estimate, or the limit of the interval if the estimate is a bound."""
         return self.estimate if self._limit is None else self._limit
 
     def spread(self) -> str:
-        """Return the range over calibrations and the simulator's error, in the unit of the text; "" if unknown."""
+        """Return the range of the effect over calibrations and the simulator's error, as text; "" if unknown."""
         return self._from_to(self.spread_low, self.spread_high)
 
     def over_rates(self) -> str:
-        """Return the range over learning rates next to the tuned ones, in the unit of the text; "" if unknown."""
+        """Return the range of the effect over learning rates next to the tuned ones, as text; "" if unknown."""
         return self._from_to(self.rates_low, self.rates_high)
 
     def _from_to(self, low: float | None, high: float | None) -> str:
@@ -144,7 +145,7 @@ class Case:
         return (whole._turned() if self._is_against() else whole)._interval()
 
     def _is_against(self) -> bool:
-        """Return whether the number in the text is negative, and its unit has an opposite."""
+        """Return whether the number in the case's text is negative, and its unit has an opposite."""
         return self._named is not None and self._named < 0 and self.turned_unit() != self.unit
 
     def turned_unit(self) -> str:
@@ -152,7 +153,7 @@ class Case:
         return " ".join(OPPOSITES.get(word, word) for word in self.unit.split(" "))
 
     def _turned(self) -> "Case":
-        """Return the case with the opposite unit."""
+        """Return the case (comparison) with the opposite unit, such as "% more time" for "% less time"."""
         low, high = (None if limit is None else -limit for limit in (self.high, self.low))
         bound = {AT_LEAST: AT_MOST, AT_MOST: AT_LEAST}.get(self.bound, "")
         return replace(self, estimate=-self.estimate, low=low, high=high, unit=self.turned_unit(), bound=bound)
@@ -175,9 +176,9 @@ class Case:
 class Finding:
     """One claim compared with the measurements.
 
-    claim: an id of the paper's claims.toml. accounting: how time or bytes were counted, and on which runs. cases:
-    corrected for their number. reason: why the claim is not supported, if it is not. notes: further information for a
-    reader.
+    claim: an id of the paper's claims.toml. accounting: how time or bytes were counted, and on which runs. cases: the
+    comparisons, corrected for their number. reason: why the claim is not supported, if it is not. notes: further
+    information for a reader.
     """
 
     claim: str
@@ -188,18 +189,20 @@ class Finding:
 
     @property
     def evidence(self) -> list[Case]:
-        """Return the cases that count."""
+        """Return the cases (comparisons) of kind ``EVIDENCE``, which alone count for the verdict."""
         return [case for case in self.cases if case.kind == EVIDENCE]
 
     @property
     def counts(self) -> dict[str, int]:
-        """Return the number of cases of the evidence with each verdict, in the order of ``VERDICTS``."""
+        """Return the number of cases of kind ``EVIDENCE`` with each verdict, in the order of ``VERDICTS``."""
         counts = Counter(case.verdict for case in self.evidence)
         return {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]}
 
     @property
     def verdict(self) -> str:
-        """Return one word if all evidence agrees, else a text such as ``supported in 3 of 4 cases; inconclusive in 1``.
+        """Return one word if all cases of kind ``EVIDENCE`` agree, else a text.
+
+        An example of the text is ``supported in 3 of 4 cases; inconclusive in 1``.
         """
         if not self.evidence:
             built = [case.verdict for case in self.cases if case.kind == BY_CONSTRUCTION]
@@ -213,12 +216,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class BreakEven:
-    """The ratio of communication to computation from which on a method takes less time than another one.
+    """The ratio of communication to computation from which on a method takes less time than a compared method.
 
     at: the ratio, with its 95 % interval from ``low`` to ``high``; None if there is none up to the greatest tried
     ratio, ``last``. The smallest tried ratio, ``first``, stands for itself or any smaller ratio. here: the ratios of
     the testbed's links. reaches: the ratio from which on the method saves as much as the paper states; None if unknown.
-    is_off: whether the simulated times behind it differ from measured times by more than 10 %.
+    is_off: whether the simulated times from which the ratio follows differ from measured times by more than 10 %.
     """
 
     method: str
@@ -250,7 +253,7 @@ class BreakEven:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of one target. notes: remarks for readers, such as that a number was computed, not measured."""
+    """The outcome of one target. notes: remarks for readers, for example that a number was computed, not measured."""
 
     target: str
     title: str
@@ -266,13 +269,13 @@ class Outcome:
     runs: list[dict[str, str]] = field(default_factory=list)
     """All runs of the outcome, each with ``command``, ``file``, ``commit`` and ``source``."""
     learning_rates: Table | None = None
-    """The trials by which the learning rates were chosen."""
+    """The trials that chose the learning rates, as a table."""
     break_evens: list[BreakEven] = field(default_factory=list)
     simulator_errors: list[tuple[str, float]] = field(default_factory=list)
-    """Relative differences of simulated from measured times of the same trainings, by the configuration's name."""
+    """Relative differences of simulated from measured times of equal trainings, by the configuration's name."""
 
     def save(self, folder: Path):
-        """Write the outcome to its file, as a whole or not at all."""
+        """Write the outcome to its JSON file in ``folder``; an interrupted call leaves no incomplete file."""
         with atomic_write(folder / f"{self.target}.json") as temporary:
             temporary.write_text(json.dumps(asdict(self), indent=1))
 

@@ -15,7 +15,7 @@ from grsgd.job.ending import ENDING, with_parent
 from grsgd.runs.ending import FINISHED, how_ended
 
 MAX_LEFT = 2**29
-"""Number of bytes that runs may leave in a process before the process collects garbage."""
+"""Number of bytes of garbage that runs may leave in a process before the process collects it."""
 
 
 class Unfinished(RuntimeError):
@@ -23,16 +23,16 @@ class Unfinished(RuntimeError):
 
 
 def is_finished(stopped: str) -> bool:
-    """Return whether a run need not be repeated: it trained to its end, or diverged and cannot."""
+    """Return whether a run need not be repeated, because it trained to its end, or diverged."""
     return how_ended(stopped) in FINISHED
 
 
 def make_in_parallel(make: Callable, items: Iterable, folder: Path, workers: int) -> Iterator:
-    """Call ``make(item, folder)`` for all items in ``workers`` processes; yield the items as they are done.
+    """Call ``make(item, folder)`` for all items in ``workers`` processes; yield each item when it is done.
 
-    An item is taken only when a process is free for it. The processes end with this process, and at once if a signal
-    ends it. If a process is killed, for example because memory is short, the items in progress are lost. The other
-    items are then made in new processes, and BrokenProcessPool is raised at the end.
+    An item is taken from ``items`` only when a process is free for it. The processes end with this process, and at once
+    if a signal ends this process. If a process is killed, for example because memory is short, the items in progress
+    are lost. The remaining items are then made in new processes, and BrokenProcessPool is raised at the end.
     """
     waiting, broken = iter(items), None
     while True:
@@ -74,9 +74,9 @@ def _begin(end_with_parent: Callable[[], None]):
 def _make(make: Callable, item, folder: Path):
     """Call ``make(item, folder)``, and collect garbage if much memory has accumulated.
 
-    The objects of a run refer to each other in circles, but they are few, so that Python would keep the data of many
-    runs until its next collection. A collection takes several times as long as a short run, so it is not made each
-    time.
+    The objects of a run refer to each other in circles, so that they live until Python's next garbage collection.
+    Because the objects of a run are few, Python would first keep the data of many runs. A collection takes several
+    times as long as a short run, so there is none after each run.
     """
     global _memory
     try:
@@ -88,12 +88,12 @@ def _make(make: Callable, item, folder: Path):
 
 
 _memory: int | None = None
-"""Number of bytes of this process after the last collection; None before the first one."""
+"""Number of bytes of this process after its last garbage collection; None before the first collection."""
 
 
 def memory() -> int:
-    """Return the bytes of memory of this process."""
+    """Return the number of bytes of memory that this process uses."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:  # this system is not Linux, and only knows the greatest amount so far
+    except OSError:  # this system is not Linux, and reports only the greatest number of bytes so far
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

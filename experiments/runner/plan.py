@@ -1,4 +1,4 @@
-"""All runs that the chosen targets need, and which of these runs exist."""
+"""The plan of a command: all runs that the chosen targets (tables or figures) need, and which of these runs exist."""
 
 from collections.abc import Hashable, Iterable
 from contextlib import suppress
@@ -15,9 +15,9 @@ Needs = dict[Hashable, Need]
 
 
 class Plan:
-    """The needs of some targets, by target, and the runs in the store.
+    """The needs of each target (table or figure), and the runs in the store.
 
-    A run that may stop at the target accuracy is not made if the same training exists, or is needed, as a whole.
+    A run that may stop at the target accuracy is not made if the same training without this stop exists or is needed.
     """
 
     def __init__(self, conditions: Conditions, store: Store, needs: dict[str, Needs]):
@@ -26,7 +26,7 @@ class Plan:
         self.rates = LearningRates(conditions, self.find)
 
     def find(self, spec: RunSpec) -> Run | None:
-        """Return the run if it exists and has finished; else None."""
+        """Return the run if it exists and has finished, or None."""
         if spec not in self.read and (run := self.store.find(spec)) is not None:
             self.read[spec] = run
         return self.read.get(spec)
@@ -36,14 +36,17 @@ class Plan:
         return [need.setting for need in self.needs[target].values() if need.is_tuned(self.conditions)]
 
     def trials(self, targets: Iterable[str] | None = None) -> list[RunSpec]:
-        """Return the missing learning-rate trials that can be named so far, of all targets or of ``targets``."""
+        """Return the missing learning-rate trials that can be named so far, of all targets or of ``targets``.
+
+        Later trials depend on the results of earlier ones.
+        """
         return self.rates.missing(setting for target in targets or self.needs for setting in self.settings(target))
 
     def needed(self, target: str, rate_of: RateOf | None = None) -> list[RunSpec]:
-        """Return the runs on which a target rests, once each, in the order of its needs.
+        """Return the runs that a target needs, each run once, in the order of the target's needs.
 
         The measured runs among them are all from one machine. rate_of: function that returns the learning rate of a
-        setting; None takes the tuned rate. Raises MissingRun if a learning rate is unknown.
+        setting; the default is the tuned rate. Raises MissingRun if a learning rate is unknown.
         """
         needs = self.needs[target].values()
         specs = dict.fromkeys(
@@ -53,15 +56,15 @@ class Plan:
         return [with_place(spec, place) for spec in specs]
 
     def specs(self, targets: Iterable[str] | None = None) -> list[RunSpec]:
-        """Return the runs of all targets, or of ``targets``, whose learning rates are known, once each."""
+        """Return the runs of all targets, or of ``targets``, whose learning rates are known, each run once."""
         by_target = self.specs_by_target(self.rates.rate)
         return list(dict.fromkeys(spec for target in targets or self.needs for spec in by_target.get(target, [])))
 
     def specs_by_target(self, rate_of: RateOf) -> dict[str, list[RunSpec]]:
-        """Return the runs of each target whose learning rates are known, once each."""
+        """Return the runs of each target whose learning rates are known, each run once."""
         wanted: dict[str, list[RunSpec]] = {}
         for target in self.needs:
-            # a target with an unknown learning rate is left out here; the missing run is reported when it is shown
+            # a target with an unknown learning rate is left out; the target reports its missing run when it is shown
             with suppress(MissingRun):
                 wanted[target] = self.needed(target, rate_of)
         is_wanted = {spec for specs in wanted.values() for spec in specs}
@@ -72,7 +75,7 @@ class Plan:
         return {target: list(dict.fromkeys(map(made_of, specs))) for target, specs in wanted.items()}
 
     def planned_runs(self) -> dict[str, list[RunSpec]]:
-        """Return the runs of each target, existing or not, with the trials of its learning rates.
+        """Return the runs of each target, existing or not, and the trials of the target's learning rates.
 
         An unknown learning rate is replaced by a rate of the grid.
         """
@@ -81,19 +84,19 @@ class Plan:
         return {target: list(dict.fromkeys([*trials[target], *specs[target]])) for target in self.needs}
 
     def existing_runs(self, target: str) -> set[RunSpec]:
-        """Return the existing runs of a target, with the trials of its learning rates.
+        """Return the existing runs of a target, and the existing trials of its learning rates.
 
-        A whole training that may stand for a training to the target accuracy is included.
+        A training without a stop that replaces a training to the target accuracy is included.
         """
         specs = [*self.rates.list_trials(self.settings(target)), *self.needed(target, self.rates.guess_rate)]
         return {one for spec in specs for one in (spec, without_stop(spec)) if self.find(one) is not None}
 
     def load_runs(self, target: str) -> dict[RunSpec, Run]:
-        """Return the runs on which a target rests, in the order of its needs. Raises MissingRun."""
+        """Return the runs that a target needs, in the order of its needs. Raises MissingRun."""
         return {self.choose_made(spec): self.load_run(spec) for spec in self.needed(target)}
 
     def is_complete(self, target: str) -> bool:
-        """Return whether all runs on which a target rests exist."""
+        """Return whether all runs that a target needs exist."""
         try:
             self.load_runs(target)
         except MissingRun:
@@ -110,19 +113,19 @@ class Plan:
         return {key: need.result(self.conditions, self.rates.rate, runs_of) for key, need in self.needs[target].items()}
 
     def choose_made(self, spec: RunSpec) -> RunSpec:
-        """Return the run that was made for a specification: the whole training, if it exists."""
+        """Return the run that was made for a specification: the training without a stop, if it exists."""
         return without_stop(spec) if self.find(without_stop(spec)) is not None else spec
 
     def load_run(self, spec: RunSpec) -> Run:
         """Return the run of a specification; raise MissingRun if it does not exist."""
         if (run := self.find(self.choose_made(spec))) is None:
-            is_named = not self.store.networks.missing(spec)  # otherwise the name depends on a missing measurement
+            is_named = not self.store.networks.missing(spec)  # the name of a run depends on its measurements
             raise MissingRun(self.store.path(spec).name if is_named else spec.words())
         return run
 
 
 def without_stop(spec: RunSpec) -> RunSpec:
-    """Return the same training without a stop at the target accuracy."""
+    """Return the specification of the same training without a stop at the target accuracy."""
     return spec._replace(overrides=tuple(value for value in spec.overrides if value not in STOPS_AT_TARGET))
 
 

@@ -13,7 +13,8 @@ from experiments.runner.run_spec import MEASURED, RunSpec
 class Progress:
     """A progress line: the run that is being made, the number of runs left, and their estimated time.
 
-    specs: the missing runs. of: number of all runs. workers: number of simulations at once.
+    specs: the missing runs. of: number of all runs, existing or missing. workers: number of simulations at once. what:
+    first words of the line.
     """
 
     def __init__(self, specs: list[RunSpec], of: int, workers: int, costs: Costs, what: str):
@@ -35,7 +36,7 @@ class Progress:
         self.bar.close()
 
     def begin(self, specs: Iterable[RunSpec]) -> Iterator[RunSpec]:
-        """Yield runs; each begins when it is taken."""
+        """Yield the runs of ``specs``; a run counts as begun when the caller takes it."""
         for spec in specs:
             self.running.append(spec)
             self._say()

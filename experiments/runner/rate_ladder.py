@@ -1,4 +1,4 @@
-"""The learning rates that a tuner tries: a grid, and further rates as long as the best one is an end of the tried ones.
+"""The learning rates that a tuner tries: a grid, and rates beyond it while the best rate is the lowest or highest.
 """
 
 import math
@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 
 class RateLadder(NamedTuple):
-    """The rates that may be tried.
+    """The learning rates that a tuner may try.
 
-    grid: increasing rates. factor: between the rates beyond the grid. most_beyond: greatest number of rates beyond the
-    grid on either side. highest: the greatest allowed rate.
+    grid: increasing rates. factor: ratio of neighbouring rates beyond the grid. most_beyond: greatest number of rates
+    beyond the grid on either side. highest: the greatest allowed rate.
     """
 
     grid: Sequence[float]
@@ -19,7 +19,7 @@ class RateLadder(NamedTuple):
     highest: float = math.inf
 
     def next_rate(self, tried: Collection[float], best: float) -> float | None:
-        """Return the next rate if ``best``, the best of the ``tried`` rates, is an end of them; else None."""
+        """Return the next rate to try if ``best`` is the lowest or the highest of the ``tried`` rates; else None."""
         lowest, *_, highest = rates = self.rates()
         if best == min(tried) and best > lowest:
             return max(rate for rate in rates if rate < best)
@@ -35,5 +35,5 @@ class RateLadder(NamedTuple):
 
 
 def is_an_end(rate: float, tried: Collection[float]) -> bool:
-    """Return whether a rate is the first or the last one tried, so that a better one may lie beyond."""
+    """Return whether a rate is the lowest or the highest of the ``tried`` rates; a better one may lie beyond it."""
     return rate in (min(tried), max(tried))

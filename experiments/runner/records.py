@@ -1,8 +1,8 @@
 """Records: the run files behind tables and figures, and their calibrations, packed for the repository.
 
 With records, a page can be made without training, and results from several machines are joined. ``docs/results/SCALE``
-has an archive of run files per paper, ``networks``, and ``places.json``, a list of the machines of measured runs. The
-same runs give the same bytes.
+has an archive of run files per paper, ``networks``, and ``places.json``, a list of the machines of measured runs. Equal
+runs give archives of equal bytes.
 """
 
 import io
@@ -24,12 +24,12 @@ from grsgd.runs.numbers import human_bytes
 from grsgd.text import printable
 
 NETWORKS = Path("networks/joined")
-"""Folder of the calibrations that several machines share."""
+"""Folder, in the folder of a scale, of the calibrations that several machines share."""
 ARCHIVE = ".tar.xz"
 PLACES = "places.json"
 """Name of the file with the machines of measured runs."""
 MAX_BYTES = 2**28
-"""Greatest number of bytes of an unpacked archive; the largest one has 60 million."""
+"""Greatest number of bytes of an unpacked archive; the largest archive in the repository has 60 million bytes."""
 PLAIN = re.compile(r"\w[\w .,=+@-]*\.h5")
 """Pattern for the names of run files in an archive."""
 OF_CALIBRATIONS = f"*{CALIBRATION}", f"*{WORK}"
@@ -39,9 +39,9 @@ OF_CALIBRATIONS = f"*{CALIBRATION}", f"*{WORK}"
 def unpack(recorded: Path, folder: Path):
     """Copy recorded runs and calibrations into the folder of a scale.
 
-    Runs that exist in the folder stay. A recorded calibration, or recorded work of an algorithm, replaces a different
-    measurement, and simulated runs that rest on the replaced measurement are no longer found. Works of algorithms that
-    exist only in the folder stay.
+    Run files that exist in the folder are not overwritten. A recorded calibration, or recorded work of an algorithm,
+    replaces a different measurement in the folder. Runs that were simulated from the replaced measurement are no longer
+    found. Measurements of algorithms' work that exist only in the folder are kept.
     """
     for archive in sorted(recorded.glob(f"*{ARCHIVE}")):
         for name, content in files_in(archive):
@@ -57,7 +57,7 @@ def unpack(recorded: Path, folder: Path):
 
 
 def _unpack_calibration(file: Path, there: Path):
-    """Copy a recorded calibration to ``there``. If this changes a file, remove the networks made of calibrations."""
+    """Copy a recorded calibration to ``there``; if the file changes, remove the networks made from calibrations."""
     content = file.read_bytes()
     if there.exists():
         old, content = there.read_bytes(), _with_works_there(content, there)
@@ -72,7 +72,7 @@ def _unpack_calibration(file: Path, there: Path):
 
 
 def _with_works_there(content: bytes, there: Path) -> bytes:
-    """Return the content of a recorded file, together with the works that exist only in the file ``there``."""
+    """Return the content of a recorded file; if it has algorithms' work, add the work that only ``there`` has."""
     if not there.name.endswith(WORK):
         return content
     recorded, works = tomllib.loads(content.decode()), tomllib.loads(there.read_text())
@@ -80,7 +80,7 @@ def _with_works_there(content: bytes, there: Path) -> bytes:
 
 
 def files_in(archive: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of each file in an archive.
+    """Yield the name and the content of each file in an archive.
 
     Raises ConfigError, before anything is yielded, unless the archive has only plain files with plain names, as
     `packed` makes them, and at most `MAX_BYTES` bytes.
@@ -114,10 +114,10 @@ def names(recorded: Path) -> set[str]:
 def record(
     recorded: Path, runs: dict[str, Iterable[Path]], calibrations: dict[str, Iterable[Path]], made_on: Iterable[str]
 ):
-    """Replace the records of a scale.
+    """Replace the recorded runs and calibrations of a scale (size of the experiments).
 
-    runs: the run files, by the paper whose tables use them. calibrations: the calibrations of these runs, by the code
-    of the runs. made_on: the machines of the measured runs.
+    runs: the run files, by the paper whose tables use them. calibrations: the calibrations of these runs, by the digest
+    of the code that made the runs. made_on: the machines of the measured runs.
     """
     networks = recorded / "networks"
     networks.mkdir(parents=True, exist_ok=True)

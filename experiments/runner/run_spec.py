@@ -16,19 +16,19 @@ from grsgd.runs.settings import flattened
 MEASURED, SIMULATED, TIMING_ONLY, UNIT_STEPS = "clock", "simulated", "times", "steps"
 """Sources of times.
 
-In their order: the clock, on a testbed or a cluster; simulated time, with gradients; simulated time without gradients;
-and steps of one second each, for trainings whose times mean nothing.
+``MEASURED`` times are wall time on a testbed or a cluster. ``SIMULATED`` times are simulated, with gradients.
+``TIMING_ONLY`` times are simulated without gradients. ``UNIT_STEPS`` counts steps of one second, if times mean nothing.
 """
 LATENCY = "50us"
 """Latency of simulated links that were not measured."""
 
 
 class Link(NamedTuple):
-    """The network between the ranks.
+    """The network between the ranks of a run.
 
     multicast: whether one outgoing copy reaches all receivers, as it always does on a shared medium. nominal: whether
-    simulated links have exactly this rate, and not the measured rate of a testbed's links. latency: of simulated links
-    that were not measured.
+    simulated links have exactly this rate, and not the measured rate of a testbed's links. latency: latency of
+    simulated links that were not measured.
     """
 
     rate: str
@@ -42,12 +42,12 @@ class Link(NamedTuple):
 
 
 class RunSpec(NamedTuple):
-    """One run.
+    """The specification of one run, without its results.
 
     config: ``paper/name`` or ``experiment/name``, as for ``papers.toml``. overrides: ``key=value`` texts, as for
     ``--set``. slow_hosts: pairs of a rank and the factor by which its host on the testbed is slower. compute: computing
-    time of a step in simulated time, if it is not measured. place: machine of a measured run, if it is not this one
-    (``Hosts.place``).
+    time of a step in simulated time; None for the measured time. place: the machine of a measured run; "" for this
+    machine (``Hosts.place``).
     """
 
     config: str
@@ -74,14 +74,14 @@ class RunSpec(NamedTuple):
         ]
 
     def words(self) -> str:
-        """Return the run in a few words."""
+        """Return a short description of the run for messages: its configuration, number of ranks and seed."""
         return f"{self.config} on {self.ranks} ranks, seed {self.load().seed}"
 
     def name(self, where: str, code: str = "") -> str:
         """Return the name of the run file, which is the same for equal runs with equal ``where``.
 
-        where: everything else on which times depend. code: digest of the code that makes the run; "" for runs whose
-        names have no digest.
+        where: text of all other conditions on which times depend. code: digest of the code that makes the run; "" for
+        runs whose names have no digest.
         """
         loaded = self.load()
         which = digest(loaded, self.ranks, self.source, where)

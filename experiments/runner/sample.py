@@ -1,4 +1,4 @@
-"""Samples: one number per seed."""
+"""Samples for statistics: one number per seed, such as the time of each run to the target accuracy."""
 
 import math
 import tomllib
@@ -14,11 +14,11 @@ from grsgd.runs.run_file import Run
 
 @dataclass(frozen=True)
 class Sample:
-    """One number per seed.
+    """One number per seed of a set of runs.
 
-    values: by seed; None if unknown. bounds: seeds whose value is a lower bound, such as the time at which a training
-    ended before its target accuracy. upper: seeds whose value is an upper bound, such as the time of the first snapshot
-    if it had reached the target. algorithms: labels of the algorithms whose runs the values come from.
+    values: the numbers by seed; None if unknown. bounds: seeds whose value is a lower bound, such as the time at which
+    a training ended before its target accuracy. upper: seeds whose value is an upper bound, such as the time of the
+    first snapshot if it had reached the target. algorithms: labels of the algorithms of the runs that gave the values.
     """
 
     values: Mapping[int, float | None]
@@ -44,7 +44,7 @@ class Sample:
         return list(self.exact.values())
 
     def median(self) -> float | None:
-        """Return the median, with lower bounds as greatest and upper bounds as smallest values.
+        """Return the median; lower bounds count as the greatest values, and upper bounds as the smallest values.
 
         Returns None if the median is a bound, or if no value is known.
         """
@@ -53,7 +53,7 @@ class Sample:
         return float(np.mean(middle)) if middle and all(map(math.isfinite, middle)) else None
 
     def text(self, form: str = ".3g") -> str:
-        """Return median and range of the seeds as text: ``12 (11 to 13), 1 of 5 not reached``."""
+        """Return the median and range of the values as text: ``12 (11 to 13), 1 of 5 not reached``."""
         known, median = sorted(self.known), self.median()
         missed, early = len(self.bounds), len(self.upper)
         unknown = sum(value is None for value in self.values.values())
@@ -73,20 +73,23 @@ class Sample:
         return ", ".join(parts)
 
     def map(self, function: Callable[[float], float]) -> "Sample":
-        """Return ``function`` of each known value; bounds stay bounds, so the function should be increasing."""
+        """Return the sample with ``function`` applied to each known value; ``function`` should be increasing.
+
+        Bounds stay bounds of the same kind.
+        """
         mapped = {seed: None if value is None else function(value) for seed, value in self.values.items()}
         return replace(self, values=mapped)
 
     def scaled(self, factor: float) -> "Sample":
-        """Return the values times a positive factor."""
+        """Return the sample with its values multiplied by a positive factor."""
         return self.map(lambda value: factor * value)
 
 
 def geometric_mean(samples: Sequence[Sample]) -> Sample:
     """Return the geometric mean of several samples by seed, for the seeds that all samples have.
 
-    The mean is a bound if one of its values is a bound, and None if a value is unknown or there are bounds of both
-    kinds.
+    A mean is a bound if one of its values is a bound. A mean is None if one of its values is unknown, or if there are
+    lower and upper bounds among its values.
     """
     shared = sorted(set.intersection(*(set(each.values) for each in samples)))
     lower = {seed for seed in shared if any(seed in each.bounds for each in samples)}
@@ -98,19 +101,19 @@ def geometric_mean(samples: Sequence[Sample]) -> Sample:
 
 
 def algorithms_of(samples: Iterable[Sample]) -> frozenset[str]:
-    """Return the labels of the algorithms behind several samples."""
+    """Return the labels of the algorithms whose runs gave the values of several samples."""
     return frozenset().union(*(each.algorithms for each in samples))
 
 
 def of(runs: Iterable[Run], value: Callable[[Run], float | None]) -> Sample:
-    """Return one number of each run, by the run's seed; an infinite number or NaN counts as unknown."""
+    """Return the sample of ``value``, a number per run, by the run's seed; an infinite number or NaN is unknown."""
     runs = list(runs)
     values = {int(run.attributes["seed"]): _finite(value(run)) for run in runs}
     return Sample(values, algorithms=labels_of(runs))
 
 
 def labels_of(runs: Iterable[Run]) -> frozenset[str]:
-    """Return the labels of the algorithms of runs, as from `label_of`."""
+    """Return the labels of the algorithms of runs, in the words of `label_of`."""
     configs = ((run, tomllib.loads(run.attributes["config"])["algorithm"]) for run in runs)
     return frozenset(
         _label(str(run.attributes["label"]), options, int(run.attributes["ranks"])) for run, options in configs
@@ -120,8 +123,8 @@ def labels_of(runs: Iterable[Run]) -> frozenset[str]:
 def label_of(loaded: Config, ranks: int) -> str:
     """Return the label of the algorithm of a configuration on ``ranks`` ranks.
 
-    The label tells apart the variants of an algorithm that a comparison has on its two sides. So it has the redundancy,
-    whose effect depends on the number of ranks, or the rule for exchanges.
+    The label distinguishes variants of an algorithm that are compared with each other. Therefore, it includes the
+    redundancy, whose effect depends on the number of ranks, or the rule for exchanges.
     """
     return _label(loaded.traits.label, loaded.algorithm_options.model_dump(exclude_none=True), ranks)
 

@@ -1,15 +1,15 @@
-"""Scales at which a paper is repeated: small stand-ins in minutes, a night on two cores, the paper's sizes, and others.
+"""Scales (sizes of experiments) at which a paper is repeated, from small stand-ins in minutes to the paper's own sizes.
 
-They are ``SMOKE``, ``DESK`` and ``PAPER``. The papers' folders have the differences between scales in the trainings
-themselves (data, model, epochs, target accuracy): base.toml has the paper's sizes, and smoke.toml and desk.toml have
-the values that replace them at ``SMOKE`` and ``DESK``.
+The scales are ``SMOKE``, ``DESK``, ``PAPER``, ``IMAGENET`` and ``TINY``. The papers' folders have the differences
+between scales in the trainings themselves (data, model, epochs, target accuracy). In each of these folders, base.toml
+has the paper's sizes. The files smoke.toml and desk.toml have the values that replace them at ``SMOKE`` and ``DESK``.
 """
 
 from typing import NamedTuple
 
 
 class Scale(NamedTuple):
-    """A scale. Numbers of ranks count the ranks that train; a parameter server is one more."""
+    """The size of an experiment. Numbers of ranks count the ranks that train; a parameter server is one more rank."""
 
     name: str
     description: str
@@ -17,7 +17,7 @@ class Scale(NamedTuple):
     file: str | None
     """Name of the TOML file, in the folder of a training, with the scale's replacements; None for no replacements."""
     overrides: tuple[str, ...]
-    """``key=value`` texts for every training, which take precedence over that file."""
+    """``key=value`` texts for every training, which take precedence over the TOML file."""
     seeds: int
     """Number of seeds of simulated trainings."""
     clock_seeds: int
@@ -25,25 +25,25 @@ class Scale(NamedTuple):
     ranks: tuple[int, ...]
     """Numbers of ranks of simulated trainings."""
     clock_ranks: tuple[int, ...]
-    """Numbers of ranks on the testbed or cluster."""
+    """Numbers of ranks of trainings on the testbed or cluster."""
     coding_ranks: tuple[int, ...]
-    """Numbers of ranks of CSSGD's trainings."""
+    """Numbers of ranks of trainings with CSSGD."""
     many_ranks: tuple[int, ...]
-    """Numbers of ranks if only the time of a step is simulated."""
+    """Numbers of ranks of runs in which only the time of a step is simulated."""
     learning_rates: tuple[float, ...]
     """Grid of learning rates for every algorithm, in simulated time on ``tuning_ranks`` ranks.
 
-    The first and the last rate are tried only if the rate next to them is the best of the others. Rates beyond the grid
-    are tried only if an end of the grid is the best.
+    The least and the greatest rate of the grid are tried only if the rate next to them is the best of all rates tried
+    before. Rates beyond the grid are tried only if an end of the grid is the best.
     """
     tuning_ranks: int
     """Number of ranks of learning-rate trials."""
     tuning_seeds: int
-    """Number of seeds for the rates about the best one of the grid; with 1, these rates are not tried."""
+    """Number of seeds for trials of the rates close to the best rate of the grid; with 1, these rates are not tried."""
     steps: int
-    """Number of steps per rank if only the time of a step is measured."""
+    """Number of steps per rank in runs that measure only the time of a step."""
     run_timeout: float
-    """Greatest number of seconds of a measured run; a longer one is ended."""
+    """Greatest number of seconds of a measured run; a run that takes longer is ended."""
     rate: str
     """Rate of every host's link, on the testbed and in simulated time."""
     slow_rate: str
@@ -51,13 +51,13 @@ class Scale(NamedTuple):
     cpu: float
     """Number of cores of each host of the testbed."""
     tuning_images: int | None = None
-    """Number of test images in learning-rate trials; None for all."""
+    """Number of test images in learning-rate trials; None for all test images."""
     has_one_calibration: bool = False
-    """Whether all simulated times rest on one calibration, so that the differences between calibrations are unknown."""
+    """Whether all simulated times rest on one calibration, so that the variance between calibrations is unknown."""
     has_second_look: bool = False
-    """Whether targets get twice the number of seeds if the first seeds do not decide them but more seeds may."""
+    """Whether a target gets twice the number of seeds if the first seeds do not decide it but more seeds may."""
     is_joined: bool = False
-    """Whether runs and calibrations of other machines, recorded in docs/results, count as made here."""
+    """Whether runs and calibrations of other machines, recorded in docs/results, are used like runs of this machine."""
 
 
 SMOKE = Scale(

@@ -1,4 +1,4 @@
-"""A setting: the training, its number of ranks, its conditions, and the source of its times."""
+"""A setting of runs: the training, its number of ranks, its conditions, and the source of its times."""
 
 from dataclasses import dataclass, replace
 
@@ -7,11 +7,11 @@ from experiments.runner.run_spec import SIMULATED, Link
 
 @dataclass(frozen=True)
 class Scenario:
-    """Slow ranks or links.
+    """The slow ranks or slow links of a setting.
 
-    overrides: ``key=value`` texts for all its runs. slow_links: whether every link has the scale's slow rate.
-    slow_hosts: pairs of a rank and the factor by which its processor is slower. On a testbed the processor is really
-    slower; in simulated time its computations take longer.
+    overrides: ``key=value`` texts for all runs of the scenario. slow_links: whether every link has the scale's slow
+    rate. slow_hosts: pairs of a rank and the factor by which its processor is slower. On a testbed the processor is
+    really slower; in simulated time the computations of the rank take longer.
     """
 
     name: str
@@ -22,17 +22,17 @@ class Scenario:
 
 EQUAL = Scenario("equal ranks, fast links")
 STRAGGLER = Scenario("one rank 4 times slower", ("stragglers.slowdown.1=4.0",))
-"""A rank that sleeps, so that its processor is free to communicate."""
+"""Scenario with one rank that sleeps in each step, so that its processor is free to communicate."""
 SLOW_HOST = Scenario("one host 4 times slower", slow_hosts=((1, 4.0),))
-"""A processor that is slow in everything it does."""
+"""Scenario with one slow processor, which computes and communicates slowly."""
 SLOW_LINKS = Scenario("slow links", slow_links=True)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A training, without its seed and its learning rate.
+    """A training without its seed and its learning rate, its number of ranks, and the source of its times.
 
-    config: ``paper/name``, as for ``papers.toml``. ranks: number of ranks that train; a separate server is one more.
+    config: ``paper/name``, as for ``papers.toml``. ranks: number of ranks that train; a server is one more rank.
     source: a source of times in ``run_spec``. overrides: ``key=value`` texts. link: None for the link of the scale and
     the scenario. compute: computing time of a step in simulated time, as for ``grsgd simulate``; None for the measured
     time of the model. tuned_with: overrides with which the learning rate is tuned.
@@ -48,5 +48,5 @@ class Setting:
     tuned_with: tuple[str, ...] = ()
 
     def but(self, **changes) -> "Setting":
-        """Return the setting with some fields replaced."""
+        """Return a copy of the setting with some fields replaced."""
         return replace(self, **changes)

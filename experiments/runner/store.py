@@ -1,4 +1,4 @@
-"""The runs of a scale: their paths, and how they are made."""
+"""The runs of a scale (size of the experiment) in a folder: their paths, and how they are made."""
 
 import hashlib
 import re
@@ -22,15 +22,15 @@ from grsgd.simulator.run import simulate
 STEP_BY_STEP = "1gbit,50us", "constant:1"
 """Network and computing time of simulations whose times mean nothing."""
 NAMED = re.compile(rf"-([0-9a-f]{{{of_today.LETTERS}}})-[0-9a-f]{{{DIGEST_LETTERS}}}\.h5$")
-"""Pattern for the end of a run's name that contains the digest of its code."""
+"""Pattern for the end of a run file's name that contains the digest of the code which made the run."""
 
 
 class Store:
-    """The runs of a scale in a folder that were made by the same code.
+    """The runs of a scale in a folder that were made by the same version of the code.
 
-    is_joined: whether measured runs and calibrations of other machines count, which ``records.unpack`` has put into
-    the folder. Simulated runs of all machines then have the same networks and processors, and so the same names.
-    code: the code in the names of the runs; None for the present code. Only the present code makes runs.
+    is_joined: whether measured runs and calibrations of other machines are used, which ``records.unpack`` has put into
+    the folder. If true, simulated runs of all machines have the same networks and processors, and the same names. code:
+    the digest of the code in the names of the runs; None for the present code. Only the present code makes runs.
     """
 
     def __init__(self, folder: Path, on: Hosts, is_joined: bool = False, code: str | None = None):
@@ -43,17 +43,17 @@ class Store:
         self.places: list[str] = records.places(folder) if is_joined else []
 
     def with_code(self, code: str) -> "Store":
-        """Return the store for the runs in the same folder that another code has made."""
+        """Return the store for the runs in the same folder that the code with the digest ``code`` has made."""
         return Store(self.folder, self.hosts, self.is_joined, code)
 
     def other_codes(self) -> list[str]:
-        """Return the other codes that have made runs in the folder."""
+        """Return the digests of other versions of the code that have made runs in the folder."""
         named = (NAMED.search(file.name) for file in self.runs.glob("*.h5"))
         return sorted({found[1] for found in named if found} - {self.code})
 
     @property
     def emulated(self) -> bool:
-        """Return whether measured runs with emulated links and processors exist, from here or elsewhere."""
+        """Return whether measured runs with emulated links and processors exist, or can be made on this machine."""
         return self.hosts.emulated or bool(self.places)
 
     # ---- the paths of runs
@@ -67,15 +67,15 @@ class Store:
         return self.runs / f"{spec.name(where, self.code)}.h5"
 
     def find(self, spec: RunSpec) -> Run | None:
-        """Return the run if it exists and has finished; else None."""
+        """Return the run if it exists and has finished, or None."""
         if self.networks.missing(spec):
             return None
         return finished_run(self.path(spec))
 
     def place(self, specs: list[RunSpec]) -> str:
-        """Return the other machine on which all of these measured runs were made; "" for this machine.
+        """Return the recorded machine on which all of these measured runs were made; "" for this machine.
 
-        Runs that are compared must be from one machine. Runs that exist nowhere have to be made on this machine.
+        Runs that are compared must be from one machine. Runs that no machine has made must be made on this machine.
         """
         for place in ("", *self.places):
             if all(self.path(spec._replace(place=place)).exists() for spec in specs):
@@ -96,7 +96,7 @@ class Store:
     # ---- the making of runs
 
     def simulate(self, spec: RunSpec):
-        """Make a simulated run. If it fails, raises Unfinished, and leaves no file."""
+        """Make a simulated run; raise Unfinished, and leave no file, if the run fails."""
         out = self.path(spec)
         with atomic_write(out) as partly:
             if spec.source == UNIT_STEPS:
@@ -110,7 +110,7 @@ class Store:
     def train(
         self, specs: list[RunSpec], mpi_host: MpiHost, run_timeout: float
     ) -> Iterator[tuple[RunSpec, str | None]]:
-        """Make measured runs, all on the same number of ranks; yield each when it is done, with its error or None.
+        """Make measured runs, all on the same number of ranks; yield each run when done, with its error or None.
 
         run_timeout: greatest number of seconds of one run.
         """

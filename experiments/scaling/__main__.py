@@ -4,13 +4,14 @@
     python -m experiments.scaling --ranks 4,8,16 --steps 4         # a quick look
     python -m experiments.scaling --algorithm mine.py:Mine --algorithm grsgd
 
-The time per step is ``n / (steps per second of all ranks)`` during training, which is the mean time in which all ranks
-take a step, for synchronous and asynchronous algorithms alike. It does not say how much a step is worth: an algorithm
-that never waits takes steps as fast as it computes, however slow its messages are. So the table also has the time after
-the last step for messages under way, and the number of models that a rank has sent per step. This number is lower if
-exchanges cannot keep up. The effect on the model shows only in accuracies, which need other experiments.
+The time per step is ``n / (steps per second of all ranks)`` during training. The time per step is the mean time in
+which all ranks take a step, for synchronous and asynchronous algorithms alike. The time does not say how much a step
+helps training: an algorithm that never waits takes steps as fast as it computes, however slow its messages are.
+Therefore, the table also has the time after the last step until all messages have arrived. Another column is the number
+of models that a rank has sent per step. A rank sends fewer models if exchanges cannot keep up with steps. The effect on
+the model shows only in accuracies, which need other experiments.
 
-Runs are kept in results/scaling. A run that exists and was made by the same version of the code is not repeated.
+Run files are stored in results/scaling. A run that exists and was made by the same version of the code is not repeated.
 """
 
 import argparse
@@ -42,9 +43,9 @@ NETWORKS = {
 }
 SPEEDS = {"equal speeds": False, "one rank 4x slower, random delays": True}
 COMPUTE_SECONDS = 0.1
-"""Seconds of a step's computing: about the forward and backward pass of a GPU."""
+"""Seconds of a step's computing: about the time of a forward and backward pass on a GPU."""
 MAX_RANKS = {"cssgd": 64}
-"""Greatest number of ranks by algorithm, if the messages of more ranks would take too long to simulate."""
+"""Greatest number of ranks by algorithm, for algorithms whose messages on more ranks would take long to simulate."""
 SLOWDOWN = 4.0
 """Factor by which rank 1 is slower in runs with stragglers."""
 TAIL = {"probability": 0.1, "seconds": 0.1}
@@ -52,7 +53,7 @@ TAIL = {"probability": 0.1, "seconds": 0.1}
 
 
 class ScalingRun(NamedTuple):
-    """One run, which is a point of the figure."""
+    """One run of an algorithm, which is a point of the figure."""
 
     algorithm: str
     ranks: int
@@ -61,7 +62,10 @@ class ScalingRun(NamedTuple):
     steps: int
 
     def spec(self) -> RunSpec:
-        """Return the run: with ``base.toml``, or with ``NAME.toml`` if the algorithm's defaults suit only few ranks."""
+        """Return the run's specification, based on ``base.toml``, or on ``NAME.toml`` for the algorithm ``NAME``.
+
+        An algorithm has its own file if its default options suit only few ranks.
+        """
         own = FOLDER / f"{self.algorithm}.toml"
         config = f"scaling/{own.stem if own.exists() else 'base'}"
         overrides = [f"algorithm.name={json.dumps(self.algorithm)}", f"train.steps={self.steps}"]
@@ -78,7 +82,11 @@ class ScalingRun(NamedTuple):
 
 
 class ScalingNumbers(NamedTuple):
-    """The numbers of a run. ``models_sent_per_step``: payload in units of M, the mean over the ranks' steps."""
+    """The numbers of a run.
+
+    seconds_per_step: time in which all ranks take a step. drain_seconds: time after the last step until all messages
+    have arrived. models_sent_per_step: payload in units of M, the size of the model, as the mean over the ranks' steps.
+    """
 
     seconds_per_step: float
     drain_seconds: float
@@ -90,14 +98,14 @@ def numbers_of(run: Run) -> ScalingNumbers:
     models_sent = run.traffic["sent"].sum() / run.attributes["model_bytes"]
     return ScalingNumbers(
         seconds_per_step=seconds_per_step(run),
-        # rounding removes the last digits' errors
+        # rounding removes errors in the last digits
         drain_seconds=max(0.0, round(float(run.curve["time"][-1] - seconds.max()), 9)),
         models_sent_per_step=float(models_sent / run.ranks["steps"].sum()),
     )
 
 
 def select_possible(points: list[ScalingRun]) -> list[ScalingRun]:
-    """Return the runs that are possible, and print the reasons why others are not."""
+    """Return the runs that are possible, and print the reasons why other runs are not."""
     left = []
     for point in points:
         try:
@@ -109,7 +117,7 @@ def select_possible(points: list[ScalingRun]) -> list[ScalingRun]:
 
 
 def draw(results: dict[ScalingRun, ScalingNumbers], out: Path):
-    """Draw one panel per network and speed, with logarithmic axes."""
+    """Draw one panel per network and speed of the ranks, with logarithmic axes."""
     seconds = {point: result.seconds_per_step for point, result in results.items()}
     names = sorted({point.algorithm for point in seconds})
     ranks = sorted({point.ranks for point in seconds})
@@ -148,8 +156,8 @@ def draw(results: dict[ScalingRun, ScalingNumbers], out: Path):
 def table(results: dict[ScalingRun, ScalingNumbers]) -> str:
     """Return the table of seconds per step.
 
-    It has a row per algorithm, network and speed, and a column per number of ranks. The last columns have further
-    numbers, for the greatest number of ranks.
+    The table has a row per algorithm, network and speed, and a column per number of ranks. The last columns have
+    further numbers, for the greatest number of ranks.
     """
     ranks = sorted({point.ranks for point in results})
     rows = []
@@ -164,12 +172,12 @@ def table(results: dict[ScalingRun, ScalingNumbers]) -> str:
 
 
 def steps_for(ranks: int, steps: int) -> int:
-    """Return the steps of a rank: half of ``steps`` in large runs."""
+    """Return the number of steps of a rank: ``steps``, or half of ``steps`` on more than 64 ranks."""
     return steps if ranks <= 64 else max(1, steps // 2)
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Return the arguments, with the list ``points`` of runs; end the program if the arguments are wrong."""
+    """Return the arguments, with the list ``points`` of runs; exit with a message if the arguments are wrong."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0])
     parser.add_argument(
         "--algorithm",

@@ -1,8 +1,8 @@
 """A model that counts steps, and `grsgd` with it: ``python -m experiments.survival.counted train CONFIG ...``.
 
 Each step of plain SGD adds 1 to one additional parameter, whatever the data are. Ranks mix this parameter like all
-others. So n times this parameter of the final model, an average of n ranks, is the number of steps that are in the
-final model. The work of a process that dies before passing it on is not in it.
+other parameters. Therefore, n times this parameter of the final model, an average of n ranks, is the number of steps in
+the final model. The count lacks the work of a process that died before it passed the work on.
 """
 
 import sys
@@ -17,7 +17,7 @@ NAME = "counted"
 
 
 class OneMore(torch.autograd.Function):
-    """A function with the value zero, whose gradient lets a step of plain SGD with this learning rate add 1."""
+    """A function with the value zero, whose gradient makes a step of plain SGD add 1; ``rate``: the learning rate."""
 
     @staticmethod
     def forward(context, steps, rate):

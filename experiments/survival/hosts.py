@@ -1,15 +1,15 @@
-"""Storm of lost hosts: jobs of ``grsgd run --restarts`` on a testbed, of which a host is lost again and again.
+"""Jobs of ``grsgd run --restarts`` on a testbed of which a host is lost again and again, as by power failures.
 
     python -m experiments.survival.hosts --losses 10 --rate 1gbit --rate 10mbit --out FILE.csv
 
 Ranks train on four hosts, with ``--ranks-per-host`` ranks on each, and a fifth host is spare. Every ``--every`` seconds
-on average a random host that has ranks is lost, as by a power failure: its link is cut, its processes are stopped, and
-its memory is empty. The host is back after ``--back`` seconds. A job has the steps for which it needs ``--losses``
-times ``--every`` seconds without losses. A step is mostly a pause, so that two cores suffice.
+on average, a random host that has ranks is lost: its link is cut, its processes are stopped, and its memory is erased.
+The host is back after ``--back`` seconds. Without losses, a job would take ``--losses`` times ``--every`` seconds. A
+step is mostly a pause, so that two cores suffice.
 
 Goodput is the duration of the same job without losses and without checkpoints in memory, divided by the duration with
-losses: both do the same work. Both durations are of the whole command, from its start to its exit code. The jobs that
-are in the table already are not run again.
+losses. Both jobs do the same work. A duration is the time of the whole command, from its start to its exit code. Jobs
+that are in the table of results already are not run again.
 """
 
 import argparse
@@ -38,21 +38,23 @@ from grsgd.training.description import commit
 
 ALGORITHMS = {"grsgd": {}, "ring_allreduce": {}, "diloco": {"H": 8}}
 HOSTS = 5
-"""Number of hosts, the spare one among them."""
+"""Number of hosts, including the spare host."""
 STEP_SECONDS = 0.5
 MEMORY_STEPS = {"grsgd": 20, "ring_allreduce": 2, "diloco": 2}
-"""Steps from one checkpoint in memory to the next. The ranks of an asynchronous algorithm wait for each other at each
-checkpoint, for half a step on average."""
+"""Steps from one checkpoint in memory to the next. At each checkpoint, the ranks of an asynchronous algorithm wait for
+each other, for half a step on average."""
 NO_RESULT = 99
-"""Exit code in the table of a job that has ended with exit code 0, but has left no whole run file."""
+"""Exit code in the table for a job that has ended with exit code 0, but has left no complete run file."""
 
 
 class Job(NamedTuple):
-    """Row of the table. ``slots`` is the number of ranks of a host, and ``every`` the mean number of seconds from
-    one loss to the next. The job would have hung after ``bound`` times its planned duration. ``losses`` is the
-    number of hosts that were taken away. ``seconds`` is the duration of the command, and ``calm_seconds`` its
-    duration without losses; the same holds for ``accuracy``. ``back`` has the seconds from the moment when each
-    loss was known until training went on. ``said`` is the last line of a job that has failed.
+    """Row of the table of jobs: one job, its lost hosts and its results.
+
+    ``slots`` is the number of ranks of a host, and ``every`` the mean number of seconds from one loss to the next. The
+    job would have counted as hung after ``bound`` times its planned duration. ``losses`` is the number of lost hosts.
+    ``seconds`` is the duration of the command, and ``calm_seconds`` its duration without losses. ``accuracy`` and
+    ``calm_accuracy`` are the accuracies with and without losses. ``back`` has, for each loss, the seconds from its
+    detection until training went on. ``said`` is the last line of output of a failed job.
     """
 
     algorithm: str
@@ -78,7 +80,7 @@ class Job(NamedTuple):
 
 
 def config_of(algorithm: str, steps: int, ranks: int) -> str:
-    """Return a configuration as TOML."""
+    """Return the configuration of a job as TOML."""
     lines = ["seed = 0", "[algorithm]", f'name = "{algorithm}"']
     lines += [f"{key} = {json.dumps(value)}" for key, value in ALGORITHMS[algorithm].items()]
     lines += ["[model]", 'name = "mlp"', "hidden = [256]", "[data]", 'name = "digits"', "batch_size = 32"]
@@ -88,9 +90,9 @@ def config_of(algorithm: str, steps: int, ranks: int) -> str:
 
 
 class Storm:
-    """Thread that takes a host away every ``every`` seconds on average; each host is back after ``back`` seconds.
+    """Thread that disconnects a host every ``every`` seconds on average; each host is back after ``back`` seconds.
 
-    ``memory`` is the folder with the states in the memory of all hosts.
+    ``memory`` is the folder of the states that all hosts keep in memory.
     """
 
     def __init__(self, testbed: Testbed, every: float, back: float, seed: int, memory: Path):
@@ -132,9 +134,12 @@ class Storm:
 
 
 class Found(NamedTuple):
-    """Result of a command: its exit code, its duration, its last line if it has failed, the number of lost hosts, and
-    numbers of its run file. The exit code is 124 if the command has hung, and `NO_RESULT` in place of 0 without a whole
-    run file."""
+    """Result of a command: its exit code, its duration, its last line of output if it has failed, the number of lost
+    hosts, and numbers of its run file.
+
+    The exit code is 124 if the command has hung. The exit code 0 becomes `NO_RESULT` if the command has left no
+    complete run file.
+    """
 
     code: int
     seconds: float
@@ -146,9 +151,9 @@ class Found(NamedTuple):
 
 
 def run(testbed: Testbed, slots: int, config: Path, bound: float, options: list[str], storm: Storm | None) -> Found:
-    """Run a job with ``slots`` ranks on each host but the spare one, and with losses if there is a ``storm``.
+    """Run a job with ``slots`` ranks on each host except the spare host, and with losses if there is a ``storm``.
 
-    The job has hung if it has not ended after ``bound`` seconds.
+    The job counts as hung if it has not ended after ``bound`` seconds.
     """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         out, kept, log = (Path(folder, name) for name in ("run.h5", "kept", "log"))
@@ -182,7 +187,7 @@ def run(testbed: Testbed, slots: int, config: Path, bound: float, options: list[
 
 
 def make(options, algorithm: str, rate: str, seed: int, calm: Found | None) -> tuple[Job, Found]:
-    """Run a job with losses, after the same job without losses unless its result ``calm`` is known."""
+    """Run a job with losses; first run the same job without losses, unless its result ``calm`` is given."""
     planned, slots = options.losses * options.every, options.ranks_per_host
     bound = planned * options.bound
     with ExitStack() as opened:
@@ -206,7 +211,7 @@ def make(options, algorithm: str, rate: str, seed: int, calm: Found | None) -> t
 
 
 def read(path: Path) -> list[Job]:
-    """Return the jobs in the table; none if there is no such table."""
+    """Return the jobs in the table at ``path``; an empty list if the file does not exist."""
     if not path.exists():
         return []
     with path.open(newline="") as file:
@@ -220,7 +225,7 @@ def write(path: Path, jobs: list[Job]):
 
 
 def set_up(job: Job) -> tuple[str, str, int, float]:
-    """Return algorithm, rate, ranks per host, and seconds between losses of a job."""
+    """Return the algorithm, link rate, ranks per host, and seconds between losses of a job."""
     return job.algorithm, job.rate, job.slots, job.every
 
 

@@ -1,8 +1,9 @@
-"""Script with a loop of its own that goes on when processes die; two of its processes get SIGKILL at drawn moments.
+"""Script with its own training loop, which goes on when processes die; processes get SIGKILL at given moments.
 
     python -m experiments.survival.loop --algorithm grsgd --die 0:0.31,4:0.62
 
-The model is small, and its training ends at the noise of the data: the loss without deaths is that with fewer ranks.
+The model is small, and its training ends at the noise of the data. Therefore, the loss does not depend on the number of
+ranks that are left.
 """
 
 import argparse
@@ -30,13 +31,13 @@ def batch(size: int, *key: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def die_after(seconds: float):
-    """Kill this process after a number of seconds, from another thread, whatever the loop does then."""
+    """Kill this process after ``seconds`` seconds, from another thread, whatever the loop does at that moment."""
     time.sleep(seconds)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def deaths(text: str) -> dict[str, float]:
-    """Return, by process, the share of the loop after which the process dies."""
+    """Return, by process, the part of the loop (0 to 1) after which the process dies."""
     return dict((each.split(":")[0], float(each.split(":")[1])) for each in text.split(",") if each)
 
 

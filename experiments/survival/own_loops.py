@@ -1,17 +1,18 @@
-"""Jobs with a loop of their own in which two of six processes die, rank 0 among them, at drawn moments.
+"""Jobs with their own training loop in which two of six processes, one of them rank 0, die at random moments.
 
     python -m experiments.survival.own_loops --jobs 50
     python -m experiments.survival.own_loops --jobs 50 --script gpt --out FILE.csv
     python -m experiments.survival.own_loops --jobs 50 --script train --out OTHER.csv
 
-Every job must end by itself with exit code 0, on all ranks that are left. Its loss must be at most 1 % from the losses
-without deaths. Equal jobs of algorithms whose ranks do not step together have different losses, so their losses without
-deaths are the range of five jobs. Jobs without and with two spares take turns. The scripts are
-`experiments.survival.loop`, and ``experiments/demo/gpt.py``, which knows nothing of the deaths. The script ``train`` is
-`grsgd train` with a GPT of the same size, for comparison.
+Every job must end by itself with exit code 0, on all ranks that are left. The job's loss must differ by at most 1 %
+from the losses without deaths. If the ranks of an algorithm do not step together, equal jobs have different losses.
+Losses of five such jobs without deaths give the range for the comparison. Jobs without spares and jobs with two spares
+alternate. The script ``loop`` is `experiments.survival.loop`. The script ``gpt`` is ``experiments/demo/gpt.py``, whose
+processes `experiments.survival.mortal` kills. The script ``train`` is `grsgd train` with a GPT of the same size, for
+comparison.
 
-A table of the jobs (``--out``) is written after each job. A later call with the same table leaves out its jobs.
-`experiments.survival.page` writes a part of the page on failures from the tables.
+A table of the jobs (``--out``) is written after each job. A later call with the same table skips the jobs in the table.
+`experiments.survival.page` writes the part of the page on failures that quotes the tables.
 """
 
 import argparse
@@ -41,27 +42,28 @@ ALGORITHMS = {
 }
 """Algorithms of the jobs, by script."""
 CALM_RUNS = {"grsgd": 5, "gossip": 5}
-"""Number of jobs without deaths of the algorithms whose results differ from job to job; one for other algorithms."""
+"""Numbers of jobs without deaths, for algorithms whose results differ from job to job; other algorithms have one job.
+"""
 BATCH = 96
-"""Number of samples of all ranks together in a step of a GPT."""
+"""Number of samples that all ranks together train on in a step of a GPT."""
 SIZES = f"--batch {BATCH} --accumulate 1 --block 8 --layers 1 --heads 2 --width 8".split()
 GPT = [*SIZES, *"--steps 400 --every 100 --warm-up 20 --lr 1e-2".split()]
 TEXT = "text.txt"
 """Name of the file with the text, in the temporary folder of a job."""
 LETTERS, CHARACTERS = 8, 20_000
-"""Numbers of letters and characters of the text: a Markov chain, whose entropy the training reaches soon."""
+"""Number of different letters, and length of the text: a Markov chain, whose entropy the training reaches soon."""
 PROGRAMS = {
     "loop": ["-m", "experiments.survival.loop"],
     "gpt": ["-m", "experiments.survival.mortal", "experiments/demo/gpt.py", "--timeout", "120", *GPT],
 }
-"""Arguments of Python, by script with a loop of its own."""
+"""Arguments of Python for each script that has its own loop."""
 LOSSES = {"loop": r"rank \d+: \d+ steps, loss ([\d.]+)", "gpt": r"end: loss on unseen text ([\d.]+)"}
-"""Lines with the final loss: of each rank that is left, or of the main rank."""
+"""Patterns for lines with the final loss: of each rank that is left (loop), or of the main rank (gpt)."""
 PROCESSES, SPARES_OF_JOBS = 6, (0, 2)
 BOUND_SECONDS, MAX_DIFFERENCE = 300.0, 0.01
-"""Time after which a job has hung, and the largest relative difference of the loss."""
+"""Seconds after which a job counts as hung, and the greatest relative difference of its loss."""
 OUT = "run.h5"
-"""Name of the run file of `grsgd train`."""
+"""Name of the file in which `grsgd train` writes its run."""
 SETTINGS = {
     "model": {"name": "gpt", "layers": 1, "heads": 2, "width": 8},
     "task": {"name": "language_modelling"},
@@ -72,15 +74,17 @@ SETTINGS = {
 }
 """Sections of the configuration of `grsgd train` that are the same in all jobs."""
 DIGITS = 4
-"""Number of digits after the point of a moment of death, as a share of the loop."""
+"""Number of digits after the point of a moment of death, which is a part of the loop (0 to 1)."""
 
 
 class Job(NamedTuple):
-    """Row of the table of jobs. ``deaths`` is PROCESS:SHARE,...: the moments of deaths as shares of the loop.
+    """Row of the table of jobs: one job, its deaths and its results.
+
+    ``deaths`` is PROCESS:SHARE,...: the moments of deaths as parts of the loop (0 to 1).
 
     ``seconds`` is the longest duration of the loop on a rank, without the start of the processes; nan if unknown. The
-    column ``losses_without_deaths`` has the losses of jobs of the same algorithm without deaths, with as many ranks,
-    separated by spaces, and ``seconds_without_deaths`` the mean duration of their loops.
+    column ``losses_without_deaths`` has the losses of jobs of the same algorithm without deaths, on as many ranks,
+    separated by spaces. ``seconds_without_deaths`` is the mean duration of the loops of these jobs.
     """
 
     job: int
@@ -97,7 +101,7 @@ class Job(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Exit code and output of a job, the final losses of its ranks, and the seconds of its loop, NaN if unknown."""
+    """Exit code and output of a job, the final losses of its ranks, and the seconds of its loop (NaN if unknown)."""
 
     code: int
     output: str
@@ -106,7 +110,7 @@ class Outcome(NamedTuple):
 
 
 def run(script: str, algorithm: str, spares: int, die: str, seconds: float = np.nan) -> Outcome:
-    """Run a job with deaths ``die``; ``seconds`` is the duration of its loop without deaths."""
+    """Run a job with the deaths ``die``; ``seconds`` is the duration of the same job's loop without deaths."""
     with tempfile.TemporaryDirectory() as folder, asked_for() as words:
         text = Path(folder, TEXT)
         text.write_text(text_of_chain())
@@ -133,7 +137,7 @@ def bounded(command: list) -> tuple[int, str]:
     """Run a command for at most `BOUND_SECONDS`; return its exit code, 124 if it was ended, and its output."""
     with tempfile.TemporaryFile("w+") as file:
         job = subprocess.Popen(command, env=job_environment(), stdout=file, stderr=subprocess.STDOUT)
-        for _ in range(int(BOUND_SECONDS)):  # seconds in which this process itself did not stand still
+        for _ in range(int(BOUND_SECONDS)):  # time in which this process was itself suspended does not count
             with suppress(subprocess.TimeoutExpired):
                 job.wait(1)
                 break
@@ -172,7 +176,7 @@ def text_of_chain() -> str:
 
 
 def read(path: Path | None) -> list[Job]:
-    """Return the jobs in the table ``path``; none if there is no such table."""
+    """Return the jobs in the table ``path``; an empty list if the file does not exist."""
     if path is None or not path.exists():
         return []
     with path.open(newline="") as file:
@@ -181,7 +185,8 @@ def read(path: Path | None) -> list[Job]:
 
 
 def write(path: Path | None, jobs: list[Job]):
-    """Write the table of the jobs, if it has a ``path``; a table that is there stays whole until then."""
+    """Write the table of the jobs, if it has a ``path``; an existing table stays complete until the new one is written.
+    """
     if path is not None:
         part = path.with_name(f"{path.name}.part")
         with part.open("w", newline="") as file:
@@ -191,8 +196,10 @@ def write(path: Path | None, jobs: list[Job]):
 
 
 def calm(script: str, algorithm: str, spares: int, jobs: list[Job], code: str) -> tuple[str, float]:
-    """Return the losses and the mean duration of jobs without deaths: of ``jobs`` of the commit ``code``, or of new
-    jobs."""
+    """Return the losses and the mean duration of jobs without deaths.
+
+    Results of the commit ``code`` are taken from the table's ``jobs``. If ``jobs`` has none, new jobs are run.
+    """
     for job in jobs:
         if (job.algorithm, job.spares, job.commit) == (algorithm, spares, code):
             return job.losses_without_deaths, float(job.seconds_without_deaths)
@@ -205,7 +212,7 @@ def calm(script: str, algorithm: str, spares: int, jobs: list[Job], code: str) -
 
 
 def make(script: str, number: int, jobs: list[Job], code: str) -> Job:
-    """Run job ``number`` and print its row; print the job's output, too, if the job is wrong."""
+    """Run job ``number`` and print its row; print the job's output, too, if the job's result is wrong."""
     algorithm = ALGORITHMS[script][number // 2 % len(ALGORITHMS[script])]
     spares = SPARES_OF_JOBS[number % 2]
     random, ranks = np.random.default_rng(number), PROCESSES - spares
@@ -225,8 +232,7 @@ def make(script: str, number: int, jobs: list[Job], code: str) -> Job:
 
 
 def outside(loss: float, losses: str) -> float:
-    """Return how far ``loss`` lies outside of the range of ``losses``, as a share of the nearer end; at most 0 inside.
-    """
+    """Return how far ``loss`` lies outside the range of ``losses``, relative to the nearer end; at most 0 if inside."""
     calm = np.array(losses.split(), float)
     return float(np.max([1 - loss / calm.min(), loss / calm.max() - 1]))
 

@@ -1,9 +1,9 @@
-"""Parts of pages about recorded jobs in which processes or hosts were lost.
+"""Generated parts of pages, on recorded jobs in which processes or hosts were lost.
 
     python -m experiments.survival.page
 
 The tables in docs/findings have the jobs of `experiments.survival.own_loops` and of `experiments.survival.hosts`. Each
-part lies between two comments of its page; this program replaces the part's text.
+generated part lies between two comments of its page. This program replaces the text between the comments.
 """
 
 import csv
@@ -22,20 +22,20 @@ END = "<!-- end of recorded -->"
 
 
 class Part(NamedTuple):
-    """Part ``name`` of the page at ``path``."""
+    """A generated part of the page at ``path``: its name and its text."""
 
     path: Path
     name: str
     text: str
 
     def put_into(self, page: str) -> str:
-        """Return the text of the page with this part."""
+        """Return the text of ``page``, with the text of this generated part in place of the earlier text."""
         between = re.compile(f"(?<=<!-- recorded: {self.name} -->\n).*?(?={re.escape(END)})", re.DOTALL)
         return between.sub(lambda _: f"\n{self.text}\n\n", page, count=1)
 
 
 def parts() -> list[Part]:
-    """Return the parts of all pages, from the recorded tables."""
+    """Return the generated parts of all pages, made from the recorded tables."""
     own_loops = text_of_own_loops(read(FINDINGS / "own-loops.csv"), read(FINDINGS / "own-loops-train.csv"))
     lost_hosts = text_of_lost_hosts(hosts.read(FINDINGS / "lost-hosts.csv"))
     with (FINDINGS / "simulated-storms.csv").open(newline="") as file:
@@ -48,7 +48,7 @@ def parts() -> list[Part]:
 
 
 def text_of_lost_hosts(jobs: list[hosts.Job]) -> str:
-    """Return sentences on jobs whose hosts were lost, and their table."""
+    """Return the text and the table on jobs whose hosts were lost."""
     right = [job for job in jobs if not job.exit_code]
     lost = sum(job.losses for job in jobs)
     return "\n".join(
@@ -95,13 +95,15 @@ def text_of_storms(runs: list[dict[str, str]]) -> str:
 
 
 def in_words(commits: Iterable[str]) -> str:
-    """Return commits as text, once each."""
+    """Return commits as text, each commit once."""
     return ", ".join(f"`{commit}`" for commit in sorted(set(commits)))
 
 
 def text_of_own_loops(jobs: list[Job], trained: list[Job]) -> str:
-    """Return the part of the page: sentences on ``jobs``, which have loops of their own, and a table of these jobs and
-    of the jobs ``trained`` by `grsgd train`."""
+    """Return the part of the page on jobs that have their own loops.
+
+    The part has sentences on ``jobs``, and a table of these jobs and of the jobs ``trained`` by `grsgd train`.
+    """
     right = [job for job in jobs if is_right("gpt", job)]
     largest = max((outside(float(job.loss), job.losses_without_deaths) for job in right), default=0.0)
     rows = [

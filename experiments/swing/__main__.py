@@ -1,11 +1,12 @@
-"""Are Swing and Bine faster, and do they send less far? Their all-reduces against others, in simulated time::
+"""Are Swing and Bine faster than other all-reduces, and do they send less over long links? In simulated time::
 
     python -m experiments.swing                       # ``make verdict-swing``; a few minutes of a core
     python -m experiments.swing --network "torus 8x8"
 
-Arrays of 4 KiB to 64 MiB are all-reduced on tori, dragonflies and trees. Ranks send one message at a time, in the order
-of their numbers. On tori, there are also all-reduces that use the torus and send in all directions at once. The results
-are two tables, verdicts on the papers' claims, and all numbers as CSV. Nothing is random, so there are no intervals.
+Arrays of 4 KiB to 64 MiB are all-reduced on tori, dragonflies and trees. Each rank sends one message at a time, and the
+ranks are placed in the order of their numbers. On tori, there are also all-reduces that are made for the torus, and
+send in all directions at once. The results are two tables, verdicts on the papers' claims, and all numbers as CSV.
+Nothing is random, so there are no intervals.
 """
 
 import argparse
@@ -39,7 +40,7 @@ def main() -> int:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Return the arguments; end the program if they are wrong."""
+    """Return the command's arguments; exit with a message if they are wrong."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0].rstrip(":"))
     parser.add_argument("--network", choices=SETTINGS, action="append", help="network; all by default")
     parser.add_argument("--out", type=Path, default=Path("results/verdict-swing.csv"), help="(default: %(default)s)")

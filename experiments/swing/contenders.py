@@ -1,4 +1,4 @@
-"""The compared all-reduces: with one message at a time, and over all cables of a torus at once."""
+"""The compared all-reduces: some send one message at a time, others send over all cables of a torus at once."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -11,18 +11,18 @@ from grsgd.comm.communicator import Communicator
 RING, HALVING, NEAR_FIRST, TREE = "ring", "halving-doubling", "near-first halving", "tree"
 SWING, BINE = "swing", "bine"
 ONE_PORT = (RING, HALVING, NEAR_FIRST, TREE, SWING, BINE)
-"""All-reduces that send one message at a time, to ranks in the order of their numbers."""
+"""Names of all-reduces that send one message at a time; ranks are placed in the order of their numbers."""
 BUCKET, TORUS_HALVING, TORUS_SWING = "bucket", "torus halving", "torus swing"
 ALL_PORTS = (BUCKET, TORUS_HALVING, TORUS_SWING)
-"""All-reduces that use the torus, and send in all directions at once."""
+"""Names of all-reduces that are made for a torus, and send in all directions at once."""
 
 
 def contenders(ranks: int, shape: Sequence[int] | None) -> dict[str, tuple[Callable, ...]]:
-    """Return the schedules of each contender, by name; a rank runs the schedules of a contender at the same time.
+    """Return the schedules of each all-reduce, by name; a rank runs all schedules of one all-reduce at the same time.
 
-    Each schedule, ``schedule(comm, x, tag)``, all-reduces a part of the array. The contenders of `ALL_PORTS` are
-    included if ``shape``, the shape of a torus, is given. Contenders that halve by powers of two are left out for other
-    numbers, for which they have no form here.
+    Each schedule, ``schedule(comm, x, tag)``, all-reduces a part of the array. The all-reduces of `ALL_PORTS` are
+    included if ``shape``, the shape of a torus, is given. All-reduces that need a power of two are left out for other
+    numbers of ranks.
     """
     found = {name: (ALLREDUCE[name],) for name in (RING, HALVING, TREE, SWING, BINE)}
     if is_power_of_two(ranks):
@@ -36,7 +36,7 @@ def contenders(ranks: int, shape: Sequence[int] | None) -> dict[str, tuple[Calla
 
 
 def of_plans(*plans: Plan) -> tuple[Callable, ...]:
-    """Return the all-reduces that follow these plans.
+    """Return one schedule of an all-reduce for each of the plans.
 
     The all-reduces of `ALL_PORTS` run side by side without waiting for each other. ``torus_swing_allreduce`` would
     start their steps together, which delays tori whose dimensions have unequal sizes.
@@ -52,17 +52,18 @@ def of_plan(comm: Communicator, x, tag: int, plan: Plan):
 def near_first_plan(ranks: int) -> Plan:
     """Return the steps of recursive halving with partners at distances 1, 2, 4, ..., as in Open MPI and MPICH.
 
-    The largest part goes to the nearest partner; in ``halving_doubling_allreduce`` it goes to the farthest one.
+    The largest part of the array goes to the nearest partner. In ``halving_doubling_allreduce``, it goes to the
+    farthest partner.
     """
     return Plan(powers_of_two(ranks))
 
 
 @lru_cache
 def torus_halving_plans(shape: tuple[int, ...]) -> tuple[Plan, ...]:
-    """Return the plans of recursive halving on a torus, whose dimensions take turns.
+    """Return the plans of recursive halving on a torus; its steps alternate between the dimensions.
 
-    One part of the array begins with each dimension. For each there is another part with partners moved by one place,
-    so that it uses the other cables.
+    One part of the array begins with each dimension. Each dimension has a second part, whose partners are moved by one
+    place, so that it uses the other cables.
     """
     rings = [[powers_of_two(size, moved) for size in shape] for moved in (0, 1)]
     return tuple(Plan(in_turns(ring, shape, first)) for ring in rings for first in range(len(shape)))
@@ -70,9 +71,10 @@ def torus_halving_plans(shape: tuple[int, ...]) -> tuple[Plan, ...]:
 
 @lru_cache
 def bucket_plans(shape: tuple[int, ...]) -> tuple[Plan, ...]:
-    """Return the steps of the bucket algorithm (Jain, Sabharwal 2010), with one part per dimension and direction.
+    """Return the plans of the bucket algorithm (Jain, Sabharwal 2010), with one part per dimension and direction.
 
-    It is a reduce-scatter round the rings of one dimension after the other, and an all-gather back.
+    Each plan is a reduce-scatter round the rings of one dimension after the other, and then an all-gather in the
+    reverse order.
     """
     found = []
     for direction in (-1, 1):
@@ -84,7 +86,7 @@ def bucket_plans(shape: tuple[int, ...]) -> tuple[Plan, ...]:
 
 
 def powers_of_two(size: int, moved: int = 0) -> Sources:
-    """Return the partners of each place on a ring at distances 1, 2, 4, ..., with the ring counted from ``moved``."""
+    """Return the partners of each place on a ring, at distances 1, 2, 4, ...; places are counted from ``moved``."""
     steps = range(size.bit_length() - 1)
     return [[(((place - moved) % size ^ (1 << step)) + moved) % size for place in range(size)] for step in steps]
 

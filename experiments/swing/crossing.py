@@ -1,4 +1,4 @@
-"""The traffic between groups of consecutive ranks, of any size, counted without a network."""
+"""The traffic of all-reduces between groups of consecutive ranks, counted without a network."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -20,7 +20,7 @@ class Place(NamedTuple):
 def crossing(partners: Sources, place: Place) -> float:
     """Return the bytes that an all-reduce by halving and doubling sends between groups, in units of the array.
 
-    In step s each rank sends the share 2^-(s+1) of the array twice: as partial sums, and as finished blocks.
+    In step s, each rank sends 2^-(s+1) of the array twice: once as partial sums, and once as finished blocks.
     """
     groups = (np.arange(len(partners[0])) + place.offset) // place.size
     crossings = [np.count_nonzero(groups != groups[np.asarray(step)]) for step in partners]
@@ -28,7 +28,7 @@ def crossing(partners: Sources, place: Place) -> float:
 
 
 def changes(ranks: int, places: Sequence[Place]) -> np.ndarray:
-    """Return the relative change of traffic between groups, from near-first halving and doubling to Bine, by place.
+    """Return the relative change of traffic between groups, by grouping, if Bine replaces near-first halving.
 
     A change below 0 means that Bine sends less. ``ranks``: a power of two.
     """
@@ -37,10 +37,10 @@ def changes(ranks: int, places: Sequence[Place]) -> np.ndarray:
 
 
 def places(ranks: int) -> list[Place]:
-    """Return groups of all sizes from 2 to half of the ranks, with all offsets."""
+    """Return groups of all sizes from 2 to half of the ranks, each with all offsets of the first rank."""
     return [Place(size, offset) for size in range(2, ranks // 2 + 1) for offset in range(size)]
 
 
 def aligned(ranks: int) -> list[Place]:
-    """Return the groups whose sizes are powers of two, and which are filled from their first rank on."""
+    """Return the groups whose sizes are powers of two, with the job's first rank as first rank of its group."""
     return [Place(1 << step, 0) for step in range(1, ranks.bit_length() - 1)]

@@ -1,4 +1,4 @@
-"""One all-reduce in simulated time: its seconds, and the bytes on its cables."""
+"""Simulation of one all-reduce: its simulated seconds, and the bytes on the network's cables."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -26,7 +26,7 @@ def size_text(nbytes: int) -> str:
 class AllreduceRun(NamedTuple):
     """An all-reduce of ``nbytes`` bytes on one of `SETTINGS`, which all ranks begin at once.
 
-    Ranks do nothing else, except that each takes ``step_seconds`` whenever it has waited for messages.
+    The ranks do nothing else, except that a rank takes ``step_seconds`` whenever it has waited for messages.
     """
 
     setting: str
@@ -36,10 +36,11 @@ class AllreduceRun(NamedTuple):
 
 
 class AllreduceNumbers(NamedTuple):
-    """The numbers of an all-reduce.
+    """The numbers of one all-reduce.
 
-    seconds: until the last rank has its sum. sent: bytes that all ranks send. over_global: bytes over all cables that
-    join groups. busiest: bytes over the busiest direction of one of these cables. Both are 0 if there are none.
+    seconds: time until the last rank has its sum. sent: bytes that all ranks send. over_global: bytes over all cables
+    that join groups. busiest: bytes over the busiest direction of such a cable. ``over_global`` and ``busiest`` are 0
+    if no cable joins groups.
     """
 
     seconds: float
@@ -49,7 +50,7 @@ class AllreduceNumbers(NamedTuple):
 
 
 def points(settings: Iterable[str]) -> list[AllreduceRun]:
-    """Return all runs on these settings. Runs with the most ranks come first, because they take longest."""
+    """Return all runs on these settings; runs with the most ranks come first, because they take longest."""
     found = []
     for title in sorted(settings, key=lambda title: -SETTINGS[title].ranks):
         names = contenders(SETTINGS[title].ranks, SETTINGS[title].shape)
@@ -75,17 +76,17 @@ def measure(point: AllreduceRun) -> AllreduceNumbers:
 
 
 def side_by_side(schedules: Sequence[Callable], comm, driver, nbytes: int):
-    """Schedule that all-reduces an array of ``nbytes`` bytes, one part of it with each of the schedules."""
+    """Run a schedule that all-reduces an array of ``nbytes`` bytes, one part of it with each of ``schedules``."""
     parts = chunks(ShapeOnlyArray(nbytes // 4, np.float32), len(schedules))
     running = [schedule(comm, part, tag) for tag, (schedule, part) in enumerate(zip(schedules, parts, strict=True))]
-    if len(running) == 1:  # it runs in the foreground, so that its times may be calculated
+    if len(running) == 1:  # a schedule in the foreground may have its times calculated instead of simulated
         yield from running[0]
     else:
         yield [driver.start(schedule) for schedule in running]
 
 
 def with_steps_of(seconds: float, schedule: Callable) -> Callable:
-    """Return the schedule of a rank that takes ``seconds`` after each wait."""
+    """Return a schedule like ``schedule`` in which a rank takes ``seconds`` after each wait for messages."""
 
     def longer(comm, x, tag):
         for pending in schedule(comm, x, tag):

@@ -1,4 +1,4 @@
-"""The networks on which all-reduces are compared, and their cables between groups."""
+"""The networks on which all-reduces are compared, and which of their cables join groups of ranks."""
 
 import math
 from collections.abc import Callable
@@ -8,15 +8,15 @@ from grsgd.simulator.cabling.cable import Cable
 from grsgd.simulator.network import NetworkSpec
 
 BANDWIDTH, LATENCY = "100gbit", "500ns"
-"""Bandwidth and latency of each cable, unless stated otherwise."""
+"""Bandwidth and latency of each cable, except cables of the tapered tree."""
 TAPER = 4
-"""Rate at which all ranks of a leaf can send, over the rate of its cables to the spine."""
+"""Ratio of the rate at which all ranks of a leaf can send to the rate of the leaf's cables to the spine."""
 
 
 class CabledNetwork(NamedTuple):
-    """A network with ``ranks`` ranks on it.
+    """A network, and the number of ranks that use it.
 
-    shape: shape of a torus. is_global: function that says whether a cable joins groups of ranks; on a torus all do.
+    shape: shape of a torus. is_global: function that says whether a cable joins groups; on a torus all cables do.
     """
 
     title: str
@@ -32,18 +32,18 @@ def torus(*shape: int) -> CabledNetwork:
 
 
 def dragonfly(a: int, p: int, h: int, ranks: int) -> CabledNetwork:
-    """Return a dragonfly whose groups have ``a`` routers of ``p`` ranks."""
+    """Return a dragonfly network whose groups have ``a`` routers with ``p`` ranks each."""
     spec = network(f"dragonfly:a={a},p={p},h={h}")
     return CabledNetwork(f"dragonfly, groups of {a * p}", spec, ranks, joins_groups)
 
 
 def fat_tree(k: int, ranks: int) -> CabledNetwork:
-    """Return a fat tree with full bandwidth between pods."""
+    """Return a fat tree of switches with full bandwidth between pods."""
     return CabledNetwork(f"fat tree, pods of {k * k // 4}", network(f"fat-tree:k={k}"), ranks, ends_at("core"))
 
 
 def tapered(of_leaf: int, ranks: int) -> CabledNetwork:
-    """Return a tree of leaves with ``of_leaf`` ranks, whose cables to the one spine carry a quarter of their rate."""
+    """Return a tree of leaves with ``of_leaf`` ranks; cables to the one spine carry a quarter of the ranks' rate."""
     leaves = [range(begin, min(begin + of_leaf, ranks)) for begin in range(0, ranks, of_leaf)]
     uplink = f"{of_leaf * 100 / TAPER}gbit"
     cables = [{"from": f"leaf {number}", "to": list(leaf)} for number, leaf in enumerate(leaves)]

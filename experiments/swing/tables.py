@@ -1,4 +1,4 @@
-"""The tables of the comparison."""
+"""The tables of the comparison of all-reduces: times, and traffic over global links."""
 
 from tabulate import tabulate
 
@@ -9,9 +9,9 @@ from experiments.swing.verdict import COMPARISONS, TRAFFIC_BYTES, Results, chang
 
 
 def times(results: Results) -> str:
-    """Return the table of Swing's speed relative to the fastest other contender, which is named.
+    """Return the table of Swing's speed relative to the fastest other all-reduce, which is named.
 
-    It has a row for each network and comparison.
+    The table has a row for each network and comparison.
     """
     rows = []
     for title in SETTINGS:
@@ -24,7 +24,7 @@ def times(results: Results) -> str:
 
 
 def traffic(results: Results) -> str:
-    """Return the table of bytes over all global links, in units of the array; in brackets, over the busiest of them."""
+    """Return the table of bytes over all global links, in units of the array; in brackets, over the busiest link."""
     rows, names = [], (RING, TREE, HALVING, NEAR_FIRST, BINE)
     for title, setting in SETTINGS.items():
         found = [results.get(AllreduceRun(title, name, TRAFFIC_BYTES)) for name in names]

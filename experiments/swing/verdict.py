@@ -1,8 +1,8 @@
 """Verdicts on the papers' claims about Swing and Bine. All numbers are exact, because nothing is random.
 
 Swing (De Sensi et al. 2024): up to 3 times as fast as other all-reduces on tori, for vectors of 32 B to 128 MiB. Bine
-(De Sensi et al. 2025): up to 33 % less traffic over global links than binomial trees and butterflies. Both are compared
-with their abstracts.
+(De Sensi et al. 2025): up to 33 % less traffic over global links than binomial trees and butterflies. Both claims are
+taken from the papers' abstracts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,18 +26,18 @@ from experiments.swing.measure import SIZES, STEP_SECONDS, AllreduceNumbers, All
 from experiments.swing.networks import SETTINGS
 
 Results = Mapping[AllreduceRun, AllreduceNumbers]
-"""The numbers of all runs."""
+"""The numbers of each all-reduce."""
 TIMES_AS_FAST, LESS_TRAFFIC = 3.0, 0.33
-"""The greatest effects that the papers claim: a factor of speed, and a share of traffic."""
+"""The greatest effects that the papers claim: a factor of speed, and a relative saving of traffic."""
 REPRODUCED, PARTLY, NOT = "reproduced", "partly reproduced", "not reproduced"
 TRAFFIC_BYTES = SIZES[-1]
 """Number of bytes of the arrays whose traffic is compared; traffic is proportional to the bytes."""
 JOBS = (64, 256)
-"""Numbers of ranks for which traffic is counted over groups of all sizes."""
+"""Numbers of ranks of the jobs whose traffic is counted over groups of all sizes."""
 
 
 class Comparison(NamedTuple):
-    """A form of Swing, and the contenders with which it is compared."""
+    """A variant of Swing, and the all-reduces that it is compared with."""
 
     title: str
     ours: str
@@ -52,7 +52,7 @@ COMPARISONS = (ONE_PORT, ALL_PORTS, ALL_PORTS_AND_STEPS)
 
 
 class Gain(NamedTuple):
-    """The speed of Swing relative to the fastest other contender, on a network, for an array of ``nbytes`` bytes."""
+    """The speed of Swing relative to the fastest other all-reduce, on a network, for an array of ``nbytes`` bytes."""
 
     times: float
     fastest: str
@@ -61,7 +61,7 @@ class Gain(NamedTuple):
 
 
 def gain(results: Results, comparison: Comparison, setting: str, nbytes: int) -> Gain | None:
-    """Return the gain on a network for one size; None if it was not measured."""
+    """Return the gain on a network for one size of the array; None if the gain was not simulated."""
 
     def seconds(name):
         found = results.get(AllreduceRun(setting, name, nbytes, comparison.step_seconds))
@@ -76,19 +76,19 @@ def gain(results: Results, comparison: Comparison, setting: str, nbytes: int) ->
 
 
 def gains(results: Results, comparison: Comparison, settings: Sequence[str]) -> list[Gain]:
-    """Return the gains for all sizes on some networks."""
+    """Return the gains for all sizes of the array on some networks."""
     found = [gain(results, comparison, setting, nbytes) for setting in settings for nbytes in SIZES]
     return [each for each in found if each is not None]
 
 
 def change(results: Results, setting: str, against: str) -> float | None:
-    """Return the relative change of bytes over a setting's global links, to Bine; None if it was not measured."""
+    """Return the relative change of bytes over global links if Bine replaces ``against``; None if not simulated."""
     ours, theirs = (results.get(AllreduceRun(setting, name, TRAFFIC_BYTES)) for name in (BINE, against))
     return None if ours is None or theirs is None else ours.over_global / theirs.over_global - 1
 
 
 def verdicts(results: Results) -> Iterator[str]:
-    """Yield lines on both claims, and on related observations."""
+    """Yield lines of text on both claims, and on related observations."""
     measured = {point.setting for point in results}
     tori = [title for title, setting in SETTINGS.items() if title in measured and setting.shape]
     grouped = [title for title, setting in SETTINGS.items() if title in measured and not setting.shape]
@@ -144,7 +144,7 @@ def on_bine(results: Results, settings: Sequence[str]) -> str:
 
 
 def word_on_traffic(shares: Sequence[float]) -> str:
-    """Return the verdict on relative changes of traffic in various places; changes below 0 mean less traffic."""
+    """Return the verdict on Bine from relative changes of traffic; changes below 0 mean that Bine sends less."""
     if max(shares) <= 0 and min(shares) <= 0.9 * -LESS_TRAFFIC:
         return REPRODUCED
     return PARTLY if min(shares) < 0 else NOT

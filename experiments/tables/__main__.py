@@ -1,11 +1,12 @@
-"""The tables and figures of five papers, from measured and simulated runs::
+"""The tables and figures of five papers, made from measured and simulated runs::
 
     python -m experiments.tables                                  # as ``make tables``: all of them
     python -m experiments.tables cssgd-load grsgd                 # as ``make table-cssgd-load table-grsgd``
     python -m experiments.tables --scale desk --hours 2           # a part; the same command makes the next part
     python -m experiments.tables --report                         # as ``make report``
 
-Runs are kept in results/SCALE/runs. Runs that exist are not repeated, so an interrupted command can be continued.
+Run files are stored in results/SCALE/runs. Runs that exist are not repeated, so the same command continues after an
+interruption.
 """
 
 import argparse
@@ -49,9 +50,9 @@ from grsgd.job.ending import exit_on_signals
 from grsgd.testbed.hosts import TestbedError
 
 RECORDS = ROOT / "docs" / "results"
-"""Folder of the recorded runs."""
+"""Folder of the recorded runs, in the repository."""
 NOT_ALL_MADE = 3
-"""Exit code if the time was over before all runs were made."""
+"""Exit code if the time given with ``--hours`` was over before all runs were made."""
 
 
 def main() -> int:
@@ -75,7 +76,7 @@ def main() -> int:
 
 
 def write_page(options: argparse.Namespace, folder: Path) -> int:
-    """Write a page of the existing results."""
+    """Write the report, or docs/results.md, from the existing results; return the exit code."""
     papers = [folder_of(paper) for paper in PAPERS]
     try:
         if options.results_page:
@@ -91,7 +92,10 @@ def write_page(options: argparse.Namespace, folder: Path) -> int:
 
 @contextmanager
 def only_one(folder: Path):
-    """Return a context that excludes other processes, which would disturb timed runs. Raises Unfinished."""
+    """Return a context in which no other process can make tables in the folder, because it would disturb timed runs.
+
+    Raises Unfinished if another process makes tables.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = folder.with_suffix(".lock")
     try:
@@ -105,10 +109,10 @@ def only_one(folder: Path):
 
 
 def make_plans(options: argparse.Namespace, folder: Path) -> list[Plan]:
-    """Return the plans of the chosen targets.
+    """Return the plans of runs for the chosen targets (tables or figures).
 
-    The first plan makes runs with the present code. If recorded runs count, each other version of the code that has
-    made runs gets a plan. Such a plan has the targets for which this version has made all runs.
+    The first plan makes runs with the present code. At a scale that uses recorded runs, each other version of the code
+    that has made runs gets a plan. A version's plan has the targets for which this version has made all runs.
     """
     scale = SCALES[options.scale]
     is_joined = scale.is_joined or options.recorded
@@ -127,7 +131,7 @@ def plan_of(options: argparse.Namespace, store: Store) -> Plan:
 
 
 def foretell(options: argparse.Namespace, folder: Path) -> int:
-    """Print the forecast of the runs' durations."""
+    """Print how long the missing runs are expected to take; return the exit code."""
     plans = make_plans(options, folder)
     on = plans[0].store.hosts
     costs = costs_on(on)
@@ -136,15 +140,15 @@ def foretell(options: argparse.Namespace, folder: Path) -> int:
 
 
 def costs_on(on: Hosts) -> Costs:
-    """Return estimates for these hosts; if they are not emulated, a rank has one core."""
+    """Return estimates of durations on these hosts; if the hosts are not emulated, a rank has one core."""
     return Costs(on.cpu if on.emulated else 1.0)
 
 
 def record(options: argparse.Namespace, folder: Path) -> int:
-    """Pack the existing runs of all targets, and print the size of the archives.
+    """Pack the existing runs of all targets into docs/results, and print the size of the archives.
 
-    Raises Unfinished, and changes nothing, if a run was made by code that was not committed, unless it has been
-    recorded already.
+    Raises Unfinished, and changes nothing, if a run was made by code that was not committed, unless the run was
+    recorded before.
     """
     recorded, plans = RECORDS / options.scale, make_plans(options, folder)
     plans += second_looks(plans, TARGETS)
@@ -169,7 +173,7 @@ def record(options: argparse.Namespace, folder: Path) -> int:
 
 
 def make_tables(options: argparse.Namespace, folder: Path) -> int:
-    """Make the runs, the outcomes and the report; return the exit code.
+    """Make the missing runs, the outcomes of the targets and the report; return the exit code.
 
     Raises ConfigError, DataError, TestbedError and Unfinished.
     """
@@ -189,7 +193,7 @@ def make_tables(options: argparse.Namespace, folder: Path) -> int:
     undecided = sequential.undecided_targets(outcomes) if SCALES[options.scale].has_second_look else []
     if second := second_looks(plans, undecided):
         for plan in second:
-            if plan.store is plans[0].store:  # runs of other code cannot be made
+            if plan.store is plans[0].store:  # the other plans are for other versions of the code, which cannot run
                 make_runs([plan], maker, piecewise=bool(options.hours))
         outcomes, missing = collect_outcomes([*plans, *map(with_all_runs, second)], options, folder)
     show(outcomes, folder)
@@ -207,7 +211,10 @@ def make_tables(options: argparse.Namespace, folder: Path) -> int:
 
 
 def remove_runs(folder: Path):
-    """Remove the runs and calibrations of a scale. Raises Unfinished if records would bring them back."""
+    """Remove the runs and calibrations of a scale (size of the experiment).
+
+    Raises Unfinished if recorded runs would restore them.
+    """
     if SCALES[folder.name].is_joined and (recorded := RECORDS / folder.name).exists():
         raise Unfinished(f"--fresh: the runs recorded in {recorded} count as made; remove that folder first")
     shutil.rmtree(folder / "runs", ignore_errors=True)
@@ -215,7 +222,10 @@ def remove_runs(folder: Path):
 
 
 def make_runs(plans: list[Plan], maker: Maker, piecewise: bool):
-    """Make the runs of all targets at once, or of one target after the other if the time may not suffice for all."""
+    """Make the runs of all targets together; if ``piecewise``, make the runs of one target after the other.
+
+    With ``piecewise``, the first targets (tables or figures) are complete even if there is no time for all targets.
+    """
     found, plan = forecast.forecast_targets(plans, maker.costs), plans[0]
     print(forecast.sum_up(found.values(), maker.costs, maker.side_by_side), file=sys.stderr)
     if time.monotonic() < maker.until:
@@ -236,7 +246,7 @@ def fetch_data(missing: Iterable[RunSpec]):
 
 
 def second_looks(plans: list[Plan], targets: Iterable[str]) -> list[Plan]:
-    """Return plans of these targets with twice the number of seeds of simulated times, for each plan that has any."""
+    """Return plans of these targets with twice the number of seeds; a plan without any of the targets is left out."""
     wanted, second = set(targets), []
     for plan in plans:
         conditions = replace(plan.conditions, looks=sequential.LOOKS)
@@ -246,14 +256,14 @@ def second_looks(plans: list[Plan], targets: Iterable[str]) -> list[Plan]:
 
 
 def with_all_runs(plan: Plan) -> Plan:
-    """Return the plan without targets that lack a run."""
+    """Return the plan with only those targets (tables or figures) whose runs all exist."""
     return Plan(plan.conditions, plan.store, {name: of for name, of in plan.needs.items() if plan.is_complete(name)})
 
 
 def collect_outcomes(plans: list[Plan], options: argparse.Namespace, folder: Path) -> tuple[list[Outcome], list[str]]:
-    """Return the outcomes of the targets whose runs exist, each by the last plan that has it.
+    """Return the outcomes of the targets (tables, figures) whose runs exist; a target's last plan gives its outcome.
 
-    The second value has a line on the missing run of each other target.
+    The second value has a line for each target without an outcome, which names a missing run.
     """
     missing, outcomes = [], {}
     of_target = {target: plan for plan in plans for target in plan.needs}
@@ -267,7 +277,7 @@ def collect_outcomes(plans: list[Plan], options: argparse.Namespace, folder: Pat
 
 
 def show(outcomes: list[Outcome], folder: Path):
-    """Save and print outcomes."""
+    """Save the outcomes in the folder, and print them as text."""
     claims = read_claims([folder_of(paper) for paper in PAPERS])
     for shown in outcomes:
         shown.save(folder)
@@ -275,7 +285,7 @@ def show(outcomes: list[Outcome], folder: Path):
 
 
 def command(target: Target, options: argparse.Namespace) -> str:
-    """Return the command that a user types for the target."""
+    """Return the command that makes the target, as a user types it."""
     words = [f"make table-{target.name}"]
     words += [f"IMAGENET={shlex.quote(str(options.imagenet))}" if options.imagenet else f"SCALE={options.scale}"]
     return " ".join([*words, *([f"SET={shlex.quote(' '.join(options.set))}"] if options.set else [])])

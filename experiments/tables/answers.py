@@ -1,7 +1,8 @@
-"""The answer to a claim: the evidence of all scales together, in the order of its weight, and its certainty.
+"""The evidence for and against a paper's claim: of all scales together, sorted by its weight, and with its certainty.
 
-Measured evidence comes before counted evidence, and both before simulated times. Within each kind, the scale with the
-most evidence comes first, then the smaller p value. So no scale hides a result of another one.
+Measured evidence comes before counted evidence, and simulated times come last. Within each kind of evidence, the scale
+(size of the experiment) with the most evidence comes first, then the smaller p value. Therefore, no scale hides a
+result of another scale.
 """
 
 from collections.abc import Sequence
@@ -25,22 +26,22 @@ from experiments.tables.claims import EXPECTED, ClaimResult, PaperResult
 from experiments.tables.wording import without_source
 
 IN_SIMULATED_TIME = SIMULATED, TIMING_ONLY
-"""Sources of times that were not measured by the clock."""
+"""Sources of simulated times."""
 SURE, ONE_SIDED, OPEN = "A", "B", "C"
 GRADES = {
     SURE: "measured and simulated times agree, or the cases compare bytes or accuracies",
     ONE_SIDED: "measured times only, or simulated times only, with the simulator's error",
     OPEN: "undecided, with the number of seeds that would decide it",
 }
-"""Grades of certainty of an answer."""
+"""Grades of certainty of the evidence on a claim, with their meaning."""
 DECIDED = SUPPORTED, REFUTED, ALIKE
-"""Verdicts that decide a case."""
+"""Verdicts of cases (comparisons for a claim) that are decided."""
 
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """A case with its outcome, and its scale's position in the order of evidence."""
+    """A case (comparison) with the outcome that contains it, and the position of its scale in the order of evidence."""
 
     outcome: Outcome
     case: Case
@@ -52,24 +53,24 @@ class Evidence:
 
     @property
     def place(self) -> tuple[str, str]:
-        """Return baseline and condition, regardless of the source of times: a slow host stands for a slow rank."""
+        """Return the baseline and the condition of the case, with "rank" for "host" and without the source of times."""
         return self.case.baseline, condition(self.case)
 
     @property
     def rank(self) -> tuple:
-        """Return the sort key of the evidence, with the weightiest first."""
+        """Return the sort key of the evidence; the evidence with the most weight has the least key."""
         p = self.case.p if self.case.p is not None else 1.0
         return self.is_simulated, self.case.source != MEASURED, self.scale_rank, p
 
 
 def condition(case: Case) -> str:
-    """Return a case's condition without the source of its times."""
+    """Return a comparison's condition without the source of its times, and with "one rank" for "one host"."""
     return without_source(case.condition).replace("one host", "one rank")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A claim with the results of all scales on it. results: one per scale, the scale with the most evidence first."""
+    """A claim and its results at all scales. results: one result per scale, the scale with the most evidence first."""
 
     results: Sequence[ClaimResult]
 
@@ -79,7 +80,7 @@ class Answer:
 
     @cached_property
     def everything(self) -> list[Evidence]:
-        """Return all cases of all scales, controls included, in order; a case of several scales comes once."""
+        """Return all cases of all scales, controls included, by weight; a case that several scales have comes once."""
         found = {}
         for scale_rank, result in enumerate(self.results):
             for outcome, case in ((outcome, case) for outcome, finding in result.found for case in finding.cases):
@@ -88,7 +89,7 @@ class Answer:
 
     @cached_property
     def evidence(self) -> list[Evidence]:
-        """Return the counted cases, without simulated cases that a measured case at the same scale contradicts."""
+        """Return the counted comparisons, except simulated comparisons that measured ones at their scale contradict."""
         counted = [one for one in self.everything if one.case.kind == EVIDENCE]
         by_clock = {
             (one.scale_rank, one.place): one.case.verdict for one in reversed(counted) if self._is_decided_by_clock(one)
@@ -106,17 +107,17 @@ class Answer:
 
     @property
     def off(self) -> list[Evidence]:
-        """Return the simulated cases that are too far from measured times to count."""
+        """Return the simulated comparisons that do not count, because simulated and measured times differ too much."""
         return [one for one in self.everything if one.case.kind == OFF]
 
     @property
     def holding(self) -> list[Evidence]:
-        """Return the evidence for the claim."""
+        """Return the cases (comparisons) that support the claim."""
         return [one for one in self.evidence if one.case.verdict == SUPPORTED]
 
     @property
     def failing(self) -> list[Evidence]:
-        """Return the evidence against the claim: refuted cases, and cases without a difference."""
+        """Return the cases (comparisons) against the claim: refuted cases, and cases without a difference."""
         return [one for one in self.evidence if one.case.verdict in (REFUTED, ALIKE)]
 
     @property
@@ -125,7 +126,7 @@ class Answer:
 
     @property
     def is_built(self) -> bool:
-        """Return whether no result could have been different: all cases are true by construction, or controls."""
+        """Return whether all cases are true by construction, or controls, so that no other result was possible."""
         kinds = {one.case.kind for one in self.everything}
         return BY_CONSTRUCTION in kinds and kinds <= {BY_CONSTRUCTION, CONTROL}
 
@@ -137,7 +138,7 @@ class Answer:
         return dict(zip(paper.by_scale, self.results, strict=True))
 
     def grade(self, one: Evidence) -> str:
-        """Return the grade of a case's certainty."""
+        """Return the grade of certainty of a case (comparison): sure, one-sided or open."""
         if one.case.verdict not in DECIDED:
             return OPEN
         others = {other.is_simulated for other in self.evidence if other.place == one.place and _agree(other, one)}
@@ -154,7 +155,7 @@ def _agree(one: Evidence, other: Evidence) -> bool:
 
 @dataclass(frozen=True)
 class PaperAnswers:
-    """The answers to all claims of a paper. by_scale: the paper's results, by the name of the scale."""
+    """The evidence on all claims of a paper. by_scale: the results for the paper, by the name of the scale."""
 
     by_scale: dict[str, PaperResult]
 
@@ -172,16 +173,16 @@ class PaperAnswers:
 
     @property
     def own(self) -> list[Answer]:
-        """Return the answers to the paper's own claims."""
+        """Return the evidence on each claim that the paper itself makes."""
         return [answer for answer in self.answers if answer.claim["kind"] != EXPECTED]
 
     @property
     def expected(self) -> list[Answer]:
-        """Return the answers to claims that are expected of its method."""
+        """Return the evidence on each claim that is not in the paper, but expected of the paper's method."""
         return [answer for answer in self.answers if answer.claim["kind"] == EXPECTED]
 
     @cached_property
     def main(self) -> list[Answer]:
-        """Return the answers to the claims of the paper's abstract: the headline, and the claims next to it."""
+        """Return the evidence on each claim of the paper's abstract: the headline, and the claims in ``beside``."""
         by_id = {answer.claim["id"]: answer for answer in self.answers}
         return [by_id[name] for name in [self.about["headline"], *self.about.get("beside", [])]]

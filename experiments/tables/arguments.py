@@ -11,7 +11,7 @@ PROGRAM = "python -m experiments.tables"
 
 
 def parse_arguments(description: str) -> argparse.Namespace:
-    """Return the arguments, with the list ``targets``; end the program if the arguments are wrong."""
+    """Return the command's arguments, with the list ``targets``; exit with a message if the arguments are wrong."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description=description)
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="a table, a figure, or a paper for all its tables (default: all)"

@@ -1,4 +1,4 @@
-"""Results of checks that support the page, each a dataclass in a JSON file."""
+"""Results of checks that support the page of results; each result is a dataclass in a JSON file."""
 
 import json
 from dataclasses import asdict
@@ -8,7 +8,10 @@ from grsgd.files import atomic_write
 
 
 def load(kind: type, path: Path):
-    """Return the ``kind`` in a file; None if the file does not exist. Raises ValueError for a damaged file."""
+    """Return the dataclass ``kind`` read from a JSON file; None if the file does not exist.
+
+    Raises ValueError for a damaged file.
+    """
     if not path.exists():
         return None
     try:
@@ -18,6 +21,6 @@ def load(kind: type, path: Path):
 
 
 def save(found, path: Path):
-    """Write a dataclass to a file."""
+    """Write a dataclass to a JSON file."""
     with atomic_write(path) as partly:
         partly.write_text(json.dumps(asdict(found), indent=1) + "\n", encoding="utf-8")

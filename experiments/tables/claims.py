@@ -1,4 +1,4 @@
-"""The claims of the papers, and the findings on each of them."""
+"""The claims of the papers, and the findings (results of comparisons) on each claim."""
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,9 +25,10 @@ METHODS = {
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """A claim and the findings on it, with their outcomes.
+    """A claim and the findings on it, each with the outcome that contains it.
 
-    missing: names of targets that have not been made. silent: names of targets that have no finding on the claim.
+    missing: names of the claim's targets that have not been made. silent: names of the claim's targets that have no
+    finding on the claim.
     """
 
     claim: dict
@@ -41,19 +42,19 @@ class ClaimResult:
 
     @property
     def evidence(self) -> list[Case]:
-        """Return the cases that count."""
+        """Return the cases (comparisons) that count for the verdict."""
         return [case for _, finding in self.found for case in finding.evidence]
 
     @property
     def verdict(self) -> str:
-        """Return the verdict, one of ``wording.SYMBOLS``."""
+        """Return the verdict on the claim, one of ``wording.SYMBOLS``."""
         if "not_covered" in self.claim:
             return NOT_COVERED
         return overall(self.cases) if self.found or not self.missing else NOT_MADE
 
     @property
     def words(self) -> str:
-        """Return the verdict with the numbers of cases, or the reason why there is none."""
+        """Return the verdict with the numbers of cases, or the reason why there is no verdict."""
         if not self.found:
             return self.claim.get("not_covered", self.verdict)
         return Finding(self.claim["id"], "", self.cases).verdict
@@ -63,8 +64,8 @@ class ClaimResult:
 class PaperResult:
     """A paper with the results on its claims.
 
-    about: the [paper] table of its claims.toml. setup: trainings of the paper, and their counterparts here. targets:
-    names in the order of the claims, then the names that no claim mentions.
+    about: the [paper] table of its claims.toml. setup: trainings of the paper, and the trainings that repeat them.
+    targets: names in the order of the claims, then the names that no claim mentions.
     """
 
     id: str
@@ -75,12 +76,12 @@ class PaperResult:
 
     @property
     def own(self) -> list[ClaimResult]:
-        """Return the results on the paper's own claims."""
+        """Return the results on the claims that the paper itself makes."""
         return [result for result in self.claims if result.claim["kind"] != EXPECTED]
 
     @property
     def expected(self) -> list[ClaimResult]:
-        """Return the results on claims that are expected of its method."""
+        """Return the results on the claims that are not in the paper, but expected of the paper's method."""
         return [result for result in self.claims if result.claim["kind"] == EXPECTED]
 
     @cached_property
@@ -92,8 +93,8 @@ class PaperResult:
 def read_claims(papers: Iterable[Path]) -> dict[str, dict]:
     """Return the claims of ``papers``, folders with a claims.toml, by id; ``paper`` in a claim is the folder's name.
 
-    Raises ValueError for an id that is given twice, and for a headline that is not a claim. Every claim needs a kind, a
-    method, and either targets or a reason why there are none.
+    Raises ValueError for an id that is given twice, and for a headline that is not a claim. A claim also needs a kind,
+    a method, and either targets or a reason why there are none; ValueError is raised if one of them is missing.
     """
     claims = {}
     for paper in papers:
@@ -122,10 +123,10 @@ def read(paper: Path) -> dict:
 
 
 def results(papers: Sequence[Path], outcomes: Mapping[str, Outcome]) -> list[PaperResult]:
-    """Return the results on every claim of the papers, followed by outcomes that belong to no paper, if there are any.
+    """Return the results on every claim of the papers, and last the outcomes that belong to no paper, if there are any.
 
-    outcomes: by target. Raises ValueError for claims that ``read_claims`` refuses, and for a finding on a claim that no
-    paper makes.
+    outcomes: outcomes by target. Raises ValueError for claims that ``read_claims`` refuses, and for a finding on a
+    claim that no paper makes.
     """
     claims = read_claims(papers)
     for outcome in outcomes.values():

@@ -1,4 +1,4 @@
-"""The code that made the runs of a target: one version made all of them; runs of different versions are not joined."""
+"""The versions of the code that made the runs of a target: all runs of a target are from one version."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -9,14 +9,14 @@ from experiments.runner.plan import Plan
 from grsgd.runs.run_file import Run
 
 DIRTY = "-dirty"
-"""End of the name of a commit with uncommitted changes, so that the code cannot be obtained again."""
+"""End of the name of a commit with uncommitted changes, whose code cannot be obtained again."""
 
 
 def share(plans: Sequence[Plan]):
-    """Leave each target in one of the plans, which differ in the code of their runs.
+    """Leave each target in one of the plans; each plan has the runs of one version of the code.
 
-    The target stays in the first plan that has all of its runs. If no plan has all, it stays in ``plans[0]``, which
-    makes missing runs.
+    The target stays in the first plan that has all of its runs. If no plan has all of them, it stays in ``plans[0]``,
+    which makes missing runs.
     """
     first, *others = plans
     for target in list(first.needs):
@@ -34,6 +34,6 @@ def check_committed(runs: Mapping[Path, Run], recorded: Collection[str]):
     if found := {name: count for name, count in sorted(commits.items()) if name.endswith((DIRTY, "no commit"))}:
         told = ", ".join(f"{count} of {name}" for name, count in found.items())
         raise Unfinished(
-            f"--record: runs of code that was not committed, which cannot be obtained again ({told}): commit it, and "
-            "make them again with --fresh"
+            f"--record: some runs were made by code that was not committed ({told}): commit the code, and make the "
+            "runs again with --fresh"
         )

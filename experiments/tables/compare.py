@@ -1,6 +1,6 @@
-"""Comparisons that several papers have in common: where algorithms are compared, and how numbers are shown.
+"""Comparisons that several papers have in common: settings in which algorithms are compared, and tables of the results.
 
-A comparison is an object whose methods are the two functions of a target, ``needs`` and ``show``. A *place* is a
+A comparison is an object whose methods ``needs`` and ``show`` are the two functions of a target. A *place* is a
 setting without a configuration, at which several algorithms are compared.
 """
 
@@ -23,9 +23,9 @@ from grsgd.simulator.network import TAKES_PROCESSOR
 
 ALONE, NEVER = "one rank alone", "ranks that never communicate"
 CONTROLS = (ALONE, NEVER)
-"""The controls with which an algorithm is compared, to see whether communication is the reason for its success."""
+"""The controls: a comparison with them shows whether communication is the reason for an algorithm's success."""
 MAX_BARS = 4
-"""Greatest number of groups of bars in a panel; for more, there are lines over the number of ranks."""
+"""Greatest number of groups of bars in a panel; more groups are drawn as lines over the number of ranks."""
 CLOCK_SEEDS = 3
 """Number of seeds for measured steps, and for cases whose runs take minutes."""
 SECONDS = "Seconds to the target accuracy."
@@ -41,13 +41,14 @@ SHARED_TRAJECTORY_NOTE = (
 )
 
 Settings = dict[Setting, dict[str, Setting]]
-"""Settings by place and by name of the algorithm."""
+"""Settings by place (setting without a configuration) and by name of the algorithm."""
 
 
 def places(conditions: Conditions, scenarios: Iterable[Scenario], measured: Iterable[Scenario] = ()) -> list[Setting]:
-    """Return the places of a comparison.
+    """Return the places (settings without a configuration) of a comparison.
 
-    Each scenario without slow hosts has a simulated place. Each possible scenario in ``measured`` has a measured place.
+    Each scenario without slow hosts has a place in simulated time. Each possible scenario in ``measured`` has a place
+    in measured time.
     """
     found = []
     for scenario in scenarios:
@@ -59,26 +60,27 @@ def places(conditions: Conditions, scenarios: Iterable[Scenario], measured: Iter
 
 
 def settings_at(where: Iterable[Setting], configs: Mapping[str, str]) -> Settings:
-    """Return the settings of all configurations at all places."""
+    """Return a setting for each configuration at each place; a place is a setting without a configuration."""
     return {place: {name: place.but(config=config) for name, config in configs.items()} for place in where}
 
 
 def map_needs(need: Callable[[Setting], Need], settings: Settings) -> dict[Setting, Need]:
-    """Return a need for each of the settings."""
+    """Return the need of each setting, made by the function ``need``."""
     return {setting: need(setting) for some in settings.values() for setting in some.values()}
 
 
 def settled(conditions: Conditions, setting: Setting) -> int | None:
-    """Return the number of timed steps; None for the number of the scale.
+    """Return the number of steps that are timed; None for the number of the scale.
 
-    The effect of a slow rank on a ring spreads by one rank per step, so the time until then should be a small part.
+    The effect of a slow rank on a ring spreads by one rank per step. Therefore, more steps are timed if a rank is slow:
+    most of the timed steps should come after the effect has reached all ranks.
     """
     slow = setting.scenario.overrides or setting.scenario.slow_hosts
     return max(conditions.scale.steps, 4 * setting.ranks) if slow else None
 
 
 def timed_steps(conditions: Conditions, settings: Settings) -> dict[Setting, Need]:
-    """Return short runs of each of the settings; measured runs are few, because each takes some seconds to begin."""
+    """Return the needs of short runs of each setting; there are few measured runs, because each is slow to start."""
 
     def need(setting: Setting) -> Steps:
         few = min(CLOCK_SEEDS, conditions.scale.clock_seeds)
@@ -88,14 +90,14 @@ def timed_steps(conditions: Conditions, settings: Settings) -> dict[Setting, Nee
 
 
 def samples(found: Found, settings: Settings, value: Callable[[Run], float | None]) -> dict[Setting, dict[str, Sample]]:
-    """Return one number of each run, by place and name."""
+    """Return the number that ``value`` computes for each run, by place (setting) and name of the algorithm."""
     return {
         place: {name: sample.of(found[one], value) for name, one in some.items()} for place, some in settings.items()
     }
 
 
 def where(place: Setting) -> str:
-    """Return the scenario, and the links if they differ from the links of the scale."""
+    """Return the name of a place's scenario, and its links if they differ from the links of the scale."""
     rate = place.link.rate.replace("gbit", " Gbit/s").replace("mbit", " Mbit/s") if place.link else ""
     links = f"links of {rate}" if place.link else ""
     return ", ".join(filter(None, [links, place.scenario.name if place.scenario != EQUAL or not links else ""]))
@@ -106,7 +108,7 @@ def condition(place: Setting) -> str:
 
 
 def show_values(section: Section, caption: str, unit: str, values: Mapping[Setting, Mapping[str, Sample]], **figure):
-    """Draw numbers, and write a table of them, by place and name.
+    """Draw numbers, and write a table of the numbers, by place (setting) and name of the algorithm.
 
     unit: unit of the numbers, for the axis. figure: further arguments of ``Section.figure``.
     """
@@ -131,9 +133,9 @@ def source(place: Setting) -> str:
 
 
 def panel(title: str, unit: str, values: Mapping[Setting, Mapping[str, Sample]]) -> Panel:
-    """Return bars for few places, else lines over the number of ranks.
+    """Return a panel with bars if there are few places (settings), or with lines over the number of ranks if many.
 
-    At a single place, controls are horizontal lines if their median is known.
+    If there is a single place, each control whose median is known is a horizontal line.
     """
     drawn: dict[str, dict] = {}
     levels: dict[str, Sample] = {}
@@ -152,10 +154,10 @@ def panel(title: str, unit: str, values: Mapping[Setting, Mapping[str, Sample]])
 
 
 def kind_of_pace(runs: Iterable[Run]) -> str:
-    """Return the kind of cases on the pace of an algorithm that never waits.
+    """Return the kind of cases that compare the time of a step of an algorithm that never waits.
 
-    They are evidence if they are measured, or if simulated messages take processor time. Otherwise nothing can slow the
-    algorithm down, so its pace is true by construction.
+    The cases are evidence if they are measured, or if simulated messages take processor time. If simulated messages
+    take no processor time, nothing can slow the algorithm down, so the result is true by construction.
     """
     attributes = [run.attributes for run in runs]
     is_free = any(a["clock"] == "virtual" and TAKES_PROCESSOR not in a.get("network", "") for a in attributes)
@@ -167,7 +169,7 @@ def is_desk(conditions: Conditions) -> bool:
 
 
 def quotient(ours: Sample, theirs: Sample) -> Sample:
-    """Return ours divided by theirs, for the seeds that both have."""
+    """Return ``ours`` divided by ``theirs``, for the seeds that both samples have."""
     pairs = {seed: (value, theirs.values.get(seed)) for seed, value in ours.values.items()}
     ratios = {seed: a / b for seed, (a, b) in pairs.items() if a is not None and b}
     return Sample(ratios, algorithms=algorithms_of([ours, theirs]))

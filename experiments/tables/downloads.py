@@ -1,4 +1,4 @@
-"""Numbers behind the page, as tables that a browser saves: the page contains them, so it needs no further file."""
+"""Numbers behind the page of results as CSV tables; the page contains the tables, so that a browser can save them."""
 
 import base64
 import csv
@@ -10,13 +10,13 @@ from experiments.runner.outcome import BreakEven, Case, Figure, Outcome
 from experiments.tables.claims import PaperResult
 
 CASES = "cases.csv"
-"""File next to the papers' pages: the table of all cases."""
+"""Name of the file with the table of all cases, in the folder of the papers' pages."""
 CASE_COLUMNS = ("scale", "paper", "claim", "target", *Case.__dataclass_fields__)
 """Columns of the table of cases."""
 
 
 def cases_csv(results: Iterable[PaperResult]) -> str:
-    """Return all cases of all claims, with the columns ``CASE_COLUMNS``."""
+    """Return all cases of all claims as CSV, with the columns ``CASE_COLUMNS``."""
     rows = [
         {**vars(case), "scale": outcome.scale, "paper": paper.id, "claim": result.claim["id"], "target": outcome.target}
         for paper in results
@@ -28,7 +28,7 @@ def cases_csv(results: Iterable[PaperResult]) -> str:
 
 
 def seeds_csv(outcomes: Iterable[Outcome]) -> str:
-    """Return every run on which outcomes rest, once per scale, with its numbers and its commit."""
+    """Return every run on which outcomes rest as CSV, once per scale, with its numbers and its commit."""
     found = {}
     for outcome in outcomes:
         for run in outcome.runs:
@@ -39,12 +39,12 @@ def seeds_csv(outcomes: Iterable[Outcome]) -> str:
 
 
 def runs_csv(outcome: Outcome) -> str:
-    """Return the runs of an outcome, with the numbers of each."""
+    """Return the runs of an outcome as CSV, with the numbers of each run."""
     return as_csv(outcome.runs, list(dict.fromkeys(key for run in outcome.runs for key in run)))
 
 
 def simulator_csv(outcomes: Iterable[Outcome]) -> str:
-    """Return the relative differences of simulated from measured times of the same trainings."""
+    """Return the relative differences of simulated from measured times of equal trainings, as CSV."""
     rows = [
         {"scale": outcome.scale, "target": outcome.target, "algorithm": name, "error": error}
         for outcome in outcomes
@@ -54,12 +54,12 @@ def simulator_csv(outcomes: Iterable[Outcome]) -> str:
 
 
 def break_evens_csv(found: Iterable[BreakEven]) -> str:
-    """Return the ratios of communication to computation from which on methods save time."""
+    """Return, as CSV, the ratios of communication to computation from which on methods save time."""
     return as_csv([vars(one) for one in found], list(BreakEven.__dataclass_fields__))
 
 
 def as_csv(rows: Sequence[Mapping], columns: Sequence[str]) -> str:
-    """Return the rows as CSV; a missing value is empty."""
+    """Return the rows as CSV; a value that a row lacks is empty."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
@@ -68,7 +68,7 @@ def as_csv(rows: Sequence[Mapping], columns: Sequence[str]) -> str:
 
 
 def as_link(text: str, kind: str = "text/csv") -> str:
-    """Return an address that contains the whole text, so that the page needs no further file."""
+    """Return a ``data:`` address that contains the whole text, so that the page needs no further file."""
     return f"data:{kind};base64,{base64.b64encode(text.encode()).decode()}"
 
 
@@ -79,7 +79,7 @@ def figure_data(folder: Path, figure: Figure) -> str:
 
 
 def seeds_of(folder: Path, figure: Figure) -> str:
-    """Return the number of seeds of a figure's numbers; "" if they do not depend on seeds."""
+    """Return the number of seeds of a figure's numbers as text; "" if the numbers do not depend on seeds."""
     seeds = {}
     for row in csv.DictReader(io.StringIO(figure_data(folder, figure))):
         if row["seed"]:

@@ -1,6 +1,6 @@
 """Figures of a report: vector graphics, readable in black and white; a label looks the same in all panels of a figure.
 
-Next to each figure is a table, NAME.csv, with every number of every seed in it.
+Each figure NAME.svg has a table NAME.csv in its folder, with every number of every seed in the figure.
 """
 
 import csv
@@ -21,7 +21,7 @@ from experiments.runner.outcome import Case
 from experiments.runner.sample import Sample
 from grsgd.runs.series import style
 
-matplotlib.rcParams["svg.hashsalt"] = "grsgd"  # equal figures then have equal files
+matplotlib.rcParams["svg.hashsalt"] = "grsgd"  # with a constant salt, equal figures have equal files
 HATCHES = ("", "////", "\\\\\\\\", "xxxx", "----", "++++", "||||", "||--")
 LEVEL_LINES = ((0, (6, 3)), (0, (2, 2)), (0, (6, 2, 1, 2)), (0, (1, 3)))
 FONTS = ["DejaVu Sans", "Verdana", "sans-serif"]
@@ -29,9 +29,9 @@ GREY = "#666666"
 WIDTH, HEIGHT = 4.6, 3.3
 """Width and height of a panel, in inches."""
 PANELS_IN_A_ROW = 3
-"""Greatest number of panels in a row."""
+"""Greatest number of panels of a figure that are next to each other."""
 COLUMNS = ("panel", "series", "x", "seed", "y", "bound", "low", "high")
-"""Columns of the table of a figure. bound: 1 if y is a lower bound. low, high: interval of an estimate."""
+"""Columns of the table of a figure; ``bound`` is 1 if ``y`` is a lower bound, ``low`` and ``high`` are an interval."""
 
 Number = Sample | float
 """A sample with a number per seed, or an exact number that does not depend on seeds."""
@@ -39,25 +39,25 @@ Number = Sample | float
 
 @dataclass(frozen=True)
 class Panel:
-    """Axes with their units, and the numbers drawn on them, by label (except in ``levels`` and ``marks``)."""
+    """Axes with their units, and the numbers drawn on the axes, by label (except in ``levels`` and ``marks``)."""
 
     title: str
     xlabel: str
     ylabel: str
     lines: Mapping[str, Mapping[float, Number]] = field(default_factory=dict)
-    """Numbers by x: a point for each seed, and a line through the medians."""
+    """Numbers by label and x, drawn as a point for each seed, and a line through the medians."""
     curves: Mapping[str, Mapping[int, tuple[Sequence[float], Sequence[float]]]] = field(default_factory=dict)
-    """Curves (x, y) by seed."""
+    """Curves by label and seed, each as a pair of sequences: x and y."""
     bars: Mapping[str, Mapping[str, Number]] = field(default_factory=dict)
-    """Numbers by group: a bar to the median, and a point for each seed."""
+    """Numbers by label and group, drawn as a bar to the median, and a point for each seed."""
     estimates: Mapping[str, Mapping[float, Case]] = field(default_factory=dict)
-    """Cases by x: an estimate, with its interval as error bar."""
+    """Cases by label and x, drawn as an estimate with its interval as error bar."""
     controls: Collection[str] = ()
-    """Labels that are drawn thin and grey."""
+    """Labels of controls, whose lines are thin and grey."""
     levels: Mapping[str, Number] = field(default_factory=dict)
-    """Horizontal lines: a target, the paper's number, a control."""
+    """Horizontal lines by label, at y: a target, the paper's number, a control."""
     marks: Mapping[str, float] = field(default_factory=dict)
-    """Vertical lines by their label, at x: a break-even, in the colour of the label if it is drawn."""
+    """Vertical lines by label, at x: a break-even, in the colour of the label if the label is drawn."""
     logx: bool = False
     logy: bool = False
 
@@ -67,13 +67,13 @@ class Panel:
 
 
 def draw(path: Path, panels: Sequence[Panel]):
-    """Write the panels as SVG, and their numbers as CSV to a file next to it."""
+    """Write the panels as SVG to ``path``, and their numbers as CSV to a file of the same name with the ending .csv."""
     path.write_text(as_svg(figure(panels)), encoding="utf-8")
     write_table(path.with_suffix(".csv"), panels)
 
 
 def write_table(path: Path, panels: Sequence[Panel]):
-    """Write every number of the panels as CSV."""
+    """Write every number of the panels as CSV to ``path``."""
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, lineterminator="\n").writerows([COLUMNS, *table(panels)])
 
@@ -94,7 +94,7 @@ def figure(panels: Sequence[Panel]) -> Figure:
 
 
 def _as_bars(panel: Panel) -> Panel:
-    """Return the panel with bars in place of lines if all its points have the same x."""
+    """Return the panel with bars instead of lines if all points of its lines have the same x."""
     if len({x for points in panel.lines.values() for x in points}) != 1:
         return panel
     bars = {label: {f"{x:g}": number for x, number in points.items()} for label, points in panel.lines.items()}
@@ -102,7 +102,7 @@ def _as_bars(panel: Panel) -> Panel:
 
 
 def draw_panel(ax, panel: Panel, looks: Mapping[str, dict]):
-    """Draw a panel. looks: matplotlib's arguments for each label."""
+    """Draw a panel on the axes ``ax``. looks: matplotlib's arguments (colour, line, marker) for each label."""
     for label, points in panel.lines.items():
         _draw_line(ax, points, label, looks[label])
     for label, curves in panel.curves.items():
@@ -157,9 +157,9 @@ def _draw_estimates(ax, cases: Mapping[float, Case], label: str, look: dict):
 
 
 def limits(estimates: Iterable[float], of_all: tuple[float, float]) -> tuple[float, float]:
-    """Return the ends of an axis, which cut off intervals that extend far beyond all estimates.
+    """Return the ends of an axis, so that intervals which extend far beyond all estimates are cut off.
 
-    of_all: the ends with the whole intervals.
+    of_all: the ends of an axis that shows the whole intervals.
     """
     estimates = [0.0, *estimates]
     beyond = 2 * (max(estimates) - min(estimates)) or math.inf
@@ -207,14 +207,14 @@ def _scale_axes(ax, panel: Panel):
     cases = [case for points in panel.estimates.values() for case in points.values() if case.estimate is not None]
     if cases:
         ax.set_ylim(*limits((case.estimate for case in cases), ax.get_ylim()))
-    if panel.logy and not panel.bars:  # the length of a bar means something only from 0 on
+    if panel.logy and not panel.bars:  # the length of a bar means something only on an axis that begins at 0
         ax.set_yscale("log")
     elif not panel.curves and not panel.estimates:
         ax.set_ylim(bottom=min(0, ax.get_ylim()[0]))
 
 
 def _looks(panels: Sequence[Panel]) -> dict[str, dict]:
-    """Return matplotlib's arguments for each label, the same in all panels; controls come last, and take no colours."""
+    """Return matplotlib's arguments for each label, the same in all panels; controls are grey, and come last."""
     controls = {label for panel in panels for label in panel.controls}
     labels = dict.fromkeys(label for panel in panels for label in panel.labels)
     labels = sorted(labels, key=lambda label: label in controls)
@@ -236,9 +236,9 @@ def _legend(figure: Figure, axes):
 
 
 def as_svg(figure: Figure, title: str = "", description: str = "") -> str:
-    """Return the figure as SVG, with no more digits than are visible.
+    """Return the figure as SVG, with numbers rounded to the digits that are visible.
 
-    title, description: a description in words, for readers who do not see the figure.
+    title, description: texts for readers who do not see the figure.
     """
     text = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "font.sans-serif": FONTS}):
@@ -282,7 +282,7 @@ def _by_seed(number: Number) -> Mapping:
 
 
 def _bound(number: Number, seed) -> str:
-    """Return the kind of bound of a seed's value, ``lower`` or ``upper``; "" if the value is exact."""
+    """Return the kind of bound that a seed's value is, ``lower`` or ``upper``; "" if the value is exact."""
     bounds = {"lower": number.bounds, "upper": number.upper} if isinstance(number, Sample) else {}
     return "".join(kind for kind, seeds in bounds.items() if seed in seeds)
 

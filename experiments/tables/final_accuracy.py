@@ -1,4 +1,4 @@
-"""Accuracy after the same number of samples."""
+"""The comparison of test accuracies after the same number of samples, which several papers have."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -32,8 +32,9 @@ ACCURACIES = "test accuracy of the averaged model after the same number of sampl
 class FinalAccuracy:
     """The accuracy of one algorithm, compared with others after the same number of samples; equal ranks, simulated.
 
-    claim: the claim that it is not worse. configs: by name; the first is the algorithm, the second its comparison.
-    alone: the configuration of ranks that never communicate. reason: why it is worse, if it is.
+    claim: the claim that the algorithm is not worse. configs: configurations by name; the first is the algorithm, the
+    second the algorithm that it is compared with. alone: the configuration of ranks that never communicate. reason: why
+    the algorithm is worse, if it is.
     """
 
     claim: str
@@ -48,7 +49,7 @@ class FinalAccuracy:
         return map_needs(Trajectories, self.settings(conditions))
 
     def show(self, found: Found, section: Section) -> dict[Setting, dict[str, Sample]]:
-        """Show the accuracies, and return them in per cent, by place and name."""
+        """Write the accuracies into the section, and return them in per cent, by place and name of the algorithm."""
         settings = self.settings(found.conditions)
         section.figure(
             "Accuracy of the averaged model over epochs.",
@@ -83,7 +84,7 @@ class FinalAccuracy:
 
 
 def over_epochs(runs: Iterable[Run]) -> dict[int, tuple]:
-    """Return the accuracy in per cent over epochs, by seed."""
+    """Return, by seed, the epochs and the accuracies in per cent of the runs."""
     return {
         int(run.attributes["seed"]): (
             run.curve["samples"] / run.attributes["train_samples"],

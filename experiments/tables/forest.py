@@ -1,4 +1,4 @@
-"""Estimates of cases with their intervals, one below the other; equal factors of less and more have equal distances."""
+"""The figure of estimates of cases with their intervals; on its axis, half and twice a time are equally far from 1."""
 
 import math
 from collections.abc import Sequence
@@ -22,16 +22,16 @@ from grsgd.runs.series import COLOURS
 
 VERDICT_COLOURS = {SUPPORTED: COLOURS[2], ALIKE: COLOURS[5], REFUTED: COLOURS[1], INCONCLUSIVE: "#888888"}
 MARKERS = {AT_LEAST: ">", AT_MOST: "<"}
-"""Markers of estimates that are bounds."""
+"""Matplotlib's markers of estimates that are bounds."""
 NEAR, FAR = (0.25, 0.5, 0.65, 0.8, 1, 1.25, 1.5, 2, 4), (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 10, 20, 100)
-"""Ratios named on an axis that spans up to three octaves, and on an axis that spans more."""
+"""Ratios that are marked on an axis that spans up to three octaves (``NEAR``), and on a longer axis (``FAR``)."""
 LESS = ("% less ", "% fewer ")
 MIN_RATIO = 1e-3
-"""Ratios below this are drawn at this value, because zero has no place on a logarithmic axis."""
+"""Least ratio on an axis; smaller ratios are drawn at this ratio, because a logarithmic axis has no zero."""
 
 
 class Differences:
-    """A linear axis for differences."""
+    """A linear axis for estimates that are differences."""
 
     def __init__(self, unit: str, turned: str):
         self.label = turned if turned == unit else f"left of 0: {turned}; right: {unit}"
@@ -40,35 +40,35 @@ class Differences:
         return estimate
 
     def set_ticks(self, ax):
-        """Leave the ticks to matplotlib."""
+        """Leave the ticks of the axis to matplotlib."""
 
 
 class Ratios:
-    """A logarithmic axis of ratios, for estimates such as "% less time": half and twice are equally far from 1.
+    """A logarithmic axis of ratios, for estimates such as "% less time"; half and twice are equally far from 1.
 
-    The claimed direction is to the right.
+    Effects in the claimed direction are to the right of 1.
     """
 
     def __init__(self, unit: str, turned: str):
         self.less, self.more = sorted((unit, turned), key=lambda words: not words.startswith(LESS))
         self.sign = 1 if unit == self.less else -1
-        """Sign of a place to the right of 1, for a ratio below 1."""
+        """1 if ratios below 1 are to the right of 1 on the axis; -1 if they are to the left."""
         self.label = f"left: {turned}; right: {unit} (logarithmic)"
 
     def place(self, estimate: float) -> float:
-        """Return the place of a percentage in the claimed direction: the logarithm to base 2 of its ratio."""
+        """Return the position of an estimate in per cent: the logarithm to base 2 of its ratio, or minus this."""
         ratio = 1 - self.sign * estimate / 100
         return -self.sign * math.log2(max(ratio, MIN_RATIO))
 
     def set_ticks(self, ax):
-        """Name the ratios within the limits, in per cent."""
+        """Set ticks at the ratios within the limits of the axis, labelled in per cent."""
         low, high = ax.get_xlim()
         places = {-self.sign * math.log2(factor): factor for factor in (NEAR if high - low <= 3 else FAR)}
         shown = {place: factor for place, factor in places.items() if low <= place <= high}
         ax.set_xticks(list(shown), [self.words(factor) for factor in shown.values()], fontsize=7)
 
     def words(self, factor: float) -> str:
-        """Return a ratio as a percentage: "50 % less", "100 % more"."""
+        """Return a ratio as a percentage, such as "50 % less" or "100 % more"."""
         if factor == 1:
             return "0"
         unit = self.less if factor < 1 else self.more
@@ -76,16 +76,17 @@ class Ratios:
 
 
 def scale_of(case: Case) -> Differences | Ratios:
-    """Return the axis that suits the unit of a case."""
+    """Return the axis for the unit of a case: logarithmic for units such as "% less time", linear for other units."""
     both = case.unit, case.turned_unit()
     return Ratios(*both) if any(words.startswith(LESS) for words in both) else Differences(*both)
 
 
 def forest(cases: Sequence[Case], numbers: Sequence[float] = ()) -> str:
-    """Return an SVG of the estimates of cases of one unit, with intervals, one below the other. numbers: the paper's.
+    """Return an SVG of the estimates of cases of one unit, with intervals, one below the other.
 
-    Evidence has the colour of its verdict, and filled points. Cases that do not count are grey, with open points.
-    Estimates that are bounds have markers that point to where the effect may lie. The legend explains this.
+    numbers: the paper's numbers. Cases that are evidence have the colour of their verdict, and filled points. Cases
+    that do not count are grey, with open points. A marker of an estimate that is a bound points to where the effect may
+    lie.
     """
     by_condition = {}
     for case in cases:
@@ -116,7 +117,7 @@ def forest(cases: Sequence[Case], numbers: Sequence[float] = ()) -> str:
 
 
 def _look(case: Case) -> dict:
-    """Return matplotlib's arguments for the point of a case."""
+    """Return matplotlib's arguments for the point that shows a case."""
     colour = VERDICT_COLOURS[case.verdict] if case.kind == EVIDENCE else GREY
     fill = colour if case.kind == EVIDENCE else "white"
     return {"color": colour, "markerfacecolor": fill, "marker": MARKERS.get(case.bound, "o"), "markersize": 5}
@@ -130,7 +131,7 @@ def _draw_interval(ax, place: float, case: Case, scale: Differences | Ratios):
 
 
 def _legend(cases: Sequence[Case]) -> list[Line2D]:
-    """Return a legend entry for each kind of point that is drawn."""
+    """Return a legend entry for each kind of point in the figure."""
     entries = {}
     for case in cases:
         words = case.verdict if case.kind == EVIDENCE else f"{case.kind}, not counted"

@@ -1,4 +1,4 @@
-"""The picture of the main claims of all papers: the saving of each, the paper's number, and all uncertainties."""
+"""The figure of the main claims of all papers: the saving of each, the paper's number, and all uncertainties."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,36 +13,35 @@ from experiments.tables.forest import MARKERS, VERDICT_COLOURS, Differences, Rat
 from experiments.tables.sentences import VERDICT_WORDS
 
 UNIT = "% less time"
-"""The unit of all main claims."""
+"""The unit of the estimates of all main claims."""
 MAX_ROWS = 3
-"""Greatest number of rows of a claim, in addition to the row of one rank alone."""
+"""Greatest number of rows of the figure per claim, in addition to the row of one rank alone."""
 ALONE = ("one rank alone", "one worker alone")
-"""The control with which every paper is compared: the time of a single rank."""
+"""Names of the control with which every paper is compared: the time of a single rank."""
 PALE = "#bbbbbb"
 COLOUR_OF = VERDICT_COLOURS | {INCONCLUSIVE: "#444444"}
 APART = 0.32
-"""Distance between the cases of a row, in rows."""
+"""Vertical distance between the estimates in a row of the figure; the distance of two rows is 1."""
 ROW_INCHES, WIDTH = 0.235, 8.2
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the picture: the best measured and the best simulated case of one condition and one baseline."""
+    """A row of the figure: the best measured and the best simulated case of one condition and one baseline."""
 
     label: str
     cases: Sequence[Case]
     is_control: bool = False
 
     def words(self) -> str:
-        """Return the row in words, for readers who do not see it."""
+        """Return the row as text, for readers who do not see the figure."""
         return f"{self.label}: {'; '.join(case.text() for case in self.cases)}"
 
 
 def rows_of(main: Sequence[Answer]) -> list[Row]:
-    """Return the rows of a paper: of its headline, of the best evidence on each further main claim on time, and the
-    control.
+    """Return the rows of a paper: the rows of its headline, a row of each further main claim on time, and the control.
 
-    main: the answers to the main claims; the headline is the first.
+    The row of a further claim shows its best evidence. main: the evidence on the main claims; the headline is first.
     """
     headline, *others = map(rows, main)
     of_claims = [row for row in headline if not row.is_control]
@@ -57,7 +56,7 @@ def rows_of(main: Sequence[Answer]) -> list[Row]:
 def rows(answer: Answer) -> list[Row]:
     """Return the rows of a main claim: its best evidence, the best evidence against it, then further evidence.
 
-    The last row is the control of one rank alone, under the condition of the first row if it exists there.
+    The last row is the control of one rank alone, under the condition of the first row if the control has one there.
     """
     ordered = answer.holding[:1] + answer.failing[:1] + answer.evidence
     places = list(dict.fromkeys(one.place for one in ordered if _is_shown(one)))
@@ -72,7 +71,7 @@ def rows(answer: Answer) -> list[Row]:
 
 
 def _row(place: tuple[str, str], evidence: Sequence[Evidence]) -> Row:
-    """Return the measured and simulated cases at a place: the best of each verdict, or an undecided one."""
+    """Return the row of a baseline and condition: its best measured and simulated cases, or undecided cases."""
     there = [one for one in evidence if one.place == place and _is_shown(one)]
     decided = {(one.is_simulated, one.case.verdict): one.case for one in reversed(there) if one.case.verdict in DECIDED}
     sources = {is_simulated for is_simulated, _ in decided}
@@ -86,21 +85,21 @@ def _is_shown(one: Evidence) -> bool:
 
 
 def _label(place: tuple[str, str]) -> str:
-    """Return the baseline and the condition."""
+    """Return the label of a row: its baseline and its condition."""
     baseline, condition = place
     return ": ".join(filter(None, [f"against {baseline}" * bool(baseline), condition]))
 
 
 def describe(by_paper: dict[str, Sequence[Row]]) -> str:
-    """Return the picture in words."""
+    """Return the whole figure as text, for readers who do not see it."""
     return " ".join(f"{paper}: {'. '.join(row.words() for row in some)}." for paper, some in by_paper.items())
 
 
 def draw(by_paper: dict[str, Sequence[Row]]) -> str:
     """Return an SVG with the rows of all papers, one below the other, with a title and a description.
 
-    Measured points are filled, simulated ones hollow. A thin line beyond an interval is the range over calibrations and
-    the simulator's error; a tick is the paper's number.
+    Points of measured cases are filled, and points of simulated cases hollow. A thin line beyond an interval is the
+    range over calibrations and the simulator's error. A tick is the paper's number.
     """
     cases = [case for some in by_paper.values() for row in some for case in row.cases]
     scale = scale_of(cases[0])
@@ -129,7 +128,7 @@ def draw(by_paper: dict[str, Sequence[Row]]) -> str:
 
 
 def _draw_row(ax, place: int, row: Row, scale: Differences | Ratios):
-    """Draw the cases of a row at slightly different heights, measured ones first."""
+    """Draw the cases of a row at slightly different heights, in the order of the row: measured cases come first."""
     for number, case in enumerate(row.cases):
         below = APART * (number - (len(row.cases) - 1) / 2)
         _draw_case(ax, place + below, case, scale, PALE if row.is_control else COLOUR_OF[case.verdict])

@@ -1,4 +1,5 @@
-"""Time to the target accuracy over the rate of the links, and the rate from which on an algorithm saves time."""
+"""The comparison of times to the target accuracy over the rate of the links, and the rate from which on time is saved.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from grsgd.runs.run_file import Run
 from grsgd.units import rate
 
 RATES = "5gbit", "50mbit"
-"""Rates of links, in addition to the two of the scale."""
+"""Rates of links, in addition to the two rates of the scale."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,9 @@ class LinkRates:
 
     The break-even is the ratio of communication to computation from which on the algorithm saves time.
 
-    claim: the claim that it decides. configs: by name; the first is the algorithm. allreduce: name of the ring
-    all-reduce in ``configs``. alone: the configuration of ranks that never communicate. rates: rates of further
-    links, besides the links of the scale.
+    claim: the claim for which the comparison is evidence. configs: configurations by name; the first is the algorithm.
+    allreduce: name of the ring all-reduce in ``configs``. alone: the configuration of ranks that never communicate.
+    rates: rates of links, in addition to the links of the scale.
     """
 
     claim: str
@@ -52,7 +53,7 @@ class LinkRates:
         }
 
     def steps(self, place: Setting) -> tuple[Setting, Setting]:
-        """Return the settings that separate communication from computation: steps with an all-reduce, and without."""
+        """Return two settings, with an all-reduce and without messages, which separate communication from computing."""
         return place.but(config=self.configs[self.allreduce]), place.but(config=self.alone, link=None)
 
     def show(self, found: Found, section: Section):
@@ -108,7 +109,8 @@ class LinkRates:
         section.note(SHARED_TRAJECTORY_NOTE)
 
     def ratio(self, found: Found, place: Setting) -> float:
-        """Return T_comm / T_calc: seconds of an all-reduce's bytes on a rank's link, over seconds of computing."""
+        """Return T_comm / T_calc: the seconds of an all-reduce's bytes on a rank's link, divided by the computing time.
+        """
         allreduce, alone = self.steps(place)
         sent = sample.of(found["steps", allreduce], bytes_of_a_step).median()
         computing = sample.of(found["steps", alone], seconds_per_step).median()
@@ -122,24 +124,24 @@ def bytes_of_a_step(run: Run) -> float:
 def break_even(method: str, against: str, savings: Mapping[float, Case], here: Iterable[float] = ()) -> BreakEven:
     """Return the ratio of communication to computation from which on the savings stay above 0.
 
-    here: the ratios of the testbed's links.
+    savings: cases by ratio. here: the ratios of the testbed's links.
     """
     at, low, high = (
         crossing({ratio: speed_up(getattr(case, limit)) for ratio, case in savings.items()})
-        for limit in ("estimate", "high", "low")  # the greatest possible saving comes first
+        for limit in ("estimate", "high", "low")  # ``high``, the greatest possible saving, crosses 0 before ``low``
     )
     return BreakEven(method, against, at, low, high, min(savings), max(savings), sorted(here))
 
 
 def speed_up(saving: float | None) -> float | None:
-    """Return the logarithm of the ratio of times for a saving in per cent."""
+    """Return the logarithm of the ratio of two times, from the saving in per cent."""
     return None if saving is None else inf if saving >= 100 else -log1p(-saving / 100)
 
 
 def crossing(curve: Mapping[float, float | None]) -> float | None:
     """Return the x from which on a curve is above 0, interpolated over the logarithm of x.
 
-    Returns the first x if the curve is above 0 everywhere, and None if it is not above 0 at its end.
+    Returns the least x if the curve is above 0 everywhere, and None if the curve is not above 0 at the greatest x.
     """
     points = sorted((x, y) for x, y in curve.items() if y is not None)
     if not points or points[-1][1] <= 0:

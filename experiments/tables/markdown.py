@@ -1,4 +1,4 @@
-"""Pages in Markdown: how templates are rendered, and how texts become cells of tables."""
+"""Helpers for Markdown pages: the rendering of templates, and texts as cells of tables."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from experiments.tables import sentences, wording
 
 
 def render(template: str, **values) -> str:
-    """Return a template of this folder, rendered with its values, without double empty lines."""
+    """Return a template of this folder, rendered with ``values``, without double empty lines."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

@@ -1,7 +1,8 @@
-"""The effect at learning rates next to the tuned ones, for each case on time.
+"""The effect of each case on time if an algorithm has a learning rate next to its tuned one.
 
-Learning rates are tuned once, with a few seeds, so another tuning might find the next rate. The trials about the best
-rate show how many more samples the rates next to it take to the target accuracy. The time of a sample does not change.
+Learning rates are tuned once, with a few seeds, so another tuning might find the next rate. The trials at rates close
+to the best rate show how many more samples these rates take to the target accuracy. The seconds per sample do not
+depend on the learning rate.
 """
 
 import math
@@ -16,9 +17,10 @@ from experiments.runner.sample import label_of
 
 
 def with_nearby_rates(outcome: Outcome, plan: Plan) -> Outcome:
-    """Return the outcome with the range of each effect on time over the rates next to the tuned ones.
+    """Return the outcome with the range of each effect on time over learning rates next to the tuned ones.
 
-    One side or both may have another rate. Scales that tune with a single seed have no such range.
+    One or both of the compared algorithms may have a rate that is not tuned. Scales that tune with a single seed have
+    no range.
     """
     if plan.conditions.scale.tuning_seeds == 1:
         return outcome
@@ -30,7 +32,7 @@ def with_nearby_rates(outcome: Outcome, plan: Plan) -> Outcome:
 
 
 def factors_of(plan: Plan, target: str) -> Iterator[tuple[str, tuple[Tuned, list[float]]]]:
-    """Yield each algorithm's label, with the key of its tuned rate and the `factors` of its trials.
+    """Yield each algorithm's label, with the key of its tuned rate and the result of `factors` for its trials.
 
     Algorithms with several tuned rates in the target, or with a missing trial, are left out.
     """
@@ -45,9 +47,9 @@ def factors_of(plan: Plan, target: str) -> Iterator[tuple[str, tuple[Tuned, list
 
 
 def factors(rates: LearningRates, tuned: Tuned) -> list[float]:
-    """Return the samples to the target accuracy at each rate with all tuning seeds, as multiples of the best rate's.
+    """Return the samples to the target accuracy at each learning rate with all tuning seeds, over the best rate's.
 
-    The multiple is infinite if a trial missed the target; the list is empty if all did.
+    The ratio is infinite if a trial missed the target accuracy. The list is empty if all trials missed it.
     """
     found = rates.results(tuned)
     fewest, _ = found[best(found)]
@@ -55,9 +57,9 @@ def factors(rates: LearningRates, tuned: Tuned) -> list[float]:
 
 
 def with_range(case: Case, by_label: Mapping[str, tuple[Tuned, list[float]]]) -> Case:
-    """Return a case with the range of its effect over learning rates.
+    """Return a case (comparison) with the range of its effect over learning rates.
 
-    A case whose sides share one rate, or whose effect is not on time, is returned unchanged.
+    A case whose two algorithms share one rate, or whose effect is not on time, is returned unchanged.
     """
     (our_rate, ours), (their_rate, theirs) = (by_label.get(label, (None, [])) for label in (case.ours, case.theirs))
     is_on_time = case.test == DIFFERENCE and case.unit == "% less time" and case.estimate is not None

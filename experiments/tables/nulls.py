@@ -2,12 +2,12 @@
 
     python -m experiments.tables.nulls [--draws 2000] [--seed 1]
 
-Both sides are samples from one distribution, like samples of trainings: times to an accuracy vary by 6 to 10 %, and
-accuracies by 0.6 to 1 point. There is no equivalence zone, which would make wrong verdicts rarer. If a loss up to a
-margin is allowed, ours is lower by exactly this margin; if the paper gives a number, it is the truth. So any verdict on
-the direction is wrong, and so is any answer to the number except "agrees". The rows state whether only one side is
-skewed, and whether trainings miss their target or reach it before their first snapshot. They also state whether seeds
-may be doubled after a first look.
+Both compared samples are drawn from one distribution, like samples of trainings. Times to an accuracy vary by 6 to
+10 %, and accuracies by 0.6 to 1 point. There is no equivalence zone, which would make wrong verdicts rarer. If a loss
+up to a margin is allowed, ``ours`` is lower by exactly this margin. If the paper gives a number, it is the true effect.
+Therefore, any verdict on the direction is wrong, and so is any result for the number except "agrees". The rows of the
+table state whether only one sample is skewed, and whether trainings miss their target or reach it before their first
+snapshot. The rows also state whether seeds may be doubled after a first look at the data.
 """
 
 import argparse
@@ -29,19 +29,19 @@ from experiments.tables import sequential
 SEEDS, MANY_SEEDS = 5, 20
 """Numbers of seeds of a sample."""
 TWO_LOOKS = 10, 20
-"""Numbers of seeds in the second of two looks."""
+"""Numbers of seeds in the second of two looks at the data."""
 CONDITIONS, BASELINES = 4, 4
-"""Numbers of conditions and baselines of a finding; under a condition, all baselines meet the same sample."""
+"""Numbers of conditions and baselines of a finding; under a condition, all baselines are compared with one sample."""
 NODES = 3
-"""Number of numbers of nodes over which a mean is taken."""
+"""Number of samples, each for another number of nodes, over which a mean is taken."""
 MARGIN = 1.0
-"""Points of accuracy that may be lost."""
+"""Greatest loss of accuracy, in points, that the comparison ``no_worse`` allows."""
 SAVING, POINTS = 30.0, 3.29
-"""The paper's numbers, in rows where they are the truth."""
+"""The paper's numbers: the saving in per cent and the points of accuracy, in rows where they are the true effect."""
 AGAIN = 10
-"""Factor of the number of findings by which the rates of the worst nulls are estimated once more."""
+"""Factor by which the second estimate of the worst rates has more findings than the first estimate."""
 CALIBRATION_ERRORS = (0.05, 0.2)
-"""Shares by which calibrations at different times change the times of an algorithm."""
+"""Relative amounts by which calibrations at different times change the times of an algorithm."""
 
 Pair = tuple[Sample, Sample]
 Compare = Callable[[Sample, Sample], Case]
@@ -53,14 +53,14 @@ Draw = Callable[[Generator], list[Pair]]
 
 @dataclass(frozen=True)
 class Rates:
-    """Per cent of findings that have a case wrongly supported, or above the paper's number; or refuted, or below it."""
+    """Per cent of findings with a wrong case: supported or above the paper's number, and refuted or below it."""
 
     above: float
     below: float
 
 
 def rates(compare: Compare, findings: Iterable[Sequence[Pair]]) -> Rates:
-    """Return the rates of wrong answers; each finding has a case for each of its pairs of samples."""
+    """Return the rates of wrong results; each finding has a case for each of its pairs of samples."""
     answers = [
         {answer for case in decide.corrected([compare(*pair) for pair in pairs]) for answer in answers_of(case)}
         for pairs in findings
@@ -70,14 +70,14 @@ def rates(compare: Compare, findings: Iterable[Sequence[Pair]]) -> Rates:
 
 
 def answers_of(case: Case) -> list[str]:
-    """Return the answer of a case on the paper's number, or on the direction if there is no number."""
+    """Return a case's (comparison's) position relative to the paper's number, or its verdict if there is no number."""
     return [case.on_number if case.number is not None else case.verdict]
 
 
 def halves(values: Sequence[float], draws: int, random: Generator, seeds: int = SEEDS) -> Iterator[list[Pair]]:
-    """Yield ``draws`` findings of one pair, for runs of one algorithm: some of its seeds against others.
+    """Yield ``draws`` findings of one pair, for runs of one algorithm: some of its seeds compared with other seeds.
 
-    values: numbers of runs with different seeds, at least twice ``seeds``; the findings share them.
+    values: numbers of runs with different seeds, at least twice ``seeds`` numbers; all findings draw from them.
     """
     for _ in range(draws):
         drawn = random.choice(values, 2 * seeds, replace=False)
@@ -92,7 +92,7 @@ def normal(random: Generator, seeds: int) -> np.ndarray:
 
 
 def skewed(random: Generator, seeds: int, skewness: float = 1.0) -> np.ndarray:
-    """Return deviations of this skewness, from a gamma distribution."""
+    """Return deviations with the given skewness, from a gamma distribution."""
     shape = 4 / skewness**2
     return (random.gamma(shape, size=seeds) - shape) / np.sqrt(shape)
 
@@ -103,7 +103,7 @@ def heavy_tailed(random: Generator, seeds: int) -> np.ndarray:
 
 
 def with_outliers(random: Generator, seeds: int) -> np.ndarray:
-    """Return deviations one in ten of which is far above the others."""
+    """Return deviations of which about one in ten is far above the other deviations."""
     far = 3 * ((random.random(seeds) < 0.1) - 0.1)
     return (far + 0.4 * random.normal(size=seeds)) / np.sqrt(9 * 0.09 + 0.16)
 
@@ -114,11 +114,11 @@ def with_outliers(random: Generator, seeds: int) -> np.ndarray:
 def times(
     deviations: np.ndarray, variation: float = 0.1, missed: float = 0.0, early: float = 0.0, grid: float = 0.0
 ) -> Sample:
-    """Return seconds to a target, whose logarithms have these deviations.
+    """Return a sample of seconds to a target accuracy, whose logarithms have the given deviations.
 
-    variation: coefficient of variation. missed: share of trainings that end before their target. early: share of
-    trainings that are at their target at the first snapshot. grid: distance of the snapshots, as a share of the time,
-    if crossings are not interpolated.
+    variation: coefficient of variation. missed: part of the trainings that end before their target. early: part of the
+    trainings that are at their target at the first snapshot. grid: distance of the snapshots, as a part of the time;
+    0 if crossings are interpolated.
     """
     logarithms = variation * deviations
     first = variation * stats.norm.ppf(early) if early else -np.inf
@@ -129,7 +129,7 @@ def times(
 
 
 def accuracies(deviations: np.ndarray, points: float = 0.8, images: int = 10_000) -> Sample:
-    """Return accuracies in per cent. points: their standard deviation. images: number of test images."""
+    """Return a sample of accuracies in per cent. points: standard deviation. images: number of test images."""
     return _sample(np.round(images * (0.9 - points / 100 * deviations)) / images * 100)
 
 
@@ -139,7 +139,7 @@ def _sample(values: np.ndarray, *bounds: frozenset[int]) -> Sample:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """An algorithm's numbers. correlation: of deviations with the same seed; if not 0, sides are compared in pairs."""
+    """An algorithm's numbers. correlation: between runs with the same seed; if not 0, runs are compared in pairs."""
 
     name: str
     sample: Callable[[np.ndarray], Sample]
@@ -148,7 +148,7 @@ class Algorithm:
     seeds: int = SEEDS
 
     def samples(self, random: Generator, sides: int) -> list[Sample]:
-        """Return the samples of several sides with the same seeds."""
+        """Return one sample for each of ``sides`` compared algorithms, all with the same seeds."""
         common = np.sqrt(self.correlation) * self.deviations(random, self.seeds)
         own = np.sqrt(1 - self.correlation)
         return [self.sample(common + own * self.deviations(random, self.seeds)) for _ in range(sides)]
@@ -176,16 +176,16 @@ ACCURACIES = (
     Algorithm("accuracies, 0.8 points, of 500 images", partial(accuracies, images=500)),
 )
 SHARES = (0.1, 0.3, 0.5)
-"""Shares of trainings that miss their target, or that have reached it at their first snapshot."""
+"""Parts of the trainings that miss their target, or that have reached it at their first snapshot."""
 
 
 def missing(share: float, correlation: float = 0.0) -> Algorithm:
-    """Return times, the share ``share`` of which misses the target."""
+    """Return an algorithm whose times miss the target with the probability ``share``."""
     return Algorithm(f"{100 * share:.0f} % miss their target", partial(times, missed=share), correlation=correlation)
 
 
 def beside(spread: float, seeds: int) -> tuple[str, Algorithm, Algorithm]:
-    """Return a description, times of skewness 2, and times without skewness whose spread is smaller by a factor."""
+    """Return a description, times of skewness 2, and unskewed times whose standard deviation is ``spread`` as large."""
     ours = Algorithm("", times, partial(skewed, skewness=2.0), seeds=seeds)
     theirs = Algorithm("", partial(times, variation=0.1 * spread), seeds=seeds)
     return f"skewness 2 on one side, {spread:g} of its spread on the other, {seeds} seeds", ours, theirs
@@ -203,22 +203,22 @@ def more(ours: Sample, theirs: Sample, **options) -> Case:
 
 
 def no_worse(ours: Sample, theirs: Sample, **options) -> Case:
-    """Return the comparison if ours is worse by exactly the margin."""
+    """Return the comparison of ``ours``, made worse by exactly the margin, with ``theirs``."""
     return decide.no_worse(ours.map(lambda value: value - MARGIN), theirs, "", "", MARGIN, **options)
 
 
 def less_by_number(ours: Sample, theirs: Sample, **options) -> Case:
-    """Return the comparison if ours takes less time by exactly the paper's number."""
+    """Return the comparison of ``ours``, scaled to take less time by exactly the paper's number, with ``theirs``."""
     return less(ours.scaled(1 - SAVING / 100), theirs, number=SAVING, **options)
 
 
 def more_by_number(ours: Sample, theirs: Sample, **options) -> Case:
-    """Return the comparison if ours is more by exactly the paper's number."""
+    """Return the comparison of ``ours``, raised by exactly the paper's number, with ``theirs``."""
     return more(ours.map(lambda value: value + POINTS), theirs, number=POINTS, **options)
 
 
 def in_two_looks(compare: Compare) -> Compare:
-    """Return a comparison of half of the seeds, and of all seeds if these may decide what half of them do not."""
+    """Return a comparison that uses half of the seeds, and all seeds if half of the seeds do not decide but all may."""
 
     def looked(ours: Sample, theirs: Sample) -> Case:
         half = len(ours.values) // sequential.LOOKS
@@ -229,7 +229,7 @@ def in_two_looks(compare: Compare) -> Compare:
 
 
 def on_occasions(error: float, seeds: int, pairs: bool) -> Draw:
-    """Return a function that draws the times of one algorithm, each side calibrated separately at several times."""
+    """Return a function that draws two samples of one algorithm's times; each sample has its own calibrations."""
     algorithm = replace(TIMES[1], seeds=seeds, correlation=0.7 * pairs)
 
     def draw(random: Generator) -> list[Pair]:
@@ -245,7 +245,7 @@ def _calibrated(times: Sample, factors: Sequence[float]) -> Sample:
 
 
 def one_case(ours: Algorithm, theirs: Algorithm | None = None) -> Draw:
-    """Return a function that draws both sides by one algorithm, or each side by its own."""
+    """Return a function that draws both samples by one algorithm, or each sample by its own algorithm."""
     if theirs is None:
         return lambda random: [tuple(ours.samples(random, 2))]
     return lambda random: [(ours.samples(random, 1)[0], theirs.samples(random, 1)[0])]
@@ -260,7 +260,7 @@ def many_cases(algorithm: Algorithm) -> Draw:
 
 
 def over_nodes(algorithm: Algorithm) -> Draw:
-    """Return a function that draws geometric means over several numbers of nodes."""
+    """Return a function that draws samples which are geometric means over several numbers of nodes."""
 
     def draw(random: Generator) -> list[Pair]:
         drawn = [algorithm.samples(random, 2) for _ in range(NODES)]
@@ -271,7 +271,7 @@ def over_nodes(algorithm: Algorithm) -> Draw:
 
 @dataclass(frozen=True)
 class Null:
-    """A row of the table: the comparison and its samples in words; then the functions that compare and draw."""
+    """A row of the table: the comparison and its samples as text, and the functions that compare and draw samples."""
 
     comparison: str
     compared: str
@@ -280,12 +280,12 @@ class Null:
 
 
 def nulls() -> list[Null]:
-    """Return the rows of the table."""
+    """Return all rows of the table."""
     return [*plain(), *bounded(), *uneven(), *several(), *numbers(), *looked_twice(), *occasions()]
 
 
 def plain() -> Iterator[Null]:
-    """Yield the rows of samples without bounds."""
+    """Yield the rows of samples that contain no bounds."""
     for name, compare, algorithms in (
         ("less", less, TIMES),
         ("more", more, ACCURACIES),
@@ -296,7 +296,7 @@ def plain() -> Iterator[Null]:
 
 
 def bounded() -> Iterator[Null]:
-    """Yield the rows of trainings that miss their target, or have reached it at their first snapshot."""
+    """Yield the rows of trainings that miss their target, or that have reached it at their first snapshot."""
     for share in SHARES:
         each, in_pairs, all_reach = missing(share), missing(share, 0.7), TIMES[1]
         early = Algorithm("", partial(times, early=share))
@@ -322,7 +322,7 @@ def uneven() -> Iterator[Null]:
 
 
 def several() -> Iterator[Null]:
-    """Yield the rows of findings of several cases."""
+    """Yield the rows of findings that consist of several cases."""
     words = f"finding of {CONDITIONS * BASELINES} cases: "
     for name, compare, each in (
         ("less", less, TIMES[1]),
@@ -333,7 +333,7 @@ def several() -> Iterator[Null]:
 
 
 def numbers() -> Iterator[Null]:
-    """Yield the rows of effects that are exactly the paper's number."""
+    """Yield the rows in which the true effect is exactly the paper's number."""
     for each in TIMES[:7]:
         yield Null("less, the number", each.name, partial(less_by_number, pairs=bool(each.correlation)), one_case(each))
     for each in ACCURACIES[:4]:
@@ -341,7 +341,7 @@ def numbers() -> Iterator[Null]:
 
 
 def looked_twice() -> Iterator[Null]:
-    """Yield the rows of seeds that may be doubled after a first look."""
+    """Yield the rows in which the seeds may be doubled after a first look at the data."""
     for seeds in TWO_LOOKS:
         for each in (TIMES[1], *TIMES[5:8]):
             words, doubled = f"{each.name}, {seeds} seeds", one_case(replace(each, seeds=seeds))
@@ -353,7 +353,7 @@ def looked_twice() -> Iterator[Null]:
 
 
 def occasions() -> Iterator[Null]:
-    """Yield the rows of one algorithm on several occasions, each with its own calibration."""
+    """Yield the rows of one algorithm whose two samples have different calibrations, made on several occasions."""
     for error in CALIBRATION_ERRORS:
         for seeds in (SEEDS, MANY_SEEDS):
             for pairs in (False, True):
@@ -364,7 +364,7 @@ def occasions() -> Iterator[Null]:
 
 
 def table(draws: int, seed: int) -> list[tuple[str, str, float, float]]:
-    """Return the rows: the comparison, its samples, and per cent of ``draws`` findings found above, and below."""
+    """Return the rows: comparison, samples, and the two `Rates` in per cent of ``draws`` findings."""
     random = np.random.default_rng(seed)
     found = []
     for null in nulls():
@@ -374,10 +374,10 @@ def table(draws: int, seed: int) -> list[tuple[str, str, float, float]]:
 
 
 def greatest(draws: int, seed: int) -> Rates:
-    """Return the greatest rates over all nulls.
+    """Return the greatest rates of wrong results over all nulls (rows of the table).
 
-    The greatest of many estimates is too great by chance. So ``draws`` findings per null only tell which nulls are the
-    worst, and ``AGAIN`` times as many new findings give their rates.
+    The greatest of many estimates is too great by chance. Therefore, ``draws`` findings per null only select the worst
+    nulls. The rates of these nulls are estimated anew, from ``AGAIN`` times as many findings.
     """
     rows = list(zip(nulls(), table(draws, seed), strict=True))
     worst = [max(rows, key=lambda row: row[1][column])[0] for column in (-2, -1)]

@@ -1,4 +1,4 @@
-"""Numbers of a run that tables need."""
+"""Functions that compute the numbers of a run that tables show, such as seconds per step, staleness and accuracy."""
 
 import math
 import re
@@ -9,7 +9,7 @@ import numpy as np
 from grsgd.runs.run_file import Run
 
 LAST_SNAPSHOTS = 3
-"""Number of last snapshots whose accuracies are averaged."""
+"""Number of snapshots at the end of a run whose accuracies are averaged."""
 OWN_WORK = re.compile(r"and (\S+) s of the algorithm")
 """Pattern for the algorithm's own work in a simulated run's description of computing times."""
 
@@ -21,17 +21,17 @@ def part_of_a_step(run: Run, part: str) -> np.ndarray:
 
 
 def gradient_seconds(run: Run) -> float:
-    """Return the seconds per step that a rank computes gradients, mean over the training ranks.
+    """Return the seconds per step in which a rank computes gradients, as the mean over the training ranks.
 
-    Simulated computing includes the algorithm's own work, such as to add up the gradients of other ranks. A measured
-    rank does this work while it communicates. So the own work is subtracted.
+    Simulated computing includes the algorithm's own work, such as adding up the gradients of other ranks. A measured
+    rank does this work while it communicates. Therefore, the algorithm's own work is subtracted from simulated times.
     """
     own = OWN_WORK.search(run.attributes.get("compute", ""))
     return float(part_of_a_step(run, "compute").mean()) - (float(own[1]) if own else 0.0)
 
 
 def ages(run: Run) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values of staleness, ascending, and the number of gradients or models with each."""
+    """Return the values of staleness, ascending, and the number of gradients or models with each value."""
     return run.staleness["value"], run.staleness["count"].sum(axis=0)
 
 
@@ -42,10 +42,10 @@ def mean_staleness(run: Run) -> float:
 
 
 def final_accuracy(run: Run, column: str = "test_accuracy") -> float | None:
-    """Return the mean test accuracy of the last three snapshots, in per cent; None if one of them is unknown.
+    """Return the mean test accuracy of the last three snapshots, in per cent; None if one accuracy is unknown.
 
-    Only snapshots within the configured number of samples, and one step, count. Ranks that do not wait go beyond, but
-    all algorithms are compared after the same number of samples.
+    Only snapshots within the configured number of samples, plus the samples of one step, count. Ranks that do not wait
+    for others train on more samples, but all algorithms are compared after the same number of samples.
     """
     epochs = tomllib.loads(run.attributes["config"])["train"].get("epochs", math.inf)
     most = epochs * run.attributes["train_samples"] + run.attributes["ranks"] * run.attributes["batch_size"]

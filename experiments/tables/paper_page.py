@@ -1,4 +1,4 @@
-"""The page of a paper, in docs/results: all findings on its claims, with every case, its pictures and seeds."""
+"""The page of a paper, in docs/results: all findings on its claims, with every case, its figures and seeds."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,9 +11,9 @@ from experiments.tables.report import case_drawing
 from experiments.tables.scale_result import ScaleResult
 
 MAX_BYTES = 200_000
-"""Greatest size of a picture, in bytes; larger ones are only on the page of the scale."""
+"""Greatest size of a figure, in bytes; larger figures are only on the page of the scale."""
 MAX_PICTURES = 2
-"""Greatest number of figures for a main claim, in addition to the picture of its cases."""
+"""Greatest number of figures for a main claim, in addition to the figure of its cases."""
 
 
 def name_of(paper: PaperAnswers) -> str:
@@ -22,14 +22,14 @@ def name_of(paper: PaperAnswers) -> str:
 
 
 def short(paper: PaperAnswers) -> str:
-    """Return the short name of the paper, with which its targets and configurations begin."""
+    """Return the short name of the paper, with which the names of its targets and configurations begin."""
     return paper.paper.id.partition("_")[0]
 
 
 def written(paper: PaperAnswers, scales: Sequence[ScaleResult], made: Path) -> Iterator[tuple[str, str]]:
-    """Yield name and content of a paper's page, and of the files that it shows and links to.
+    """Yield the name and the content of a paper's page, and of each file that the page shows or links to.
 
-    made: a folder with one folder per scale, which holds outcomes and their figures.
+    made: a folder with one folder per scale, which contains outcomes and their figures.
     """
     pictures = {name: (caption, svg) for name, caption, svg in _pictures(paper, made)}
     for name, (_, svg) in pictures.items():
@@ -64,7 +64,7 @@ def _missing(paper: PaperAnswers, scale: ScaleResult) -> list[str]:
 
 
 def _pictures(paper: PaperAnswers, made: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield name, caption and SVG of the headline's cases and figures, at each scale."""
+    """Yield the name, caption and SVG of the headline's cases and figures, at each scale."""
     for scale, result in zip(paper.by_scale, paper.main[0].results, strict=True):
         if drawing := case_drawing(result):
             caption = f"All cases of the main claim at the scale {scale}: estimates with 95 % intervals."
@@ -78,5 +78,5 @@ def _pictures(paper: PaperAnswers, made: Path) -> Iterator[tuple[str, str, str]]
 
 
 def words_of(cases) -> str:
-    """Return cases in words, for readers who do not see their picture."""
+    """Return the cases (comparisons) as text, for readers who do not see their figure."""
     return "; ".join(f"{case.condition}, {case.baseline}: {case.text()}" for case in cases if case.estimate is not None)

@@ -28,28 +28,29 @@ from grsgd.files import atomic_write
 FOLDER = ROOT / "docs" / "results"
 RECORD, TABLE, ERRORS = "repetition.json", "repetition.csv", "repetition-errors.csv"
 OF_A_CASE = ("paper", "claim", "target", "condition", "baseline", "unit", "source")
-"""Columns that name a case."""
+"""Columns that identify a case (one comparison under one condition)."""
 RATIO = re.compile(r"(T_?comm / T_?calc) = [^,;]*")
 """Pattern for a measured ratio in a condition, which no second recording repeats exactly."""
 NUMBERS = ("estimate", "low", "high")
 OF_A_RECORDING = ("verdict", "kind", *NUMBERS)
-"""Columns that both recordings have."""
+"""Columns with the results of a case, which both recordings have."""
 COLUMNS = (*OF_A_CASE, *OF_A_RECORDING, *(f"{name}_again" for name in OF_A_RECORDING))
 ANSWERS = {SUPPORTED: "for", REFUTED: "against", ALIKE: "against"}
-"""Answers of decided cases to their claims."""
+"""Results of decided cases: for or against their claims."""
 
 
 @dataclass(frozen=True)
 class Repetition:
-    """Comparison of the verdicts of two recordings of a scale.
+    """Comparison of the verdicts of two recordings (sets of all runs) of a scale.
 
-    date, machines, commits: of the second recording. cases: number of cases that count as evidence in both recordings,
-    and whose numbers differ, so that they were made anew. same: number of cases with the same verdict; a refuted case
-    and a case without a difference are both against the claim. once: number of cases that are decided in one recording
-    only. reversed: number of cases that are for the claim in one recording and against it in the other. missing: number
-    of cases that count as evidence in the first recording, and not in the second. off: number of missing cases that do
-    not count in the second recording because of the simulator's error. apart: numbers of cases that count as evidence
-    in the first recording, and whose intervals do not overlap, by the paper's folder.
+    date, machines, commits: when, where and by which code the second recording was made. cases: number of cases that
+    count as evidence in both recordings, and whose numbers differ, so that they were made anew. same: number of cases
+    with the same verdict; a refuted case and a case without a difference are both against the claim. once: number of
+    cases that are decided in one recording only. reversed: number of cases that are for the claim in one recording and
+    against it in the other. missing: number of cases that count as evidence in the first recording, and not in the
+    second. off: number of missing cases that do not count in the second recording because of the simulator's error.
+    apart: by the paper's folder, the number of cases that count as evidence in the first recording, and whose intervals
+    do not overlap.
     """
 
     scale: str
@@ -66,10 +67,10 @@ class Repetition:
 
 
 def compare(first: Iterable[dict[str, str]], second: Iterable[dict[str, str]]) -> list[dict[str, str]]:
-    """Return the cases of the first recording, each as a row with the columns `COLUMNS`, from rows of tables of cases.
+    """Return the cases (comparisons) of the first recording, each as a row with the columns `COLUMNS`.
 
-    The columns of the second recording are empty for a case that it lacks. Cases with the same name are compared in
-    their order, if both recordings have the same number of them.
+    The arguments are rows of the tables of cases. The columns of the second recording are empty for a case that it
+    lacks. Cases with the same name are compared in their order, if both recordings have the same number of them.
     """
     again = by_name(second)
     rows = []
@@ -82,7 +83,7 @@ def compare(first: Iterable[dict[str, str]], second: Iterable[dict[str, str]]) -
 
 
 def by_name(cases: Iterable[dict[str, str]]) -> dict[tuple[str, ...], list[dict[str, str]]]:
-    """Return cases by their names, without the measured ratios in conditions."""
+    """Return the cases (comparisons) by their names, which lack the measured ratios in conditions."""
     found: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for case in cases:
         found.setdefault(tuple(RATIO.sub(r"\1", case[column]) for column in OF_A_CASE), []).append(case)
@@ -90,7 +91,7 @@ def by_name(cases: Iterable[dict[str, str]]) -> dict[tuple[str, ...], list[dict[
 
 
 def counts(rows: Sequence[dict[str, str]]) -> dict[str, int | dict[str, int]]:
-    """Return the numbers of cases of a `Repetition`."""
+    """Return the numbers of cases for the fields of a `Repetition`."""
     there = [row for row in rows if row["kind"] == EVIDENCE]
     both = [row for row in there if row["kind_again"] == EVIDENCE]
     anew = [row for row in both if any(row[name] != row[f"{name}_again"] for name in NUMBERS)]
@@ -107,7 +108,8 @@ def counts(rows: Sequence[dict[str, str]]) -> dict[str, int | dict[str, int]]:
 
 
 def are_apart(row: dict[str, str]) -> bool:
-    """Return whether a case has two intervals that do not overlap; an end that is not known overlaps."""
+    """Return whether the intervals of a case in both recordings do not overlap; an unknown end counts as overlapping.
+    """
     ends = [row[name] for name in ("high", "low_again", "high_again", "low")]
     if "" in ends:
         return False
@@ -116,10 +118,10 @@ def are_apart(row: dict[str, str]) -> bool:
 
 
 def repetition_of(scale: str, results: Path) -> tuple[Repetition, list[dict[str, str]], str]:
-    """Return the comparison of the recorded cases of a scale with the outcomes in the folder ``results``, its rows, and
-    the simulator's errors in these outcomes as CSV.
+    """Return the comparison of recorded cases with the outcomes in ``results``, its rows, and the simulator's errors.
 
-    Raises ValueError if no case was made anew, and for damaged outcomes. Raises OSError without recorded cases.
+    The simulator's errors in the outcomes are returned as CSV. Raises ValueError if no case was made anew, and for
+    damaged outcomes. Raises OSError if the scale has no recorded cases.
     """
     second = ScaleResult.of(results / scale, list(map(folder, YEARS)))
     with (FOLDER / downloads.CASES).open(newline="", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""The reproduction as one page, and a single outcome as text for the terminal."""
+"""The reproduction of the papers as one HTML page, and a single outcome as text for the terminal."""
 
 import re
 from collections import Counter
@@ -22,13 +22,13 @@ from grsgd.files import atomic_write
 NUMBER = re.compile(r"[<>≤≥≈~±+−-]{0,2} ?\d.{0,24}")
 NO_VALUE = ("", "-", "–", "—", "n/a", "nan")
 NUMBERS = ("low", "number", "high", "ssgd_multicast", "asgd")
-"""Keys of a claim that may hold a number of the paper."""
+"""Keys of a claim in claims.toml that may contain a number of the paper."""
 INFERRED = "## Documented and inferred"
 """Heading, in a paper's README, of the table of inferred choices."""
 
 
 def build(folder: Path, papers: Sequence[Path], out: Path) -> None:
-    """Write the page ``out`` on the outcomes in ``folder``, compared with the claims of ``papers``.
+    """Write the page ``out`` about the outcomes in ``folder``, compared with the claims of ``papers``.
 
     Raises ValueError for claims that ``read_claims`` refuses, and for a finding on a claim that no paper makes.
     """
@@ -85,7 +85,7 @@ def _environment(folder: Path) -> Environment:
 
 
 def read_outcomes(folder: Path) -> tuple[dict[str, Outcome], dict[str, str]]:
-    """Return the outcomes in a folder, and the date at which each was made, both by target."""
+    """Return the outcomes in a folder, and the date on which each outcome was made, both by target."""
     paths = sorted(folder.glob("*.json"))
     outcomes = {path: load(path) for path in paths}
     dates = {outcome.target: _date(outcome, path) for path, outcome in outcomes.items()}
@@ -110,19 +110,19 @@ def tally(results: Sequence[ClaimResult]) -> str:
 
 
 def same(values: Iterable) -> bool:
-    """Return whether all values are equal, so that one mention suffices."""
+    """Return whether all values are equal, so that the page mentions the value only once."""
     return len(set(values)) == 1
 
 
 def case_drawing(result: ClaimResult) -> str:
-    """Return an SVG of the claim's cases with an estimate; "" if there are fewer than two."""
+    """Return an SVG of the claim's cases that have an estimate; "" if there are fewer than two such cases."""
     cases = wording.of_one_unit(result.cases)
     numbers = dict.fromkeys(result.claim.get(key) for key in NUMBERS)
     return forest(cases, [number for number in numbers if isinstance(number, int | float)]) if len(cases) > 1 else ""
 
 
 def summary_figure(result: ClaimResult) -> Markup:
-    """Return ``case_drawing`` as an element of the page."""
+    """Return the SVG of ``case_drawing`` as an element of the page."""
     drawing = case_drawing(result)
     name = f"cases-{anchor(result.claim['id'])}-"
     return _inline(drawing, f"Cases of the claim: {result.claim['statement']}", name) if drawing else Markup("")
@@ -137,7 +137,7 @@ def inferred(paper: Path) -> list[list[str]]:
 
 
 def inline_code(text: str) -> Markup:
-    """Return a line of Markdown with its code set as code, and with its links replaced by their words."""
+    """Return a line of Markdown as HTML: code becomes <code> elements, and links are replaced by their words."""
     words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text)
     return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(words))))
 
@@ -146,13 +146,13 @@ def inline_code(text: str) -> Markup:
 
 
 def numeric(table: Table, column: int) -> bool:
-    """Return whether a column contains numbers, which are set flush right."""
+    """Return whether a column contains only numbers, which the page sets flush right."""
     cells = [cell for row in table.rows if (cell := row[column].strip()) not in NO_VALUE]
     return bool(cells) and all(NUMBER.fullmatch(cell) for cell in cells)
 
 
 def _column_classes(table: Table) -> list[str]:
-    """Return the class of each column: numbers are set flush right, and long texts get enough width."""
+    """Return the CSS class of each column: numbers are set flush right, and long texts get enough width."""
     return [
         "number" if numeric(table, i) else "long" if max([len(row[i]) for row in table.rows], default=0) > 24 else ""
         for i in range(len(table.headers))
@@ -183,7 +183,7 @@ def _distinct(texts) -> list[str]:
 
 
 def _date(outcome: Outcome, path: Path) -> str:
-    """Return the date at which the outcome was made: its own record, or else the date of its file."""
+    """Return the date on which the outcome was made, from its provenance, or else the date of its file."""
     date = outcome.provenance.get("made")
     return date or datetime.fromtimestamp(path.stat().st_mtime).strftime("%Y-%m-%d %H:%M")
 
@@ -214,7 +214,7 @@ def text(outcome: Outcome, claims: dict[str, dict]) -> str:
 
 
 def case_line(case: Case) -> str:
-    """Return a case as one line."""
+    """Return a case (comparison) as one line of text."""
     counted = "" if case.kind == wording.EVIDENCE else f" [{case.kind}, not counted]"
     note = f" ({case.note})" if case.note else ""
     return f"{wording.symbol(case.verdict)} {wording.case_name(case)}: {wording.estimate(case)}{counted}{note}"

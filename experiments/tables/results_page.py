@@ -1,6 +1,6 @@
 """docs/results.md: the claims of five papers and the findings of all scales, on one page for readers without grsgd.
 
-Each paper also has its own page, with every claim and every case (`paper_page`).
+Each paper has a further page, with every claim and every case (`paper_page`).
 """
 
 import hashlib
@@ -33,17 +33,17 @@ from experiments.tables.trust import Trust
 from grsgd.files import atomic_write
 
 SHOWN = (DESK, SMOKE)
-"""The scales that the page shows; the scale with the most evidence comes first."""
+"""The scales that the page of results shows; the scale with the most evidence comes first."""
 MAX_BYTES = 10_000
-"""Greatest size of the page, in bytes; undecided and untried claims without room are only on the papers' pages."""
+"""Greatest size of the page of results, in bytes; undecided and untried claims that do not fit are on papers' pages."""
 FEW_TARGETS = 10
-"""A scale's targets are named on the page only if fewer than this number of them have runs."""
+"""Limit on a scale's targets that have runs; if there are fewer, the page of results names these targets."""
 FOREST, STRIP = "forest.svg", "break-even.svg"
-"""Files next to the papers' pages: the pictures of the page."""
+"""Names of the figures of the page of results, in the folder of the papers' pages."""
 
 
 def build(made: Path, papers: Sequence[Path], docs: Path) -> Path:
-    """Write results.md into ``docs``, and its files into the folder ``docs``/results; return the path of results.md.
+    """Write results.md into ``docs``, and its further files into ``docs``/results; return the path of results.md.
 
     made: a folder with one folder of outcomes per scale. Raises ValueError if no scale has outcomes, or if outcomes do
     not fit the claims of ``papers``.
@@ -69,7 +69,7 @@ def build(made: Path, papers: Sequence[Path], docs: Path) -> Path:
 
 
 def written(scales: Sequence[ScaleResult], papers: Sequence[PaperAnswers], made: Path) -> Iterator[tuple[str, str]]:
-    """Yield name and content of the page's files: its pictures, all cases and seeds, and the papers' own pages."""
+    """Yield the name and content of each file of the page: its figures, all cases and seeds, and the papers' pages."""
     if rows := {paper.about["name"]: some for paper in papers if (some := headlines.rows_of(paper.main))}:
         yield FOREST, headlines.draw(rows)
     if found := break_evens(scales, papers):
@@ -88,7 +88,7 @@ def fitting(
     again: Repetition | None,
     files: Mapping[str, str],
 ) -> str:
-    """Return the page, with as many lines in each list as there is room for. Raises ValueError if there is no room."""
+    """Return the page, with as many lines in each list as fit into ``MAX_BYTES``. Raises ValueError if nothing fits."""
     values = {
         "scales": scales,
         "few": FEW_TARGETS,
@@ -116,10 +116,10 @@ def fitting(
 
 
 def in_short(papers: Sequence[PaperAnswers]) -> dict[str, str]:
-    """Return a sentence or two on each paper, by its name, from ``in_short`` in its claims.toml.
+    """Return a short text on each paper, by the paper's name, from ``in_short`` in its claims.toml.
 
-    The sentences of a paper are left out, and named on stderr, if they were written for other verdicts on its main
-    claims: ``in_short_of`` is the `digest` of the verdicts for which they were written.
+    The text of a paper is left out, and named on stderr, if it was written for other verdicts on the paper's main
+    claims. ``in_short_of`` in claims.toml is the `digest` of the verdicts for which the text was written.
     """
     found = {}
     for paper in papers:
@@ -133,7 +133,7 @@ def in_short(papers: Sequence[PaperAnswers]) -> dict[str, str]:
 
 
 def digest(main: Sequence[Answer]) -> str:
-    """Return a digest of the verdicts on all cases of the main claims, controls among them."""
+    """Return a digest of the verdicts on all cases of the main claims, including controls."""
     cases = sorted(
         (answer.claim["id"], one.outcome.scale, *one.place, one.case.source, one.case.kind, one.case.verdict)
         for answer in main
@@ -149,9 +149,9 @@ def counted(papers: Sequence[PaperAnswers]) -> dict[str, int]:
 
 
 def break_evens(scales: Sequence[ScaleResult], papers: Sequence[PaperAnswers]) -> list[BreakEven]:
-    """Return the break-evens of each method against each other one, from the first scale that has them.
+    """Return the break-evens of each method against each compared method, from the first scale that has them.
 
-    A break-even is marked if simulated times against its baseline are off at any scale.
+    A break-even is marked as off if simulated times of the compared method are off at any scale.
     """
     found = {}
     for paper, scale in ((paper, scale) for paper in papers for scale in scales):
@@ -173,12 +173,12 @@ def break_evens(scales: Sequence[ScaleResult], papers: Sequence[PaperAnswers]) -
 
 
 def pays_elsewhere(papers: Sequence[PaperAnswers]) -> dict[str, str]:
-    """Return the reason why a method's saving does not depend on links, by paper, if it does not."""
+    """Return, by paper, the reason why a method's saving does not depend on links; other papers are left out."""
     return {paper.about["name"]: paper.about["pays"] for paper in papers if "pays" in paper.about}
 
 
 def simulator_errors(scales: Sequence[ScaleResult]) -> dict[str, str]:
-    """Return in words, by algorithm, how much simulated and measured times of the same trainings differ."""
+    """Return texts, by algorithm, on the difference between simulated and measured times of the same trainings."""
     found: dict[str, list[float]] = {}
     for outcome in (outcome for scale in scales for outcome in scale.outcomes.values()):
         for name, error in outcome.simulator_errors:
@@ -193,7 +193,7 @@ def intervals_apart(papers: Sequence[PaperAnswers], again: Repetition | None) ->
 
 
 def against_one_rank(papers: Sequence[PaperAnswers]) -> dict[str, str]:
-    """Return the saving of each paper's method over one rank alone, by paper, as in the picture of the main claims."""
+    """Return the saving of each paper's method over one rank alone, by paper, as in the figure of the main claims."""
     controls = {
         paper.about["name"]: row for paper in papers for row in headlines.rows(paper.main[0]) if row.is_control
     }
@@ -201,7 +201,7 @@ def against_one_rank(papers: Sequence[PaperAnswers]) -> dict[str, str]:
 
 
 def not_decided(papers: Sequence[PaperAnswers]) -> list[str]:
-    """Return a line for each tried but undecided claim of a paper, with the way to decide it."""
+    """Return a line for each claim of a paper that was tried but not decided, with the way to decide it."""
     return [
         f"{said(paper, answer)} {sentences.why_open(answer)}"
         for paper in papers
@@ -224,16 +224,16 @@ def not_tried(papers: Sequence[PaperAnswers]) -> list[str]:
 
 
 def is_described(answer: Answer) -> bool:
-    """Return whether a claim could not have another result: it describes a method, or follows from its construction."""
+    """Return whether a claim only describes a method, or follows from its construction, and cannot be refuted."""
     return answer.is_built or answer.claim["kind"] == BY_CONSTRUCTION
 
 
 def said(paper: PaperAnswers, answer: Answer) -> str:
-    """Return a claim with its paper's name."""
+    """Return the statement of a claim in italics, with its paper's name."""
     name, statement = paper.about["name"], answer.claim["statement"].strip()
     return f"*{statement}*" if name in statement else f"*{name}: {statement}*"
 
 
 def described(svg: str) -> str:
-    """Return the title of a picture."""
+    """Return the title of an SVG figure."""
     return re.search(r"<title>(.*?)</title>", svg, re.DOTALL)[1]

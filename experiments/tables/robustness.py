@@ -1,4 +1,4 @@
-"""Time to the target accuracy over the options that a paper leaves open."""
+"""The comparison of times to the target accuracy over the options that a paper leaves open."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from experiments.tables.targets import Found
 class Robustness:
     """The verdict on one algorithm's time over the options that a paper leaves open, in simulated time.
 
-    claim: the claim that it decides. config: configuration of the algorithm. other: name and configuration of the
-    compared one. options: overrides by name. scenario: scenario of the comparison.
+    claim: the claim for which the comparison is evidence. config: configuration of the algorithm. other: name and
+    configuration of the algorithm compared with. options: overrides by name. scenario: scenario of the comparison.
     """
 
     claim: str

@@ -1,4 +1,4 @@
-"""The outcomes of a scale, their answers on each paper, and the machines and commits that made them."""
+"""The outcomes of a scale (size of the experiment), their results on each paper, and the machines that made them."""
 
 import re
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from experiments.tables.claims import PaperResult, results
 from experiments.tables.report import read_outcomes
 
 MACHINE = re.compile(r"of (\d+ cores?, [^,;]+)")
-"""Pattern for the machine in the description of a testbed."""
+"""Pattern for the machine's name in the description of a testbed."""
 
 
 @dataclass(frozen=True)
 class ScaleResult:
-    """The outcomes at a scale. dates: the dates at which they were made, by target."""
+    """The outcomes at a scale. dates: the dates on which the outcomes were made, by target."""
 
     name: str
     outcomes: dict[str, Outcome]
@@ -26,7 +26,7 @@ class ScaleResult:
 
     @classmethod
     def of(cls, folder: Path, papers: Sequence[Path]) -> "ScaleResult":
-        """Return the outcomes in a folder whose name is the scale's; there are none if the folder does not exist.
+        """Return the outcomes in a folder named after the scale; there are none if the folder does not exist.
 
         Raises ValueError for outcomes that do not fit the claims of ``papers``.
         """
@@ -39,24 +39,24 @@ class ScaleResult:
 
     @property
     def with_runs(self) -> list[str]:
-        """Return the targets whose outcomes have runs, and not just counts and formulas."""
+        """Return the targets whose outcomes have runs; outcomes of all other targets have only counts and formulas."""
         return sorted(target for target, outcome in self.outcomes.items() if outcome.runs)
 
     def told(self, key: str) -> str:
-        """Return the different values of a key in the provenance of the outcomes."""
+        """Return the different values of a key in the provenance of the outcomes, separated by commas."""
         return ", ".join(
             sorted({outcome.provenance[key] for outcome in self.outcomes.values() if key in outcome.provenance})
         )
 
     @property
     def machines(self) -> str:
-        """Return the machines of measured runs and calibrations, or without any the machine of the evaluation."""
+        """Return the machines of measured runs and calibrations, or the machine that made the tables if none exist."""
         found = MACHINE.findall("; ".join(map(self.told, ("clock", "calibrated"))))
         return ", ".join(sorted(set(found))) or self.told("machine")
 
     @property
     def commits(self) -> str:
-        """Return the commits of the runs."""
+        """Return the commits of the code that made the runs, separated by commas."""
         said = {outcome.provenance.get("code of the runs", "none") for outcome in self.outcomes.values()}
         return ", ".join(sorted({commit for some in said for commit in some.split(", ")} - {"none"})) or "none"
 

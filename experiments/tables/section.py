@@ -1,4 +1,4 @@
-"""The section of the report that a target writes."""
+"""The section of the report that a target (table or figure of a paper) writes."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from experiments.tables.draw import Panel, draw
 
 
 class Section:
-    """The tables, figures, findings and notes of a target. folder: the folder of its figures."""
+    """The tables, figures, findings and notes of a target. folder: the folder for its figures."""
 
     def __init__(self, name: str, folder: Path):
         self.name, self.folder = name, folder
@@ -22,10 +22,10 @@ class Section:
         self.tables.append(Table(caption, headers, [[str(cell) for cell in row] for row in rows]))
 
     def figure(self, caption: str, panels: list[Panel], times: bool = True, shows: str = "times"):
-        """Draw a figure.
+        """Draw a figure, and add it to the section.
 
-        times: whether it shows times, so that the simulator's error belongs in its caption. shows: the shown quantity,
-        as in `Figure`.
+        times: whether the figure shows times, so that the simulator's error belongs in its caption. shows: the shown
+        quantity, as in `Figure`.
         """
         svg = f"{self.name}-{len(self.figures) + 1}.svg"
         draw(self.folder / svg, panels)
@@ -35,13 +35,13 @@ class Section:
         self.notes.append(text)
 
     def break_even(self, *found: BreakEven):
-        """Add break-evens of a method, for the strip of all methods."""
+        """Add break-evens of a method, for the figure of the break-evens of all methods."""
         self.break_evens += found
 
     def finding(self, claim: str, accounting: str, cases: list[Case], reason: str = ""):
-        """Add the finding on a claim.
+        """Add the finding (comparisons and verdict) on a claim to the section.
 
-        claim: its id. accounting: how time, bytes or accuracy were counted, for how many ranks and on which runs.
-        reason: why the claim does not hold, if it does not.
+        claim: the claim's id. accounting: how time, bytes or accuracy were counted, for how many ranks and on which
+        runs. reason: why the claim does not hold, if it does not.
         """
         self.findings.append(Finding(claim, accounting, corrected(cases), reason))

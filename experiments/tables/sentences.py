@@ -1,4 +1,4 @@
-"""The finding on a claim, in words: one effect with its interval, source and place, and its certainty."""
+"""Texts on the finding for a claim: one effect with its interval, source and condition, and its certainty."""
 
 import math
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ from experiments.tables.answers import GRADES, OPEN, Answer, Evidence
 from experiments.tables.wording import NO_NUMBER, paper_figure
 
 SIGNS = {MEASURED: "●", SIMULATED: "○", TIMING_ONLY: "○"}
-"""Signs of the sources of times."""
+"""Signs that mark measured and simulated times in texts."""
 NO_TIMES = "◇"
-"""Sign of bytes, accuracies, and other cases without times."""
+"""Sign that marks bytes, accuracies, and other cases without times in texts."""
 VERDICT_WORDS = {
     SUPPORTED: "holds",
     ALIKE: "no difference",
@@ -38,7 +38,7 @@ LEGEND = (
     "if measured) or 1 point of accuracy. So some intervals without zero are undecided.\n"
     "Tests are corrected for the number of cases on a claim: a comparison may be decided for one claim only."
 )
-"""The meaning of the signs and the grades."""
+"""Explanation of the signs and of the grades of certainty."""
 CONDITIONS = (
     "On a *switch* each host has its own link; on a *shared medium* one host sends at a time, and all others hear it.\n"
     "Adaptive gossip exchanges a model when the model has changed by more than a *threshold*: "
@@ -49,11 +49,11 @@ CONDITIONS = (
 )
 """Explanations of the words in descriptions of conditions."""
 ON_NUMBER = {AGREES: "agrees with the paper's {}", MORE: "above the paper's {}", LESS: "below the paper's {}"}
-"""Texts for the position of a case relative to the paper's number."""
+"""Texts for the position of a case's interval relative to the paper's number."""
 
 
 def is_undecided(case: Case) -> bool:
-    """Return whether neither the claim nor its opposite, nor the equality of both sides, is shown by the case."""
+    """Return whether the case shows neither the claim, nor its opposite, nor the equality of both algorithms."""
     return case.verdict == INCONCLUSIVE
 
 
@@ -63,7 +63,7 @@ def sign(one: Evidence) -> str:
 
 
 def effect(one: Evidence) -> str:
-    """Return a case as a clause: estimate with interval, baseline, the paper's number, condition and scale."""
+    """Return the case as text: estimate with interval, baseline, the paper's number, condition and scale."""
     case, (baseline, condition) = one.case, one.place
     words = case.text() if case.estimate is not None else case.note or case.verdict
     than = "than" if OPPOSITES.keys() & set(words.split()) else "against"
@@ -74,23 +74,23 @@ def effect(one: Evidence) -> str:
 
 
 def on_number(case: Case) -> str:
-    """Return the position of a case relative to the paper's number; "" if there is no number, or it is unknown."""
+    """Return a text on the case's position relative to the paper's number; "" without number or known position."""
     return ON_NUMBER[case.on_number].format(f"{case.number:g}") if case.on_number else ""
 
 
 def number(claim: dict) -> str:
-    """Return the paper's number on a claim; "" if there is none."""
+    """Return the paper's number on a claim as text; "" if there is none."""
     said = paper_figure(claim)
     return "" if said == NO_NUMBER else said
 
 
 def best(some: Sequence[Evidence], answer: Answer) -> str:
-    """Return the best of some evidence of an answer, with the number of cases that agree.
+    """Return the best of ``some`` evidence of an answer as text, with the number of cases that agree.
 
     The number of undecided cases follows, unless ``some`` is against a claim that also has evidence for it. If the best
-    evidence is measured, the number of simulated cases among the others follows, too.
+    evidence is measured, the number of further cases that are simulated follows, too.
 
-    Of a claim with several numbers, such as one number per baseline, the best evidence on each number is named. Returns
+    If a claim has several numbers, such as one number per baseline, the best evidence on each number is named. Returns
     "" if there is no evidence.
     """
     if not some:
@@ -105,9 +105,9 @@ def best(some: Sequence[Evidence], answer: Answer) -> str:
 
 
 def by_number(some: Sequence[Evidence], answer: Answer) -> list[list[Evidence]]:
-    """Return evidence of an answer, in its order, in a list per number of the paper.
+    """Return evidence of an answer, in its order, as one list per number of the paper.
 
-    If some case of the answer has no number, the numbers do not divide the cases, and all evidence is in one list.
+    If a case of the answer has no number of the paper, all evidence is in one list.
     """
     divided = all(one.case.number is not None for one in answer.evidence)
     found: dict[float | None, list[Evidence]] = {}
@@ -117,9 +117,9 @@ def by_number(some: Sequence[Evidence], answer: Answer) -> list[list[Evidence]]:
 
 
 def how_sure(answer: Answer) -> str:
-    """Return how certain an answer is, with the simulator's error; for an open claim, the way to decide it.
+    """Return a text on how certain an answer is, with the simulator's error; for an open claim, the way to decide it.
 
-    The baselines of numbers on which all cases are undecided are named, too.
+    The text names the baseline of each of the paper's numbers on which all cases are undecided.
     """
     if not answer.is_decided:
         return f"{OPEN}: {why_open(answer)}"
@@ -140,17 +140,17 @@ def _seeds(one: Evidence) -> str:
 
 
 def simulator_error(one: Evidence) -> str:
-    """Return the simulator's error of a simulated case; "" for other cases."""
+    """Return the simulator's error of a simulated case as text; "" for any other case."""
     return f"simulator's error: {one.case.simulator_error.rpartition(': ')[2]}" if one.case.simulator_error else ""
 
 
 def errors_of(cases: Sequence[Case]) -> str:
-    """Return the simulator's errors of cases, each once."""
+    """Return the simulator's errors of cases as text, each error once."""
     return "; ".join(dict.fromkeys(case.simulator_error for case in cases if case.simulator_error))
 
 
 def why_open(answer: Answer) -> str:
-    """Return why a claim is undecided, and the number of seeds that would decide it."""
+    """Return a text on why a claim is undecided, and on the number of seeds that would decide it."""
     if not answer.evidence and answer.off:
         return f"{effect(answer.off[0])}; {simulator_error(answer.off[0])}; a measured run has to decide"
     if not answer.evidence:
@@ -163,7 +163,7 @@ def why_open(answer: Answer) -> str:
 
 
 def soonest(some: Sequence[Evidence]) -> Evidence:
-    """Return the evidence that the fewest seeds would decide, or the first if no number of seeds is known."""
+    """Return the evidence that the fewest seeds would decide, or the first evidence if no number of seeds is known."""
     return min(some, key=lambda one: one.case.seeds_needed or math.inf)
 
 

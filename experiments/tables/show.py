@@ -1,4 +1,4 @@
-"""The outcome of a target: its tables and figures, with the runs, sources and caveats of its numbers."""
+"""The outcome of a target (table or figure): its content, with the runs, sources and caveats of its numbers."""
 
 import time
 from pathlib import Path
@@ -16,16 +16,16 @@ from grsgd.runs.run_file import Run
 from grsgd.training.description import commit
 
 MIN_STEP_CPU_SECONDS = 0.02
-"""Processor seconds of a step from which on a testbed slows computations evenly (docs/how-to/testbed.md)."""
+"""Least processor seconds of a step for which a testbed slows computations evenly (docs/how-to/testbed.md)."""
 QUANTITIES = {
     "times": measures.seconds_per_step,
     "waiting": lambda run: float(part_of_a_step(run, "wait").mean()),
 }
-"""Numbers of a run that figures show, and for which simulated runs are compared with measured ones."""
+"""Functions that compute the numbers of a run which figures show; they also compare simulated with measured runs."""
 
 
 def outcome(target: Target, plan: Plan, folder: Path, command: str) -> Outcome:
-    """Return the outcome of a target from its runs, and write its figures into the folder. Raises MissingRun."""
+    """Return the outcome of a target from its runs, and write its figures into ``folder``. Raises MissingRun."""
     section = Section(target.name, folder)
     used = plan.load_runs(target.name)
     target.show(Found(plan.conditions, plan.results(target.name)), section)
@@ -56,7 +56,7 @@ def outcome(target: Target, plan: Plan, folder: Path, command: str) -> Outcome:
 
 
 def row(plan: Plan, spec: RunSpec, run: Run) -> dict[str, str]:
-    """Return the table row of a run: its file, the command that made it, and its numbers."""
+    """Return a run as a row of the table of runs: its file, the command that made it, and its numbers."""
     numbers = {
         "algorithm": run.attributes["algorithm"],
         "ranks": run.attributes["ranks"],
@@ -85,7 +85,7 @@ def made_on(plan: Plan, used: dict[RunSpec, Run]) -> dict[str, str]:
 
 
 def caveats(plan: Plan, used: dict[RunSpec, Run]) -> list[str]:
-    """Return notes on measured runs: conditions that could not be emulated, or not evenly."""
+    """Return notes on measured runs: conditions that could not be emulated, or could not be emulated evenly."""
     on, runs = plan.store.hosts, [run for spec, run in used.items() if spec.source == MEASURED]
     if not runs:
         return []

@@ -1,8 +1,8 @@
-"""The simulator's error, next to results from simulated times: the difference of simulated from measured times.
+"""The simulator's error, shown with results from simulated times: the difference of simulated from measured times.
 
-If it is more than `MAX_ERROR` for an algorithm of a case, the measured times decide: the simulated case is shown but
-does not count. A verdict that holds with one calibration but not with another, or not after subtraction of the error,
-is no verdict.
+If the error is more than `MAX_ERROR` for an algorithm of a case (comparison), the measured times decide. The simulated
+case is shown but does not count. A verdict that holds with one calibration but not with another, or not after
+subtraction of the error, counts as undecided.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,16 +32,17 @@ from experiments.tables.show import QUANTITIES
 from grsgd.config import Config
 
 MAX_ERROR = 0.1
-"""Greatest error as a share of the measured time; most runs that were repeated on the testbed differ by less."""
+"""Greatest error as a part of the measured time; most runs that were repeated on the testbed differ by less."""
 MAX_ERRORS = 8
-"""Greatest number of simulator errors that are listed one by one."""
+"""Greatest number of simulator errors that are listed individually."""
 
 
 class Error(NamedTuple):
-    """The difference of simulated from measured times of a training, as a share of measured times.
+    """The difference of simulated from measured times of a training, as a part of the measured times.
 
-    name: of its configuration, with its redundancy. algorithm: the label of its runs, as from `sample.label_of`.
-    condition: its condition, in the words of cases. model: name of the trained model.
+    name: the training's configuration, with its redundancy. share: the difference. algorithm: the label of its runs, as
+    from `sample.label_of`. condition: the training's condition, in the words of cases. model: name of the trained
+    model.
     """
 
     name: str
@@ -54,8 +55,8 @@ class Error(NamedTuple):
 def with_simulator_errors(outcomes: dict[str, Outcome], plans: Mapping[str, Plan]) -> list[Outcome]:
     """Return the outcomes with the simulator's error in their captions and in their simulated cases.
 
-    It is the error of the target's own trainings, or else of all targets of the paper, with the same models. plans: by
-    target.
+    The error is the difference for the target's own trainings, or else for all targets of the paper with the same
+    models. plans: plans by target.
     """
     own = {what: {name: simulator_errors(plans[name], name, what) for name in outcomes} for what in QUANTITIES}
     shown = []
@@ -92,10 +93,11 @@ def with_simulator_errors(outcomes: dict[str, Outcome], plans: Mapping[str, Plan
 
 
 def error_note(errors: Iterable[tuple], which: str, what: str = "times", unmeasured: Sequence[str] = ()) -> str:
-    """Return in words the difference of simulated from measured times, or of another quantity.
+    """Return a text on the difference of simulated from measured times, or of another quantity.
 
-    It is given for each algorithm, as a range if several trainings were measured; for many algorithms, as median and
-    extremes. errors: begin with name and share. unmeasured: the algorithms without a measured training.
+    The text states the difference for each algorithm, as a range if several trainings were measured. For many
+    algorithms, it states the median and the extremes. errors: tuples that begin with name and share. unmeasured: the
+    algorithms without a measured training.
     """
     ordered = sorted(errors, key=lambda error: error[1])
     if not ordered:
@@ -114,13 +116,13 @@ def error_note(errors: Iterable[tuple], which: str, what: str = "times", unmeasu
 
 
 def in_percent(shares: Sequence[float]) -> str:
-    """Return signed shares in per cent: a single one, or the range from the least to the greatest."""
+    """Return signed differences in per cent: a single one, or the range from the least to the greatest."""
     low, high = (f"{100 * share:+.0f}" for share in (min(shares), max(shares)))
     return f"{low} %" if low == high else f"{low} to {high} %"
 
 
 def with_error(figure: Figure, note: str, runs: list[dict]) -> Figure:
-    """Return a figure with the simulator's error in its caption, if it shows simulated times or waiting."""
+    """Return a figure with the simulator's error in its caption, if the figure shows simulated times or waiting."""
     if not figure.times or not any(run["source"] in (SIMULATED, TIMING_ONLY) for run in runs):
         return figure
     return replace(figure, caption=f"{figure.caption} Simulated {figure.shows}, {note}.")
@@ -130,7 +132,7 @@ def with_error(figure: Figure, note: str, runs: list[dict]) -> Figure:
 
 
 def case_with_error(case: Case, own: Sequence[Error], of_paper: Sequence[Error]) -> Case:
-    """Return a case with the simulator's error for the algorithms of its two sides, if it rests on simulated times.
+    """Return a simulated case with the simulator's error for the two compared algorithms; any other case is unchanged.
 
     A case with a large error does not count. own: errors of the target's trainings. of_paper: errors of all trainings
     of the paper's targets.
@@ -142,7 +144,7 @@ def case_with_error(case: Case, own: Sequence[Error], of_paper: Sequence[Error])
     errors = list(dict.fromkeys(error for side in of_sides for error in side))
     measured = {error.algorithm for error in errors}
     unmeasured = [name.replace("_", " ") for name in dict.fromkeys(sum(algorithms, [])) if name not in measured]
-    if not errors:  # no run was measured for its algorithms
+    if not errors:  # no run of the case's algorithms was measured
         which = "the same" if own else "other"
         return replace(case, simulator_error=error_note(own or of_paper, which, unmeasured=unmeasured))
     which = "the same" if set(errors) <= set(own) else "other"
@@ -154,9 +156,10 @@ def case_with_error(case: Case, own: Sequence[Error], of_paper: Sequence[Error])
 
 
 def errors_of(side: Sequence[str], where: str, own: Sequence[Error], of_paper: Sequence[Error]) -> list[Error]:
-    """Return the most relevant errors of each algorithm of a side of a case.
+    """Return the most relevant errors of each compared algorithm in ``side``.
 
-    They are errors under its condition, or else of its target, or else of the paper; none if nothing was measured.
+    Errors under the condition ``where`` come first, then errors of the target, then errors of the paper. The list is
+    empty if nothing was measured.
     """
     alike = [error for error in own if error.condition == where]
     found = []
@@ -167,7 +170,7 @@ def errors_of(side: Sequence[str], where: str, own: Sequence[Error], of_paper: S
 
 
 def with_correction(case: Case, ours: Sequence[Error], theirs: Sequence[Error]) -> Case:
-    """Return a case of time saved whose spread includes the effect after subtraction of the simulator's errors."""
+    """Return a case on time saved whose spread includes the effect after subtraction of the simulator's errors."""
     ends = [end for end in (case.spread_low, case.spread_high, case.estimate) if end is not None]
     if not ends or not ours or not theirs or not case.unit.startswith("% less time"):
         return case
@@ -177,7 +180,7 @@ def with_correction(case: Case, ours: Sequence[Error], theirs: Sequence[Error]) 
 
 
 def robust(case: Case) -> Case:
-    """Return a case that is undecided where its spread contradicts its decision."""
+    """Return the case (comparison), made undecided if its spread contradicts its verdict."""
     if case.spread_low is None:
         return case
     told = f"over calibrations and the simulator's error {case.spread_low:.1f} to {case.spread_high:.1f}"
@@ -199,7 +202,7 @@ def simulator_errors(plan: Plan, target: str, what: str = "times") -> list[Error
     """Return the differences of simulated from measured times of the same trainings of a target.
 
     A host that is really slow is simulated as a rank that computes more slowly. what: a key of `QUANTITIES`; samples
-    exist only for times. If the measured value is 0, as waiting may be, there is no relative difference.
+    exist only for times. A measured value of 0, which waiting may have, gives no relative difference.
     """
     measured, simulated = {}, {}
     results = plan.results(target)
@@ -211,7 +214,7 @@ def simulator_errors(plan: Plan, target: str, what: str = "times") -> list[Error
             result = sample.of(result, QUANTITIES[what])
         if (middle := result.median()) is not None:
             specs = as_simulated(need).specs(plan.conditions, plan.rates.rate)
-            # one run measures steps, and one run measures trajectories
+            # the runs with seed 0 identify the training: one run measures steps, and one measures a trajectory
             first = tuple(spec for spec in specs if "seed=0" in spec.overrides)
             if need.setting.source == MEASURED:
                 measured[type(need), first] = middle, need.setting

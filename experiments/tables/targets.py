@@ -1,6 +1,6 @@
-"""The register of tables and figures; the tables of each paper are in the targets.py of its folder.
+"""The register of targets (tables and figures); targets.py in each paper's folder registers the targets of the paper.
 
-A target is two plain functions: one returns the runs that it needs, and the other shows their results. The second is
+A target is two plain functions: ``needs`` returns the runs that it needs, and ``show`` shows their results. ``show`` is
 called once, after the runs have been made.
 """
 
@@ -20,7 +20,7 @@ PAPERS = tuple(papers.YEARS)
 
 
 class Found(dict[Hashable, "list[Run] | Sample"]):
-    """The result of each need, by the key that the target gave it; ``conditions``: the conditions of the runs."""
+    """The result of each need, by the key that the target gave to the need. conditions: the conditions of the runs."""
 
     def __init__(self, conditions: Conditions, results: dict[Hashable, "list[Run] | Sample"]):
         super().__init__(results)
@@ -49,14 +49,14 @@ def register(
     needs: Callable[[Conditions], dict[Hashable, Need]],
     show: Callable[[Found, Section], None],
 ) -> None:
-    """Add a target; raise ValueError if the name is already registered."""
+    """Register a target; raise ValueError if the name is already registered."""
     if name in TARGETS:
         raise ValueError(f"target {name} is registered twice")
     TARGETS[name] = Target(name, title, needs, show)
 
 
 def chosen(names: list[str]) -> list[Target]:
-    """Return the targets of these names of targets or papers; all targets for no names. Raises ValueError."""
+    """Return the targets for names of targets or papers; all targets if ``names`` is empty. Raises ValueError."""
     for paper in PAPERS:
         importlib.import_module(f"{papers.module(paper)}.targets")
     if unknown := [name for name in names if name not in TARGETS and name not in PAPERS]:

@@ -1,4 +1,4 @@
-"""Time to the target accuracy, in scenarios of networks and stragglers."""
+"""The comparison of times to the target accuracy, in scenarios of networks and stragglers."""
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ FEW_SEEDS = 3
 DESK_SEEDS = 10
 """Number of seeds of trainings at SCALE=desk, which detect 10 % of time if trainings vary by 6 %."""
 SAMPLES = "samples"
-"""Key of the needs for samples to the target."""
+"""First part of the keys of needs for samples to the target accuracy."""
 
 
 @dataclass(frozen=True)
@@ -45,20 +45,21 @@ class TimeToAccuracy:
     Parameters
     ----------
     claims
-        The claim that a comparison decides, by the name of the other algorithm.
+        The claim for which a comparison is evidence, by the name of the other algorithm.
     configs
-        Configurations by name. The first is the algorithm.
+        Configurations by name. The first is the configuration of the algorithm.
     alone
         The configuration of ranks that never communicate.
     scenarios
         Scenarios, each with the reason why a claim may not hold in it.
     measured
-        The scenarios that are measured, too.
+        The scenarios for which there are measured runs in addition to simulated ones.
     by_clock, at_desk
-        Names of the algorithms compared in measured runs, and at SCALE=desk. Controls are included. At SCALE=desk,
-        steps take so long that slow links make no difference. Measured trainings would take too long there.
+        Names of the algorithms compared in measured runs, and at SCALE=desk, including controls. At SCALE=desk, slow
+        links make no difference, because the computation of a step takes long. Measured trainings would take too long
+        at this scale.
     later
-        Names of algorithms that were published after the paper. They are compared, but not counted.
+        Names of algorithms that were published after the paper. Comparisons with them do not count as evidence.
     """
 
     claims: Mapping[str, str]
@@ -96,7 +97,7 @@ class TimeToAccuracy:
         return times | {(SAMPLES, one): SamplesToTarget(one, time.seeds) for one, time in times.items()}
 
     def show(self, found: Found, section: Section) -> dict[Setting, dict[str, Sample]]:
-        """Show the times to the target accuracy, and return them by place and name."""
+        """Write the times to the target accuracy into the section, and return them by place and name."""
         times = {
             place: {name: found[one] for name, one in some.items()}
             for place, some in self.settings(found.conditions).items()
@@ -117,7 +118,7 @@ class TimeToAccuracy:
     def show_factors(self, found: Found, section: Section, times: Mapping[Setting, Mapping[str, Sample]]):
         """Write the saving of the algorithm in each factor of its time: samples to the target, and seconds per sample.
 
-        Samples vary as trainings do; seconds per sample vary little.
+        Samples to the target vary between trainings; seconds per sample vary little.
         """
         ours, *others = self.configs
         rows = []
@@ -135,7 +136,7 @@ class TimeToAccuracy:
         section.table(caption, ["ranks and links", "time", "against", "samples", "time per sample"], rows)
 
     def cases(self, claim: str, conditions: Conditions, place: Setting, times: Mapping[str, Sample]) -> list[Case]:
-        """Return the cases at one place: the algorithm against others that decide the claim, and against controls."""
+        """Return the cases at one place: the algorithm against the algorithms of the claim, and against controls."""
         ours, *_ = self.configs
         settings = self.of([place], tuple(times))[place]
         kinds = {other: EVIDENCE for other, decides in self.claims.items() if decides == claim}

@@ -1,7 +1,7 @@
-"""Checks that support the page besides its intervals, repeated and written to trust.json in docs/results.
+"""Checks that support the page of results, in addition to its intervals; the results are in docs/results/trust.json.
 
-They are the rate of wrong verdicts if there is no effect, and whether recorded simulated runs give the same results
-when they are repeated, to twelve digits::
+One check is the rate of wrong verdicts if there is no effect. The other check repeats recorded simulated runs, and
+compares the results to twelve digits::
 
     python -m experiments.tables.trust [--runs 10] [--draws 2000] [--seed 1]
 
@@ -30,11 +30,11 @@ from grsgd.runs.run_file import Run, load_run
 from grsgd.training.description import commit
 
 RECORD = ROOT / "docs" / "results" / "trust.json"
-"""File of the results of the checks."""
+"""JSON file with the results of the checks."""
 DIGITS = 12
-"""Number of digits that must be equal; the last digit of a sum depends on the order of its parts."""
+"""Number of digits that must be equal; the last digit of a sum depends on the order of its summands."""
 TIMEOUT = 1800
-"""Greatest number of seconds of a repeated run."""
+"""Greatest number of seconds of a run that is repeated."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def are_same(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def simulated_runs(outcomes: Iterable[Outcome]) -> list[dict[str, str]]:
-    """Return the simulated runs of outcomes, each once, in the order of their files."""
+    """Return the simulated runs of outcomes, each run once, in the order of their files."""
     found = {
         run["file"]: run
         for outcome in outcomes
@@ -85,7 +85,7 @@ def comes_out_the_same(run: dict[str, str], folder: Path) -> bool:
 
 
 def try_anew(outcomes: Iterable[Outcome], runs: int, draws: int, seed: int) -> Trust:
-    """Return the results of each null, and of repeated runs.
+    """Return the rate of wrong verdicts over all nulls, and the results of repeated runs.
 
     runs: number of runs that are drawn from the outcomes and repeated. draws: number of findings drawn of each null.
     """

@@ -1,4 +1,4 @@
-"""The words for claims and for findings on them."""
+"""The words for claims and for the findings on claims."""
 
 import re
 from collections import Counter
@@ -39,7 +39,7 @@ SOURCES = {
     "": "",
 }
 SOURCE = re.compile(r",? ?\bmeasured\b,? ?")
-"""The word in a condition that states the source of its times."""
+"""Pattern for the word in a condition that states the source of its times."""
 VERDICTS = {
     SUPPORTED: """the effect is significant in the claimed direction, and the estimate is more than the equivalence \
 zone: 10 % of measured times, 5 % of simulated times and of bytes, 1 point of accuracy""",
@@ -50,14 +50,14 @@ and none is supported""",
 zone; or the effect is not significant with few seeds, or as one of several cases; or too many trainings did not reach \
 their target""",
 }
-"""The meaning of each verdict on a case."""
+"""The meaning of each verdict on a case (comparison)."""
 CLAIM_WORDS = {
     MIXED: "and not in the other cases, which the grid names",
     BY_CONSTRUCTION: "the claim follows from the construction of the method or of the count; shown, but no evidence",
     NOT_MADE: "a target for the claim exists, but was not made at this scale",
     NOT_COVERED: "no target tries the claim; the reason is given with the claim",
 }
-"""The meaning of further verdicts on a claim."""
+"""The meaning of further verdicts, which a claim can have, but a single case (comparison) cannot."""
 OTHER_WORDS = {
     EVIDENCE: """a case that is counted; if only some cases of a finding are significant, they are corrected for \
 their number by Hochberg's method""",
@@ -76,7 +76,7 @@ times are longer, and the effect is known from one side only; the number is the 
 }
 NO_NUMBER = "no number could be had"
 MAX_COLUMNS = 4
-"""Greatest number of columns of a grid; for more, rows and columns are exchanged."""
+"""Greatest number of columns of a grid; in a grid with more columns, rows and columns are exchanged."""
 
 
 def symbol(verdict: str) -> str:
@@ -85,10 +85,11 @@ def symbol(verdict: str) -> str:
 
 
 def overall(cases: Iterable[Case]) -> str:
-    """Return the key of ``SYMBOLS`` for all cases of a claim together.
+    """Return the verdict, a key of ``SYMBOLS``, on all cases of a claim together.
 
-    It is supported if all cases of the evidence are, or mixed if some are. If none is supported, it is the verdict of
-    most decided cases, and refuted if there are as many without a difference; inconclusive if no case is decided.
+    The claim is supported if all cases that are evidence are supported, or mixed if some are. If no case is supported,
+    the most frequent verdict of the decided cases is returned. Refuted is returned if as many cases are refuted as are
+    without a difference, and inconclusive if no case is decided.
     """
     cases = list(cases)
     counts = Counter(case.verdict for case in cases if case.kind == EVIDENCE)
@@ -102,7 +103,7 @@ def overall(cases: Iterable[Case]) -> str:
 
 
 def simulated_only(cases: Sequence[Case]) -> bool:
-    """Return whether the evidence has times, none of which was measured."""
+    """Return whether the evidence has times, and none of them was measured."""
     sources = {case.source for case in cases if case.kind == EVIDENCE and case.source}
     return bool(sources) and MEASURED not in sources
 
@@ -113,12 +114,12 @@ def without_source(condition: str) -> str:
 
 
 def condition(case: Case) -> str:
-    """Return the condition with the source of times."""
+    """Return a case's (comparison's) condition with the source of its times."""
     return ", ".join(filter(None, [without_source(case.condition), SOURCES.get(case.source, case.source)]))
 
 
 def estimate(case: Case) -> str:
-    """Return the estimate with its interval, or the verdict of a case without an estimate."""
+    """Return a case's (comparison's) estimate with its interval, or its verdict if it has no estimate."""
     return case.verdict if case.estimate is None else case.text()
 
 
@@ -128,7 +129,7 @@ def case_name(case: Case) -> str:
 
 
 def paper_figure(claim: dict) -> str:
-    """Return the paper's figure: its text, or else number, range and unit as far as they are given."""
+    """Return the paper's figure for a claim: its text, or else number, range and unit as far as they are given."""
     number, low, high = (claim.get(key) for key in ("number", "low", "high"))
     if isinstance(number, str):
         return number
@@ -141,9 +142,10 @@ def paper_figure(claim: dict) -> str:
 
 
 def middle(cases: Sequence[Case]) -> str:
-    """Return the case of the evidence with the median estimate, as a clause; "" if no estimate is known.
+    """Return the case with the median estimate among the cases that are evidence, as text; "" without estimates.
 
-    Only cases in the unit of the first case count. For an even number, it is the less favourable of two cases.
+    Only cases in the unit of the first case count. For an even number, the less favourable of the two middle cases is
+    taken.
     """
     ordered = _by_estimate(cases)
     if not ordered:
@@ -157,13 +159,13 @@ def _by_estimate(cases: Sequence[Case]) -> list[Case]:
 
 
 def of_one_unit(cases: Iterable[Case]) -> list[Case]:
-    """Return the cases with an estimate that have the unit of the first of them."""
+    """Return the cases (comparisons) with an estimate that have the unit of the first such case."""
     known = [case for case in cases if case.estimate is not None]
     return [case for case in known if case.unit == known[0].unit]
 
 
 def _clause(case: Case) -> str:
-    """Return the estimate, the baseline and the condition."""
+    """Return a case's (comparison's) estimate, baseline and condition as text."""
     compares = OPPOSITES.keys() & set(case.text().split())
     against = f" {'than' if compares else 'against'} {case.baseline}" if case.baseline else ""
     return ", ".join(filter(None, [case.text() + against, condition(case)]))
@@ -171,7 +173,7 @@ def _clause(case: Case) -> str:
 
 @dataclass(frozen=True)
 class Grid:
-    """Cases as a table. corner: header of the rows. rows: a heading, and the cases of each cell, by column."""
+    """Cases as a table. corner: header of the column of row names. rows: row name, and the cases of each cell."""
 
     corner: str
     columns: list[str]
@@ -179,9 +181,9 @@ class Grid:
 
 
 def grid(cases: Sequence[Case]) -> Grid:
-    """Return the cases by baseline (rows) and condition (columns), or exchanged if there are many conditions.
+    """Return the cases by baseline (rows) and condition (columns), or the reverse if there are many conditions.
 
-    Baselines that are no evidence come last.
+    Baselines whose cases are not evidence come last.
     """
     ordered = sorted(cases, key=lambda case: case.kind != EVIDENCE)
     baselines = list(dict.fromkeys(case.baseline for case in ordered))

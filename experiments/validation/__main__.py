@@ -1,16 +1,16 @@
-"""Comparison of the testbed with its specification, and of simulated with measured times::
+"""Comparison of the testbed with its specification, and of simulated with measured times of trainings::
 
     sudo .venv/bin/python -m experiments.validation                       # as ``make validate-simulator``; hours
     sudo .venv/bin/python -m experiments.validation --setting four --rounds 3 --algorithm grsgd --algorithm mine.py:Mine
 
-First the links of a testbed and its slow hosts are measured (``rates``). Then every algorithm trains in each setting
-(``settings``), in rounds. A round has a calibration, and then in turns a measurement of computing and a run. Each run
-is simulated with the calibration of its round, and with the computing times measured just before and after it, because
-the speed of a machine drifts. The results are the medians of the rounds' errors and their repeatability (``errors``).
-All-reduces by MPI itself cannot be simulated, and are left out.
+First the links of a testbed and its slow hosts are measured (``rates``). After that, every algorithm trains on each
+emulated cluster (``settings``), in rounds. A round begins with a calibration, after which measurements of computing
+alternate with runs. Each run is simulated with the calibration of its round. The simulation uses the computing times
+measured just before and after the run, because the speed of a machine drifts. The results are the medians of the
+rounds' errors and their repeatability (``errors``). All-reduces by MPI itself cannot be simulated, and are left out.
 
-Results that exist are not measured again, so an interrupted command can be continued. The exit code is 1 if simulated
-times or the testbed are off by more than the printed limits.
+Results that exist are not measured again, so the same command continues after an interruption. The exit code is 1 if
+simulated times or the testbed are off by more than the printed limits.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def main() -> int:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Return the arguments, with the dict ``variants`` by setting; end the program if the arguments are wrong."""
+    """Return the arguments, with the dict ``variants`` by setting; exit with a message if the arguments are wrong."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0])
     names = [setting.name for setting in SETTINGS]
     parser.add_argument("--setting", choices=names, action="append", help="setting of the testbed; by default all")
@@ -97,8 +97,8 @@ def parse_arguments() -> argparse.Namespace:
 def testbed_checks(folder: Path, is_to_be_used: bool) -> list[rates.Check]:
     """Return the comparison of the testbed with its specification.
 
-    It is made now if the testbed will be used. Otherwise it is the comparison at the last use, so that deviations at
-    that time are not forgotten. Raises TestbedError.
+    The comparison is made now if the testbed will be used. If not, the comparison made at the last use is returned, so
+    that deviations at that time are not forgotten. Raises TestbedError.
     """
     if not is_to_be_used and (kept := rates.load_checks(folder)):
         return kept

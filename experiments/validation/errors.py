@@ -11,20 +11,21 @@ from experiments.validation.settings import EmulatedCluster
 from experiments.validation.variant import Variant
 
 MEDIAN_ERROR, ERROR = 0.03, 0.05
-"""Greatest allowed errors: of the median of all rows, and of a row."""
+"""Greatest allowed errors: of the median over all rows of the table, and of a single row."""
 TO_SIGMA = 1.4826
 """Factor from the median of absolute deviations to the standard deviation of a normal distribution."""
 
 
 class Times(NamedTuple):
-    """The seconds per step of a run, and the share of the time in which its ranks wait for others."""
+    """The seconds per step of a run, and the part of the time in which its ranks wait for other ranks."""
 
     step: float
     waiting: float
 
 
 class Row(NamedTuple):
-    """A variant in a setting, with its measured and simulated times, one pair per round."""
+    """A row of the table: a variant on an emulated cluster, with its measured and simulated times, one pair per round.
+    """
 
     setting: EmulatedCluster
     variant: Variant
@@ -37,12 +38,12 @@ class Row(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Return the median of the errors."""
+        """Return the median of the row's errors over the rounds."""
         return statistics.median(self.errors)
 
     @property
     def repeatability(self) -> float:
-        """Return the standard deviation of the errors, from the median of their absolute deviations."""
+        """Return the standard deviation of the row's errors, from the median of their absolute deviations."""
         return TO_SIGMA * statistics.median(abs(error - self.error) for error in self.errors)
 
     @property
@@ -50,13 +51,13 @@ class Row(NamedTuple):
         return abs(self.error) <= max(ERROR, 2 * self.repeatability)
 
     def medians(self) -> tuple[Times, Times]:
-        """Return the medians over the rounds, measured and simulated."""
+        """Return the medians over the rounds: of the measured times, and of the simulated times."""
         measured, simulated = zip(*self.rounds, strict=True)
         return tuple(Times(*np.median(times, axis=0)) for times in (measured, simulated))
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Return the table of all rows, in Markdown."""
+    """Return the table of all rows as Markdown."""
     lines = []
     for row in rows:
         (measured, simulated), is_off = row.medians(), "" if row.is_close else "off"
@@ -79,7 +80,7 @@ def waiting(times: Times) -> str:
 
 
 def verdicts(rows: list[Row]) -> dict[str, bool]:
-    """Return sentences on the errors of the rows, each with whether the errors are within the limits."""
+    """Return sentences on the errors of the rows; the value of each is whether the errors are within the limits."""
     found = {}
     by_setting: Mapping[EmulatedCluster, list[Row]] = {row.setting: [] for row in rows}
     for row in rows:

@@ -1,4 +1,4 @@
-"""Comparison of the testbed with its specification: rates of links, and speeds of slow hosts."""
+"""Comparison of the testbed with its specification: the rates of its links, and the speeds of its slow hosts."""
 
 import json
 import subprocess
@@ -16,9 +16,9 @@ MIB = 1024 * 1024
 RATE = "100mbit"
 BYTES_PER_SECOND = 100e6 / 8
 MIN_SHARE = {MIB // 4: 0.75, 4 * MIB: 0.85, 16 * MIB: 0.90}
-"""Least share of the links' rate that a ring all-reduce must reach, as the best of eight, by bytes of the array."""
+"""Least fraction of the links' rate that a ring all-reduce must reach, as the best of eight, by bytes of the array."""
 KEPT = "testbed.json"
-"""Name of the file with the checks."""
+"""Name of the file that stores the last checks."""
 SECONDS = 300.0
 """Greatest number of seconds of a measurement; the longest one, `grsgd calibrate`, takes a hundred seconds."""
 SPIN = """
@@ -29,11 +29,11 @@ while time.perf_counter() < end:
     sum(i * i for i in range(300_000))
 print(time.process_time() - begin)
 """
-"""Program that computes for five seconds, and prints the seconds of a core that it has had."""
+"""Program that computes for five seconds, and prints the processor seconds that it has had."""
 
 
 class Check(NamedTuple):
-    """A share of a specified value, with the limits within which it should be."""
+    """A measured value as a fraction of its specified value, with the limits within which it should be."""
 
     what: str
     found: float
@@ -46,9 +46,10 @@ class Check(NamedTuple):
 
 
 class Share(NamedTuple):
-    """The share of the links' rate that a ring all-reduce reaches with its payload: on average, and at best.
+    """The fraction of the links' rate that a ring all-reduce reaches with its payload: on average, and at best.
 
-    A link never carries more than its rate, whatever else the machine does, so the best share shows the link itself.
+    A link never carries more than its rate, whatever else the machine does. Therefore, the best fraction shows the link
+    itself.
     """
 
     mean: float
@@ -56,7 +57,7 @@ class Share(NamedTuple):
 
 
 def shares_of_the_wire(testbed: Testbed, sizes, links: int, seconds: float = SECONDS) -> dict[int, Share]:
-    """Return shares by bytes of the array, on ``links`` links of ``RATE``.
+    """Return the fractions of the links' rate by bytes of the array, on ``links`` links of ``RATE``.
 
     Raises subprocess.CalledProcessError, and TimeoutExpired after ``seconds``.
     """
@@ -75,11 +76,11 @@ def output(command: list, seconds: float) -> str:
 
 
 def spin(testbed: Testbed, seconds: float = 60) -> list[float]:
-    """Let all hosts compute at the same time; return the seconds of a core that each has had.
+    """Let all hosts compute at the same time; return the processor seconds that each host has had.
 
-    They compute in turns of a few milliseconds, and for long enough to be throttled evenly. Only the time counts, not
-    the work done in it: cores that are threads of one physical core slow each other, most of all the core of a host
-    that waits more.
+    The hosts compute in turns of a few milliseconds, and for long enough to be throttled evenly. Only the processor
+    time counts, not the work done in it. Cores that are threads of one physical core slow each other, and a host that
+    waits more loses most.
 
     Raises subprocess.CalledProcessError, and TimeoutExpired after ``seconds``.
     """
@@ -97,18 +98,18 @@ def spin(testbed: Testbed, seconds: float = 60) -> list[float]:
 
 
 def save_checks(folder: Path, checks: list[Check]):
-    """Write the checks to a file for `load_checks`."""
+    """Write the checks to a file that `load_checks` reads."""
     (folder / KEPT).write_text(json.dumps(checks))
 
 
 def load_checks(folder: Path) -> list[Check]:
-    """Return the last checks; an empty list if there were none."""
+    """Return the stored checks; an empty list if there are none."""
     file = folder / KEPT
     return [Check(*fields) for fields in json.loads(file.read_text())] if file.exists() else []
 
 
 def measure_checks(folder: Path, config: Path) -> Iterator[Check]:
-    """Yield the shares of their rates that links reach, and the shares of a core that slow hosts get.
+    """Yield checks: the fractions of their rates that links reach, and the parts of a core that slow hosts get.
 
     ``config``: configuration for ``grsgd calibrate``. Raises TestbedError if this machine cannot have a testbed.
     """
@@ -121,7 +122,7 @@ def measure_checks(folder: Path, config: Path) -> Iterator[Check]:
         yield Check(f"links of {RATE}, calibrated", found.bandwidth / BYTES_PER_SECOND, 0.85, 1.02)
     with Testbed(hosts=4, rate=RATE, medium="shared") as testbed:
         share = shares_of_the_wire(testbed, [MIB], links=1)[MIB]
-        # the mean of all: a full queue lets a single one be faster
+        # the mean of all all-reduces, because a full queue lets a single one be faster than the medium
         yield Check(f"shared medium of {RATE}, ring all-reduces of 1 MiB", share.mean, 0.75, 1.05)
     with Testbed(hosts=2, rate=RATE, mtu=1500) as testbed:
         share = shares_of_the_wire(testbed, [4 * MIB], links=2)[4 * MIB]

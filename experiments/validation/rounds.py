@@ -1,4 +1,4 @@
-"""Runs on a testbed, round by round, with the measurements around each run; and the same runs in simulated time."""
+"""Runs on a testbed, round by round, with the measurements around each run, and the simulations of these runs."""
 
 import json
 from dataclasses import replace
@@ -23,9 +23,9 @@ from grsgd.simulator.network import ComputeSpec, NetworkSpec, network
 from grsgd.simulator.run import simulate
 
 SECONDS = 22.0
-"""Approximate seconds of a run, with the measurements before it."""
+"""Approximate seconds of a run together with its measurements."""
 COMPUTING_STEPS, CALIBRATION_STEPS, WORK_STEPS = 30, 60, 20
-"""Numbers of steps in a measurement of computing, in a calibration, and in a measurement of work."""
+"""Numbers of steps: in a measurement of computing, in a calibration, and in a measurement of an algorithm's work."""
 TIMEOUT = 180
 """Seconds after which a run or measurement counts as hung."""
 
@@ -35,7 +35,7 @@ def folder_of(out: Path, setting: EmulatedCluster, number: int) -> Path:
 
 
 def file_of(folder: Path, setting: EmulatedCluster, variant: Variant) -> Path:
-    """Return the run file of a variant in a folder of a setting's round."""
+    """Return the path of a variant's run file, in a folder of one round on an emulated cluster."""
     measured_by = f"{COMPUTING_STEPS} and {CALIBRATION_STEPS} steps of measurements"
     hosts = f"{replace(setting, name='', what='')}, {setting.cores():g} cores each, of {describe_machine()}"
     spec = RunSpec("validation/base", tuple(variant.overrides()), setting.hosts, MEASURED, Link(setting.rate))
@@ -43,22 +43,22 @@ def file_of(folder: Path, setting: EmulatedCluster, variant: Variant) -> Path:
 
 
 def computing_files(folder: Path, variant: Variant) -> tuple[Path, Path]:
-    """Return the files with the seconds of a step, measured before and after a run."""
+    """Return the paths of the files with the seconds of a step, measured before and after a run."""
     return folder / f"{variant.name}-before.json", folder / f"{variant.name}-after.json"
 
 
 def work_file(folder: Path, variant: Variant) -> Path:
-    """Return the file with the work of a step of the algorithm."""
+    """Return the path of the file with the algorithm's work per step."""
     return folder / f"{variant.name}-work.json"
 
 
 def files_of(folder: Path, variant: Variant) -> tuple[Path, ...]:
-    """Return the files of all measurements for a run."""
+    """Return the paths of the files of all measurements for a run."""
     return network_file(folder, variant), *computing_files(folder, variant), work_file(folder, variant)
 
 
 def list_missing(out: Path, setting: EmulatedCluster, number: int, variants: list[Variant]) -> list[Variant]:
-    """Return the variants that are still to be measured in a round."""
+    """Return the variants that have not been measured in a round."""
     folder = folder_of(out, setting, number)
     return [variant for variant in variants if not is_measured(folder, setting, variant)]
 
@@ -70,12 +70,12 @@ def is_measured(folder: Path, setting: EmulatedCluster, variant: Variant) -> boo
 
 
 def network_file(folder: Path, variant: Variant) -> Path:
-    """Return the file of the calibration for a run."""
+    """Return the path of the calibration's file for a run."""
     return folder / f"{variant.name}.toml"
 
 
 def measure(out: Path, setting: EmulatedCluster, variants: list[Variant], rounds: int, bar: tqdm):
-    """Make the missing runs of all rounds of a setting, in one job each. Raises TestbedError and Unfinished."""
+    """Make the missing runs of a setting in all rounds, one job per round. Raises TestbedError and Unfinished."""
     todo = {folder_of(out, setting, number): list_missing(out, setting, number, variants) for number in range(rounds)}
     todo = {folder: those for folder, those in todo.items() if those}
     if not todo:
@@ -84,7 +84,7 @@ def measure(out: Path, setting: EmulatedCluster, variants: list[Variant], rounds
         host = MpiHost(testbed.mpiexec, testbed.without_cpu_limit)
         for folder, those in todo.items():
             folder.mkdir(parents=True, exist_ok=True)
-            for variant in those:  # files of an earlier attempt belong to another run
+            for variant in those:  # files of an interrupted attempt would not belong to the new run
                 for file in files_of(folder, variant):
                     file.unlink(missing_ok=True)
             calibrated = folder / "network.toml"
@@ -120,9 +120,9 @@ def times(out: Path, setting: EmulatedCluster, variant: Variant, rounds: int) ->
 
 
 def network_of(folder: Path, variant: Variant) -> NetworkSpec:
-    """Return the calibrated network, with the computing times around the run, and with the algorithm's work.
+    """Return the calibrated network, with the computing times measured around the run and the algorithm's work.
 
-    As in a calibration, ranks that differ from the others only by noise have no factor of their own.
+    As in a calibration, a rank whose computing time differs from other ranks' only by noise has no factor of its own.
     """
     spec = network(str(network_file(folder, variant)))
     both = [json.loads(file.read_text()) for file in computing_files(folder, variant)]

@@ -1,4 +1,4 @@
-"""The clusters on which simulated times are compared with measured ones."""
+"""The emulated clusters on which simulated times are compared with measured times."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 from grsgd.testbed.hosts import Testbed, fair_share
 
 SHARE_OF_CORES = 0.5
-"""Share of its fair part of the cores that a host gets, so that hosts seldom wait for each other.
+"""Part of its fair share of the cores that a host gets, so that hosts seldom wait for each other.
 
-The kernel, which emulates the network, gets the rest.
+The kernel, which emulates the network, uses the remaining processor time.
 """
 
 
 @dataclass(frozen=True)
 class EmulatedCluster:
-    """A testbed.
+    """A testbed for the comparison of simulated with measured times.
 
-    ``slow``: by host, the factor by which it computes more slowly. ``slow_links``: by host, the rate of its link if it
-    differs.
+    ``slow``: by host, the factor by which it computes more slowly. ``slow_links``: by host, the rate of its link if the
+    rate differs from ``rate``.
     """
 
     name: str

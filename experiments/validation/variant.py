@@ -1,4 +1,4 @@
-"""The runs that are validated: every algorithm, in all variants whose traits differ, which are found automatically."""
+"""The variants of algorithms that are validated: every algorithm, with all options that change its traits."""
 
 import json
 import re
@@ -14,7 +14,8 @@ BASE = Path(__file__).with_name("base.toml")
 NOT_SIMULATED = {f'algorithm.variant="{name}"' for name in ("mpi", "shared", "hierarchical", "auto")}
 """Variants of all-reduce that are not simulated.
 
-Only the MPI library knows the steps of "mpi". Hosts of one rank share no memory. "auto" is one of the other variants.
+Only the MPI library knows the steps of "mpi". The variants "shared" and "hierarchical" need hosts of several ranks, and
+each emulated host has one. "auto" is always one of the other variants.
 """
 
 
@@ -26,7 +27,7 @@ class Variant(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the beginning of the names of its files."""
+        """Return the text with which the names of the variant's files begin."""
         return "-".join(re.findall(r"[\w.]+", " ".join((self.algorithm, self.options_text))))
 
     @property
@@ -41,7 +42,7 @@ class Variant(NamedTuple):
 
 
 def variants_of(algorithms: Iterable[str], ranks: int) -> list[Variant]:
-    """Return all variants of these algorithms that can be simulated on ``ranks`` ranks; print which are left out.
+    """Return all variants of these algorithms that can be simulated on ``ranks`` ranks; print the left-out ones.
 
     Raises ConfigError for an algorithm that does not exist.
     """

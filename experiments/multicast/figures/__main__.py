@@ -9,9 +9,9 @@ schemes and ASGD. All methods use the same number of samples per step. In each r
 SSGD by multicast runs twice, the second time as a control. Runs that exist are not repeated, so an interrupted
 experiment continues where it stopped.
 
-The results are, for each figure, a picture and a table. They show the measured values and the values that three ways of
-counting packets to several nodes give for the same runs. A page states which claims of the paper reproduce, and a CSV
-file has all numbers.
+The results are, for each figure, a picture and a table. The picture and the table show the measured values, and the
+values by three ways of counting packets to several nodes in the same runs. A page states which claims of the paper
+reproduce, and a CSV file has all numbers.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from grsgd.testbed.hosts import TestbedError
 
 PROGRAM = "python -m experiments.multicast.figures"
 ROUNDS = 3
-"""Number of rounds, if the user gives none."""
+"""Number of rounds if the option ``--rounds`` is not given."""
 
 
 def main() -> int:
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def make_rounds(kept: KeptRuns, todo: list[Turn]) -> dict[Turn, Run]:
-    """Make the missing runs, round after round, and return all runs. Raises TestbedError and Unfinished."""
+    """Make the missing runs, round after round, and return all runs in ``todo``. Raises TestbedError and Unfinished."""
     runs: dict[Turn, Run] = {}
     for number, turns_of_round in groupby(todo, key=lambda turn: turn.round):
         runs |= kept.make_all(turns_of_round, f"round {number + 1}")
@@ -73,7 +73,7 @@ def make_rounds(kept: KeptRuns, todo: list[Turn]) -> dict[Turn, Run]:
 
 
 def write(options: argparse.Namespace, runs: dict[Turn, Run]):
-    """Write pictures, tables and numbers of the figures, and print the page."""
+    """Write the pictures, tables and numbers of the figures, and print the page."""
     everything = group_runs(runs)
     write_csv(list_numbers(runs), options.out / "measured.csv")
     factors = {task: asgd.factors(task, options.ranks) for task in {FIGURES[k].task for k in options.figure if k > 13}}
@@ -90,7 +90,7 @@ def write(options: argparse.Namespace, runs: dict[Turn, Run]):
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Return the arguments; end the program if they are wrong."""
+    """Return the command's arguments; exit with a message if they are wrong."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0].rstrip(":"))
     parser.add_argument("--figure", type=int, choices=FIGURES, action="append", help="figure; all by default")
     parser.add_argument("--ranks", type=int, action="append", help=f"nodes; by default {', '.join(map(str, NODES))}")

@@ -1,4 +1,4 @@
-"""The number of samples that ASGD needs: more than other methods, because its gradients are old."""
+"""The number of samples that ASGD needs, which is greater than for other methods, because ASGD's gradients are old."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -19,14 +19,14 @@ from experiments.runner.scale import DESK
 from experiments.runner.store import Store
 
 RECORDED = ROOT / "docs" / "results" / DESK.name
-"""Folder of the recorded tables."""
+"""Folder of the recorded runs and tables of the scale desk."""
 
 
 def factors(task: Task, nodes: Iterable[int]) -> dict[int, float]:
-    """Return the samples that ASGD needs over a synchronous algorithm's to reach the benchmark accuracy, by nodes.
+    """Return the ratio of samples that ASGD and a synchronous algorithm need to the benchmark accuracy, by nodes.
 
-    They are medians of the recorded trainings of one version of the code. Numbers of nodes without such trainings are
-    left out.
+    The ratio is of medians over the recorded trainings of one version of the code. Numbers of nodes without such
+    trainings are left out.
     """
     with TemporaryDirectory() as folder:
         records.unpack(RECORDED, Path(folder))
@@ -39,7 +39,7 @@ def factors(task: Task, nodes: Iterable[int]) -> dict[int, float]:
 
 
 def factors_of(plan: Plan, task: Task, nodes: Iterable[int]) -> dict[int, float]:
-    """Return the factors of `factors` from the trainings of one version of the code."""
+    """Return the ratios for `factors` from the trainings of one version of the code."""
     needs = plan.needs["recorded"]
     found = {}
     for n in nodes:
@@ -52,5 +52,5 @@ def factors_of(plan: Plan, task: Task, nodes: Iterable[int]) -> dict[int, float]
 
 
 def samples(plan: Plan, need: Need) -> Sample:
-    """Return the samples to the target accuracy. Raises MissingRun."""
+    """Return the samples to the target accuracy of the trainings that ``need`` names. Raises MissingRun."""
     return to_target([plan.load_run(spec) for spec in need.specs(plan.conditions, plan.rates.rate)], "samples")

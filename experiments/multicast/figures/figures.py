@@ -1,4 +1,7 @@
-"""Figures 8 to 15 for runs over IP multicast, in each view, and the verdict on the paper's claims in each."""
+"""Figures 8 to 15 for runs over IP multicast, and verdicts on the paper's claims, in each view.
+
+A view is the measured numbers of the runs, or one way of counting packets in the runs.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -21,16 +24,16 @@ NODES, REDUNDANCY = "nodes n", "redundancy r"
 AS_MANY = "ASGD, after as many samples"
 
 Lines = Mapping[str, Mapping[float, Sample]]
-"""Samples by label, and by the value on the horizontal axis."""
+"""Samples by label of the method, and by the value on the horizontal axis."""
 Factors = Mapping[int, float]
 """Ratio of the samples that ASGD and a synchronous algorithm need for one accuracy, by number of nodes."""
 
 
 class Shown(NamedTuple):
-    """The content of a figure.
+    """The content of a figure: its lines, its findings on claims, and a note.
 
-    lines, reference: samples of all methods, and of SSGD by multicast, by view. controls: labels that are no algorithms
-    of the paper. findings: for each claim, one finding per view. note: further information.
+    lines: samples of all methods, by view. reference: samples of SSGD by multicast, by view. controls: labels that are
+    not algorithms of the paper. findings: for each claim, one finding per view. note: further information.
     """
 
     xlabel: str
@@ -43,7 +46,7 @@ class Shown(NamedTuple):
 
 
 def over(found: Found, task: Task, methods: Callable[[int], list[Method]], nodes: Iterable[int], value) -> dict:
-    """Return the lines of each view over the nodes; ``value``: function from a run to the plotted value."""
+    """Return the lines of each view over the numbers of nodes; ``value``: function from a run to the plotted value."""
     names = dict.fromkeys(method for n in nodes for method in methods(n))
     return {
         view: {
@@ -55,7 +58,7 @@ def over(found: Found, task: Task, methods: Callable[[int], list[Method]], nodes
 
 
 def finding(claim: str, cases: Callable[[Network], list[Case]]) -> dict[str, dict[Network, Finding]]:
-    """Return the finding on a claim in each view."""
+    """Return the finding on a claim in each view; ``cases``: function from a view to the cases."""
     return {claim: {view: Finding(claim, view.name, decide.corrected(cases(view))) for view in VIEWS}}
 
 
@@ -84,7 +87,7 @@ def comparisons(
 ) -> list[Case]:
     """Return, for each number of nodes, the cases of fixed redundancies against ``baselines`` and against controls.
 
-    compare: function that compares two samples and returns the verdict, a `Case`.
+    compare: function that compares two samples and returns a `Case` with the verdict.
     """
     cases = []
     for n in nodes:
@@ -150,7 +153,7 @@ def show_best(task: Task, found: Found, nodes: list[int], factors: Factors) -> S
 
 
 def times_of_best(found: Found, task: Task, view: Network, n: int, factors: Factors) -> dict[str, Sample]:
-    """Return the seconds of a step, by name; for ASGD, scaled to the same progress as a step of the others."""
+    """Return the seconds of a step, by name of the method; for ASGD, the seconds of equal progress in training."""
     chosen = {name: best_redundancy.best(found, task, view, name, n) for name in (CSSGD, OURS)}
     chosen |= {MULTICAST.name: MULTICAST, AS_MANY: ASGD, RING.name: RING, NOTHING_SENT: coded(n)}
     times = {name: tasks.step_seconds(found, task, view, method, n) for name, method in chosen.items()}
@@ -167,8 +170,8 @@ def asgd_in_words(factors: Factors) -> str:
 class Figure(NamedTuple):
     """A figure of the paper.
 
-    methods: the methods that it needs, by number of nodes. is_of_most: whether it needs only the greatest number of
-    nodes. show: function from task, runs, nodes and factors of ASGD to the content.
+    methods: function from the number of nodes to the methods that the figure needs. is_of_most: whether the figure
+    needs only the greatest number of nodes. show: function from task, runs, nodes and factors of ASGD to the content.
     """
 
     task: Task
@@ -184,7 +187,7 @@ KINDS = {
     (12, 13): ("time over the redundancy", plan.of_redundancies, True, show_redundancies),
     (14, 15): ("time over nodes with the best redundancy", plan.of_best, False, show_best),
 }
-"""Kinds of figures, by the numbers of the figure for the DNN and of the figure for the CNN."""
+"""Kinds of figures, by two numbers in the paper: the figure for the DNN, and the figure for the CNN."""
 FIGURES = {
     number: Figure(DNN if number == of_dnn else CNN, *kind)
     for (of_dnn, of_cnn), kind in KINDS.items()
@@ -193,7 +196,7 @@ FIGURES = {
 
 
 def wanted(numbers: Iterable[int], nodes: list[int]) -> dict[Task, dict[int, list[Method]]]:
-    """Return the methods that these figures need, by task and number of nodes."""
+    """Return the methods that the figures with these numbers need, by task and number of nodes."""
     needed: dict[Task, dict[int, list[Method]]] = {}
     for number in numbers:
         figure = FIGURES[number]

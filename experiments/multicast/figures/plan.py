@@ -15,34 +15,33 @@ from experiments.runner.run_spec import MEASURED, RunSpec
 from experiments.runner.scale import SMOKE
 
 IP = Network("by IP multicast", MEASURED, "shared")
-"""The view of measured runs."""
+"""The network of measured runs."""
 NODES = 4, 6, 8
-"""Numbers of nodes by default."""
+"""Numbers of nodes if the option ``--nodes`` is not given."""
 ALLOWED_NODES = range(3, 9)
 """Allowed numbers of nodes; with more, a step of the CNN has fewer samples than CSSGD has blocks."""
 CPU = 0.2
-"""Cores of each host."""
+"""Cores of each host of the testbed."""
 STEPS = tasks.TIMED_STEPS
 TESTED = 100
-"""Number of test images, which affect no result; each class has 40 images."""
+"""Number of test images, which affects no result; each class has 40 images."""
 WAIT_SECONDS = 120.0
 """Greatest number of seconds that ranks wait for each other."""
 AGAIN = Method(f"{MULTICAST.name}, again", MULTICAST.config)
-"""The reference once more, with other data, as a control."""
+"""The control: the reference, SSGD by multicast, once more, with other data."""
 OTHER_DATA = 1000
-"""Number added to the seed of the control."""
+"""Number added to the seed of the control, so that its data differ from the reference's."""
 CONDITIONS = Conditions(SMOKE, emulated=True)
 
 
 class Small(NamedTuple):
-    """A task reduced so that a step is short: images half as wide and high as in the paper.
+    """A task reduced so that a step is short: its images are half as wide and high as in the paper.
 
-    Their layers have about a quarter of the parameters.
+    The layers of its model have about a quarter of the parameters in the paper.
 
-    compute_seconds: seconds of a core for a gradient. With a host's share of a core, Tcomm / Tcalc of
-    SSGD by multicast on 8 nodes is 9 (DNN) or 4 (CNN). So the paper's model
-    has its optimum where the paper states it: r (r-1) <= Tcomm / Tcalc <= r (r+1) for r = 3 and r = 2.
-    model_bytes: approximate bytes of the model.
+    compute_seconds: seconds of a core for a gradient. With a host's part of a core, Tcomm / Tcalc of SSGD by multicast
+    on 8 nodes is 9 (DNN) or 4 (CNN). Thus, the paper's model has its optimum where the paper states it, at r = 3 and
+    r = 2, because r (r-1) <= Tcomm / Tcalc <= r (r+1). model_bytes: approximate bytes of the model.
     """
 
     shape: tuple[int, int, int]
@@ -54,7 +53,7 @@ SMALL = {DNN: Small((1, 14, 14), 0.0124, 0.87e6), CNN: Small((3, 16, 16), 0.0194
 
 
 class Turn(NamedTuple):
-    """A run: each round has one run of every method for every task and number of nodes."""
+    """A run of one method in a round; each round has one run of every method for every task and number of nodes."""
 
     round: int
     task: Task
@@ -103,7 +102,7 @@ def of_best(n: int) -> list[Method]:
 def turns(wanted: dict[Task, dict[int, list[Method]]], rounds: int) -> Iterator[Turn]:
     """Yield all runs, round after round.
 
-    wanted: the methods, by task and number of nodes; the reference and its control are added to them.
+    wanted: the methods, by task and number of nodes; runs of the reference and its control are added.
     """
     for number in range(rounds):
         for task, by_nodes in wanted.items():

@@ -8,13 +8,13 @@ from experiments.runner.costs import Seconds
 from grsgd.units import rate
 
 AROUND_SECONDS = 6.0
-"""Approximate seconds of a run besides its steps, including its share of making a testbed and starting a job."""
+"""Approximate seconds of a run besides its steps, including a part of the time for making a testbed and a job."""
 SCHEMES = {"ssgd": "ssgd-multicast", "coded": "coded", "grouped": "grouped-rs", "ring_allreduce": "ring"}
-"""Names of configurations in `coding.cost`, if they differ."""
+"""Names of configurations, and their different names in `coding.cost`."""
 
 
 def expect_seconds(turn: Turn) -> Seconds:
-    """Return the seconds of a run, from its computing and from its bytes on the medium."""
+    """Return the expected seconds of a run, computed from its computing and from its bytes on the medium."""
     small = SMALL[turn.task]
     computing = small.compute_seconds / CPU * (turn.method.r or 1)
     return Seconds(STEPS * (computing + models(turn) * small.model_bytes / rate(RATE)), AROUND_SECONDS)

@@ -1,4 +1,4 @@
-"""The views of the runs: as measured, and with each of three ways of counting packets."""
+"""The views of the runs: the measured numbers, and the numbers by each of three ways of counting packets."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,7 +26,7 @@ def title(view: Network) -> str:
 
 
 def group_runs(runs: Mapping[Turn, Run]) -> Found:
-    """Return the runs by task, view, method and nodes, in the form of the tables; their seeds are the rounds."""
+    """Return the runs by task, view, method and nodes, as the papers' tables need them; a run's seed is its round."""
     by_key: dict[tuple, list[Run]] = {}
     for turn, run in runs.items():
         run = replace(run, attributes=run.attributes | {"seed": turn.round})
@@ -37,9 +37,10 @@ def group_runs(runs: Mapping[Turn, Run]) -> Found:
 
 
 def accounted(run: Run, method: Method, how: tuple[str, str]) -> Run:
-    """Return the run with counted bytes, and with the time of these bytes at the medium's rate, not as measured.
+    """Return the run with counted bytes, and with the time of these bytes at the medium's rate.
 
-    Its computing time is unchanged. With ASGD the medium carries messages while other nodes compute.
+    Counted values replace measured values. The run's computing time is unchanged. In ASGD, the medium carries messages
+    while other nodes compute.
     """
     steps, computing = run.ranks["steps"], run.ranks["compute_seconds"]
     megabytes = counted({method: megabytes_of(run)}, method, how)
@@ -55,13 +56,13 @@ def accounted(run: Run, method: Method, how: tuple[str, str]) -> Run:
 
 
 def steps_of(run: Run) -> float:
-    """Return the mean number of steps of the ranks that train."""
+    """Return the mean number of steps over the ranks that train."""
     steps = run.ranks["steps"]
     return float(steps[steps > 0].mean())
 
 
 def megabytes_sent(run: Run) -> float:
-    """Return the MB that the interfaces of all nodes send in a step, or the counted MB in their place."""
+    """Return the MB that the interfaces of all nodes send in a step; in views that count, the counted MB."""
     return float(run.traffic["interface"][:, 0].sum()) / steps_of(run) / 1e6
 
 
@@ -69,7 +70,7 @@ def megabytes_sent(run: Run) -> float:
 
 
 class FigureRun(NamedTuple):
-    """A row of the CSV file: one run."""
+    """The first columns of a row of the CSV file, which identify a run."""
 
     task: str
     nodes: int
@@ -78,12 +79,11 @@ class FigureRun(NamedTuple):
 
 
 class FigureNumbers(NamedTuple):
-    """The numbers of a step of all nodes.
+    """The numbers of a run, mostly per step of all nodes.
 
     seconds: seconds of a step. computing: seconds in which a node computes. interfaces: MB that interfaces sent,
-    including headers, acknowledgements and repairs. once, per_receiver: MB of payload, with a packet to several
-    receivers counted once, and counted for each receiver. repaired: MB that were sent again. samples: samples of all
-    steps.
+    including headers, acknowledgements and repairs. once, per_receiver: MB of payload; a packet to several receivers
+    counts once, or once per receiver. repaired: MB that were sent again. samples: samples of all steps.
     """
 
     seconds: float

@@ -1,4 +1,4 @@
-"""Figures on the effect of adapting besides sending less: where it pays, and on which inferred choices it rests."""
+"""Figures on the effect of adaptive exchanges, apart from sending less, and of choices that the paper leaves open."""
 
 import numpy as np
 
@@ -44,7 +44,10 @@ OPTIONS = {
     "threshold for each layer": ((*GOSSIP[AUTOMATIC], 'algorithm.metric="layerwise"'), BASELINE),
     "pushes in place of exchanges": ((*GOSSIP[AUTOMATIC], PUSH), (*BASELINE, PUSH)),
 }
-"""Choices that are inferred, because the paper is silent, each with its baseline; the last three have `AUTOMATIC`."""
+"""Choices that are inferred, because the paper is silent, each with the baseline that it is compared with.
+
+The last three choices use the method `AUTOMATIC`.
+"""
 
 
 # ---- at equal traffic
@@ -82,10 +85,10 @@ def show_equal_traffic(found, section):
 
 
 def at_equal_bytes(sent, seconds, periodic, megabytes):
-    """Return the seconds of a fixed period that sends ``megabytes``, by seed.
+    """Return the seconds that a fixed period would take if it sent ``megabytes``, by seed.
 
-    None if all periods with a known time to the target send more, or all send less. sent, seconds: samples by name.
-    periodic: the names of the fixed periods.
+    The value of a seed is None if all periods with a known time to the target send more, or all send less. sent,
+    seconds: samples by name. periodic: the names of the fixed periods.
     """
     times = {}
     for seed, wanted in megabytes.values.items():
@@ -204,7 +207,9 @@ def show_exchange_rate(found, section):
 
 
 def rates_of_halves(shorter, longer):
-    """Return exchanges per step in the first and in the second half of a training; ``shorter``: runs of the first half.
+    """Return the exchanges per step in the first half and in the second half of a training, as two samples.
+
+    shorter: runs of half the length. longer: runs of the whole length.
     """
     early, all_of_it = (
         {run.attributes["seed"]: np.array([exchanges(run), run.ranks["steps"].sum()]) for run in runs}

@@ -22,9 +22,9 @@ EVERY_STEP, EQUAL_TRAFFIC = "exchanges every step", "exchanges every 12 steps"
 MOVED = 'algorithm.threshold="auto"'
 ADAPTIVE = {CONSTANT: ("adgossip/adaptive",), AUTOMATIC: ("adgossip/adaptive", MOVED)}
 PERIODIC = {EVERY_STEP: ("adgossip/gossip_1",), "exchanges every 10 steps": ("adgossip/gossip_10",)}
-"""The baselines; the period of the paper's baseline is unknown."""
+"""The baselines: exchanges after a fixed period; the period of the paper's baseline is unknown."""
 GOSSIP = ADAPTIVE | PERIODIC | {EQUAL_TRAFFIC: ("adgossip/gossip_10", "algorithm.period=12")}
-"""Configurations with their overrides, by name."""
+"""Configurations with their overrides, by name of the method."""
 NO_COMMUNICATION = "adgossip/alone"
 GREY = (EQUAL_TRAFFIC, NEVER, ALONE)
 SENT, SECONDS = "sent until the target [MB]", "seconds to the target"
@@ -33,22 +33,22 @@ FEWER_BYTES = "% fewer bytes"
 
 
 def setting(conditions: Conditions, config: str, *overrides: str) -> Setting:
-    """Return a training on slow links, on the number of ranks for which learning rates are tuned."""
+    """Return a setting with slow links, on the number of ranks for which learning rates are tuned."""
     return Setting(config, conditions.scale.tuning_ranks, SIMULATED, SLOW_LINKS, overrides)
 
 
 def until_target(conditions: Conditions, config: str, *overrides: str) -> Trainings:
-    """Return the need of trainings that may end at the target accuracy."""
+    """Return the need for trainings that may end at the target accuracy."""
     return Trainings(setting(conditions, config, *overrides, *STOPS_AT_TARGET))
 
 
 def whole(conditions: Conditions, config: str, *overrides: str) -> Trainings:
-    """Return the need of trainings that are judged at their end, where every rank's own model is evaluated, too."""
+    """Return the need for trainings that are judged at their end; every rank's own model is evaluated, too."""
     return Trainings(setting(conditions, config, *overrides, "train.snapshots=1", "train.evaluate_replicas=true"))
 
 
 def paper_number(claim: str) -> float:
-    """Return the number that the paper claims, in per cent."""
+    """Return the least number, in per cent, that the paper states for a claim."""
     return read_claims([papers.folder("adgossip")])[claim]["low"]
 
 
@@ -56,14 +56,14 @@ def paper_number(claim: str) -> float:
 
 
 def each(measure: Callable[[Run], float | None], found: Mapping[str, list[Run]]) -> dict[str, Sample]:
-    """Return one number of each run, by the names of the needs."""
+    """Return the number that ``measure`` computes for each run, as samples by the names of the needs."""
     return {name: sample.of(runs, measure) for name, runs in found.items()}
 
 
 def accuracy_at_the_end(run: Run, column: str = "test_accuracy") -> float:
-    """Return the last test accuracy, in per cent.
+    """Return the last test accuracy of a run, in per cent.
 
-    Runs have the same length, except for a step or two of ranks that do not wait.
+    Compared runs have the same length, except for a step or two of ranks that do not wait.
     """
     return 100 * last_value(run, column)
 
@@ -74,10 +74,10 @@ def exchanges(run: Run) -> float:
 
 
 def columns_until_target(found: Mapping[str, list[Run]]) -> dict[str, dict[str, Sample]]:
-    """Return four numbers of trainings until the target accuracy, by name.
+    """Return four numbers of trainings until the target accuracy, by title and by name of the method.
 
-    They are the MB that all ranks send, the seconds, the exchanges per step, and the consensus distance. The MB are
-    samples times bytes per sample.
+    The numbers are the MB that all ranks send, the seconds, the exchanges per step, and the consensus distance. The MB
+    are the samples to the target times the bytes per sample.
     """
     megabytes = each(lambda run: bytes_sent(run) / samples(run) / 1e6, found)
     return {
@@ -94,7 +94,7 @@ def columns_until_target(found: Mapping[str, list[Run]]) -> dict[str, dict[str, 
 def show_columns(
     section: Section, caption: str, columns: dict[str, dict[str, Sample]], times: bool = True, unit: str = ""
 ):
-    """Draw bars and write a table of samples by name.
+    """Draw bars of samples by name of the method, and write a table of the samples.
 
     columns: the samples, by title. times: whether some columns are times. unit: unit of all columns; "" if the titles
     state it.
@@ -117,10 +117,11 @@ def show_table(section: Section, caption: str, first: str, columns: dict[str, di
 def adaptive_against_others(
     values: dict[str, Sample], condition: str, number: float | None = None, **options
 ) -> list[Case]:
-    """Return cases on whether each adaptive form is less than each other method.
+    """Return cases (comparisons) that test whether each adaptive method is less than each other method.
 
-    The baselines are evidence, and all others are controls. values: samples by name. condition: the condition, to which
-    the form is added. number: the paper's number, with which only evidence is compared. options: for ``decide.less``.
+    Comparisons with the baselines are evidence, and all others are controls. values: samples by name. condition: the
+    condition, to which the method's name is added. number: the paper's number, with which only evidence is compared.
+    options: further arguments of ``decide.less``.
     """
     return [
         decide.less(

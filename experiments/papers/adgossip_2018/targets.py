@@ -1,6 +1,6 @@
 """Figures on the claims of adaptive gossip (Ho, Wu, Liu 2018).
 
-They compare exchanges that follow changes of the model with exchanges after a fixed period.
+The figures compare exchanges after a large change of the model with exchanges after a fixed period.
 """
 
 from functools import partial
@@ -44,14 +44,14 @@ ELASTIC = {
     "exchanges every 10 steps": ("adgossip/easgd",),
     EQUAL_TRAFFIC: ("adgossip/easgd", "algorithm.period=12"),
 }
-"""Methods of elastic averaging, all with the learning rate tuned for a period of 10."""
+"""Methods of elastic averaging, all with the learning rate that was tuned for a period of 10 steps."""
 SLOW = "slow links"
 PLACES = {
     SLOW: ({}, tuple(GOSSIP)),
     "slow links, measured": ({"source": MEASURED}, (CONSTANT, EVERY_STEP)),
     "fast links": ({"scenario": EQUAL, "link": Link("1gbit", nominal=True)}, (CONSTANT, EVERY_STEP)),
 }
-"""Conditions under which times are compared: differences from slow simulated links, and the compared methods."""
+"""Conditions under which times are compared: changes of the setting with slow simulated links, and compared methods."""
 MODELS = {"averaged model": "test_accuracy", "worst of the ranks' models": "test_accuracy_min"}
 BYTES = (
     "bytes of payload that all ranks send until the target accuracy, computed as samples to the target times bytes per "
@@ -109,8 +109,10 @@ def time_needs(conditions):
 
 
 def seeds(conditions, place):
-    """Return the number of seeds: at most three for measured runs, which take minutes each; None for simulated runs, so
-    that the scale decides."""
+    """Return the number of seeds: at most three for measured runs, which take minutes each.
+
+    For simulated runs, None is returned, so that the scale determines the number.
+    """
     return min(CLOCK_SEEDS, conditions.scale.clock_seeds) if source_of(place) == MEASURED else None
 
 

@@ -1,4 +1,4 @@
-"""Whether less traffic, less time and the same accuracy hold together, which the abstract claims for one setting."""
+"""The test of whether less traffic, less time and the same accuracy hold together, as the paper's abstract claims."""
 
 from collections.abc import Sequence
 
@@ -61,12 +61,12 @@ def show(found, section):
 
 
 def all_of(cases: Sequence[Case], condition: str, baseline: str) -> Case:
-    """Return a case on whether all cases hold together.
+    """Return a case that tests whether the claims of all cases hold together.
 
-    The verdict of the returned case is "supported" if all cases are supported. It is "refuted" if a case is refuted or
-    shows no difference, and otherwise "inconclusive". The p value is the greatest of all cases if all are supported,
-    else the least of the refuted cases, if any. The note of a refuted case names the effects of the cases that refute
-    it.
+    The verdict of the returned case is "supported" if all cases are supported. The verdict is "refuted" if a case is
+    refuted or shows no difference, and "inconclusive" in all remaining situations. The p value is the greatest of all
+    cases if all are supported, or else the least of the refuted cases, if any. The note of a refuted case names the
+    effects of the cases that refute it.
     """
     failing = [case for case in cases if case.verdict in (REFUTED, ALIKE)]
     if failing:

@@ -1,4 +1,4 @@
-"""Accuracy after the same number of samples with each strategy."""
+"""The comparison of accuracies after the same number of samples with each strategy of a parameter server."""
 
 from experiments.papers.adsp_2024 import compared
 from experiments.papers.adsp_2024.compared import CONFIGS, MAX_POINTS, OTHERS, OURS, RANDOM, UP_TO
@@ -15,7 +15,7 @@ from grsgd.runs.run_file import Run
 UNLIKE, UNLIKE_SHARDS = "random delays, unlike shards", ("data.alpha=0.5",)
 """A condition with classes spread unevenly over workers (Dirichlet), so that late gradients cost more."""
 MARGIN = 1.0
-"""Points of accuracy below which a difference counts as no loss."""
+"""Greatest loss of accuracy, in points, that counts as no loss."""
 ACCOUNTING = "mean test accuracy of the last three snapshots, on the whole test set, after the same number of samples"
 
 
@@ -68,5 +68,5 @@ def show(found: Found, section: Section) -> None:
 
 
 def curve(run: Run) -> tuple:
-    """Return the seed, and the accuracy in per cent by thousands of samples."""
+    """Return the run's seed and its curve: thousands of samples, and the accuracy in per cent."""
     return run.attributes["seed"], (run.curve["samples"] / 1000, 100 * run.curve["test_accuracy"])

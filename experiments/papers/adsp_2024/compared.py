@@ -1,4 +1,4 @@
-"""Comparisons of strategies: the delays of their workers, and the extent of the comparison at each scale."""
+"""Comparisons of strategies of a parameter server: the delays of the workers, and the comparisons at each scale."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,25 +26,25 @@ UP_TO = (
 )
 
 SLOW = 1
-"""Number of the worker that may be slow throughout."""
+"""Number of the worker that may be slow in all its steps."""
 STEP_SECONDS = {"desk": 0.1}
 DEFAULT_STEP_SECONDS = 0.005
-"""Approximate seconds of a worker's step, by the scale's name: for the CNN on a fifth of a core.
+"""Approximate seconds of a worker's step, by the scale's name; at SCALE=desk for the CNN on a fifth of a core.
 
-The default is the time of the very small network, which also stands for the CNN on a GPU.
+The default is the time of the very small network, which also approximates the CNN on a GPU.
 """
 DESK_SEEDS = 10
-"""Number of seeds of deciding trainings at SCALE=desk."""
+"""Number of seeds of trainings that decide a claim at SCALE=desk."""
 SMALL = ("tiny", "smoke", "desk")
 """Scales that leave out the least important comparisons."""
 
 
 @dataclass(frozen=True)
 class Delays:
-    """The delays of workers; the server has none.
+    """The delays of the workers; the server has no delays.
 
-    factor: by which worker ``SLOW`` computes more slowly. probability: that a step of any worker takes longer. steps:
-    mean additional time in steps, exponentially distributed.
+    factor: how many times more slowly worker ``SLOW`` computes. probability: probability that a step of any worker is
+    longer. steps: mean additional time of a longer step, in steps, exponentially distributed.
     """
 
     name: str
@@ -79,22 +79,22 @@ def is_small(conditions: Conditions) -> bool:
 
 
 def deciding(conditions: Conditions) -> tuple[Delays, ...]:
-    """Return the delays under which strategies are compared in trainings."""
+    """Return the delays of the trainings in which strategies are compared."""
     return (RANDOM, CONSTANT) if is_small(conditions) else (NONE, *DELAYED)
 
 
 def measured(conditions: Conditions) -> list[tuple[Delays, str]]:
-    """Return the delays and the names of strategies that are compared in measured runs."""
+    """Return pairs of delays and a strategy's name, for the comparison in measured runs."""
     delays, names = ((RANDOM,), (OURS, "BSP", "ASP")) if is_small(conditions) else ((RANDOM, CONSTANT), CONFIGS)
     n = workers(conditions, MEASURED)
     return [(d, name) for d in delays if conditions.can_be(MEASURED, d.scenario(conditions, n)) for name in names]
 
 
 def against_range(cases: Sequence[Case], least: float | None, most: float) -> list[Case]:
-    """Return the cases, some of them compared with the paper's numbers.
+    """Return the cases (comparisons), of which two per source of times are compared with the paper's numbers.
 
     For each source of times, the greatest estimate of the evidence is compared with the paper's greatest number. The
-    least estimate is compared with the paper's least number, if there is one.
+    least estimate is compared with the paper's least number, if the paper states one.
     """
     ends: dict[Case, float] = {}
     for source in dict.fromkeys(case.source for case in cases):
@@ -105,19 +105,19 @@ def against_range(cases: Sequence[Case], least: float | None, most: float) -> li
 
 
 def workers(conditions: Conditions, source: str = SIMULATED) -> int:
-    """Return the number of workers in runs with this source of times."""
+    """Return the number of workers in runs with the given source of times."""
     return min(conditions.scale.clock_ranks) if source == MEASURED else conditions.scale.tuning_ranks
 
 
 def where(conditions: Conditions, source: str = SIMULATED) -> str:
-    """Return the source of times and the number of workers in words."""
+    """Return the source of times and the number of workers as text."""
     return f"{SOURCES[source]}, n = {workers(conditions, source)}"
 
 
 def training(
     conditions: Conditions, name: str, delays: Delays, source: str = SIMULATED, overrides: tuple[str, ...] = ()
 ) -> Trainings:
-    """Return the need of trainings with a strategy."""
+    """Return the need for trainings with the strategy ``name``."""
     n = workers(conditions, source)
     tuned_with = () if source == TIMING_ONLY else tuned_under(conditions, delays)
     setting = Setting(CONFIGS[name], n, source, delays.scenario(conditions, n), overrides, tuned_with=tuned_with)
@@ -125,18 +125,18 @@ def training(
 
 
 def tuned_under(conditions: Conditions, delays: Delays) -> tuple[str, ...]:
-    """Return the overrides for trials of learning rates: the delays.
+    """Return the overrides for trials of learning rates: the delays of the workers.
 
-    Without delays, all strategies except BSP are the same algorithm.
+    The trials need the delays, because all strategies except BSP are the same algorithm without delays.
     """
     scenario = delays.scenario(conditions, conditions.scale.tuning_ranks)
     return (*scenario.overrides, *(f"stragglers.slowdown.{rank}={factor}" for rank, factor in scenario.slow_hosts))
 
 
 def seeds(conditions: Conditions, source: str, deciding: bool) -> int | None:
-    """Return the number of seeds: three for measured runs, ten for deciding simulated trainings, None for the scale's.
+    """Return the number of seeds: three for measured runs, ten for ``deciding`` simulated trainings at SCALE=desk.
 
-    Measured runs take minutes each.
+    For all other trainings, None is returned, so that the scale determines the number. Measured runs take minutes each.
     """
     if not is_small(conditions):
         return None

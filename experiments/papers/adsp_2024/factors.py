@@ -1,7 +1,7 @@
 """The two factors of a time to an accuracy: the number of samples, and the seconds per sample.
 
-Staleness acts on the first factor, waiting on the second. The number of samples is as noisy as trainings are, but
-seconds per sample are known to one per cent. So each factor has its own interval.
+Staleness changes the first factor, and waiting the second factor. The number of samples varies as much as trainings do,
+but seconds per sample are known to one per cent. Therefore, each factor has its own interval.
 """
 
 from collections.abc import Iterable
@@ -31,7 +31,10 @@ def paces_of(found: Found) -> dict[tuple, Sample]:
 
 
 def show(found: Found, section: Section, source: str) -> None:
-    """Write the savings of adsp in each factor, and whether earlier strategies balance them. source: of times."""
+    """Write the savings of adsp in each factor, and whether earlier strategies trade one factor for the other.
+
+    source: the source of times.
+    """
     samples, paces = samples_of(found), paces_of(found)
     delays = list(dict.fromkeys(key[0] for key in found if key[1] == source))
 
@@ -70,5 +73,5 @@ def show(found: Found, section: Section, source: str) -> None:
 
 
 def waiting(names: Iterable[str]) -> list[str]:
-    """Return the strategies other than adsp that wait for slow workers."""
+    """Return the strategies, except adsp, that wait for slow workers."""
     return [name for name in names if name not in (OURS, NO_WAITING)]

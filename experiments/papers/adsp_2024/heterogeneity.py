@@ -1,4 +1,4 @@
-"""The delays from which on adsp pays, compared with each other strategy."""
+"""The comparison of adsp with each other strategy over the delays: the delays from which on adsp saves time."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,12 +22,12 @@ SWEEPS = {
     "factor": ("slow worker, times slower", "a worker {:g} times slower", CONSTANT, (2.0, 4.0, 8.0)),
     "probability": ("probability of a delay", "delays of probability {:g}", RANDOM, (0.01, 0.05, 0.2)),
 }
-"""Varied delays by field of ``Delays``: title of the axis, text for a value, the varied delays, and the values."""
+"""Delays that are varied, by field of ``Delays``: title of the axis, text for a value, varied delays, and values."""
 NAMES = (OURS, "BSP", "ASP")
-"""adsp, the strategy that waits for all workers, and the strategy that waits for none."""
+"""Names of three strategies: adsp, the strategy that waits for all workers, and the strategy that waits for none."""
 UNIT = "% less time per gradient"
 Point = tuple[str, float]
-"""The varied field, and its value."""
+"""Name of the varied field of ``Delays``, and its value."""
 
 
 def points(conditions: Conditions) -> Iterator[tuple[Point, Delays]]:
@@ -84,7 +84,7 @@ def words(point: Point) -> str:
 
 
 def panel(field: str, savings: dict[str, dict[Point, Case]]) -> Panel:
-    """Return the savings over one field, with the break-even against each other strategy."""
+    """Return a panel of the savings over the varied field, with the break-even against each other strategy."""
     axis, _, delays, _ = SWEEPS[field]
     estimates = {
         other: {value: case for (of, value), case in cases.items() if of == field} for other, cases in savings.items()

@@ -1,4 +1,4 @@
-"""The workers that adsp labels as stragglers, compared with the injected delays."""
+"""The comparison of the workers that adsp labels as stragglers with the injected delays."""
 
 import tomllib
 from dataclasses import dataclass
@@ -25,23 +25,23 @@ RULES = {
     "as reconstructed": (),
     "slow by the last delay alone": ("algorithm.slow_streak=1", "algorithm.delay_ema=1.0"),
 }
-"""Rules by which a worker counts as slow, as overrides of the options."""
+"""Rules by which adsp counts a worker as slow, as overrides of the configuration."""
 DEFAULT_RULE = next(iter(RULES))
 SOON = 5
 WITHIN = {1: "at the delayed push", SOON: f"within {SOON} pushes"}
-"""Numbers of pushes, from a delayed one on, within which a label counts as right, with their texts."""
+"""Numbers of pushes, counted from a delayed push, within which a label counts as right, with their texts."""
 MAX_WRONG_PERCENT, MIN_RIGHT_PERCENT = 1.0, 50.0
-"""Greatest share of labelled pushes without delays; least share of right labels and of found delays, in per cent."""
+"""Greatest per cent of labelled pushes if no worker is delayed; least per cent of right labels, and of found delays."""
 Key = tuple[Delays, str, str]
-"""Delays, source of times, and rule."""
+"""Key of runs: the delays, the source of times, and the name of the rule."""
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """Pushes of a run, as arrays [workers, pushes].
+    """The pushes of a run, as boolean arrays of shape [workers, pushes].
 
-    known: whether the push exists. label: whether its worker was labelled a straggler. delayed: whether its computation
-    was prolonged.
+    known: whether the worker made the push. label: whether the worker was labelled a straggler at the push. delayed:
+    whether the computation before the push was prolonged.
     """
 
     known: np.ndarray
@@ -49,18 +49,18 @@ class Labelled:
     delayed: np.ndarray
 
     def precision(self, within: int) -> float | None:
-        """Return the share of labels, in per cent, at a delayed push or one of the next ``within`` - 1 pushes.
+        """Return the per cent of labels that come at a delayed push or at one of the next ``within`` - 1 pushes.
 
         Returns None if there are no labels.
         """
         return percent(self.label & lasting(self.delayed, within), self.label)
 
     def recall(self, within: int) -> float | None:
-        """Return the share of delayed pushes, in per cent, that got a label within ``within`` pushes; None if none."""
+        """Return the per cent of delayed pushes that got a label within ``within`` pushes; None without delays."""
         return percent(self.delayed & lasting(self.label[:, ::-1], within)[:, ::-1], self.delayed)
 
     def share(self) -> float | None:
-        """Return the share of pushes with a label, in per cent."""
+        """Return the per cent of pushes at which the worker had a label."""
         return percent(self.label, self.known)
 
 
@@ -72,7 +72,7 @@ def percent(part: np.ndarray, whole: np.ndarray) -> float | None:
 
 
 def lasting(at: np.ndarray, pushes: int) -> np.ndarray:
-    """Return whether ``at`` was true at each push or at one of the ``pushes`` - 1 before."""
+    """Return, for each push, whether ``at`` is true at the push or at one of the ``pushes`` - 1 pushes before."""
     found = at.copy()
     for k in range(1, pushes):
         found[:, k:] |= at[:, :-k]
@@ -82,7 +82,7 @@ def lasting(at: np.ndarray, pushes: int) -> np.ndarray:
 def labelled(run: Run, delays: Delays) -> Labelled:
     """Return the labels of a run, and the delays that its configuration injects.
 
-    On a host with a slow processor no delay is injected: the slow worker is then known from ``delays``.
+    If a worker's host has a slow processor, no delay is injected. The slow worker is then taken from ``delays``.
     """
     states = run.extra["states"]
     stragglers = Stragglers(**tomllib.loads(run.attributes["config"]).get("stragglers", {}))
@@ -95,7 +95,7 @@ def labelled(run: Run, delays: Delays) -> Labelled:
 
 
 def needs(conditions: Conditions) -> dict[Key, Trainings]:
-    """Return the needs; simulated trainings run without gradients, because no label depends on a gradient."""
+    """Return the needs of the target; simulated runs compute no gradients, because no label depends on a gradient."""
     wanted = {
         (delays, TIMING_ONLY, rule): compared.training(conditions, OURS, delays, TIMING_ONLY, overrides)
         for delays in (NONE, CONSTANT, RANDOM, BOTH)
@@ -145,19 +145,19 @@ def show(found: Found, section: Section) -> None:
 
 
 def measures():
-    """Yield every measure with its number of pushes: name, function, the number in words, and the number."""
+    """Yield every measure of labels for each number of pushes: name, function, and the number as text and as number."""
     for within, words in WITHIN.items():
         for what, measure in MEASURES.items():
             yield what, measure, words, within
 
 
 def each(measure, pushes: dict[int, Labelled], *arguments) -> Sample:
-    """Return a measure of the pushes of each seed."""
+    """Return the sample of a measure, computed from the pushes of each seed."""
     return Sample({seed: measure(one, *arguments) for seed, one in pushes.items()})
 
 
 def bars(pushes: dict[Key, dict[int, Labelled]], measure) -> dict[str, dict[str, Sample]]:
-    """Return the bars of a panel, in simulated time, by rule and delays."""
+    """Return the bars of a panel, from simulated runs, by rule and delays."""
     return {
         rule: {delays.name: each(measure, pushes[delays, TIMING_ONLY, rule], SOON) for delays in DELAYED}
         for rule in RULES
@@ -165,7 +165,7 @@ def bars(pushes: dict[Key, dict[int, Labelled]], measure) -> dict[str, dict[str,
 
 
 def cases(key: Key, pushes: dict[int, Labelled]) -> list[Case]:
-    """Return the cases on the labels of the runs with these delays."""
+    """Return the cases (comparisons) on the labels of runs with the delays and the source of times in ``key``."""
     delays, source = key[0], MEASURED if key[1] == MEASURED else SIMULATED
     if delays == NONE:
         share = each(Labelled.share, pushes)

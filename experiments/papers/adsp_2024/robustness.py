@@ -1,4 +1,4 @@
-"""The dependence of the verdict on time on the inferred rules of adsp."""
+"""The comparison of times under other rules of adsp that the paper's abstract allows."""
 
 from itertools import islice
 
@@ -25,9 +25,9 @@ RULES = {
     "stragglers' gradients compensated": ('algorithm.straggler_weight="compensated"',),
     "slow from 3 times the median on": ("algorithm.slow_factor=3.0",),
 }
-"""Options that the abstract leaves open, as overrides, by the name of the rule."""
+"""Rules that the paper's abstract leaves open, as overrides, by the name of the rule."""
 FEW = 4
-"""Number of these rules that small scales try."""
+"""Number of the rules in ``RULES`` that small scales try."""
 
 
 def needs(conditions: Conditions) -> dict[str, Trainings]:

@@ -11,8 +11,8 @@ from grsgd.runs.run_file import Run
 def seconds_per_sample(run: Run) -> float | None:
     """Return the seconds per sample of all workers in the second half of the samples, by a line through the snapshots.
 
-    Returns None for fewer than two snapshots. At the start the other workers run ahead of a slow worker, until a bound
-    stops them. The last snapshot is left out, because it waits for the delays under way.
+    Returns None if there are fewer than two snapshots. At the start, the fast workers run ahead of a slow worker, until
+    a bound stops them. The last snapshot is left out, because it waits for delays that have not ended.
     """
     time, samples = run.curve["time"], run.curve["samples"]
     counts = samples >= samples[-1] / 2

@@ -1,4 +1,4 @@
-"""The staleness of gradients, and the workers from which they come."""
+"""The comparison of the staleness of gradients under each strategy, and the workers that computed the gradients."""
 
 import math
 
@@ -16,7 +16,7 @@ from experiments.tables.targets import Found
 from grsgd.runs.run_file import Run
 
 BUCKETS = {"0": (0, 0), "1-2": (1, 2), "3-5": (3, 5), "6+": (6, math.inf)}
-"""Buckets of the staleness of gradients: least and greatest number of updates."""
+"""Buckets of the staleness of gradients: least and greatest number of updates of the model."""
 
 
 def needs(conditions: Conditions) -> dict[tuple[str, str], Trainings]:
@@ -71,7 +71,7 @@ def show(found: Found, section: Section) -> None:
 
 
 def shares(runs: list[Run]) -> dict[str, Sample]:
-    """Return the shares of gradients, in per cent, by bucket."""
+    """Return the per cent of gradients in each bucket of staleness, as samples."""
 
     def share(run: Run, least: int, most: float) -> float:
         values, gradients = ages(run)
@@ -81,5 +81,5 @@ def shares(runs: list[Run]) -> dict[str, Sample]:
 
 
 def from_slow(runs: list[Run]) -> Sample:
-    """Return the share of gradients, in per cent, from the worker that may be slow."""
+    """Return the per cent of gradients that come from the worker that may be slow, as a sample."""
     return sample.of(runs, lambda run: 100 * run.ranks["steps"][SLOW] / run.ranks["steps"].sum())

@@ -1,4 +1,4 @@
-"""The effect of the threshold s of adsp."""
+"""The effect of adsp's threshold s on speed, staleness, time and accuracy."""
 
 from itertools import pairwise
 
@@ -16,12 +16,12 @@ from experiments.tables.section import Section
 from experiments.tables.targets import Found
 
 THRESHOLDS, RATIO = (0, 1, 3, 6, 15), 5
-"""Values of s, and the ratio smax / s, which equals the ratio of the default options."""
+"""Values of the threshold s, and the ratio smax / s, which equals the ratio of the default options."""
 ENDS = ("BSP", "ASP")
 
 
 def needs(conditions: Conditions) -> dict[int | str, Trainings]:
-    """Return the needs, by threshold or by the name of one of the two strategies between which adsp lies."""
+    """Return the needs, by threshold or by the name of a strategy at either end: BSP and ASP."""
     thresholds = THRESHOLDS[::2] if compared.is_small(conditions) else THRESHOLDS
     swept = {s: (OURS, bounds(conditions, s)) for s in thresholds}
     return {
@@ -31,7 +31,7 @@ def needs(conditions: Conditions) -> dict[int | str, Trainings]:
 
 
 def bounds(conditions: Conditions, s: int) -> tuple[str, ...]:
-    """Return the overrides for this threshold; none for the threshold in adsp.toml, whose run other targets share."""
+    """Return the overrides for a threshold; none for the threshold in adsp.toml, so that targets share the run."""
     options = conditions.load(CONFIGS[OURS]).algorithm_options
     wanted = {"s": s, "smax": RATIO * s}
     return tuple(f"algorithm.{key}={value}" for key, value in wanted.items() if getattr(options, key) != value)

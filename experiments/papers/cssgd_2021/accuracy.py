@@ -17,11 +17,11 @@ from experiments.tables.targets import Found
 from grsgd.runs.run_file import Run
 
 NEAR = 5.0
-"""Greatest distance in points from the final accuracy that counts as near; inferred, because the paper gives none."""
+"""Greatest distance in points from the final accuracy that counts as near; inferred, as the paper has no number."""
 AROUND = 4
-"""Number of snapshots before and after the target, in the figures about the benchmark accuracy."""
+"""Number of snapshots before the target, and after it, in the figures about the benchmark accuracy."""
 TOGETHER = "CSSGD and SSGD"
-"""Name of the one training for all algorithms that apply the same gradient."""
+"""Name of the training that represents all algorithms which apply the same gradient."""
 
 
 def final(runs: list[Run]) -> Sample:
@@ -29,16 +29,16 @@ def final(runs: list[Run]) -> Sample:
 
 
 def whole(found: Found, task: Task, case: Case) -> Case:
-    """Return the case, made undecided if the scale trains for less than the paper's benchmark accuracy."""
+    """Return the case (comparison), made undecided if the scale ends trainings below the paper's benchmark accuracy."""
     if task.is_whole(found.conditions):
         return case
     return undecided(case, f"trained to {task.target(found.conditions):.0%} at this scale, not to the end")
 
 
 def trained(found: Found, task: Task, case: Case, *finals: Sample) -> Case:
-    """Return the case, made undecided unless one of the final accuracies reaches the benchmark.
+    """Return the case (comparison), made undecided unless one of the final accuracies reaches the benchmark.
 
-    Algorithms that have not trained have equal accuracies, too.
+    Without this rule, algorithms that have not trained at all would count as equally accurate.
     """
     reached = max((final.median() for final in finals if final.known), default=0.0)
     if reached >= 100 * task.benchmark:
@@ -123,7 +123,7 @@ def show_benchmark(task: Task, found: Found, section: Section):
 
 
 def draw_curves(task: Task, found: Found, section: Section, around: int | None = None):
-    """Draw test accuracy over time, and write a table of the times to the target.
+    """Draw the test accuracy over time, and write a table of the times to the target.
 
     around: number of snapshots before and after the target; None for all.
     """
@@ -148,7 +148,7 @@ def draw_curves(task: Task, found: Found, section: Section, around: int | None =
 
 
 def curve(run: Run, column: str, unit: float, around: int | None) -> tuple:
-    """Return x and y of a run, for all its snapshots or those around the target."""
+    """Return x and y of a run's curve, at all its snapshots or at the snapshots around the target."""
     accuracy = run.curve["test_accuracy"]
     reached = np.flatnonzero(accuracy >= run.attributes["target_accuracy"])
     middle = int(reached[0]) if reached.size else len(accuracy) - 1

@@ -1,8 +1,8 @@
 """The time that the best redundancy saves over SSGD by multicast, as a curve over Tcomm / Tcalc.
 
-The paper's headline is one point of the curve. The speed of links and processors decides where on the curve a
-measurement lies. So the answer is the curve, with the ratios from which on it pays and reaches the paper's number; any
-calibration gives only an example.
+The paper's headline is one point of the curve. The speed of links and processors determines where on the curve a
+measurement lies. Therefore, the result is the curve, with two ratios: the least at which CSSGD saves time, and the
+least at which it saves the paper's number. A calibration gives only an example.
 """
 
 import csv
@@ -34,15 +34,15 @@ RATIOS = 0.1, 1000.0
 SHOWN_RATIOS = 0.5, 100.0
 """Least and greatest Tcomm / Tcalc of the figure."""
 MEASURED_POINTS = Path(__file__).with_name("ip_multicast.csv")
-"""Measured steps of CSSGD by IP multicast on a testbed, as shares of SSGD by multicast in the same round.
+"""CSV file of CSSGD's times of a step by IP multicast on a testbed, relative to SSGD by multicast in the same round.
 
-Each row has the commit that measured it. The ratio on 4 nodes follows from the step with r = n, in which nothing is
-sent.
+Each row has the commit of the code that measured it. The ratio on 4 nodes follows from the step with r = n, in which
+nothing is sent.
 """
 
 
 class Scheme(NamedTuple):
-    """A scheme of `coding.cost`; ``has_redundancy``: whether r is the best of 1 to n-1, and not just 1."""
+    """A scheme of `coding.cost`; ``has_redundancy``: if true, r is the best of 1 to n-1; if false, r is 1."""
 
     name: str
     has_redundancy: bool = True
@@ -52,9 +52,9 @@ CSSGD, GROUPED, ALLREDUCE = Scheme("coded"), Scheme("grouped-rs"), Scheme("ring"
 
 
 def saving(scheme: Scheme, n: int, ratio: float) -> float:
-    """Return the share of a step of SSGD by multicast that the scheme saves with its best redundancy, in per cent.
+    """Return the per cent of a step of SSGD by multicast that the scheme saves with its best redundancy.
 
-    The share follows from counted bytes on a shared medium. ``ratio``: Tcomm / Tcalc of SSGD by multicast.
+    The saving is computed from counted bytes on a shared medium. ``ratio``: Tcomm / Tcalc of SSGD by multicast.
     """
     redundancies = range(1, n) if scheme.has_redundancy else [1]
     least = min(modelled_seconds(scheme.name, n, r, 1.0, ratio / n) for r in redundancies)
@@ -62,7 +62,7 @@ def saving(scheme: Scheme, n: int, ratio: float) -> float:
 
 
 def reaches(scheme: Scheme, n: int, percent: float) -> float | None:
-    """Return the Tcomm / Tcalc from which on the scheme saves ``percent`` per cent; None if it never does."""
+    """Return the least Tcomm / Tcalc at which the scheme saves ``percent`` per cent; None if it never does."""
     least, greatest = RATIOS
     if saving(scheme, n, greatest) < percent:
         return None
@@ -73,7 +73,7 @@ def reaches(scheme: Scheme, n: int, percent: float) -> float | None:
 
 
 class CurvePoint(NamedTuple):
-    """Measurements on ``nodes`` nodes. shares: of the step of SSGD by multicast, by round."""
+    """Measurements on ``nodes`` nodes. shares: time of a step, as a fraction of SSGD by multicast, by round."""
 
     task: str
     nodes: int
@@ -83,7 +83,7 @@ class CurvePoint(NamedTuple):
 
 
 def measured_points() -> Iterator[CurvePoint]:
-    """Yield the points in `MEASURED_POINTS`."""
+    """Yield the measured points in the file `MEASURED_POINTS`."""
     rows = csv.DictReader(MEASURED_POINTS.read_text(encoding="utf-8").splitlines())
     for (task, nodes, r, ratio), own in groupby(rows, itemgetter("task", "nodes", "r", "ratio")):
         shares = Sample({int(row["round"]): float(row["share"]) for row in own})
@@ -91,7 +91,7 @@ def measured_points() -> Iterator[CurvePoint]:
 
 
 def point_case(point: CurvePoint, number: float) -> Case:
-    """Return the case of a measured point for the claim."""
+    """Return the case that compares a measured point with SSGD by multicast. number: the paper's number."""
     where = f"{point.task}, n = {point.nodes}, IP multicast, Tcomm / Tcalc = {point.ratio:g}"
     once = Sample(dict.fromkeys(point.shares.values, 1.0))
     return decide.less(point.shares, once, where, MULTICAST.name, number=number, source=MEASURED, pairs=True)
@@ -144,13 +144,14 @@ def show(found: Found, section: Section):
 
 
 def paper_numbers() -> dict[Task, float]:
-    """Return the share of time, in per cent, that the paper's CSSGD saves over SSGD by multicast, by task."""
+    """Return the per cent of time that the paper's CSSGD saves over SSGD by multicast, by task."""
     claims = read_claims([papers.folder("cssgd")])
     return {task: claims[task.claim]["ssgd_multicast"] for task in (DNN, CNN)}
 
 
 def break_even(task: Task, even: float | None, reached: float | None, here: Sample) -> BreakEven:
-    """Return where CSSGD begins to pay, and where it saves the paper's number; counted bytes determine both exactly."""
+    """Return the ratios from which on CSSGD saves time, and saves the paper's number; counted bytes give exact ratios.
+    """
     at = [] if here.median() is None else [here.median()]
     return BreakEven(f"CSSGD, {task.name} (bytes only)", MULTICAST.name, even, even, even, *SHOWN_RATIOS, at, reached)
 
@@ -169,10 +170,10 @@ def text(ratio: float | None) -> str:
 
 
 def facts(n: int, task: Task, number: float, even: float | None, reached: float | None, most: float) -> list[Case]:
-    """Return the cases that follow from counted bytes alone.
+    """Return the cases (comparisons) that follow from counted bytes alone.
 
     even, reached: the ratios from which on CSSGD saves time, and saves the paper's number. most: greatest saving, in
-    per cent, at the ratios where the paper's best r is the best in its model.
+    per cent, at the ratios at which the paper's best r is the best in the paper's model.
     """
     where, ratio = f"{task.name}, n = {n}, shared medium", "Tcomm / Tcalc"
     return [
@@ -192,7 +193,7 @@ def facts(n: int, task: Task, number: float, even: float | None, reached: float 
 
 
 def panel(n: int, numbers: dict[Task, float], here: dict[Task, Sample], measured: dict[Task, dict]) -> Panel:
-    """Return the curves of CSSGD for several numbers of nodes, with break-evens, the paper's numbers, and testbeds.
+    """Return a panel: curves of CSSGD for several numbers of nodes, break-evens, the paper's numbers, and testbeds.
 
     measured: cases by task and by Tcomm / Tcalc.
     """

@@ -1,4 +1,4 @@
-"""The effect of encoding on computing time: measured, and compared with the same blocks without coding."""
+"""The effect of encoding on computing time: measured, and compared with training on the same blocks without coding."""
 
 from experiments.papers.cssgd_2021 import tasks
 from experiments.papers.cssgd_2021.tasks import CNN, DNN, TESTBED, Method, Task, coded, combined
@@ -12,16 +12,16 @@ from experiments.tables.targets import Found
 from grsgd.runs.run_file import Run
 
 SLOWER = 5.0
-"""Greatest share of a step's computing, in per cent, that counts as no effect; inferred, because the paper has none."""
+"""Greatest extra computing, in per cent of a step's, that counts as no effect; inferred, because the paper has none."""
 
 
 def redundancies(n: int) -> list[int]:
-    """Return the paper's best redundancies, and n-1, the best one of CSSGD here."""
+    """Return the redundancies 2 and 3, the paper's best ones, and n-1, the best one of CSSGD in these runs."""
     return sorted({2, 3, n - 1} - {n})
 
 
 def same_blocks(r: int) -> Method:
-    """Return SSGD with the blocks of CSSGD, which it adds up: gradients of equally few samples, each computed once."""
+    """Return SSGD with the blocks of CSSGD, which it adds up; the gradient of each block is computed once."""
     return Method(f"SSGD with the blocks of r = {r}", "ssgd", r)
 
 
@@ -62,7 +62,7 @@ def decided(condition: str, r: int, apart: Sample, itself: Sample) -> list[Case]
 
 
 def slower(found: Found, task: Task, r: int, n: int) -> Sample:
-    """Return by how many per cent CSSGD computes longer than r times SSGD with the same blocks, by seed."""
+    """Return how many per cent longer CSSGD computes than r times SSGD with the same blocks, by seed."""
     ours, once = (sample.of(found[task, TESTBED, method(r), n], gradient_seconds) for method in (coded, same_blocks))
     return combined(lambda own, other: 100 * (own / (r * other) - 1), ours, once)
 

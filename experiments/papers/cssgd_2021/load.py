@@ -1,4 +1,4 @@
-"""The load of the schemes, counted packet by packet, compared with formulas and with the paper's share of 1/n."""
+"""The bytes that each scheme sends, counted packet by packet, compared with formulas and with the paper's 1/n."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -20,13 +20,13 @@ COUNTED = {"SSGD": LocalSum, "per block": PerBlock} | SCHEMES
 MAX_NODES = 10
 """Greatest number of nodes for which packets are counted."""
 ASGD_NODES = 4
-"""Least number of nodes on which SSGD by unicast and ASGD differ: on 3 nodes both happen to send 6 gradients."""
+"""Least number of nodes on which SSGD by unicast and ASGD differ; on 3 nodes, each of them sends 6 gradients."""
 Amount = Callable[[int, int], Fraction | int]
 """Function of n and r that returns an amount in units of M, the size of a gradient."""
 
 
 class Count(NamedTuple):
-    """The amount that all ranks send, in units of M, by how a packet to several ranks counts."""
+    """The amount that all ranks send, in units of M; a packet to several ranks counts once, or once per receiver."""
 
     once: Fraction
     per_receiver: Fraction
@@ -37,9 +37,9 @@ class Count(NamedTuple):
 
 @cache
 def count(name: str, n: int, r: int) -> Count:
-    """Return the amount of all packets that the ranks' schemes would send.
+    """Return the amount of all packets that the scheme ``name`` would send on all ranks.
 
-    The length of the gradient is divisible by all numbers up to n.
+    The length of the gradient is divisible by all numbers up to n, so that no packet is padded.
     """
     length = lcm(*range(1, n + 1))
     once = per_receiver = 0
@@ -71,7 +71,7 @@ FORMULAS: dict[str, tuple[Amount, Amount]] = {
     "(19) coded = (29) / r": (coded, lambda n, r: uncoded(n, r) / r),
     "(19) coded = (30) (n-r) / (r (n-1))": (coded, lambda n, r: per_block(n, r) * Fraction(n - r, r * (n - 1))),
 }
-"""Formulas of the paper for sent amounts, as reconstructed from its text: the counted amount, and the formula."""
+"""Formulas of the paper for sent amounts, as reconstructed from its text: function that counts, and the formula."""
 NAIVE: dict[str, Amount] = {
     "the same blocks by unicast (29)": uncoded,
     "blocks without redundancy by unicast (30)": per_block,
@@ -79,7 +79,7 @@ NAIVE: dict[str, Amount] = {
     "SSGD by unicast": lambda n, r: count("SSGD", n, r).per_receiver,
     "SSGD by multicast": lambda n, r: count("SSGD", n, r).once,
 }
-"""Methods that may be the paper's naive one; the packets of CSSGD itself count once, as in the paper."""
+"""Methods that may be the paper's naive method; the packets of CSSGD count once, as in the paper."""
 
 
 def show(found: Found, section: Section):
@@ -117,9 +117,9 @@ def show(found: Found, section: Section):
 
 
 def more_than_asgd(way: str, sent: Amount) -> Case:
-    """Return the case on whether SSGD sends more than ASGD for the same number of gradients, on all numbers of nodes.
+    """Return the case that tests whether SSGD sends more than ASGD for equally many gradients, on all numbers of nodes.
 
-    The estimate is the least amount, as a multiple of ASGD's.
+    The estimate is the least ratio of SSGD's amount to ASGD's amount.
     """
     nodes = range(ASGD_NODES, MAX_NODES + 1)
     least = min(Fraction(sent(n, 1)) / (2 * n) for n in nodes)
@@ -130,6 +130,9 @@ def more_than_asgd(way: str, sent: Amount) -> Case:
 
 
 def one_nth(name: str, naive: Amount, r: int, nodes: range) -> Case:
-    """Return the case on whether CSSGD sends at most 1/n of the naive amount; the estimate is n times the share."""
+    """Return the case that tests whether CSSGD sends at most 1/n of the naive amount.
+
+    The estimate is n times the greatest ratio of CSSGD's amount to the naive amount.
+    """
     most = max(n * coded(n, r) / naive(n, r) for n in nodes if r < n)
     return decide.fact(most <= 1, f"r = {r}", name, estimate=float(most), unit="times 1/n")

@@ -23,18 +23,18 @@ from grsgd.runs.run_file import Run
 CODED = coded(2), coded(3)
 COMPARED = (*CODED, grouped(2), UNICAST, MULTICAST, RING)
 BLOCKS = tuple(Method(f"SSGD, blocks of r = {r}", "ssgd", r, ("algorithm.accounting='per-block'",)) for r in (2, 3))
-"""SSGD by multicast that cuts the batch as CSSGD does, and sends each block separately."""
+"""SSGD by multicast that cuts the batch into the blocks of CSSGD, and sends each block separately."""
 OURS = " The grouped scheme, which is ours, and ring all-reduce are controls."
 
 
 def methods(n: int, network: Network) -> list[Method]:
-    """Return the methods of figures 8 and 10, with the controls; r = n is left out, because nothing would be sent."""
+    """Return the methods of figures 8 and 10, with the controls; r = n is left out, because it sends nothing."""
     present = [method for method in COMPARED if method.r is None or method.r < n]
     return [method for method in present if method not in (UNICAST, RING) or network != TESTBED]
 
 
 def pairs(n: int, network: Network, *baselines: Method) -> list[tuple[Method, Method, str]]:
-    """Return the compared pairs on n nodes, each with the kind of the comparison."""
+    """Return the pairs of methods compared on n nodes, each with the kind of the comparison: evidence or control."""
     present = methods(n, network)
     claimed = [(ours, theirs, EVIDENCE) for ours in CODED for theirs in baselines if theirs.r in (None, ours.r)]
     controls = [(ours, RING, CONTROL) for ours in CODED] + [(grouped(2), MULTICAST, CONTROL)]
@@ -87,7 +87,10 @@ ACCOUNTINGS = {
     "packets counted per receiver": (PER_RECEIVER, PER_RECEIVER),
     "CSSGD's packets counted once, SSGD's per receiver": (ONCE, PER_RECEIVER),
 }
-"""Ways of counting packets to several nodes: in schemes with redundancy, and in others. The last is the paper's."""
+"""Ways of counting packets to several nodes: in schemes with redundancy, and in schemes without.
+
+The last way is the paper's.
+"""
 
 
 def traffic_methods(n: int, network: Network) -> list[Method]:
@@ -133,12 +136,12 @@ def show_traffic(task: Task, found: Found, section: Section):
 
 
 def megabytes(found: Found, task: Task, method: Method, n: int) -> dict[str, float]:
-    """Return the MB that all nodes together send in a step, by how packets to several nodes count."""
+    """Return the MB that all nodes together send in a step, by the way of counting packets to several nodes."""
     return megabytes_of(found[task, SHARED, method, n][0])
 
 
 def megabytes_of(run: Run) -> dict[str, float]:
-    """Return the MB per step of one run, by how packets to several nodes count."""
+    """Return the MB per step of one run, by the way of counting packets to several nodes."""
     steps = run.ranks["steps"]
     return {what: float(run.traffic[what].sum() / steps[steps > 0].mean()) / 1e6 for what in (ONCE, PER_RECEIVER)}
 
@@ -148,7 +151,7 @@ def counted(sent: dict[Method, dict[str, float]], method: Method, accounting: tu
 
 
 def fewer(sent: dict, ours: Method, theirs: Method, kind: str, accounting: str, n: int) -> Case:
-    """Return the case on whether all nodes together send fewer bytes in a step."""
+    """Return the case that tests whether all nodes together send fewer bytes in a step with ``ours``."""
     share = counted(sent, ours, ACCOUNTINGS[accounting]) / counted(sent, theirs, ACCOUNTINGS[accounting])
     baseline = "SSGD that sends each block" if theirs in BLOCKS else theirs.name
     condition = f"{accounting}, {ours.name}, n = {n}"

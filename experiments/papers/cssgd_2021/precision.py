@@ -15,7 +15,7 @@ from grsgd.runs.run_file import Run
 
 FIXED = FixedPoint(10.0)
 CODED, SAME_BLOCKS = coded(2), Method("SSGD with the same blocks", "ssgd", 2)
-"""CSSGD, and SSGD with the same blocks of the batch, which it adds up."""
+"""CSSGD, and SSGD that adds up the gradients of the same blocks of the batch."""
 LOSSY = tuple(
     Method(f"ring all-reduce, {what}", RING.config, overrides=(f'algorithm.compression="{compression}"', *more))
     for what, compression, *more in (
@@ -24,7 +24,7 @@ LOSSY = tuple(
         ("1 % of the gradient at random", "random-k", "algorithm.ratio=0.01"),
     )
 )
-"""Gradients that are quantised (QSGD; the sign), and random parts of gradients, all with error feedback."""
+"""Methods that quantise gradients (QSGD; the sign) or send random parts of gradients, all with error feedback."""
 
 
 # ---- coded training
@@ -50,7 +50,7 @@ def show(found: Found, section: Section):
     )
     section.finding("cssgd-precision", accounting, cases)
     error = largest_error() / FIXED.step
-    within = error <= 0.500001  # half a step, and 0.000001 for the rounding of float64
+    within = error <= 0.500001  # half a step of the fixed-point numbers, and 0.000001 for the rounding of float64
     exact = decide.fact(within, "a million numbers", "", BY_CONSTRUCTION, error, "steps of error at most")
     section.finding("cssgd-fixed-point", "numbers of the whole range, encoded and decoded", [exact])
     section.note(
@@ -71,7 +71,7 @@ def course_apart(ours: Run, theirs: Run) -> float:
 
 
 def largest_error() -> float:
-    """Return the greatest error of numbers in the whole range after encoding and decoding."""
+    """Return the greatest error after encoding and decoding, over numbers in the whole range of fixed-point numbers."""
     given = np.linspace(-FIXED.limit, FIXED.limit, 1_000_001)
     encoded, decoded = np.empty(given.size, np.int32), np.empty(given.size)
     FIXED.encode(given, encoded)

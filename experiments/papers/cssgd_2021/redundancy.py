@@ -14,7 +14,7 @@ from experiments.tables.section import Section
 from experiments.tables.targets import Found
 
 FIT = 1.1
-"""Greatest ratio of a step's time and its model that counts as a fit; inferred, because the paper gives no number."""
+"""Greatest ratio between a step's time and the model's that counts as a fit; inferred, because the paper has none."""
 MODEL, ITSELF, OURS = "model", "CSSGD", "grouped (ours)"
 SCHEMES = {ITSELF: EVIDENCE, OURS: CONTROL}
 NOTE = (
@@ -36,7 +36,7 @@ def needs(task: Task, conditions) -> dict:
 def methods(n: int, network: Network) -> list[Method]:
     """Return the methods with all redundancies.
 
-    On the testbed's switch there are only the redundancies about the paper's best, and n-1, which sends least.
+    On the testbed's switch, there are only the redundancies 1 to 3 about the paper's best, and n-1, which sends least.
     """
     if network != TESTBED:
         return [MULTICAST, *tasks.all_coded(n), coded(n), *tasks.all_grouped(n)]
@@ -85,7 +85,7 @@ def show(task: Task, found: Found, section: Section):
 
 
 def times_by_redundancy(found: Found, task: Task, network: Network, n: int) -> dict[str, dict[int, Sample]]:
-    """Return the seconds of a step, by scheme and redundancy."""
+    """Return the seconds of a step as samples, by scheme and redundancy."""
     times = {ITSELF: {}, MODEL: {}, OURS: {}}
     for method in methods(n, network)[1:]:
         scheme = ITSELF if method.config == "coded" else OURS
@@ -97,7 +97,7 @@ def times_by_redundancy(found: Found, task: Task, network: Network, n: int) -> d
 
 
 def parts(found: Found, task: Task, network: Network, n: int) -> tuple[Sample, Sample]:
-    """Return Tcalc and Tcomm, by seed: gradients and rest of a step of SSGD by multicast (section 3.2.4)."""
+    """Return Tcalc and Tcomm, by seed: the gradients of a step of SSGD by multicast, and its rest (section 3.2.4)."""
     key = task, network, MULTICAST, n
     computing = sample.of(found[key], gradient_seconds)
     return computing, combined(lambda whole, calc: whole - calc, tasks.step_seconds(found, *key), computing)
@@ -114,7 +114,7 @@ def best(by_r: dict[int, Sample]) -> set[int]:
 
 
 def optimum(times: dict, name: str, kind: str, task: Task, network: Network) -> Case:
-    """Return the case on the paper's redundancy: best with every seed, with none, or otherwise undecided."""
+    """Return the case on the paper's redundancy: supported if best with every seed, refuted if with none."""
     found = best(times[name])
     holds = found == {task.best_r} if len(found) == 1 or task.best_r not in found else None
     estimate = float(min(found)) if len(found) == 1 else None
@@ -123,9 +123,9 @@ def optimum(times: dict, name: str, kind: str, task: Task, network: Network) -> 
 
 
 def model_optimum(times: dict, ratio: Sample, task: Task, network: Network) -> Case:
-    """Return the case on the best redundancy of the model, which Tcomm / Tcalc determines.
+    """Return the case (comparison) on the best redundancy of the model, which Tcomm / Tcalc determines.
 
-    Whether it is the paper's redundancy depends on this testbed, and not on the method.
+    Whether the model's best redundancy is the paper's depends on this testbed, and not on the method.
     """
     own = optimum(times, MODEL, BY_CONSTRUCTION, task, network)
     where = f"{network.name}, Tcomm / Tcalc = {ratio.text()}; the paper's r = {task.best_r} needs {needed(task.best_r)}"
@@ -133,12 +133,12 @@ def model_optimum(times: dict, ratio: Sample, task: Task, network: Network) -> C
 
 
 def needed(r: int) -> str:
-    """Return, in words, the Tcomm / Tcalc for which r is the best redundancy in the model."""
+    """Return, as text, the range of Tcomm / Tcalc in which r is the best redundancy of the model."""
     return f"{r * (r - 1)} to {r * (r + 1)}"
 
 
 def fit(times: dict[str, dict[int, Sample]], name: str, network: Network) -> Case:
-    """Return the case on the model's greatest error, over all r with messages.
+    """Return the case (comparison) on the model's greatest error, over all r at which ranks send messages.
 
     The error is the greater of two ratios: the model's time over the step's time, and its inverse.
     """

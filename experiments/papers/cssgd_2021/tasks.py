@@ -1,4 +1,4 @@
-"""Shared parts of the tables and figures of CSSGD: models, algorithms, networks, and the runs they need."""
+"""Models, algorithms, networks, and runs that the tables and figures of CSSGD share."""
 
 import math
 from collections.abc import Callable, Hashable, Iterable
@@ -15,30 +15,30 @@ from experiments.tables.targets import Found
 from grsgd.runs.measures import seconds_per_step
 
 TIMED_STEPS = 3
-"""Number of steps per rank for the simulated time or the bytes of a step; more would need too many coded packets.
+"""Number of steps per rank in simulated runs for the time or bytes of a step; more would need too many coded packets.
 
-Measured times vary from step to step, so a measured run has the scale's number of steps.
+Measured times vary between steps, so a measured run has the scale's number of steps.
 """
 FEWER_NODES = 4
-"""Number of nodes whose times of steps are found at every scale, besides the numbers with trainings."""
+"""Number of nodes for which steps are timed at every scale, in addition to the numbers with trainings."""
 CASE_NODES = 4, 8, 10
-"""Numbers of nodes whose cases are decided, if all numbers would be too many to read."""
+"""Numbers of nodes whose cases are decided, because cases for all numbers would be too many to read."""
 ASGD_RUNS = 10
-"""Number of runs in the paper, whose mean it reports."""
+"""Number of runs of ASGD whose mean the paper reports."""
 FEWER_RUNS = 3
-"""Number of trainings that take long, or that are controls."""
+"""Number of trainings for trainings that take long, and for controls."""
 SMALL = "smoke.toml"
-"""File of the scale with the fewest runs."""
+"""TOML file of the scale that has the fewest runs."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A model on its data.
+    """A model and its data.
 
     benchmark: the accuracy at which the paper takes times. best_r: the redundancy that the paper finds best on 8 nodes.
-    claim: the claim on the time that the best redundancy saves. overrides: of the configurations in the folder.
-    is_long: whether trainings take so long that they run on 8 nodes only, below the paper's scale. tuning_epochs: the
-    greatest number of epochs of a learning-rate trial, below the paper's scale.
+    claim: the claim on the time that the best redundancy saves. overrides: overrides of the configurations in the
+    task's folder. is_long: whether trainings take so long that they run on 8 nodes only, below the paper's scale.
+    tuning_epochs: the greatest number of epochs of a learning-rate trial, below the paper's scale.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Task:
     tuning_epochs: float = math.inf
 
     def target(self, conditions: Conditions) -> float:
-        """Return the test accuracy at which times are taken at this scale, as a fraction of 1."""
+        """Return the test accuracy at which times are taken at the scale of ``conditions``, as a fraction of 1."""
         return conditions.load(self.config(RING), self.overrides).train.target_accuracy
 
     def tuned_with(self, conditions: Conditions) -> tuple[str, ...]:
@@ -65,18 +65,18 @@ class Task:
         return self.target(conditions) >= self.benchmark
 
     def batch(self, conditions: Conditions) -> int:
-        """Return the number of samples of a node per step."""
+        """Return the number of samples that a node trains on per step."""
         return conditions.load(self.config(RING), self.overrides).data.batch_size
 
     def runs(self, conditions: Conditions) -> int | None:
-        """Return the number of trainings of ASGD and of its comparisons; None for the number of the scale."""
+        """Return the number of trainings of ASGD and of methods compared with it; None for the scale's number."""
         return None if conditions.scale.file == SMALL else ASGD_RUNS
 
     def nodes(self, conditions: Conditions) -> list[int]:
-        """Return the numbers of nodes with trainings; below the paper's scale, every second one.
+        """Return the numbers of nodes with trainings; below the paper's scale, every second number.
 
-        Two nodes are left out, because redundancy lets neither of them send, and numbers at which chance alone reaches
-        the target.
+        Trainings on two nodes are left out, because with redundancy neither node sends. Numbers of nodes at which
+        chance alone reaches the target are left out, too.
         """
         nodes = [n for n in conditions.scale.coding_ranks if n > 2 and 1 / n < self.target(conditions)]
         if self.is_long and conditions.scale.file:
@@ -93,13 +93,14 @@ CNN = Task("CNN", "cssgd/cnn", 0.7, 2, "cssgd-best-cnn", is_long=True, tuning_ep
 
 
 def variants(conditions: Conditions, task: Task) -> list[Task]:
-    """Return the DNN with both outputs (only one at the small scale), or the CNN; both outputs take equal times."""
+    """Return the DNN with both outputs (at the small scale with one output), or the CNN; both outputs take equal times.
+    """
     return [DNN, SIGMOID] if task is DNN and conditions.scale.file != SMALL else [task]
 
 
 @dataclass(frozen=True)
 class Method:
-    """An algorithm. r: its redundancy; None if it has none. overrides: of its configuration."""
+    """An algorithm with its options. r: its redundancy; None if it has none. overrides: of its configuration."""
 
     name: str
     config: str
@@ -121,14 +122,14 @@ def grouped(r: int) -> Method:
 
 
 def all_coded(n: int) -> list[Method]:
-    """Return CSSGD with every redundancy at which something is sent."""
+    """Return CSSGD with every redundancy at which nodes send something: 1 to n - 1."""
     return [coded(r) for r in range(1, n)]
 
 
 def perhaps_fastest(n: int) -> list[Method]:
-    """Return CSSGD with every redundancy that may be the fastest: r = 1, and each r with fewer bytes than r = 1.
+    """Return CSSGD with every redundancy that may be the fastest: r = 1, and each r that sends fewer bytes than r = 1.
 
-    Any other r computes more than r = 1, and sends no less. All nodes together send n C(n-1, r) / r gradients.
+    Any other r computes more than r = 1, and sends no fewer bytes. All nodes together send n C(n-1, r) / r gradients.
     """
     return [method for method in all_coded(n) if method.r == 1 or math.comb(n - 1, method.r) < method.r * (n - 1)]
 
@@ -151,7 +152,7 @@ class Network:
         return Link(conditions.scale.rate, self.medium) if self.medium != "switch" else None
 
     def nodes(self, conditions: Conditions) -> list[int]:
-        """Return the numbers of nodes for which times of steps exist."""
+        """Return the numbers of nodes for which steps are timed on this network."""
         if self.source == MEASURED:
             return list(conditions.scale.clock_ranks)
         return sorted({FEWER_NODES, *conditions.scale.coding_ranks} - {2})
@@ -179,7 +180,7 @@ SENDS_MORE = (
 
 
 def setting(conditions: Conditions, task: Task, method: Method, n: int, network: Network = SWITCH) -> Setting:
-    """Return the training of a task on n nodes; its data have n classes."""
+    """Return the setting of a task on n nodes, whose data have n classes."""
     redundancy = (f"algorithm.r={method.r}",) if method.r else ()
     return Setting(
         task.config(method),
@@ -192,12 +193,12 @@ def setting(conditions: Conditions, task: Task, method: Method, n: int, network:
 
 
 def alone(conditions: Conditions, task: Task) -> Setting:
-    """Return the training of one rank, with its own batch, on the task of the nodes for which rates are tuned."""
+    """Return the setting of one rank with its own batch, on the task of the nodes for which rates are tuned."""
     return setting(conditions, task, RING, conditions.scale.tuning_ranks).but(ranks=1)
 
 
 def case_nodes(nodes: list[int]) -> list[int]:
-    """Return the numbers of nodes whose cases are decided."""
+    """Return the numbers among ``nodes`` whose cases are decided; all of them if `CASE_NODES` has none of them."""
     return [n for n in nodes if n in CASE_NODES] or nodes
 
 
@@ -211,7 +212,7 @@ def steps(
     methods: Callable[[int, Network], list[Method]],
     seeds: int | None = None,
 ) -> dict[Hashable, Need]:
-    """Return the short runs of these methods, for all n of each network, if a step has a sample for each block.
+    """Return the needs of short runs of ``methods``, for all n of each network, if a step has a sample for each block.
 
     seeds: number of seeds; None for the number of the scale.
     """
@@ -228,17 +229,20 @@ def steps(
 
 
 def blocks(n: int, r: int) -> int:
-    """Return the number of blocks into which CSSGD cuts the samples of a step (section 3.1): one per r of n nodes."""
+    """Return the number of blocks into which CSSGD cuts the samples of a step: one per choice of r of n nodes.
+
+    Section 3.1 of the paper defines the blocks.
+    """
     return math.comb(n, r)
 
 
 def step_seconds(found: Found, *key) -> Sample:
-    """Return the seconds of a step, by seed."""
+    """Return the seconds of a step, by seed, of the need with this key."""
     return sample.of(found[key], seconds_per_step)
 
 
 def fastest(found: Found, task: Task, network: Network, methods: list[Method], n: int) -> Method:
-    """Return the timed method whose step takes the least time, by medians."""
+    """Return the timed method whose step takes the least time, compared by medians over seeds."""
     methods = [method for method in methods if (task, network, method, n) in found]
     return min(methods, key=lambda method: step_seconds(found, task, network, method, n).median())
 
@@ -247,7 +251,7 @@ def fastest(found: Found, task: Task, network: Network, methods: list[Method], n
 
 
 def trainings(conditions: Conditions, task: Task) -> dict[Hashable, Need]:
-    """Return the trainings of the synchronous algorithms, by task and n; they may stop at the target."""
+    """Return the needs of trainings of the synchronous algorithms, by task and n; they may stop at the target."""
     return {
         (task, n): Trajectories(stopping(setting(conditions, task, RING, n)), task.runs(conditions))
         for n in task.nodes(conditions)
@@ -259,12 +263,15 @@ def stopping(trained: Setting) -> Setting:
 
 
 def steps_to_target(found: Found, task: Task, n: int) -> Sample:
-    """Return the number of steps to the target accuracy, by seed, which is equal for all synchronous algorithms."""
+    """Return the number of steps to the target accuracy, by seed; all synchronous algorithms take equally many."""
     return to_target(found[task, n], "samples").scaled(1 / (n * task.batch(found.conditions)))
 
 
 def combined(function: Callable[..., float], *samples: Sample) -> Sample:
-    """Return ``function`` of the values of each seed; None for a seed if a sample's value is unknown or a bound."""
+    """Return the sample of ``function`` applied to the values of each seed.
+
+    A seed's value is None if it is unknown or a bound in one of ``samples``.
+    """
     seeds = sorted(set().union(*(each.values for each in samples)))
     values = {}
     for seed in seeds:
@@ -274,7 +281,7 @@ def combined(function: Callable[..., float], *samples: Sample) -> Sample:
 
 
 def notes(section: Section, conditions: Conditions, task: Task):
-    """Write notes on the times to the target accuracy."""
+    """Write notes on the times to the target accuracy into the section."""
     batch = task.batch(conditions)
     for n in task.nodes(conditions):
         left_out = [r for r in range(1, n) if blocks(n, r) > n * batch]

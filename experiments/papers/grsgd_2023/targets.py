@@ -75,9 +75,9 @@ register("grsgd-epoch-acc", "Accuracy after the same number of samples", ACCURAC
 # ---- waiting
 
 MAX_WAIT_RATIO = 0.01
-"""Greatest waiting time, as a share of ring all-reduce's, that counts as not waiting."""
+"""Greatest waiting time, as a fraction of ring all-reduce's waiting time, that counts as not waiting."""
 MAX_PACE = 1.25
-"""Greatest factor by which a rank 4 times slower may prolong a step of the others that counts as not waiting."""
+"""Greatest factor by which one rank 4 times slower may prolong the other ranks' steps, if they count as not waiting."""
 
 
 def stepping(conditions):
@@ -144,7 +144,7 @@ def show_wait(found, section):
 
 
 def others_step(run) -> float:
-    """Return the mean seconds of a step of the ranks that are not slow."""
+    """Return the mean seconds of a step of the ranks that are not slow; rank 1 is slow."""
     return float(sum(np.delete(part_of_a_step(run, part), 1).mean() for part in PARTS))
 
 
@@ -153,12 +153,12 @@ register("grsgd-wait", "Time spent waiting in a step", wait_needs, show_wait)
 # ---- redundancy of the data
 
 SHARDS = ("data.alpha=0.5",)
-"""Shards by label: with equal shards, each rank would have enough in its own."""
+"""Override for shards of unequal classes; with equal shards, each rank would have enough data in its own shard."""
 REDUNDANCIES = (2,)
 
 
 def redundancy_settings(conditions):
-    """Return settings by place and name; rho: number of ranks per shard; H: steps between two pushes."""
+    """Return settings by place and name. rho: number of ranks per shard; H: steps between two pushes of a model."""
     place = Setting("", conditions.scale.tuning_ranks)
     ours = place.but(config=CONFIGS[OURS])
     kinds = [(1, 1), *((rho, h) for h in REDUNDANCIES for rho in (1, h))]
@@ -213,9 +213,9 @@ register("grsgd-redundancy", "Redundancy of the data: accuracy and bytes", redun
 
 RANKS, EPOCHS, IMAGES = 32, 90, 1_281_167
 GENERATED = ('data.name="synthetic"', "data.shape=[3,32,32]", "data.classes=1000", "data.samples=5000")
-"""Data in place of ImageNet: images are not looked at, and the number of parameters does not depend on their size."""
+"""Data that replace ImageNet; no gradient is computed, and the number of parameters does not depend on image sizes."""
 COMPUTING = "lognormal:0.1,0.05"
-"""Median seconds of a step and sigma: 320 images per second, as on a GPU of 2017 in single precision."""
+"""Distribution of a step's seconds (median, sigma of the logarithm): 320 images per second, as on a GPU of 2017."""
 
 
 def imagenet_settings(conditions):
@@ -230,7 +230,10 @@ def imagenet_needs(conditions):
 
 
 def short_runs(setting: Setting) -> Steps:
-    """Return the need of few steps if all ranks are alike; a slow rank's effect on a ring spreads one rank per step."""
+    """Return the need for runs of few steps if all ranks are alike.
+
+    A slow rank's effect on a ring spreads by one rank per step, so runs with a slow rank have more steps.
+    """
     alike = setting.scenario == EQUAL or setting.config.endswith("ring_allreduce")
     return Steps(setting, seeds=3, steps=2 if alike else 2 * RANKS)
 

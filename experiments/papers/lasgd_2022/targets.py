@@ -1,4 +1,4 @@
-"""The tables and figures of LASGD (Avidor, Tal-Israel 2022), against synchronous SGD, gossip and a parameter server."""
+"""The tables and figures of LASGD (Avidor, Tal-Israel 2022), compared with synchronous SGD, gossip and a server."""
 
 from experiments.runner import decide
 from experiments.runner.needs import Trajectories
@@ -36,7 +36,7 @@ GOSSIP = {
     "D-PSGD": "lasgd/dpsgd",
 }
 LATER = {"GRSGD": "lasgd/grsgd"}
-"""Gossip that was published after the paper."""
+"""Gossip algorithm that was published after the LASGD paper."""
 CONFIGS = {LASGD: "lasgd/lasgd", RING: "lasgd/ring_allreduce", **GOSSIP, **LATER}
 NO_MESSAGES = "lasgd/alone"
 SCENARIOS = {
@@ -63,7 +63,7 @@ ASYNCHRONOUS_GOSSIP = (ADPSGD, "GoSGD")
 
 
 def show_time(found, section):
-    """Show the verdict on LASGD's time, and on the abstract's statements about earlier distributed training."""
+    """Write the verdicts on LASGD's time, and on the abstract's statements about earlier methods, into the section."""
     times = TIME.show(found, section)
     section.finding(
         "lasgd-speed-up",
@@ -162,7 +162,7 @@ register("lasgd-merge-ablation", "Merge rules side by side", merge_needs, show_m
 # ---- throughput
 
 MIN_EFFICIENCY = 0.9
-"""Least share of the speed of ranks that compute alone that counts as near it."""
+"""Least fraction of the speed of ranks that compute alone that counts as near this speed."""
 OF_ALONE = "of the speed of computing alone"
 FREE = "If simulated messages take no processor time, nothing can slow LASGD down, so such cases are no evidence"
 
@@ -232,10 +232,11 @@ register("lasgd-throughput", "Samples per second over ranks and over bandwidth",
 # ---- stragglers
 
 SLOWER = 0.9 * 4
-"""Least factor by which a step is longer if it has the pace of a rank that is 4 times slower."""
+"""Least factor by which a step is longer if it counts as having the pace of a rank that is 4 times slower."""
 TWO_STRAGGLERS = Scenario("two ranks 4 times slower", (*STRAGGLER.overrides, "stragglers.slowdown.2=4.0"))
 SENSITIVE = {STRAGGLER: SLOWER, SLOW_HOST: SLOWER, TWO_STRAGGLERS: SLOWER, SLOW_LINKS: 1.25}
-"""Factor, over a step of equal ranks that only compute, from which on a step counts as sensitive, by scenario."""
+"""Least factor, relative to a step of equal ranks that only compute, at which a step counts as sensitive, by scenario.
+"""
 
 
 def straggler_settings(conditions):
