@@ -143,8 +143,8 @@ class MemoryCheckpoints:
         """Agree with all ranks on three truth values; a schedule, run on all ranks at once.
 
         The first value says whether the checkpoint that is due is written to the folder of all ranks, and not to
-        memory. It is True if ``in_folder`` is True on any rank. The second value says whether no rank still writes or
-        sends a state. The third value says whether the last begun checkpoint is whole.
+        memory. The first value is True if ``in_folder`` is True on any rank. The second value says whether no rank
+        still writes or sends a state. The third value says whether the last begun checkpoint is whole.
         """
         own = [in_folder, self.is_under_way, self.lacks_part]
         told = np.array(own, float)
@@ -154,7 +154,7 @@ class MemoryCheckpoints:
 
     def conclude(self, is_whole: bool, following: str):
         """Remove the states in this host's memory that are not needed any more. If the last begun checkpoint is whole,
-        all older checkpoints are removed. If it is not whole, it is removed itself.
+        all older checkpoints are removed. If the last begun checkpoint is not whole, only this checkpoint is removed.
 
         All ranks call this method while no rank writes or sends a state. ``following`` is the name of the next
         checkpoint, whose files other ranks on this host may have begun.
