@@ -30,8 +30,8 @@ class FileContent(Protocol):
         """Return a copy of the rank's state between two steps. `rank_state.state_of` describes the arguments."""
 
     def complete(self, state: dict, curve: CurveFile, id: str):
-        """Add to ``state``, a copied state, what a checkpoint file needs. The thread that writes the file of the
-        checkpoint ``id`` calls this method."""
+        """Add the missing entries of a checkpoint file to ``state``, a copied state. The thread that writes the file of
+        the checkpoint ``id`` calls this method."""
 
 
 class CheckpointWriter:

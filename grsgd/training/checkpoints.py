@@ -73,8 +73,7 @@ class Checkpoints(Recovery):
     every
         Interval between two checkpoints in the folder.
     meeting
-        Agreement of all ranks on the step of the next checkpoint, if a rank asks for a checkpoint. A rank asks when an
-        interval in seconds is over, or after a signal.
+        Agreement of all ranks on the step of the next checkpoint, if a clock, a signal or a rank asks for a checkpoint.
     rests_between_steps
         Whether no message of the algorithm is under way between two steps.
     go_on
@@ -214,8 +213,9 @@ class Checkpoints(Recovery):
         return False
 
     def _take(self, reason: str):
-        """Copy the state of the trainer, and start a thread that writes the copy. This method is a schedule, run on all
-        ranks at once. If ``reason`` is not empty, this method raises Stopped after the copy is written.
+        """Copy the state of the trainer, and start a thread that writes the copy. This method is a schedule (a
+        generator that drivers run on all ranks at once). If ``reason`` is not empty, this method raises Stopped after
+        the copy is written.
 
         The checkpoint is written to the folder if any rank has a request for the folder, or if a checkpoint in the
         folder is due. If not, the checkpoint is stored only in the memory of hosts.
@@ -254,7 +254,7 @@ class Checkpoints(Recovery):
 
     def written(self):
         """Wait until all ranks have written their files of the last checkpoint, then remove older checkpoints; a
-        schedule, run on all ranks at once."""
+        schedule (a generator that drivers run on all ranks at once)."""
         if not self.writer.has_begun:
             return
         yield from self.writer.written()

@@ -91,7 +91,8 @@ class GradientComputing:
         self.loss = self._mean(gradient.value, step)
 
     def skip(self):
-        """Skip the batch of a step for which the algorithm needs no gradient of this rank; a schedule."""
+        """Skip the batch of a step for which the algorithm needs no gradient of this rank; a schedule (a generator that
+        a driver runs)."""
         yield Compute(self.gradients.skip, 0)
 
     def _mean(self, losses: dict[int, float] | None, step: int) -> float | None:

@@ -267,8 +267,8 @@ def filled(images: Dataset | Images, source: ModelSource) -> torch.nn.Module:
 
 
 def check_fit(model: torch.nn.Module, state: Mapping[str, torch.Tensor], source: ModelSource):
-    """Raise ModelError if the names or shapes in a model's state dict differ from those in ``state``, the state dict of
-    the model file."""
+    """Raise ModelError if the names or shapes in a model's state dict differ from the names or shapes in ``state``, the
+    state dict of the model file."""
     if different := differences(model.state_dict(), state):
         more = len(different) - MAX_DIFFERENCES
         raise does_not_fit(source, "; ".join(different[:MAX_DIFFERENCES]) + (f"; and {more} more" if more > 0 else ""))

@@ -140,7 +140,8 @@ class MemoryCheckpoints:
         return bool(self._begun and self.problem)
 
     def agree(self, in_folder: bool):
-        """Agree with all ranks on three truth values; a schedule, run on all ranks at once.
+        """Agree with all ranks on three truth values; a schedule (a generator that drivers run on all ranks at
+        once).
 
         The first value says whether the checkpoint that is due is written to the folder of all ranks, and not to
         memory. The first value is True if ``in_folder`` is True on any rank. The second value says whether no rank
@@ -176,7 +177,8 @@ class MemoryCheckpoints:
         self._exchanges = [self.driver.start(schedule) for schedule in schedules]
 
     def over(self):
-        """Wait until this rank has written, sent and received all states; a schedule, run after the last step."""
+        """Wait until this rank has written, sent and received all states; a schedule (a generator that a driver runs
+        after the last step)."""
         yield from self.writer.written()
         yield list(self._exchanges)
 
@@ -204,7 +206,7 @@ class MemoryCheckpoints:
 
     def _send(self, header: Header, writing: threading.Thread):
         """Send this rank's checkpoint file to a rank on the next host, after the thread ``writing`` has written the
-        file; a schedule."""
+        file; a schedule (a generator that a driver runs)."""
         yield Until(lambda: not writing.is_alive(), "writing a checkpoint")
         to, path = self.neighbours.to, self.folder / self._begun / file_of(header.rank)
         try:
@@ -224,7 +226,8 @@ class MemoryCheckpoints:
                 yield self.comm.Issend(part, to, tags.STATE_PIECE)
 
     def _receive(self, source: int):
-        """Receive the checkpoint file of rank ``source``, and write it to the folder in this host's memory; a schedule.
+        """Receive the checkpoint file of rank ``source``, and write it to the folder in this host's memory; a schedule
+        (a generator that a driver runs).
 
         All pieces of the file are received, even if they cannot be written. The size 0 means that rank ``source`` could
         not write its state.

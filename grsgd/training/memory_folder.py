@@ -163,7 +163,7 @@ def room(folder: Path) -> int:
 
 
 def too_small(needed: int, free: int) -> str:
-    """Return the end of an error message that says that a folder in memory is too small, and what the user can do."""
+    """Return the end of an error message about a folder in memory that is too small, with advice for the user."""
     return (
         f"the states of this host's ranks and of their neighbours need {human_bytes(needed)}, and {human_bytes(free)} "
         "are free: enlarge it, name another folder in memory with --memory-folder, or leave out --memory"

@@ -19,7 +19,8 @@ Optimizer = torch.optim.Optimizer
 
 
 def agree(comm, optimizer: Optimizer, weight: float):
-    """Give the optimizers of all ranks of ``comm`` state for the same parameters; a schedule, run on all ranks at once.
+    """Give the optimizers of all ranks of ``comm`` state for the same parameters; a schedule (a generator that drivers
+    run on all ranks at once).
 
     A parameter gets optimizer state on all ranks if it has state on any rank with a ``weight`` above 0. Missing
     optimizer state is created, filled with zeros. If ranks have state with different keys or shapes for a parameter,

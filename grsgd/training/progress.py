@@ -229,8 +229,8 @@ class FreeRunning(Progress):
             yield self.activity
 
     def _report(self):
-        """Report the number of this rank's samples to rank 0; a schedule, run in the background of every rank except
-        rank 0."""
+        """Report the number of this rank's samples to rank 0; a schedule (a generator that a driver runs in the
+        background of every rank except rank 0)."""
         total = np.zeros(1, np.int64)
         while True:
             yield self.news
@@ -244,9 +244,9 @@ class FreeRunning(Progress):
                 return
 
     def _add_up(self):
-        """Add up the numbers of samples that ranks report, and reply to each report with the sum; a schedule, run in
-        the background of rank 0. Rank 0 sends its last reply to each rank after the last report of all ranks, so that
-        the last sum is exact."""
+        """Add up the numbers of samples that ranks report, and reply to each report with the sum; a schedule (a
+        generator that a driver runs in the background of rank 0). Rank 0 sends its last reply to each rank after the
+        last report of all ranks, so that the last sum is exact."""
         report = np.zeros(3, np.int64)
         training = self.comm.size - 1
         answers = []
@@ -341,8 +341,9 @@ class Counted(Progress):
             self._sending.append(Tolerant(self.comm.Isend(report, rank, tags.PROGRESS_REPORT), report))
 
     def _learn(self):
-        """Receive other ranks' reports of progress without end; a schedule, run in the background. If this schedule is
-        started again, it waits for the receive operation that the earlier schedule has posted."""
+        """Receive other ranks' reports of progress without end; a schedule (a generator that a driver runs in the
+        background). If this schedule is started again, it waits for the receive operation that the earlier schedule has
+        posted."""
         others = np.arange(self.comm.size) != self.comm.rank  # only the trainer counts this rank's samples
         while True:
             self._receiving = self._receiving or self.comm.Irecv(self._report, ANY_RANK, tags.PROGRESS_REPORT)

@@ -73,8 +73,8 @@ class Recovery:
         steps and while this rank waits."""
 
     def whole(self, part: Callable):
-        """Run ``part()``, a hook or a schedule, to its end; a schedule. Returns False if the other ranks have ended
-        their training meanwhile."""
+        """Run ``part()``, a hook or a schedule, to its end; a schedule (a generator that a driver runs). Returns False
+        if the other ranks have ended their training meanwhile."""
         yield from schedule_of(part)
         return True
 
@@ -87,16 +87,18 @@ class Recovery:
         Only users' own training loops call this method."""
 
     def train(self):
-        """Take all steps of this rank; a schedule."""
+        """Take all steps of this rank; a schedule (a generator that a driver runs)."""
         yield from self.trainer.to_the_end()
 
     def before_step(self, step: int):
-        """Return whether all ranks must pause before step number ``step``, for example for a checkpoint; a schedule."""
+        """Return whether all ranks must pause before step number ``step``, for example for a checkpoint; a schedule (a
+        generator that a driver runs)."""
         yield from ()
         return False
 
     def gradient(self, step: int):
-        """Compute the gradient of step number ``step``, and store it in the replica; a schedule."""
+        """Compute the gradient of step number ``step``, and store it in the replica; a schedule (a generator that a
+        driver runs)."""
         yield from self.trainer.computing.gradient(step)
 
     def guarded(self, hook: Callable) -> Callable:
@@ -107,8 +109,8 @@ class Recovery:
         """Record that this rank takes no step until the next call of `at_rest`."""
 
     def at_rest(self, ended: bool):
-        """Return whether training is over; a schedule. The trainer runs this method after a pause has begun, while no
-        message of the algorithm is under way.
+        """Return whether training is over; a schedule (a generator that a driver runs). The trainer runs this method
+        after a pause has begun, while no message of the algorithm is under way.
 
         ``ended`` says whether this rank has taken its last step.
         """
@@ -116,7 +118,8 @@ class Recovery:
         return True
 
     def average(self):
-        """Make all replicas equal to the final model, after the last step; a schedule."""
+        """Make all replicas equal to the final model, after the last step; a schedule (a generator that a driver
+        runs)."""
         yield from self.trainer.average()
 
     def ended(self):
@@ -142,8 +145,8 @@ class Recovery:
         communicator that replaces ``comm``, a communicator of all ranks."""
 
     def regrouped(self, narrow: Callable, giver: int):
-        """Continue in a new group of ranks, after a process has died or joined; a schedule, run on all ranks of the new
-        group.
+        """Continue in a new group of ranks, after a process has died or joined; a schedule (a generator that drivers
+        run on all ranks of the new group).
 
         ``narrow`` is the argument of `gathered`. ``giver`` is the number of a rank in the group that was already
         training before.

@@ -198,7 +198,8 @@ class Regrouping(Surviving):
         yield from self.whole(self._to_the_end)
 
     def _to_the_end(self):
-        """Take all steps, then wait until every rank has taken its last step; a schedule."""
+        """Take all steps, then wait until every rank has taken its last step; a schedule (a generator that a driver
+        runs)."""
         yield from self.trainer.to_the_end()
         yield from halving_doubling_allreduce(self.trainer.algorithm.uncounted_comm, np.zeros(1))
 
@@ -217,8 +218,9 @@ class Regrouping(Surviving):
                     raise
 
     def regroup(self):
-        """Form a new group of all remaining ranks, which go on from the average of their models; a schedule. Returns
-        False if another rank has ended its training, so that this rank must end, too.
+        """Form a new group of all remaining ranks, which go on from the average of their models; a schedule (a
+        generator that a driver runs). Returns False if another rank has ended its training, so that this rank must end,
+        too.
 
         Processes that have just joined have no model, and do not enter the average. If the algorithm keeps all models
         equal, models that are one step behind do not enter it either. The average then equals each of the averaged
@@ -263,7 +265,7 @@ class Regrouping(Surviving):
 
     def _average_models(self, context: RankContext, counts: list[bool]):
         """Set the parameters, buffers and momenta of all ranks to their averages over the ranks for which ``counts`` is
-        True; a schedule."""
+        True; a schedule (a generator that a driver runs)."""
         replica = self.trainer.replica
         weight, averages, optimizer = float(counts[context.comm.rank]), [], self.trainer.optimizer.optimizer
         yield from momenta.agree(context.uncounted_comm, optimizer, weight)
@@ -280,7 +282,7 @@ class Regrouping(Surviving):
 
     def _go_on(self, context: RankContext, furthest: HowFar):
         """Create the algorithm anew for ``context``, and set the progress to ``furthest``, the largest progress of any
-        rank; a schedule, run on all remaining ranks at once."""
+        rank; a schedule (a generator that drivers run on all remaining ranks at once)."""
         trainer = self.trainer
         before, progress = trainer.algorithm, trainer.progress
         trainer.lifecycle = trainer.make_lifecycle(context)

@@ -18,7 +18,7 @@ def evaluate(
     evaluated: Callable[[torch.nn.Module, Quality], None] = ignore,
 ):
     """Return a list with the `Quality` of the snapshot at each of ``marks``, and the `Quality` of the final model; a
-    schedule, run on all ranks at once.
+    schedule (a generator that drivers run on all ranks at once).
 
     ``comm`` must carry only messages of this function. The communicators of training are not used, because messages of
     a run that was ended early can still be under way. After each snapshot, ``on_each`` is called with the number of
@@ -35,8 +35,9 @@ def evaluate(
 
 
 def evaluate_snapshots(trainer: Trainer, comm: Communicator, marks: list[int], on_each=ignore, evaluated=ignore):
-    """Return a list with the `Quality` of the snapshot at each of ``marks``; a schedule. `evaluate` describes the
-    arguments. After this function, the replica holds the average of the ranks' last snapshots."""
+    """Return a list with the `Quality` of the snapshot at each of ``marks``; a schedule (a generator that a driver
+    runs). `evaluate` describes the arguments. After this function, the replica holds the average of the ranks' last
+    snapshots."""
     qualities: list[Quality] = []
     for mark in marks:
         known = trainer.snapshots.restore(mark)
@@ -47,7 +48,8 @@ def evaluate_snapshots(trainer: Trainer, comm: Communicator, marks: list[int], o
 
 
 def quality_of_replicas(trainer: Trainer, comm: Communicator, weight: float, known: bool = True):
-    """Return the `Quality` of the models that the ranks' replicas hold now; a schedule, run on all ranks at once."""
+    """Return the `Quality` of the models that the ranks' replicas hold now; a schedule (a generator that drivers run on
+    all ranks at once)."""
     if trainer.is_central:
         yield from trainer.algorithm.broadcast_model(comm)
     replicas = trainer.config.train.evaluate_replicas

@@ -53,8 +53,8 @@ class Succession(Surviving):
             yield from until_over([self.comm.Isend(array, process, tags.STATE) for array in state])
 
     def take_over(self):
-        """Request the state of a neighbour, and set this rank to it; a schedule, run on a process that has just taken
-        over a rank.
+        """Request the state of a neighbour, and set this rank to it; a schedule (a generator that a driver runs on a
+        process that has just taken over a rank).
 
         Raises LostRank if no remaining process has a model.
         """
@@ -85,7 +85,7 @@ class Succession(Surviving):
 
     def _content(self, giver: int):
         """Receive from process ``giver`` the training loop's own state, besides model, optimizer and progress, as
-        bytes; a schedule."""
+        bytes; a schedule (a generator that a driver runs)."""
         size = np.zeros(1, np.int64)
         yield self.comm.Irecv(size, giver, tags.STATE)
         content = np.zeros(int(size[0]), np.uint8)

@@ -147,13 +147,14 @@ class Trainer:
         yield from ()
 
     def broadcast_initial_model(self):
-        """Copy the model of rank 0 to all ranks; a schedule."""
+        """Copy the model of rank 0 to all ranks; a schedule (a generator that a driver runs)."""
         for array in (self.replica.params.array, self.replica.buffers.array):
             yield from broadcast(self.context.uncounted_comm, array)
         self.replica.note_buffers()
 
     def train(self):
-        """Take all steps, receive the messages under way, and make all replicas equal to the final model; a schedule.
+        """Take all steps, receive the messages under way, and make all replicas equal to the final model; a schedule (a
+        generator that a driver runs).
 
         Returns the reason why training ended. If training ends early, each replica keeps the model after the rank's
         last step.
@@ -184,13 +185,13 @@ class Trainer:
         return next(key for key in STOP_CRITERIA if getattr(self.config.train, key) is not None)
 
     def average(self):
-        """Make all replicas equal to the final model; a schedule."""
+        """Make all replicas equal to the final model; a schedule (a generator that a driver runs)."""
         yield from self.lifecycle.average()
         yield from self.equal_models.at_end()
 
     def to_the_end(self):
         """Take all steps, and pause between two steps whenever `Recovery.before_step` asks all ranks to pause; a
-        schedule."""
+        schedule (a generator that a driver runs)."""
         is_over = False
         while not is_over:
             yield from self.begin()
@@ -204,7 +205,8 @@ class Trainer:
             is_over = yield from self.recovery.at_rest(ended)
 
     def begin(self):
-        """Start the activities of the algorithm and of the progress in the background; a schedule."""
+        """Start the activities of the algorithm and of the progress in the background; a schedule (a generator that a
+        driver runs)."""
         yield from self.lifecycle.begin()
         self.recovery.begun()
         self.progress.begin()
@@ -216,8 +218,8 @@ class Trainer:
         self.recovery.watch()
 
     def steps(self):
-        """Take steps until the run ends, or until all ranks must pause; a schedule. Returns whether the run has
-        ended."""
+        """Take steps until the run ends, or until all ranks must pause; a schedule (a generator that a driver runs).
+        Returns whether the run has ended."""
         batch = self.config.data.batch_size
         for step in itertools.count(self.totals.steps):
             if (yield from self.check_progress()):
@@ -241,14 +243,16 @@ class Trainer:
 
     def serve(self):
         """Run the parameter server of this rank, which does not train, and take snapshots, until all training ranks
-        have ended or pause. Return whether this rank knows that the run has ended. This method is a schedule."""
+        have ended or pause. Return whether this rank knows that the run has ended. This method is a schedule (a
+        generator that a driver runs)."""
         while not (yield from self.algorithm.serve()):
             yield from self.check_progress()
             self.watch()
         return self.recovery.knows_the_end
 
     def check_progress(self):
-        """Take the snapshots that are due, and return whether the run has ended; a schedule."""
+        """Take the snapshots that are due, and return whether the run has ended; a schedule (a generator that a driver
+        runs)."""
         ended, marks = yield from self.progress.decide()
         if marks:
             self.take_snapshot(marks)
@@ -256,7 +260,7 @@ class Trainer:
 
     def step(self, step: int):
         """Take one training step, and add its times of computing, communicating and waiting to ``totals``; a
-        schedule."""
+        schedule (a generator that a driver runs)."""
         self.driver.poll()
         yield from self.timed(self.algorithm.before_backward)
         if self.computing.shares_batches and self.algorithm.needs_no_gradient:
@@ -267,7 +271,8 @@ class Trainer:
         self.on_step(self.progress, self.computing.loss)
 
     def timed(self, hook):
-        """Run ``hook``, a hook of the algorithm, and add the hook's times to ``totals``; a schedule."""
+        """Run ``hook``, a hook of the algorithm, and add the hook's times to ``totals``; a schedule (a generator that a
+        driver runs)."""
         yield from timed(self.recovery.guarded(hook), self.totals, self.driver, self.optimizer)
 
     def take_snapshot(self, marks: int = 1):
