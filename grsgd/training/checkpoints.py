@@ -71,11 +71,11 @@ class Checkpoints(Recovery):
     writer
         Writer of this rank's checkpoint files. All ranks share one folder, or each rank has a folder of its own.
     every
-        Interval between two checkpoints in the folder.
+        Interval between two checkpoints in the folder; in steps or in seconds.
     meeting
         Agreement of all ranks on the step of the next checkpoint, if a clock, a signal or a rank asks for a checkpoint.
     rests_between_steps
-        Whether no message of the algorithm is under way between two steps.
+        Whether no message of the algorithm is under way between two steps; if False, ranks rest before a checkpoint.
     go_on
         Function ``go_on`` of `Recovery`.
     memory

@@ -62,7 +62,7 @@ def load_model(
         dict needs ``config``.
     config
         A TOML file or a run file with the configuration from which the model is built. The data set must be present
-        only if a TOML file names a data set of unknown shape, such as "imagefolder".
+        only in one case: a TOML file names a data set of unknown shape, such as "imagefolder".
     best
         Whether to load the model with the best test result, and not the final model. Only a run file allows
         ``best=True``.

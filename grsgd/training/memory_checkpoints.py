@@ -70,7 +70,7 @@ class MemoryCheckpoints:
     writer
         Writer of this rank's checkpoint files.
     folder
-        Folder in the memory of this host.
+        Folder in the memory of this host: see `grsgd.training.memory_folder`.
     every
         Number of steps between two checkpoints in memory.
     comm, driver

@@ -25,9 +25,9 @@ class Succession(Surviving):
     membership
         Process of each rank.
     comm
-        Communicator of all processes, which carries only messages of this class.
+        Communicator of all processes; it carries only messages of this class.
     driver
-        Driver that runs schedules in the background.
+        Driver that runs schedules in the background: see `grsgd.comm.driver`.
     checkpoints
         Recovery object that takes the run's checkpoints; by default no checkpoints are taken.
     """

@@ -39,9 +39,9 @@ class Trainer:
     Parameters
     ----------
     model
-        Model, on the device on which this rank trains it.
+        Model; all its tensors are on the device on which this rank trains.
     recovery
-        Object by which the run goes on after the death of a process or the end of the job.
+        Recovery object; by default the run ends if a process dies.
     snapshot_memory
         Number of bytes of snapshots that this process stores in memory; further snapshots are stored on disk.
     early_marks
