@@ -86,7 +86,7 @@ def find(name: str) -> Entry:
     make = outside.loaded(name, "data")
     if make is None:
         raise DataError(f"unknown data set {name}; there are {', '.join(NAMES)}, FILE.py:NAME and PACKAGE.MODULE:NAME")
-    return Entry(make, None, None, None, "it is of your own")
+    return Entry(make, None, None, None, "the data set is your own")
 
 
 class DataSetRow(NamedTuple):

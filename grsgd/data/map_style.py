@@ -64,7 +64,9 @@ class MapStyleSplit:
                 raise DataError(f"the target of sample {number} is {y!r:.40}, expected numbers: whole ones for classes")
             shape = target.shape if shape is None else shape
             if target.shape != shape:
-                raise DataError(f"the target of sample {number} has shape {target.shape}, others {shape}")
+                raise DataError(
+                    f"the target of sample {number} has shape {target.shape}, but earlier targets have shape {shape}"
+                )
             yield x, target
 
     @property

@@ -26,8 +26,8 @@ def _dense(widths: Sequence[int], activation: type[nn.Module]) -> nn.Sequential:
 
 @model("dnn", source="CSSGD's public code, Parallel-SGD")
 def dnn(shape, classes, output: str = "linear"):
-    """Linear layers d-d-396-192-128-classes with tanh, where d is the number of values of an image. The code of the
-    paper on CSSGD has the ``output`` "sigmoid"; the default of this package is "linear".
+    """Linear layers d-d-396-192-128-classes with tanh, where d is the number of values of an image. CSSGD's public
+    code has the ``output`` "sigmoid"; the default of this package is "linear".
 
     Sigmoid outputs are in 0..1. So the cross-entropy of ten classes cannot fall below 1.46, and training is slow. In
     one run each on mnist-5k (20 epochs, batch size 64, learning rate 0.05), the test accuracy was 0.73 with sigmoid

@@ -179,7 +179,7 @@ def following_trained(model: torch.nn.Module, places: Iterable[MemoryPlace]) -> 
         if p.requires_grad and p.device.type == "cpu" and p.is_shared():
             raise ConfigError(
                 f"parameter {name!r} lies in memory that processes share (share_memory()), and would be moved, so that "
-                "others keep old weights: share a copy of the model, and copy the weights into it now and then"
+                "other processes keep old weights: share a copy of the model, and update the copy from time to time"
             )
     result: dict[int, list[Follower]] = {}
     for place, others in shared(place for place in places if isinstance(place.found, torch.Tensor)):
@@ -195,8 +195,8 @@ def following_trained(model: torch.nn.Module, places: Iterable[MemoryPlace]) -> 
         following = followers(place, others)
         if following is None:
             raise ConfigError(
-                f"parameter {place.name!r} lies in the memory of {others[0].name!r}, and would be moved out of it: "
-                "make the parameter of a copy (.clone())"
+                f"parameter {place.name!r} lies in the memory of {others[0].name!r}, and would be moved out of this "
+                "memory: create the parameter from a copy (.clone())"
             )
         result[id(place.found)] = following
     return result

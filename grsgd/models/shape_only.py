@@ -8,8 +8,8 @@ of messages."""
 
 
 WITHOUT_CONTENT = (
-    "with --check and --timing-only models have no content, and no NumPy function works on them: make what holds a "
-    "model by self.x.like(), calculate with its .tensor, and send its .array"
+    "with --check and --timing-only arrays have no content, and no NumPy function works on them: create memory for a "
+    "model by self.x.like(), compute with its .tensor, and send its .array"
 )
 
 

@@ -51,7 +51,7 @@ def check_parameters(name: str, model: nn.Module):
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError(
             f"model {name}: no parameter requires a gradient: keep modules in attributes or an nn.ModuleList, not in a "
-            "list, and do not freeze all"
+            "list, and do not freeze all parameters"
         )
 
 

@@ -91,7 +91,7 @@ def parts(folder: Path, rank: int, ranks: int) -> list[CheckpointPart]:
             try:
                 header = read_header(path)
                 if (header.samples, header.rank) != (samples, number):
-                    raise RunFileError(f"{path}: is rank {header.rank}'s part after {header.samples} samples")
+                    raise RunFileError(f"{path}: is rank {header.rank}'s file after {header.samples} samples")
                 found.append(CheckpointPart(samples, number, header))
             except RunFileError as error:
                 found.append(CheckpointPart(samples, number, None, str(error)))
@@ -119,7 +119,7 @@ def _checkpoint(samples: int, found: list[CheckpointPart]) -> Found:
     if problems:
         return Found(samples, 0, problems[0])
     if len(by_id) > 1:
-        return Found(samples, 0, "its files are of several checkpoints")
+        return Found(samples, 0, "the files belong to several checkpoints")
     (headers,) = by_id.values()
     there, ranks = {header.rank for header in headers}, headers[0].ranks
     missing = next(rank for rank in range(len(headers) + 1) if rank not in there)

@@ -59,7 +59,7 @@ def after_training(is_known: bool) -> str:
     ``is_known`` says whether another rank has received the measurements of the dead process.
     """
     row = "" if is_known else ", and its measurements are not known"
-    return f"its process has died after training: its model is in no average that was tested or saved{row}"
+    return f"its process has died after training, so its model is in no average that was tested or saved{row}"
 
 
 def accounts(
@@ -79,13 +79,16 @@ def accounts(
     order = sorted(noticed, key=noticed.get)
     return {
         "death_rank": (np.array([noticed[process][1] for process in order], np.int64), ("", "rank whose process died")),
-        "death_seconds": (np.array([noticed[process][0] for process in order]), ("s", "when it was noticed first")),
+        "death_seconds": (
+            np.array([noticed[process][0] for process in order]),
+            ("s", "time at which the death was first noticed"),
+        ),
         "death_replaced_seconds": (
             np.array([replaced.get(process, np.nan) for process in order]),
-            ("s", "when another process had taken the rank; NaN: none has"),
+            ("s", "time at which another process had taken the rank; NaN if none has"),
         ),
         "longest_wait": (
             np.array([waits.get(rank, np.nan) for rank in range(ranks)]),
-            ("s", "longest wait in a step, of the process that held each rank in the end"),
+            ("s", "longest wait in a step of the process that held the rank at the end"),
         ),
     }

@@ -166,7 +166,7 @@ def too_small(needed: int, free: int) -> str:
     """Return the end of an error message about a folder in memory that is too small, with advice for the user."""
     return (
         f"the states of this host's ranks and of their neighbours need {human_bytes(needed)}, and {human_bytes(free)} "
-        "are free: enlarge it, name another folder in memory with --memory-folder, or leave out --memory"
+        "are free: enlarge the folder, name another folder in memory with --memory-folder, or leave out --memory"
     )
 
 

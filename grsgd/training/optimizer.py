@@ -13,8 +13,8 @@ from grsgd.errors import ConfigError
 from grsgd.options import check_kind
 
 NOT_FOR_RUNS = {
-    torch.optim.LBFGS: "it computes several gradients per step, but a run computes one",
-    torch.optim.SparseAdam: "it needs sparse gradients, which no model of a run has",
+    torch.optim.LBFGS: "the optimizer computes several gradients per step, but a run computes one",
+    torch.optim.SparseAdam: "the optimizer needs sparse gradients, which no model of a run has",
 }
 """Classes of torch's optimizers that a run cannot use, with the reason for each class."""
 

@@ -78,7 +78,7 @@ def check_plain(path: Path, content: bytes):
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
             raise ModelError(f"{path}: is not a file of torch.save: its content is compressed")
         if sum(entry.file_size for entry in entries) > len(content):
-            raise ModelError(f"{path}: is not a file of torch.save: it claims to hold more bytes than it does")
+            raise ModelError(f"{path}: is not a file of torch.save: it claims to hold more bytes than the file has")
 
 
 def in_safetensors(path: Path, content: bytes) -> dict[str, torch.Tensor]:

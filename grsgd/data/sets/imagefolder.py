@@ -188,7 +188,7 @@ def decode(path: Path, size: int, rng: np.random.Generator | None) -> np.ndarray
         with Image.open(path) as file:
             image = in_8_bits(file).convert("RGB")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"imagefolder: {path}: broken image ({error}), mend or remove it") from error
+        raise DataError(f"imagefolder: {path}: broken image ({error}): repair or remove the file") from error
     if rng is None:
         # `bleed` first cuts 1/16 from each side. The result is the central 224 pixels of an image that was resized to
         # 256 pixels.
@@ -212,7 +212,7 @@ def in_8_bits(image: PIL.Image.Image) -> PIL.Image.Image:
         return Image.fromarray((np.asarray(image).astype(np.int64) >> 8).astype(np.uint8))
     if image.mode in ("I", "F"):
         kind = "32-bit whole numbers" if image.mode == "I" else "floating-point numbers"
-        raise ValueError(f"pixels are {kind}, of a range that the file does not say: convert it to 8 or 16 bits")
+        raise ValueError(f"pixels are {kind}, of a range that the file does not say: convert the image to 8 or 16 bits")
     return image
 
 
