@@ -108,8 +108,8 @@ class Entry:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of the data set by name, with their defaults. They are the parameters of ``load`` except directory
-        and seed."""
+        """Options of the data set by name, with their defaults. The options are the parameters of ``load`` except
+        directory and seed."""
         parameters = inspect.signature(self.load).parameters.items()
         return {name: p.default for name, p in parameters if name not in ("directory", "seed")}
 

@@ -112,7 +112,7 @@ def _temporary_name() -> str:
 
 def _may_be_in_use(folder: Path) -> bool:
     """Return whether the process that has created a temporary folder may still be alive. If the process is on another
-    host, it counts as alive as long as the folder is new."""
+    host, the process counts as alive as long as the folder is new."""
     host, _, number = folder.name.removeprefix(TEMPORARY).rpartition("-")[0].rpartition("-")
     if host == platform.node() and number.isdecimal():
         return is_alive(int(number))
@@ -160,8 +160,8 @@ def _need(tool: str, what: str) -> None:
 def _run(command: list[str], cwd: Path) -> None:
     """Run ``command`` in the folder ``cwd``. Raises DataError if the command fails, with the command's output, or takes
     too long."""
-    # The command writes its output to a file. A pipe would stay open, even after the time limit, as long as any process
-    # that the command has started lives.
+    # The command writes its output to a file. A pipe would stay open after the time limit as long as any process lives
+    # that the command has started.
     with open(cwd / "output", "w+") as output:
         process = subprocess.Popen(
             command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
@@ -210,7 +210,7 @@ def _cifar(work: Path, progress: Progress) -> Iterator[tuple[str, bytes]]:
 
 def _cifar_files(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
     """Yield the name and the content of each official file of CIFAR-10. The archive has pictures with one image in each
-    row, and lists of labels. They are converted to records of a label and 3x32x32 pixels."""
+    row, and lists of labels. The pictures and lists are converted to records of a label and 3x32x32 pixels."""
     from PIL import Image
 
     def member(name: str) -> io.BufferedReader:

@@ -34,8 +34,9 @@ class MapStyleSplit:
 
     @cached_property
     def targets(self) -> np.ndarray:
-        """Targets of all samples. They are the data set's attribute ``targets`` or ``labels``, as in torchvision's data
-        sets, if this attribute has numbers. If not, every sample is read once. Raises DataError for a wrong sample."""
+        """Targets of all samples. The targets are the data set's attribute ``targets`` or ``labels``, as in
+        torchvision's data sets, if this attribute has numbers. If the data set has no such attribute, every sample is
+        read once. Raises DataError for a wrong sample."""
         for name in ("targets", "labels"):
             if (known := getattr(self.samples, name, None)) is not None and len(known) == len(self):
                 if (found := np.asarray(known)).dtype.kind in NUMERIC:
@@ -128,8 +129,8 @@ def dataset_of(name: str, made) -> Dataset:
 
 
 def classes_of(train: MapStyleSplit, test: MapStyleSplit) -> int:
-    """Return the number that `Dataset.classes` needs. It is the number of classes, the number of different tokens or,
-    if targets are real numbers, the count of numbers in a target."""
+    """Return the number that `Dataset.classes` needs. The number is the count of classes, of different tokens or, if
+    targets are real numbers, of the numbers in a target."""
     if train.kind == NUMBERS:
         return math.prod(train.targets.shape[1:])
     return 1 + int(max(train.targets.max(), test.targets.max()))

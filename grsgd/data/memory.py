@@ -57,8 +57,7 @@ class MemorySplit:
         return self._batches(indices, seed if augment else None, first)
 
     def _batches(self, indices, seed, first):
-        # Reading a batch of 16 images of MNIST takes about 15 microseconds, a large part of a small model's training
-        # step.
+        # Reading a batch of 16 images of MNIST takes about 15 microseconds, much of a small model's training step.
         all_images, targets = torch.from_numpy(self._images), torch.from_numpy(self.labels)
         for position, index in enumerate(indices, first):
             index = torch.as_tensor(index)

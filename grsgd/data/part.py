@@ -44,8 +44,8 @@ def _check(key: str, value: int | None, there: int, what: str) -> None:
 
 
 class PartSplit:
-    """``Split`` that has only some samples of another split. Their indices in the other split are ``chosen``, int64
-    [n]."""
+    """``Split`` that has only some samples of another split. The indices of these samples in the other split are
+    ``chosen``, int64 [n]."""
 
     def __init__(self, split: Split, chosen: np.ndarray):
         self.labels = split.labels[chosen]

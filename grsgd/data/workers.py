@@ -12,10 +12,10 @@ from functools import partial
 def worker_options(workers: int, begin: Callable[[int], None] | None = None) -> dict:
     """Return the options for a torch DataLoader with ``workers`` worker processes; an empty dict if ``workers`` is 0.
 
-    Workers are forked from a fork server. A fork of this process may crash, because the process has started MPI. The
-    method "spawn" is not used, because torch's threads abort some spawned workers when the workers exit. A worker
-    receives its arguments by pickle, and imports the main module again. MPI never starts in a worker. Each worker first
-    calls ``begin(number of the worker)``.
+    Workers are forked from a fork server. A fork of the training process itself may crash, because the training process
+    has started MPI. The method "spawn" is not used, because torch's threads abort some spawned workers when the workers
+    exit. A worker receives its arguments by pickle, and imports the main module again. MPI never starts in a worker.
+    Each worker first calls ``begin(number of the worker)``.
     """
     if not workers:
         return {}

@@ -56,8 +56,9 @@ class Flat:
         return Flat.zeros(self.tensor.numel(), self.tensor.dtype, self.tensor.device)
 
     def wide(self) -> Flat:
-        """Return a new Flat of zeros for sums and means of Flats like this object. Its dtype is float32 if this object
-        has bfloat16, so that a result is rounded to 16 bits only once. For any other dtype, it is the same dtype."""
+        """Return a new Flat of zeros for sums and means of Flats like this object. The new Flat has float32 if this
+        object has bfloat16, so that a result is rounded to 16 bits only once. For any other dtype of this object, the
+        new Flat has the same dtype."""
         dtype = torch.float32 if self.tensor.dtype is torch.bfloat16 else self.tensor.dtype
         return Flat.zeros(self.tensor.numel(), dtype, self.tensor.device)
 
@@ -76,8 +77,8 @@ def host_tensor(array: np.ndarray) -> torch.Tensor:
 
 
 def octets_of(tensor: torch.Tensor):
-    """Return the memory of a contiguous, non-empty tensor as an array of uint8. It is a NumPy array on the CPU, and a
-    CuPy array on a GPU."""
+    """Return the memory of a contiguous, non-empty tensor as an array of uint8. The result is a NumPy array on the CPU,
+    and a CuPy array on a GPU."""
     octets = tensor.detach().view(-1).view(torch.uint8)
     if tensor.is_cuda:
         import cupy
@@ -88,7 +89,7 @@ def octets_of(tensor: torch.Tensor):
 
 def aligned_zeros(size: int, dtype: str) -> np.ndarray:
     """Return an array of zeros whose memory begins at a cache line, like the memory of torch's tensors. NumPy's own
-    arrays may begin within a cache line. The processor then loads vectors that extend over two cache lines."""
+    arrays may begin within a cache line, so that the processor loads vectors which extend over two cache lines."""
     nbytes = size * np.dtype(dtype).itemsize
     memory = np.zeros(nbytes + LINE_BYTES, np.uint8)
     begin = -memory.__array_interface__["data"][0] % LINE_BYTES

@@ -17,7 +17,7 @@ IMAGENET = (3, 224, 224), 1000
 
 def _dense(widths: Sequence[int], activation: type[nn.Module]) -> nn.Sequential:
     """Return linear layers for flattened images. ``widths`` has the numbers of values before the first layer and after
-    each layer. The function ``activation`` is between two layers."""
+    each layer. A layer of the class ``activation`` is between two linear layers."""
     layers: list[nn.Module] = [nn.Flatten()]
     for inputs, outputs in zip(widths, widths[1:], strict=False):
         layers += [nn.Linear(inputs, outputs), activation()]
@@ -29,9 +29,10 @@ def dnn(shape, classes, output: str = "linear"):
     """Linear layers d-d-396-192-128-classes with tanh, where d is the number of values of an image. CSSGD's public
     code has the ``output`` "sigmoid"; the default of this package is "linear".
 
-    Sigmoid outputs are in 0..1. So the cross-entropy of ten classes cannot fall below 1.46, and training is slow. In
-    one run each on mnist-5k (20 epochs, batch size 64, learning rate 0.05), the test accuracy was 0.73 with sigmoid
-    output, and 0.92 with linear output. With momentum 0.9, the test accuracy was 0.94 with either output.
+    Sigmoid outputs are in 0..1. With these outputs, the cross-entropy of ten classes cannot fall below 1.46, and
+    training is slow. In one run each on mnist-5k (20 epochs, batch size 64, learning rate 0.05), the test accuracy was
+    0.73 with sigmoid output, and 0.92 with linear output. With momentum 0.9, the test accuracy was 0.94 with either
+    output.
     """
     d = math.prod(shape)
     if d > 12_288:
@@ -82,8 +83,8 @@ def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
 
 
 class PadShortcut(nn.Module):
-    """Shortcut of a residual block, option A of He et al. (2016). It takes every ``stride``-th pixel, and adds channels
-    of zeros before and after the input's channels."""
+    """Shortcut of a residual block, option A of He et al., 2016. The shortcut takes every ``stride``-th pixel, and adds
+    channels of zeros before and after the input's channels."""
 
     def __init__(self, inputs: int, outputs: int, stride: int):
         super().__init__()
@@ -94,7 +95,7 @@ class PadShortcut(nn.Module):
 
 
 def conv_shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
-    """Return the shortcut of a residual block, option B of He et al. (2016): a 1x1 convolution with batch
+    """Return the shortcut of a residual block, option B of He et al., 2016: a 1x1 convolution with batch
     normalisation."""
     return nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
 
@@ -165,7 +166,7 @@ class ResNet(nn.Module):
 @model("resnet20", smallest=8, source="He et al. 2016, 4.2", usual=((3, 32, 32), 10))
 def resnet20(shape, classes):
     """Residual network of three stages with three basic blocks each. Channels that a shortcut adds are zeros (option A
-    of He et al. 2016)."""
+    of He et al., 2016)."""
     return ResNet(_conv(shape[0], 16, 3), nn.Identity(), basic, (3, 3, 3), (16, 32, 64), PadShortcut, classes)
 
 
@@ -176,8 +177,8 @@ def _imagenet(shape, classes, block, blocks):
 
 @model("resnet18", smallest=32, source="He et al. 2016, table 1", usual=IMAGENET)
 def resnet18(shape, classes):
-    """Residual network of four stages with two basic blocks each. Shortcuts are 1x1 convolutions (option B of He et al.
-    2016)."""
+    """Residual network of four stages with two basic blocks each. Shortcuts are 1x1 convolutions (option B of He et
+    al., 2016)."""
     return _imagenet(shape, classes, basic, (2, 2, 2, 2))
 
 

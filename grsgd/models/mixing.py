@@ -66,9 +66,10 @@ def follow(y: torch.Tensor, g: torch.Tensor, grad: torch.Tensor):
 
 def blocks(*tensors: torch.Tensor) -> Iterable[tuple[torch.Tensor, ...]]:
     """Return tuples with a block of about `BLOCK` elements of each of ``tensors``, which have the same shape. Several
-    operations on a block find the block in the processor's cache. Tensors that are not on the CPU are one block."""
+    operations on a block find the block in the processor's cache. Tensors that are not on the CPU are returned as one
+    block."""
     first = tensors[0]
-    if first.numel() <= BLOCK or not first.is_cpu:  # without content in simulations of time
+    if first.numel() <= BLOCK or not first.is_cpu:  # in simulated time tensors have no content
         return [tensors]
     rows = max(1, BLOCK * len(first) // first.numel())
     return zip(*(tensor.split(rows) for tensor in tensors), strict=True)

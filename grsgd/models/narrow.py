@@ -43,8 +43,8 @@ class NarrowParameters:
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the memory of a tensor as integers, because integers are compared faster. The integers have 8 bytes if the
-    tensor's memory allows, else they have the size of the tensor's numbers."""
+    """Return the memory of a tensor as integers, because integers are compared faster. The integers have 8 bytes, or
+    the size of the tensor's numbers if 8 bytes are impossible."""
     if tensor.is_contiguous() and tensor.nbytes % 8 == 0 and tensor.data_ptr() % 8 == 0:
         return tensor.view(-1).view(torch.int64)
     return tensor.view(getattr(torch, f"int{8 * tensor.element_size()}"))

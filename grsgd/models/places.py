@@ -39,8 +39,8 @@ class MemoryPlace(NamedTuple):
 
 
 class Follower(NamedTuple):
-    """Tensor that shares the memory of another tensor. It begins at element number ``offset`` of the other tensor. When
-    the other tensor is moved, all its followers are moved, too."""
+    """Tensor that shares the memory of another tensor. The follower begins at element number ``offset`` of the other
+    tensor. When the other tensor is moved, all its followers are moved, too."""
 
     tensor: torch.Tensor
     offset: int
@@ -160,8 +160,8 @@ def followers(place: MemoryPlace, others: Iterable[MemoryPlace]) -> list[Followe
 
 
 def move(tensor: torch.Tensor, view: torch.Tensor, following: Iterable[Follower]):
-    """Move ``tensor``, with its content, to the memory of ``view``, which has the same shape. Move its followers,
-    too."""
+    """Move ``tensor``, with its content, to the memory of ``view``, which has the same shape. Move the followers of
+    ``tensor``, too."""
     view.copy_(tensor.data)
     tensor.data = view
     for other, offset in following:
@@ -172,7 +172,8 @@ def following_trained(model: torch.nn.Module, places: Iterable[MemoryPlace]) -> 
     """Return the followers of each trained parameter that shares memory with other tensors, by the parameter's id.
 
     Raises ConfigError, which names the parameter, if a trained parameter cannot be moved. A parameter cannot be moved
-    if it shares memory with another parameter, with a tensor that extends beyond it, or with another process.
+    if it shares memory with another parameter, with a tensor that extends beyond the parameter, or with another
+    process.
     """
     parameters = {id(p): name for name, p in model.named_parameters()}
     for name, p in model.named_parameters():
@@ -208,8 +209,8 @@ def following_buffers(
     """Return two dicts: the ``buffers`` that may be moved, by name, and the followers of each such buffer, by the
     buffer's id.
 
-    The first dict omits a buffer that follows another tensor. It also omits a buffer whose old memory the model or
-    another process would continue to use.
+    The first dict omits a buffer that follows another tensor. The first dict also omits a buffer whose old memory the
+    model or another process would continue to use.
     """
     wanted = {id(buffer) for buffer in buffers.values()}
     followed: dict[int, list[Follower]] = {}

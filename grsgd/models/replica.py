@@ -1,6 +1,7 @@
-"""Torch model whose parameters lie in one flat array, as do its gradients and its float buffers.
+"""Torch model with three flat arrays: one for its parameters, one for its gradients, and one for its float buffers.
 
-So one message can send a contiguous array, arithmetic works on whole models, and any torch optimizer works in place.
+With flat arrays, one message can send all parameters, arithmetic works on whole models, and any torch optimizer works
+in place.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ class Replica:
     keeps its own parameter objects, so an optimizer may be created before or after the replica. ``dtype`` is the dtype
     to which the model is converted; None keeps the model's dtype.
 
-    If the model has views of parameters or buffers as buffers or attributes, they become views of the flat arrays. A
-    buffer for which this is impossible, such as a row of a larger table, keeps its memory (`outside`).
+    If the model has views of parameters or buffers as buffers or attributes, these views become views of the flat
+    arrays. A buffer for which this is impossible, such as a row of a larger table, keeps its memory (`outside`).
 
-    ``flat_gradients = False`` is for algorithms that send no gradients. Gradients then stay in the memory in which
-    autograd has computed them. Autograd need not add each gradient to zeros, which saves 10 to 20 % of a small model's
-    step.
+    ``flat_gradients = False`` is for algorithms that send no gradients. With this setting, gradients stay in the memory
+    in which autograd has computed them. Autograd need not add each gradient to zeros, which saves 10 to 20 % of a small
+    model's step.
 
     Trained parameters may have several dtypes. The flat arrays then have the widest dtype, or ``exchanged``, if given.
     Parameters of narrower dtypes are rounded copies of their elements in ``params`` (`settle`), and have no flat
@@ -96,7 +97,7 @@ class Replica:
 
         ``allreduce(array)`` is a schedule that replaces an array by its mean over all ranks. The changes of the buffers
         since the start of training are averaged, not the buffers themselves. So buffers that never change (masks,
-        position encodings) keep their bits. A mean of equal numbers could be rounded.
+        position encodings) keep their bits, which could be rounded in a mean of the buffers.
         """
         buffers, start = buffers or self.buffers, self.buffers_at_start
         buffers.tensor.sub_(start)
@@ -117,7 +118,8 @@ class Replica:
                 p.grad = view
 
     def collect_gradients(self):
-        """Copy every gradient that is not in ``grads`` into ``grads``, and make it the gradient of its parameter again.
+        """Copy every gradient that is not in ``grads`` into ``grads``, and let the gradient's parameter use ``grads``
+        again.
 
         A parameter without a gradient gets a gradient of zeros, because other ranks may have a gradient for this
         parameter.
@@ -151,7 +153,7 @@ class Replica:
 
     def on_gradient(self, call) -> list:
         """Register hooks that call ``call(i)`` each time the backward pass has finished the gradient of trained
-        parameter number ``i``. This gradient is then in ``grads``.
+        parameter number ``i``. The finished gradient is then in ``grads``.
 
         Returns the handles of the hooks, whose method ``remove()`` removes a hook.
         """
@@ -193,8 +195,8 @@ class Replica:
         return [part for tensor in found for part in content(tensor)]
 
     def follow(self, copy: torch.nn.Module):
-        """Update some buffers of ``copy``, a copy of the model whose parameters were changed. They are the buffers that
-        share memory with parameters in this model."""
+        """Update some buffers of ``copy``, a copy of the model whose parameters were changed. A buffer is updated if it
+        shares memory with a parameter in this model."""
         trained = [p.data for p in copy.parameters() if p.requires_grad]
         places = {
             id(other.tensor): (p, other.offset)

@@ -1,4 +1,5 @@
-"""Arrays without content, for runs that only simulate times. They correspond to tensors on torch's device ``meta``."""
+"""Arrays without content, for runs that only simulate times. These arrays correspond to tensors on torch's device
+``meta``."""
 
 import numpy as np
 

@@ -11,7 +11,7 @@ IN_PLACE = (
 )
 """Names of the methods of torch.Tensor that change only a tensor's content. `ShapeOnlyTensor` replaces them by a method
 that does nothing. Torch's own methods on the device ``meta`` check shapes in Python, which takes a millisecond for each
-call. Their first call imports torch's compiler, which takes seconds."""
+call. The first call of torch's own methods imports torch's compiler, which takes seconds."""
 
 
 class ShapeOnlyTensor(torch.Tensor):

@@ -1,4 +1,4 @@
-"""Model for text: GPT, a transformer that predicts the next token (Radford et al. 2019). Layer normalisation comes
+"""Model for text: GPT, a transformer that predicts the next token (Radford et al., 2019). Layer normalisation comes
 before each attention layer and each network of linear layers."""
 
 import math
@@ -92,7 +92,7 @@ def angles(places: int, size: int) -> Tensor:
 
 
 def rotated(x: Tensor, rotary: Tensor) -> Tensor:
-    """Return the queries or keys ``x``, [b, heads, length, size], with rotary positions (Su et al. 2021). Each pair of
+    """Return the queries or keys ``x``, [b, heads, length, size], with rotary positions (Su et al., 2021). Each pair of
     numbers is rotated by the angle of its token's position."""
     (cosine, sine), (one, other) = rotary, x.chunk(2, -1)
     return torch.cat([one * cosine - other * sine, one * sine + other * cosine], -1)

@@ -69,7 +69,7 @@ def fill(into: Flat | torch.Tensor, content: np.ndarray):
 
 def set_value(owner, name: str, value):
     """Set the attribute ``name`` of ``owner`` to ``value``, a result of `value_of`. If the attribute is an array or a
-    tensor, ``value`` is copied into its memory."""
+    tensor, ``value`` is copied into the attribute's memory."""
     now = getattr(owner, name)
     if isinstance(now, Flat | torch.Tensor):
         fill(now, value)

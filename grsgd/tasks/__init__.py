@@ -54,5 +54,6 @@ def build(name: str, options: dict) -> Task:
 
 
 def options_of(make: type[Task]) -> dict:
-    """Return the options of a task by name, with their defaults. They are the parameters of the class ``make``."""
+    """Return the options of a task by name, with their defaults. The options are the parameters of the constructor of
+    the class ``make``."""
     return {name: parameter.default for name, parameter in inspect.signature(make).parameters.items()}

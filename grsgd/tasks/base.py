@@ -44,8 +44,8 @@ class Task(ABC):
         """Return the sum of the scores of a batch's items, from which `value` computes the metric. By default the score
         of an item is its loss.
 
-        A subclass that needs several sums, such as the numbers of true and false positives, returns a tensor [k]. The
-        method `value` then takes (sums, items).
+        A subclass that needs several sums, such as the numbers of true and false positives, returns a tensor [k]. In
+        this subclass, the method `value` must take (sums, items).
         """
         return float(self.total_loss(outputs, targets))
 

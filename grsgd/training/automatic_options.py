@@ -16,16 +16,18 @@ from grsgd.training.gradients import CommonBatch
 from grsgd.training.stragglers import DelayModel
 
 DELAYED_STEPS = 500
-"""Number of steps for which the measurement before a run draws random delays, as the section ``[stragglers]`` asks."""
+"""Number of steps for which the measurement before a run draws random delays, as configured in the section
+``[stragglers]``."""
 
 
 def choose_options(config: Config, dataset: Dataset, model: torch.nn.Module, context: RankContext):
     """Measure, and return ``config`` with a chosen value in place of each ``"auto"``. Return, too, the reason for each
-    value, by attribute of the run file. This function is a schedule (a generator that yields the objects it waits for),
-    run on all ranks at once.
+    chosen value, by the name of the run file's attribute. This function is a schedule (a generator that yields the
+    objects it waits for), run on all ranks at once.
 
-    ``model`` is not changed. ``context.comm`` must carry only messages of this measurement. Raises ConfigError if the
-    measurement is impossible. The ConfigError is a NoMulticast if the wanted multicast cannot be used.
+    The parameters of ``model`` are not changed. ``context.comm`` must carry only messages of this measurement. Raises
+    ConfigError if the measurement is impossible. The ConfigError is a NoMulticast if the wanted multicast cannot be
+    used.
     """
     dtype, of_trial = getattr(torch, config.dtype), replace(context, seed=config.seed)
     trial = Trial(of_trial, model, dtype, partial(load_of, config, dataset))

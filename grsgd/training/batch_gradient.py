@@ -17,8 +17,8 @@ class BatchGradient:
     """Computation of the gradient of a batch, for all samples at once, or in micro-batches whose gradients are added
     up.
 
-    The sum of the micro-batches' gradients equals the gradient of the whole batch, apart from rounding. But a layer
-    that depends on the whole batch, such as batch norm, sees only the samples of one micro-batch.
+    The sum of the micro-batches' gradients equals the gradient of the whole batch, apart from rounding. A layer that
+    depends on the whole batch, such as batch norm, sees only the samples of one micro-batch.
     """
 
     def __init__(self, wanted: Gradient, replica: Replica, task: Task):
@@ -43,10 +43,9 @@ class BatchGradient:
 
     @cached_property
     def total_loss(self):
-        """Function of (inputs, targets) that returns the total loss of a batch. It is compiled if the configuration
-        sets ``gradient.compile``."""
-        # Each shape of a batch is compiled separately. So two ranks that compute the same block run the same code, and
-        # get the same bits.
+        """Function of (inputs, targets) that returns the total loss of a batch. The function is compiled if the
+        configuration sets ``gradient.compile``."""
+        # Each shape of a batch is compiled separately, so that two ranks compute the same bits for the same block.
         return torch.compile(self._total_loss, dynamic=False) if self.wanted.compile else self._total_loss
 
     def _total_loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

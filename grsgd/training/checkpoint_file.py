@@ -1,9 +1,9 @@
 """Format of one rank's file in a checkpoint: one line with a header and the file's digest, then arrays.
 
-The line fills the file's first 512 bytes. After the line, the file has arrays as `numpy.save` writes them. The first
-array is a JSON text with all values of the state that are no arrays, and with placeholders for the other arrays. HDF5
-is not used, because HDF5 ends the process if the disk is full. `read` checks the digest before it parses any content,
-so a damaged file is always refused.
+The header line fills the first 512 bytes of a checkpoint file. After the header line, the file has arrays as
+`numpy.save` writes them. The first array is a JSON text with all values of the state that are no arrays, and with
+placeholders for the other arrays. HDF5 is not used, because HDF5 ends the process if the disk is full. `read` checks
+the digest before it parses any content, so a damaged file is always refused.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ FORMAT = 2
 """Number of the format of checkpoint files. A file with another format number is refused."""
 KIND = "checkpoint of grsgd"
 BLOCK = 512
-"""Length in bytes of the line at the beginning of a checkpoint file. The line is filled up with spaces to this
+"""Length in bytes of the line at the beginning of a checkpoint file. The header line is filled up with spaces to this
 length."""
 CHUNK = 2**20
 """Number of bytes that are read or written at once while the file's digest is computed."""
@@ -71,7 +71,7 @@ def write(path: Path, header: Header, state: dict, config: str):
 
 def read(path: Path) -> tuple[Header, dict, str]:
     """Return the header, the state and the configuration in the file ``path``, which `write` has written. Raises
-    RunFileError for any other file, and for a file that was changed after `write`."""
+    RunFileError for a file that `write` has not written, or that was changed later."""
     header = read_header(path)
     try:
         with open(path, "rb") as file, ONE_READER:
@@ -127,7 +127,7 @@ def check(tree: dict):
 
 
 def _without_arrays(tree: dict, arrays: list[np.ndarray], where: str = "") -> dict:
-    """Return a copy of ``tree`` with `PLACE` instead of each array. Append these arrays to ``arrays``."""
+    """Return a copy of ``tree`` with `PLACE` instead of each array. Append the replaced arrays to ``arrays``."""
     copy = {}
     for name, value in tree.items():
         if not isinstance(name, str):

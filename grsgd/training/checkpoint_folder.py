@@ -1,5 +1,5 @@
-"""Functions by which one rank uses the folder of a run's checkpoints. They list checkpoints, find out which checkpoints
-are whole, and remove files.
+"""Functions by which one rank uses the folder of a run's checkpoints. These functions list checkpoints, find out which
+checkpoints are whole, and remove files.
 
 ``FOLDER/samples-000000012800/rank-0003.ckpt`` is the file of rank 3 in a checkpoint (`grsgd.training.checkpoint_file`).
 ``FOLDER/curve-5f3a.../rank-0003.bin`` has all snapshots that rank 3 has taken. A whole checkpoint has the files of all
@@ -147,7 +147,7 @@ def remove(place: Path, rank: int, ranks: int):
         if rank == 0:
             for path in place.glob(".grsgd-*.tmp"):
                 path.unlink()
-        place.rmdir()  # rmdir() fails while other ranks still have files there
+        place.rmdir()  # rmdir() fails while other ranks still have files in the folder
 
 
 def remove_older(folder: Path, samples: int, curves: dict[int, str]):
@@ -184,7 +184,7 @@ def mark_complete(folder: Path):
 
 def mark_if_whole(folder: Path, samples: int):
     """Create the file ``complete`` in ``folder`` if the checkpoint after ``samples`` samples has the files of all
-    ranks. Each rank calls this function after it has written its file. So the rank that writes last creates
+    ranks. Each rank calls this function after it has written its file. So the rank that writes its file last creates
     ``complete``."""
     if not (folder / COMPLETE).exists() and samples in whole_in(folder):
         mark_complete(folder)
@@ -204,8 +204,8 @@ def make_place(place: Path):
 
 
 def _numbers(place: Path, rank: int, ranks: int) -> list[int]:
-    """Return the ranks whose files in ``place`` the rank ``rank`` may remove. They are ``rank`` itself and, on rank 0,
-    ranks that no longer exist. Only rank 0 lists the folder, because the folder can be large."""
+    """Return the ranks whose files in ``place`` the rank ``rank`` may remove. The result is ``rank`` itself and, on
+    rank 0, ranks that no longer exist. Only rank 0 lists the folder, because the folder can be large."""
     if rank:
         return [rank] if os.path.lexists(place / file_of(rank)) or os.path.lexists(curve_in(place, rank)) else []
     numbers = {int(match[1]) for match in map(RANK.fullmatch, _names(place)) if match}

@@ -17,7 +17,7 @@ from grsgd.training.curve_file import CurveFile
 
 class FileContent(Protocol):
     """Content of one rank's checkpoint files. `grsgd.training.run_content.RunContent` implements this interface for
-    ``grsgd train``, and another class for users' own training loops."""
+    ``grsgd train``. Another class implements it for users' own training loops."""
 
     config: str
     """Configuration as text, which each checkpoint file stores besides the rank's state."""
@@ -75,7 +75,8 @@ class CheckpointWriter:
         before: Callable[[], None] | None = None,
         folder: Path | None = None,
     ) -> threading.Thread:
-        """Copy the state of the trainer between two steps, and start a thread that writes the copy. Return the thread.
+        """Copy the state of the trainer between two steps, and start a thread that writes the copy. Return the started
+        thread.
 
         The thread first calls ``before()``, if given, and appends new snapshots to the file ``curve``. The copy is
         written to ``folder``, by default to the writer's own folder. ``members`` is the argument of

@@ -138,8 +138,8 @@ class Checkpoints(Recovery):
             self.last = self.folder / name_of(samples)
 
     def watch(self):
-        """Ask all ranks to meet for a checkpoint if rank 0's interval is over, and receive such requests from other
-        ranks. The trainer calls this method between steps and while this rank waits."""
+        """Ask all ranks to meet for a checkpoint if rank 0's interval is over, and receive the requests of other ranks.
+        The trainer calls this method between steps and while this rank waits."""
         step = self.trainer.recovery.position
         self.memory.watch()
         if self.comm.rank == 0 and self._is_time(step):
@@ -158,7 +158,8 @@ class Checkpoints(Recovery):
         return not self.in_lockstep and step >= self._step + self.every.steps
 
     def _is_time_for_memory(self, step: int) -> bool:
-        """Return whether rank 0 is to ask all ranks for a checkpoint in memory, as `_is_time` does."""
+        """Return whether rank 0 must ask all ranks for a checkpoint in the memory of hosts. Ranks in lockstep need no
+        request."""
         return not self.in_lockstep and step >= self.memory.step + self.memory.every
 
     def _is_due(self, step: int) -> bool:
@@ -218,10 +219,10 @@ class Checkpoints(Recovery):
         the copy is written.
 
         The checkpoint is written to the folder if any rank has a request for the folder, or if a checkpoint in the
-        folder is due. If not, the checkpoint is stored only in the memory of hosts.
+        folder is due. In all other cases, the checkpoint is stored only in the memory of hosts.
         """
         self._ends_for, requests = reason, len(self._for_folder)
-        for _ in range(requests):  # a signal may add another request meanwhile
+        for _ in range(requests):  # a signal may add a request during this loop
             self._for_folder.popleft()
         self.memory.step = self.trainer.recovery.position
         wants_folder = bool(reason or requests) or self._is_due(self.trainer.recovery.position)

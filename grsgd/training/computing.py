@@ -98,7 +98,7 @@ class GradientComputing:
     def _mean(self, losses: dict[int, float] | None, step: int) -> float | None:
         """Store the losses of this rank's blocks for the next snapshot. Return the weighted mean of the losses, or None
         if ``losses`` is None or empty."""
-        if not losses:  # None if only times are simulated, and empty on a rank without a block
+        if not losses:  # losses are None if only times are simulated, and empty on a rank without a block
             return None
         weights = self.gradients.weights
         loss = sum(losses[number] * weight for number, weight in weights.items()) / self.gradients.samples

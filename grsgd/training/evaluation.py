@@ -1,4 +1,5 @@
-"""Evaluation of models on test data. It computes the task's metric of each rank's model and of their average."""
+"""Evaluation of models on test data. The functions compute the task's metric for each rank's model and for the averaged
+model."""
 
 import math
 from dataclasses import dataclass
@@ -52,8 +53,8 @@ def outputs(model: torch.nn.Module, split: Split, task: Task, indices: np.ndarra
 
 
 def samples_at_once(model: torch.nn.Module, split: Split, indices: np.ndarray, device) -> int:
-    """Return the number of test samples for one forward pass of ``model``. It is smaller than `BATCH` if the model
-    outputs many values per sample, for example for a long text."""
+    """Return the number of test samples for one forward pass of ``model``. The number is smaller than `BATCH` if the
+    model outputs many values per sample, for example for a long text."""
     if not len(indices):
         return BATCH
     x, y = next(iter(split.batches([indices[:1]])))
@@ -98,15 +99,15 @@ def in_double(values):
 def quality(
     comm, replica: Replica, split: Split, task: Task, replicas: bool = True, weight: float = 1.0, known: bool = True
 ):
-    """Test the models that are in the ranks' replicas, and return the `Quality`. Each replica then holds the average of
-    the models. This function is a schedule (a generator that yields the objects it waits for), run on all ranks at
-    once.
+    """Test the models that are in the ranks' replicas, and return the `Quality`. After the test, each replica holds the
+    average of the models. This function is a schedule (a generator that yields the objects it waits for), run on all
+    ranks at once.
 
     ``replicas`` says whether each rank tests its own model on all of ``split``. The averaged model is always tested, by
     each rank on a part of ``split``. ``weight`` is the weight of this rank's parameters in the average, relative to the
     weights of the other ranks. The buffers of all ranks have the same weight in the average. ``known`` says whether
-    this rank has a model. A rank without a model must have the weight 0, and its replica does not affect the result. If
-    the rank with the final model has died, all weights are 0, and ``mean`` of the result is NaN.
+    this rank has a model. A rank without a model must have the weight 0. The replica of such a rank does not affect the
+    result. If the rank with the final model has died, all weights are 0, and ``mean`` of the result is NaN.
     """
     own = math.nan
     if replicas and known:

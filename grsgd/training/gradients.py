@@ -182,8 +182,9 @@ def stages(
     sizes: list[int], ready: Callable[[int], None], begin: float = FORWARD_SHARE
 ) -> list[tuple[float, Callable[[], None]]]:
     """Return the stages of a simulated gradient computation (`Compute`), each as (fraction of the time, call of
-    ``ready(i)`` for a parameter i). The simulated backward pass begins after the fraction ``begin`` of the time. It
-    finishes the gradients of the parameters from the last to the first, in times proportional to ``sizes``."""
+    ``ready(i)`` for a parameter i). The simulated backward pass begins after the fraction ``begin`` of the time. The
+    simulated backward pass finishes the gradients of the parameters from the last to the first, in times proportional
+    to ``sizes``."""
     found, done, total = [], 0, sum(sizes)
     for i in reversed(range(len(sizes))):
         done += sizes[i]
@@ -194,7 +195,7 @@ def stages(
 def begin_of_last_backward(wanted: Gradient, samples: int) -> float:
     """Return the fraction of a gradient's computing time after which a first parameter's gradient can be complete.
 
-    After this fraction of the time the backward pass of the last micro-batch begins. With ``compile`` the fraction is
+    The backward pass of the last micro-batch begins after this fraction of the time. With ``compile`` the fraction is
     1, because a compiled backward pass returns all gradients at its end.
     """
     parts = math.ceil(samples / (wanted.micro_batch or samples))
@@ -233,8 +234,9 @@ def check_common_batch(config: Config, size: int, algorithm: CommonBatchAlgorith
 def step_alone(
     config: Config, dataset: Dataset, model: torch.nn.Module, on_each_gradient: Callable[[], None] | None = None
 ) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Return the two functions of a training step on one rank, for measurements of their times. The first function
-    computes the gradient. The second function updates the model. Neither function communicates.
+    """Return the two functions of a training step on one rank, for measurements of their times. The first returned
+    function computes the gradient. The second returned function updates the model. Neither of the two functions
+    communicates.
 
     ``on_each_gradient()`` is called each time the backward pass has finished the gradient of a parameter.
     """

@@ -68,8 +68,8 @@ OWN = {
     "optimizer": "optimizers",
     "schedule": "schedules",
 }
-"""Sections of the configuration whose key ``name`` may name the user's own code (``FILE.py:NAME``). Each section has
-the kind of code by which `grsgd.outside` finds it."""
+"""Sections of the configuration whose key ``name`` may name the user's own code (``FILE.py:NAME``). The values are the
+kinds of code in `grsgd.outside`."""
 
 
 @contextmanager
@@ -77,7 +77,7 @@ def in_own_code(config: Config, elsewhere: str | None = None):
     """Convert an exception that the user's own code raises in the ``with`` block into a ConfigError with file and line.
 
     An exception that other code raises becomes a ConfigError whose text begins with ``elsewhere``. If ``elsewhere`` is
-    None, such an exception is raised unchanged.
+    None, an exception that other code raises stays unchanged.
     """
     try:
         yield
@@ -96,7 +96,8 @@ def in_own_code(config: Config, elsewhere: str | None = None):
 
 
 class Images(NamedTuple):
-    """Shape of the samples of a data set, and the number of classes. They determine the sizes of a model's layers."""
+    """Shape of the samples of a data set, and the number of classes. The shape and this number determine the sizes of a
+    model's layers."""
 
     shape: tuple[int, ...]
     """Shape of one sample: (channels, height, width) for images, (number of tokens,) for texts."""
@@ -105,7 +106,7 @@ class Images(NamedTuple):
 
 def images_of(config: Config) -> Images:
     """Return the shape and the number of classes of the data set of ``config``. The data are loaded only if the
-    register of data sets lacks these numbers. Raises the errors of `load_data`."""
+    register of data sets lacks the shape or the number of classes. Raises the errors of `load_data`."""
     entry, only = REGISTER.get(config.data.name), config.data.only_classes
     if entry is None or entry.shape is None or entry.classes is None:
         dataset = load_data(config)

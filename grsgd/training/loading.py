@@ -67,9 +67,9 @@ def load_model(
         Whether to load the model with the best test result, and not the final model. Only a run file allows
         ``best=True``.
     trust
-        Whether Python code that a run file names may be imported. This is the code of a model, and the code of a data
-        set if the run file does not record the data's shape. The code must equal the copy in the run file. Code that a
-        TOML file names is always imported.
+        Whether Python code that a run file names may be imported. A run file may name the code of a model and of a data
+        set. Code of a data set is imported only if the run file does not record the data's shape. The code must equal
+        the copy in the run file. Code that a TOML file names is always imported.
 
     Returns
     -------
@@ -107,8 +107,8 @@ def evaluate(path, config=None, overrides: Sequence[str] = (), best: bool = Fals
     """Evaluate a saved model on the test data of the model's configuration. `load_model` describes the other arguments.
     ``overrides`` are changes of the configuration, such as ``data.dir=/scratch``.
 
-    If ``path`` is a run file, the test data are cut into the same batches as in the run. So the result equals the
-    number in the run file. Raises UsageError if the model or the test data cannot be loaded.
+    If ``path`` is a run file, the test data are cut into the same batches as in the run. So the test result equals the
+    result in the run file. Raises UsageError if the model or the test data cannot be loaded.
     """
     with found(path, config, overrides, best, trust=trust) as source:
         device = pick_device(source.config.device)
@@ -261,7 +261,7 @@ def filled(images: Dataset | Images, source: ModelSource) -> torch.nn.Module:
     check_fit(model, state, source)
     try:
         model.load_state_dict(state)
-    except (RuntimeError, TypeError) as error:  # load_state_dict() raises these errors for unusual tensors
+    except (RuntimeError, TypeError) as error:  # load_state_dict() raises RuntimeError or TypeError for unusual tensors
         raise does_not_fit(source, printable(str(error), 200)) from None
     return model
 

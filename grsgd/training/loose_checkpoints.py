@@ -1,14 +1,14 @@
 """Checkpoints of ranks that never wait for each other, in a run that goes on without processes that die.
 
-The lowest rank that has a process *leads*. The leading rank calls a checkpoint by a message to all ranks. Each rank
-then copies its state before its next step, and writes its file. So no rank pauses, and the times of the copies differ
-by at most one step of the slowest rank. A message that is sent before the sender's copy, and arrives after the
-receiver's copy, is missing in the checkpoint. The content of a message that is sent after the sender's copy, and
-arrives before the receiver's copy, is in both copies.
+The lowest rank that has a process *leads*. The leading rank calls a checkpoint by a message to all ranks. After the
+call, each rank copies its state before its next step, and writes its checkpoint file. So no rank pauses, and the times
+of the copies differ by at most one step of the slowest rank. A message that is sent before the sender's copy, and
+arrives after the receiver's copy, is missing in the checkpoint. The content of a message that is sent after the
+sender's copy, and arrives before the receiver's copy, is in both copies.
 
 All processes share one folder for the checkpoints. A checkpoint is whole if it has the files of all ranks that had a
-process when the checkpoint was called. If one of these processes dies before it has written its file, the older
-checkpoint stays.
+process when the checkpoint was called. If such a process dies before it has written its file, the older checkpoint
+stays.
 """
 
 import secrets
@@ -76,7 +76,7 @@ class Called(NamedTuple):
 
 
 class LooseCheckpoints(Recovery):
-    """Checkpoints of a rank that takes each of them without waiting for other ranks or for messages under way.
+    """Checkpoints of one rank. The rank takes a checkpoint without waiting for other ranks or for messages under way.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ class LooseCheckpoints(Recovery):
         self._asked: list[str] = []
         """Reasons of all requests for a checkpoint since the last call of a checkpoint."""
         self._told: int | None = None
-        """Process to which this rank has sent the requests in `_asked`; None before they are sent."""
+        """Process to which this rank has sent the requests in `_asked`; None if the requests have not been sent."""
         self._ids: set[int] = set()
         """Ids of all calls for checkpoints that this rank has received."""
         self._due: Called | None = None
@@ -197,8 +197,8 @@ class LooseCheckpoints(Recovery):
         return False
 
     def leave_steps(self):
-        """Tell all ranks that this rank has taken its last step, so that they do not wait for this rank's checkpoint
-        file."""
+        """Tell all ranks that this rank has taken its last step, so that no rank waits for a checkpoint file of this
+        rank."""
         self._has_left, self._due = True, None
         self._tell_written(LEFT)
 
@@ -221,8 +221,8 @@ class LooseCheckpoints(Recovery):
     # ---- calls
 
     def _leader(self) -> int | None:
-        """Return the leading process, which calls checkpoints. It is the process of the lowest rank whose process has a
-        model."""
+        """Return the leading process, which calls checkpoints. The leading process is the process of the lowest rank
+        whose process has a model."""
         training = self.membership.training
         return next((holder for holder in self.membership.holders if holder in training), None)
 
@@ -244,7 +244,7 @@ class LooseCheckpoints(Recovery):
         if samples <= self._at and not reason:
             return
         training, holders = self.membership.training, self.membership.holders
-        take_part = samples > self._at  # if False, the last checkpoint already has all samples
+        take_part = samples > self._at  # False if the last checkpoint already has all samples
         processes = tuple(each if take_part and each in training else NO_PROCESS for each in holders)
         id = 1 + secrets.randbits(ID_BITS - 1)
         curve = self._last.call.curve if self._last and self._last.processes == processes else id
@@ -252,7 +252,7 @@ class LooseCheckpoints(Recovery):
 
     def _follow(self, called: Called):
         """Record a call of a checkpoint, which this rank takes before its next step. Send the call to all ranks,
-        because the leading rank may have died before it had sent the call to all of them."""
+        because the leading rank may have died before the call has reached all ranks."""
         if called.call.id in self._ids:
             return
         self._ids.add(called.call.id)
@@ -294,8 +294,8 @@ class LooseCheckpoints(Recovery):
     # ---- messages
 
     def _is_kept(self) -> bool:
-        """Return whether no living process still writes a checkpoint file, so that the run can end. Files of two calls
-        count: of the last checkpoint, and of the call that ends the run."""
+        """Return whether no living process still writes a checkpoint file, so that the run can end. The files of the
+        last checkpoint count, and the files of the call that ends the run."""
         return all(self._all_have_written(called) for called in (self._last, self._end) if called is not None)
 
     def _all_have_written(self, called: Called) -> bool:

@@ -23,8 +23,8 @@ class Marks:
         self.early = early
         self.in_seconds = in_seconds
         self.shift = shift
-        """Number to add to the marks of this object in a resumed run. It is the number of marks that the run had passed
-        when it was resumed, minus the number of this object's marks up to that point."""
+        """Number to add to the marks of this object in a resumed run. The value is the number of marks that the run had
+        passed when it was resumed, minus the number of this object's marks up to that point."""
         self.passed = 0
         """Number of marks that the run has passed."""
 
@@ -51,12 +51,12 @@ class Marks:
         return {name: getattr(self, name) for name in ("end", "count", "early", "in_seconds", "shift")}
 
     def go_on(self, state: dict, samples: int, seconds: float, early: int) -> int:
-        """Adapt this object's marks to a resumed run. Until now the run had the marks of ``state``, and has lasted for
-        ``samples`` samples and ``seconds`` seconds.
+        """Adapt this object's marks to a resumed run. Before it was resumed, the run had the marks of ``state``, and
+        lasted for ``samples`` samples and ``seconds`` seconds.
 
-        ``early`` is the number of early marks that the run had until now. Returns the number of early marks among all
-        marks of the resumed run. All ranks must give the same arguments, so that mark number k is the same point on all
-        ranks. Raises TypeError or ValueError for a ``state`` that no run can have.
+        ``early`` is the number of early marks that the run had before it was resumed. Returns the number of early marks
+        among all marks of the resumed run. All ranks must give the same arguments, so that mark number k is the same
+        point on all ranks. Raises TypeError or ValueError for a ``state`` that no run can have.
         """
         before = Marks(**state)
         before.check()

@@ -59,7 +59,8 @@ def optimizer_bytes(config: Config, dtype: torch.dtype) -> float:
     """Return the number of bytes per parameter of the optimizer's state after its first step, measured with one
     parameter.
 
-    A user's own optimizer is not measured. Its state is assumed to have two numbers per parameter.
+    A user's own optimizer is not measured. The state of a user's own optimizer is assumed to have two numbers per
+    parameter.
     """
     if outside.is_outside(config.optimizer.name):
         return 2 * dtype.itemsize

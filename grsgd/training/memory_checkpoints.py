@@ -53,7 +53,7 @@ class NoMemory:
 
     def agree(self, in_folder: bool):
         return True, True, True
-        yield  # makes this method a schedule
+        yield  # the unreachable yield makes this method a generator
 
     def over(self):
         yield from ()
@@ -96,8 +96,8 @@ class MemoryCheckpoints:
         self.samples = 0
         """Number of samples that all ranks had processed at the last begun checkpoint."""
         self.problem = ""
-        """Reason why this rank could not store a state of the last begun checkpoint; empty if it has stored all its
-        states."""
+        """Reason why this rank could not store a state of the last begun checkpoint; empty if this rank has stored all
+        its states."""
         self._exchanges: list = []
         self._begun = ""
         """Name of the last begun checkpoint; empty after `conclude`."""
@@ -190,7 +190,7 @@ class MemoryCheckpoints:
         """Raise OSError if the states that this host stores for a checkpoint do not fit into the folder in memory.
 
         Until the job has taken a whole checkpoint since its last start, states of the earlier start are removed if
-        their memory is needed. If they stayed, later checkpoints would not fit either.
+        their memory is needed. If these states stayed, later checkpoints would not fit into the folder either.
         """
         needed, free = self.neighbours.states * self.writer.state_bytes, self._room()
         if needed > free and not self._has_whole:
@@ -229,8 +229,8 @@ class MemoryCheckpoints:
         """Receive the checkpoint file of rank ``source``, and write it to the folder in this host's memory; a schedule
         (a generator that a driver runs).
 
-        All pieces of the file are received, even if they cannot be written. The size 0 means that rank ``source`` could
-        not write its state.
+        All pieces of the file are received, even if a piece cannot be written to the folder. The size 0 means that rank
+        ``source`` could not write its state.
         """
         size, piece = np.zeros(1, np.int64), np.empty(PIECE, np.uint8)
         yield self.comm.Irecv(size, source, tags.STATE_SIZE)
@@ -247,7 +247,7 @@ class MemoryCheckpoints:
                 self.problem = self.problem or f"{path}: was not received"
 
     def _append(self, path: Path, part: np.ndarray):
-        """Append ``part`` to the file ``path``. If an earlier write has failed, remove the file instead."""
+        """Append ``part`` to the file ``path``. If an earlier write has failed, remove ``path``, and write nothing."""
         if self.problem:
             path.unlink(missing_ok=True)
             return

@@ -24,12 +24,12 @@ from grsgd.training.checkpoint_file import Header, read_header
 from grsgd.training.checkpoint_folder import LOCK, SAMPLES, file_of, name_of
 
 BASE = Path("/dev/shm")
-"""Folder of Linux whose files are in memory. By default a job makes its own folder there."""
+"""Folder of Linux whose files are in memory. By default a job creates its own folder in this folder."""
 LOCK_SECONDS = 15.0
 """Seconds that a job waits at its first start for the lock of its folder in memory."""
 LEFT_SECONDS = 180.0
 """Seconds after which a job counts as dead if none of its processes has touched the lock file of the job's folder. A
-job is started again in less time."""
+failed job is started again in less time."""
 TOUCH_SECONDS = 5.0
 """Seconds between two calls of `touch`, by which a job shows that it lives."""
 COPIES = 2
@@ -52,7 +52,7 @@ class Neighbours(NamedTuple):
 
     @classmethod
     def of(cls, rank: int, hosts: list[str]) -> "Neighbours":
-        """Return the neighbours of ``rank``. ``hosts`` has the host's name of every rank. The hosts form a ring, in the
+        """Return the neighbours of ``rank``. ``hosts`` has the host name of every rank. The hosts form a ring, in the
         order of their lowest ranks. Each host stores its own ranks' states and the states of the previous host."""
         by_host: dict[str, list[int]] = {}
         for other, host in enumerate(hosts):

@@ -49,7 +49,8 @@ def momenta(optimizer: Optimizer, device: torch.device) -> Flat:
 
 
 def set_momenta(optimizer: Optimizer, content: torch.Tensor):
-    """Set all tensors and numbers in the optimizer's state to ``content``, a flat array as `momenta` returns it."""
+    """Set all tensors and numbers in the optimizer's state to ``content``, a flat array like the result of
+    `momenta`."""
     found = places(optimizer)
     for (state, key), part in zip(found, content.split([size_of(state[key]) for state, key in found]), strict=True):
         value = state[key]

@@ -23,9 +23,9 @@ def build_optimizer(wanted: Optimizer, parameters) -> torch.optim.Optimizer:
     """Build the torch optimizer that ``wanted`` describes. Raises ConfigError for an unknown name or an argument that
     the optimizer does not take.
 
-    With ``clip`` or ``clip_value``, the optimizer's ``step()`` first clips the gradient that it applies. In an
-    algorithm that sends gradients, the mean gradient of all ranks is clipped. In any other algorithm, the rank's own
-    gradient is clipped.
+    With ``clip`` or ``clip_value``, the optimizer's ``step()`` clips the gradient before the update. In an algorithm
+    that sends gradients, the mean gradient of all ranks is clipped. In any other algorithm, the rank's own gradient is
+    clipped.
     """
     classes = optimizers_of_torch()
     if outside.is_outside(wanted.name):
@@ -85,8 +85,8 @@ def is_optimizer(value) -> bool:
 def never_compiled(cls: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
     """Return a subclass of ``cls`` whose methods lack torch's wrappers for `torch.compile`.
 
-    torch's wrappers exclude the optimizer from compilation. To do this, the wrappers import torch's compiler, which
-    takes as long as the import of torch.
+    torch's wrappers exclude the optimizer from compilation. For this purpose, the wrappers import torch's compiler,
+    which takes as long as the import of torch.
     """
     own = {name: inspect.unwrap(getattr(cls, name)) for name in ("add_param_group", "state_dict", "load_state_dict")}
     own["step"] = torch.no_grad()(inspect.unwrap(cls.step))
@@ -94,8 +94,8 @@ def never_compiled(cls: type[torch.optim.Optimizer]) -> type[torch.optim.Optimiz
 
 
 def clip(optimizer: torch.optim.Optimizer, wanted: Optimizer):
-    """Clip the gradients of all parameters of ``optimizer``. Their joint L2 norm becomes at most ``wanted.clip``. If
-    ``wanted.clip`` is None, each element's magnitude becomes at most ``wanted.clip_value``."""
+    """Clip the gradients of all parameters of ``optimizer``. The joint L2 norm of the gradients becomes at most
+    ``wanted.clip``. If ``wanted.clip`` is None, each element's magnitude becomes at most ``wanted.clip_value``."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if wanted.clip is not None:
         torch.nn.utils.clip_grad_norm_(parameters, wanted.clip)

@@ -22,8 +22,8 @@ from collections.abc import Collection, Sequence
 
 
 def left_out(trainer) -> int:
-    """Return the number of steps that did not enter the model, as far as ``trainer`` knows. They are steps of its own
-    rank or, on a parameter server, steps of the workers."""
+    """Return the number of steps that did not enter the model, as far as ``trainer`` knows. The counted steps are steps
+    of the trainer's rank or, on a parameter server, steps of the workers."""
     totals = trainer.totals
     return totals.steps - totals.samples // trainer.config.data.batch_size + trainer.algorithm.left_out
 

@@ -1,8 +1,9 @@
 """Progress of a run, measured in samples that all ranks together have processed, and the decision when the run ends.
 
 Learning-rate schedules, snapshots and the end of a run depend on the number of samples of all ranks. So an epoch means
-the same for synchronous and asynchronous algorithms. Ranks in lockstep, which all take the same steps, compute this
-number. Other ranks report their numbers of samples to rank 0, which adds them up. No rank waits for the sum.
+the same for synchronous and asynchronous algorithms. Ranks in lockstep, which all take the same steps, compute the
+number of samples of all ranks. Other ranks report their numbers of samples to rank 0, which adds them up. No rank waits
+for the sum of the reports.
 """
 
 import math
@@ -27,7 +28,8 @@ class Progress:
     """Progress of the run as one rank knows it. The run ends after ``end`` samples, or ``seconds`` seconds after its
     start.
 
-    This base class sends no messages. Algorithms that know the progress themselves use it, and call `note_steps`.
+    This base class sends no messages. Algorithms that know the progress themselves use this class, and call
+    `note_steps`.
     """
 
     remembers: tuple[str, ...] = ("samples", "own")
@@ -177,9 +179,9 @@ class Lockstep(Progress):
             return (yield from super().decide())
         if self.step < self.meeting:
             return False, 0
-        # The ranks' clocks differ, so rank 0 decides for all ranks whether the run ends. Rank 0 also chooses the step
-        # of its next decision, half-way to the end of the run or to the next mark. So rank 0 decides rarely at first,
-        # and the run ends at most two steps late.
+        # The ranks' clocks differ, so rank 0 decides for all ranks whether the run ends.
+        # Rank 0 also chooses the step of its next decision, half-way to the end of the run or to the next mark.
+        # So rank 0 decides rarely at first, and the run ends at most two steps late.
         ended, due = yield from super().decide()
         left = min(self.seconds, self.marks.next) - self.elapsed()
         steps_left = left * self.step / max(self.elapsed(), 1e-9)
@@ -315,8 +317,8 @@ class Counted(Progress):
 
     def restore(self, state):
         super().restore(state)
-        # Checkpoints of `FreeRunning` lack the numbers of other ranks. Each rank reports its own number after its next
-        # step.
+        # Checkpoints of `FreeRunning` lack the numbers of samples of other ranks.
+        # So each rank reports its own number of samples after its next step.
         own = {f"count_{self.comm.rank}": self.own}
         self.take([(own | state).get(f"count_{rank}", 0) for rank in range(self.comm.size)])
 
@@ -330,7 +332,7 @@ class Counted(Progress):
         self.samples = int(self.counts.sum())
 
     def finish(self):
-        if self.end is not None:  # another rank's run ends only if it knows these samples
+        if self.end is not None:  # other ranks end the run only when they know these samples
             self._tell([rank for rank in range(self.comm.size) if rank != self.comm.rank])
         yield from ()
 

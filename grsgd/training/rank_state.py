@@ -1,7 +1,8 @@
-"""State of a rank for a checkpoint. It contains all values on which the rank's next steps and the run file depend.
+"""State of a rank for a checkpoint. The state contains all values on which the rank's next steps and the run file
+depend.
 
-A state is a tree of dicts. Its leaves are arrays and values that JSON can hold. No array of a state shares memory with
-the model or the optimizer.
+A state is a tree of dicts. The leaves of the tree are arrays and values that JSON can hold. No array of a state shares
+memory with the model or the optimizer.
 """
 
 from collections import Counter
@@ -105,7 +106,7 @@ def restore(trainer: Trainer, state: dict, samples: int, seconds: float):
     curve.early = trainer.progress.marks.go_on(marks, samples, seconds, state["curve"]["early"])
     batches = state["progress"].get("batches", trainer.totals.steps)  # checkpoints of old versions lack "batches"
     trainer.computing.go_on_from(batches, trainer.algorithm)
-    restore_streams(trainer, state["streams"])  # comes last, because the lines above draw random numbers
+    restore_streams(trainer, state["streams"])  # is called last, because the lines above draw random numbers
 
 
 def restore_loop(loop, state: dict):
@@ -129,8 +130,8 @@ def restore_loop(loop, state: dict):
 
 
 def digests_of_frozen(replica: Replica) -> np.ndarray:
-    """Return the digests of the frozen parameters of a rank's model. They are the first tensors that `Replica.outside`
-    returns."""
+    """Return the digests of the frozen parameters of a rank's model. The frozen parameters are the first tensors that
+    `Replica.outside` returns."""
     outside = replica.outside()
     return digests(outside[: len(outside) - len(replica.outside(with_frozen=False))])
 
@@ -159,7 +160,7 @@ def restore_outside(replica: Replica, model: dict):
 
 def result_of(loop, copied: Callable) -> dict:
     """Return the parameters that this rank contributes to the average over all ranks, if they differ from the
-    parameters in the replica. Return an empty dict if they are equal."""
+    parameters in the replica. Return an empty dict if these parameters are equal to the replica's parameters."""
     parameters, _ = loop.algorithm.snapshot()
     is_own = torch.equal(parameters, loop.replica.params.tensor)
     return {} if is_own else {"parameters": array_of(parameters, copied)}

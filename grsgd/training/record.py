@@ -72,15 +72,15 @@ class RankMeasurements:
 
     @classmethod
     def of_nothing(cls) -> "RankMeasurements":
-        """Return the measurements that the run file has for a rank that did not send any: no messages, no steps, and
-        NaN for all times."""
+        """Return the measurements that the run file has for a rank that did not send its own: no messages, no steps,
+        and NaN for all times."""
         nothing = {key: 0 if key in ("steps", "samples") else math.nan for key in asdict(RankTotals())}
         return cls([], [], [], 0, nothing, np.zeros((0, 4), np.int64), 0, 0, 0, {}, 0, [], NOT_COUNTED, {})
 
 
 def marks_of(records: list[RankMeasurements], reason: str) -> list[int]:
-    """Return the marks (points at which snapshots are taken) that the curve of a run shows. At these marks every rank
-    that has any snapshots has a snapshot (`common_marks`). ``reason`` is the reason why the run ended."""
+    """Return the marks (points at which snapshots are taken) that the curve of a run shows. At each of these marks,
+    every rank with snapshots has a snapshot (`common_marks`). ``reason`` is the reason why the run ended."""
     answered = [record for record in records if record.moments]
     early = max((record.early for record in answered), default=0)
     return common_marks([record.numbers for record in answered], early if reason in STOP_CRITERIA else 0)
@@ -157,7 +157,8 @@ def fitting(extra: dict) -> tuple[dict, list[str]]:
 
 def traffic_of(records: list[RankMeasurements]) -> dict[str, np.ndarray]:
     """Return three matrices [sender, receiver]: bytes of payload, bytes of headers, and numbers of messages. Return,
-    too, the number of bytes that each rank has sent, in which the bytes of a multicast message count once."""
+    too, the number of bytes that each rank has sent. The bytes of a multicast message count only once in this
+    number."""
     n = len(records)
     found = {name: np.zeros((n, n), np.int64) for name in ("sent", "headers", "messages")}
     for rank, record in enumerate(records):

@@ -15,8 +15,8 @@ def do_nothing(_):
 
 
 class Recovery:
-    """Recovery of one rank. The rank's trainer calls the methods. This base class recovers nothing: a run with this
-    class ends when a process dies.
+    """Recovery of one rank. The rank's trainer calls the methods of this class. This base class recovers nothing: a run
+    with this class ends when a process dies.
 
     ``go_on(trainer)`` is called after the algorithm has started, before the first step. In a run that continues from a
     checkpoint, ``go_on`` sets the rank's state to the state in the checkpoint.

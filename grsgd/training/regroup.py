@@ -27,13 +27,13 @@ from grsgd.training.trainer import Trainer
 
 
 class HowFar(NamedTuple):
-    """Progress of one rank, which it sends to all other ranks when they regroup.
+    """Progress of one rank, which the rank sends to all other ranks when the ranks regroup.
 
     ``has_trained`` says whether the rank has a model. ``steps`` is the number of steps if all ranks take the same
     steps, else 0. ``has_gradient`` says whether the rank has kept its gradient of the interrupted step. ``samples`` is
     the number of samples that all ranks have processed. ``marks`` is the number of marks (points at which a snapshot is
     taken) that the rank has passed. ``seconds`` is the time since the run began. ``counts`` has the number of samples
-    of each rank, float64 of shape [ranks]; its shape is [0] if ranks do not know these numbers.
+    of each rank, float64 of shape [ranks]; empty if ranks do not know these numbers.
     """
 
     has_trained: float
@@ -50,12 +50,12 @@ class HowFar(NamedTuple):
 
 
 HOW_FAR_NUMBERS = len(HowFar._fields) - 1
-"""Number of fields of `HowFar` that are single numbers; ``counts`` is not one of them."""
+"""Number of fields of `HowFar` that are single numbers; ``counts`` is an array."""
 
 
 class NoGradient:
-    """Substitute for `KeptGradient` in algorithms that send no gradients. These algorithms compute an interrupted step
-    anew."""
+    """Substitute for `KeptGradient` in algorithms that send no gradients. Algorithms that send no gradients compute an
+    interrupted step anew."""
 
     is_there = is_absent = False
     weight = None
@@ -213,7 +213,7 @@ class Regrouping(Surviving):
                 return True
             except (LostRank, Changed):
                 if not group.has_changed:
-                    self.membership.look()  # learn of a death that has caused the error
+                    self.membership.look()  # finds out whether a death has caused the error
                 if not group.has_changed:
                     raise
 
@@ -223,9 +223,9 @@ class Regrouping(Surviving):
         too.
 
         Processes that have just joined have no model, and do not enter the average. If the algorithm keeps all models
-        equal, models that are one step behind do not enter it either. The average then equals each of the averaged
-        models bit for bit. The optimizer's momenta are averaged as well. If the interrupted step averages gradients,
-        the ranks take this step again, with the mean of the gradients that ranks have kept.
+        equal, models that are one step behind do not enter the average either. The average then equals each of the
+        averaged models bit for bit. The optimizer's momenta are averaged as well. If the interrupted step averages
+        gradients, the ranks take this step again, with the mean of the gradients that ranks have kept.
         """
         group, driver, algorithm, self.is_together = self.group, self.trainer.driver, self.trainer.algorithm, False
         began = driver.clock()
@@ -274,8 +274,8 @@ class Regrouping(Surviving):
             averages.append(flat.like())
             averages[-1].tensor.copy_(flat.tensor)
             yield from exact_average(context.uncounted_comm, averages[-1], weight, root=counts.index(True))
-        # A death can interrupt the averaging above. The copies below need no other rank, so no death can interrupt
-        # them. This rank waits next in the algorithm's start(). If start() fails, the ranks regroup again.
+        # A death can interrupt the averaging above, but not the copies below, which need no other rank.
+        # This rank waits next in the algorithm's start(). If start() fails, the ranks regroup again.
         for flat, average in zip(flats, averages, strict=True):
             flat.tensor.copy_(average.tensor)
         momenta.set_momenta(optimizer, averages[-1].tensor)

@@ -70,7 +70,8 @@ class ModelFiles:
 
     @property
     def places(self) -> dict[str, str | None]:
-        """Attributes for the run file: the absolute paths at which the user wants the models to be saved, or None."""
+        """Attributes for the run file: the absolute paths at which the user wants the models to be saved. The path of a
+        model that is not saved is None."""
         paths = {"model_file": self.final, "best_model_file": self.best}
         return {name: None if path is None else os.path.abspath(path) for name, path in paths.items()}
 
@@ -119,8 +120,8 @@ def state_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def path_of(path: Path, reason: str) -> Path:
-    """Return the path to which a model is written. It is ``path``, but with ".interrupted" before the suffix if
-    ``path`` exists and the run has ended early."""
+    """Return the path to which a model is written. The result is ``path``, or ``path`` with ".interrupted" before its
+    suffix if ``path`` exists and the run has ended early."""
     early = how_ended(reason) is not Ended.COMPLETED and path.exists()
     return path.with_suffix(f".interrupted{path.suffix}") if early else path
 

@@ -169,9 +169,9 @@ class Snapshots:
 
 
 def common_marks(numbers: list[list[int]], first: int = 0) -> list[int]:
-    """Return the marks that a run's curve shows, from mark ``first`` on. At such a mark no rank lacks a snapshot
-    (NOT_KEPT), and at least one rank has another snapshot than at the previous mark. Ranks without a process at a mark
-    (NOT_THERE) need no snapshot.
+    """Return the marks that a run's curve shows, from mark ``first`` on. At each of these marks, no rank lacks a
+    snapshot (NOT_KEPT), and at least one rank has another snapshot than at the previous mark. Ranks without a process
+    at a mark (NOT_THERE) need no snapshot.
 
     ``numbers`` has `Snapshots.numbers` of each rank.
     """

@@ -33,7 +33,7 @@ def check_format(path: Path):
 
 def bytes_of(path: Path, state: dict[str, torch.Tensor]) -> io.BytesIO:
     """Return the state dict ``state`` as the content of the file ``path``, whose name determines the format. No two
-    tensors of ``state`` may share memory, and all must be on the CPU.
+    tensors of ``state`` may share memory, and all tensors must be on the CPU.
 
     Raises TypeError if the format is safetensors and ``state`` holds objects that are not tensors.
     """
@@ -43,7 +43,7 @@ def bytes_of(path: Path, state: dict[str, torch.Tensor]) -> io.BytesIO:
 
         content.write(save({name: value.contiguous() for name, value in state.items()}))
     else:
-        torch.save(state, content)  # not to the disk, because torch reports a full disk in many lines
+        torch.save(state, content)  # writes to memory, because torch reports a full disk in many lines
     return content
 
 

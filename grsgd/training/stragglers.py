@@ -5,8 +5,8 @@ from grsgd.config.sections import Stragglers
 
 
 class DelayModel:
-    """Injected delays of one rank. There are three kinds: a constant factor of the computing time, random delays with
-    an exponential distribution, and periodic pauses. A rank can have delays of all three kinds.
+    """Injected delays of one rank. There are three kinds of delays: a constant factor of the computing time, random
+    delays with an exponential distribution, and periodic pauses. A rank can have delays of all three kinds.
 
     Random delays depend only on (seed, rank, step), so the random delays are the same for every algorithm.
     """

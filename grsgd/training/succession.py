@@ -11,9 +11,9 @@ from grsgd.training.recovery import Recovery
 from grsgd.training.surviving import Surviving
 
 STATE_NUMBERS = 3
-"""Number of float64 values before the ranks' numbers of samples in the message to a new process. They are the sender's
-step, the seconds since the run began, and the number of marks (points at which snapshots are due) that the sender has
-passed."""
+"""Number of float64 values before the ranks' numbers of samples in the message to a new process. These values are the
+sender's step, the seconds since the run began, and the number of marks (points at which snapshots are due) that the
+sender has passed."""
 
 
 class Succession(Surviving):
@@ -53,8 +53,8 @@ class Succession(Surviving):
             yield from until_over([self.comm.Isend(array, process, tags.STATE) for array in state])
 
     def take_over(self):
-        """Request the state of a neighbour, and set this rank to it; a schedule (a generator that a driver runs on a
-        process that has just taken over a rank).
+        """Request the state of a neighbour, and set this rank's state to the received state; a schedule (a generator
+        that a driver runs on a process that has just taken over a rank).
 
         Raises LostRank if no remaining process has a model.
         """
@@ -93,8 +93,8 @@ class Succession(Surviving):
         return content
 
     def _giver(self) -> int:
-        """Return the number of the process from which this process requests a model. It is the process of a neighbour
-        or, if no neighbour has a model, any process that has a model."""
+        """Return the number of the process from which this process requests a model. The result is the process of a
+        neighbour or, if no neighbour has a model, any process that has a model."""
         membership, rank = self.membership, self.membership.rank
         topology = self.trainer.algorithm.topology
         neighbours = topology.in_neighbours(rank, without=membership.vacant)

@@ -20,8 +20,8 @@ class Surviving(Recovery):
     """
 
     tells_all_of_its_end = False
-    """Whether a process that has ended its training tells all other processes. If False, it tells only the processes
-    that ask."""
+    """Whether a process that has ended its training tells all other processes. If False, the process tells only the
+    processes that ask."""
 
     def __init__(self, membership: Membership, checkpoints: Recovery | None = None):
         super().__init__()

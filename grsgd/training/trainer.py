@@ -140,7 +140,7 @@ class Trainer:
 
     def hand_over(self, comm, giver: int, is_wanted: bool):
         """Send the training loop's own state from rank ``giver`` to the ranks on which ``is_wanted`` is True. `Trainer`
-        has no such state, and sends nothing.
+        has no state of its own, and sends nothing.
 
         This method is a schedule that all ranks of ``comm`` run at once.
         """
@@ -174,7 +174,7 @@ class Trainer:
             yield from self.recovery.average()
         except Stopped as stopped:
             self.driver.abandon()  # activities in the background must not change the replica after the end
-            if len(self.snapshots) < self.progress.marks.total:  # if False, all steps were taken
+            if len(self.snapshots) < self.progress.marks.total:  # a snapshot is missing unless all steps were taken
                 self.take_snapshot()
             return str(stopped)
         finally:
@@ -197,7 +197,7 @@ class Trainer:
             yield from self.begin()
             ended = yield from self.steps() if self.gradients is not None else self.serve()
             self.recovery.leave_steps()
-            # The next line tells the other ranks that this rank stops, because they may wait for this rank.
+            # The next line tells the other ranks, which may wait for this rank, that this rank stops.
             yield from self.lifecycle.drain() if ended else self.lifecycle.rest()
             if self.comm.rank in self.lost:
                 raise Stopped("the other ranks went on without this rank, which was silent for too long")
@@ -281,11 +281,11 @@ class Trainer:
         losses = self.computing.mean_losses()
         moment = Moment(self.progress.elapsed(), self.totals.steps, self.progress.trained, losses)
         self.snapshots.take(moment, self.algorithm.snapshot(), marks, self.algorithm.weight)
-        if len(self.snapshots) > self.snapshots.early:  # the first snapshot after the early ones gets all losses
+        if len(self.snapshots) > self.snapshots.early:  # the first snapshot after the early snapshots gets all losses
             self.computing.losses.clear()
 
     @property
     def lost(self) -> frozenset[int]:
-        """Ranks without which the other ranks went on, because they had sent no message for too long. This set is
-        complete after training."""
+        """Ranks without which the other ranks went on, because the missing ranks had sent no message for too long. This
+        set is complete after training."""
         return self.algorithm.lost if self.is_central or self.computing.shares_batches else frozenset()

@@ -80,8 +80,8 @@ def try_a_step(config: Config, dataset: Dataset, model: torch.nn.Module):
 
 
 def in_own_batch(config: Config, samples: int):
-    """Return a context manager for tests of the user's code. It converts any exception in its block into a ConfigError
-    that names the line in the user's code."""
+    """Return a context manager for tests of the user's code. The context manager converts any exception in its block
+    into a ConfigError that names the line in the user's code."""
     return in_own_code(config, f"{names(config)}: a batch of {samples} training samples")
 
 

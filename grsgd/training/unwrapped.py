@@ -1,7 +1,7 @@
 """Calls of torch functions without torch's wrappers for profilers and compilers, if the wrappers have no effect.
 
-The calls save time. torch's wrapper for profilers (``record_function``) takes 20 microseconds per step, and a whole
-step of a small model takes a millisecond. Loading torch's compiler takes 1.7 s.
+Calls without the wrappers save time. torch's wrapper for profilers (``record_function``) takes 20 microseconds per
+step, and a whole step of a small model takes a millisecond. Loading torch's compiler takes 1.7 s.
 """
 
 import threading
@@ -66,7 +66,7 @@ def zero_grad(optimizer: torch.optim.Optimizer, set_to_none: bool):
 
 
 def flop_counter():
-    """Return torch's counter of floating-point operations. torch's compiler is not loaded: torch would need it only to
+    """Return torch's counter of floating-point operations. Do not load torch's compiler, which torch uses only to
     exclude the counter from compilation."""
     from torch.utils import flop_counter as counters
 

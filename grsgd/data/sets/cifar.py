@@ -29,7 +29,7 @@ def load_cifar(directory: Path, seed: int) -> Dataset:
     paths, read = _find(directory)
     batches = [read(path) for path in paths]
     sizes = [len(labels) for _, labels in batches]
-    if len(set(sizes)) > 1:  # a file that was cut between two samples causes no error above
+    if len(set(sizes)) > 1:  # a file that was cut between two samples can be read without an error
         odd = paths[sizes.index(min(sizes))]
         raise DamagedData(f"{odd}: {min(sizes)} samples, expected {max(sizes)} as in the other files")
     train = (np.concatenate(arrays) for arrays in zip(*batches[:-1], strict=True))

@@ -1,4 +1,5 @@
-"""MNIST and Fashion-MNIST, in the idx format of http://yann.lecun.com/exdb/mnist/, plain or gzipped."""
+"""Loaders of MNIST and Fashion-MNIST, from files in the idx format of http://yann.lecun.com/exdb/mnist/, plain or
+gzipped."""
 
 import math
 import zlib

@@ -55,8 +55,8 @@ class FolderSplit:
     def __init__(self, folder: Path, classes: Sequence[str], size: int):
         files = [_images(folder, name) for name in classes]
         self.labels = np.repeat(np.arange(len(classes)), [len(names) for names in files])
-        # The names are stored as bytes, because an array of str takes four bytes per letter, and each worker process
-        # gets a copy of the array.
+        # The file names are stored as bytes, because an array of str takes four bytes per letter.
+        # Each worker process gets a copy of this array.
         self._files = np.array([os.fsencode(name) for names in files for name in names])
         self._folder, self._size = folder, size
         self._normalise = Normalise([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
@@ -177,8 +177,8 @@ def _next(batches: Iterator):
 
 
 def decode(path: Path, size: int, rng: np.random.Generator | None) -> np.ndarray:
-    """Return a square part of the image in the file ``path`` as uint8 [size, size, 3]. It is a random part that ``rng``
-    draws, or the centre of the image if ``rng`` is None.
+    """Return a square part of the image in the file ``path`` as uint8 [size, size, 3]. The part is chosen at random
+    with ``rng``, or it is the centre of the image if ``rng`` is None.
 
     Raises DataError if the image cannot be read.
     """
@@ -190,8 +190,8 @@ def decode(path: Path, size: int, rng: np.random.Generator | None) -> np.ndarray
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise DataError(f"imagefolder: {path}: broken image ({error}): repair or remove the file") from error
     if rng is None:
-        # `bleed` first cuts 1/16 from each side. The result is the central 224 pixels of an image that was resized to
-        # 256 pixels.
+        # `bleed` first cuts 1/16 from each side of the image.
+        # The result is the central 224 pixels of an image that was resized to 256 pixels.
         return np.asarray(ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR, bleed=1 / 16))
     image = image.resize((size, size), Image.Resampling.BILINEAR, box=random_box(*image.size, rng))
     return np.asarray(ImageOps.mirror(image) if rng.integers(2) else image)
@@ -202,8 +202,8 @@ def in_8_bits(image: PIL.Image.Image) -> PIL.Image.Image:
     value, and an image with 8 bits per value is returned unchanged.
 
     Pillow itself takes the upper 8 bits when it reads a colour image with 16 bits per value. Raises ValueError for
-    pixels of 32 bits and for floating-point pixels. A file with such pixels does not say which values are black and
-    white, and Pillow would make nearly all pixels white, or black.
+    pixels of 32 bits and for floating-point pixels. A file with pixels of these kinds does not say which values are
+    black and white, and Pillow would make nearly all pixels white, or black.
     """
     from PIL import Image
 
