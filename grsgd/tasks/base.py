@@ -78,7 +78,7 @@ class Task(ABC):
             raise ConfigError(f"task: total_score() returns {what}, expected a sum over the batch, or a tensor of sums")
         if sums.size > 1 and not self.takes_sums:
             raise ConfigError(
-                f"task: total_score() returns {sums.size} sums, but value() takes the mean of one sum: write "
+                f"task: total_score() returns {sums.size} sums, but value() takes the mean of one: write "
                 "value(self, sums, items), which computes the metric from the sums"
             )
         return np.append(sums, float(items))

@@ -177,7 +177,7 @@ def refusal(tmp_path, monkeypatch, capsys):
         ("task.name=mine.py:Number", "total_loss() returns float, expected a tensor of one number with a gradient"),
         ("task.name=mine.py:Detached", "total_loss() returns a tensor without a gradient, expected"),
         ("task.name=mine.py:Share", "task.name = 'mine.py:Share': total_score() of a batch is 1."),
-        ("task.name=mine.py:Several", "total_score() returns 3 sums, but value() takes the mean of one sum: write value("),
+        ("task.name=mine.py:Several", "total_score() returns 3 sums, but value() takes the mean of one: write value("),
         ("task.name=mine.py:Words", "total_score() returns dict, expected a sum over the batch, or a tensor of sums"),
         ("task.name=mine.py:Squares", "total_score() returns an array of shape [2, 2], expected a sum over the batch"),
     ],
