@@ -27,7 +27,7 @@ from grsgd.errors import DataError
 __all__ = ["NAMES", "DataError", "Dataset", "DataSetRow", "Split", "load", "status"]
 
 NAMES = tuple(sorted(REGISTER, key=lambda name: REGISTER[name].values))
-"""Registered data sets, small ones first."""
+"""Names of all registered data sets, sorted by size, with the smallest data set first."""
 
 _kept: dict[tuple, Dataset] | None = None
 
@@ -35,10 +35,13 @@ _kept: dict[tuple, Dataset] | None = None
 def load(name: str, directory: str | Path, /, *, seed: int = 0, **options) -> Dataset:
     """Return the data set ``name``, loaded from ``directory``.
 
-    Options: imagefolder takes size (224 pixels); moby-dick and text take block (128), the bytes of a sample, and text
-    takes file ("input.txt"); synthetic takes samples (2000), shape ((1, 28, 28)) and classes (10), and only synthetic
-    uses ``seed``. Raises DataError, with a message of one line, if the name or an option is unknown, or if files are
-    missing, truncated or corrupt; other data are never used instead.
+    The data sets have these ``options``, with defaults in brackets. "imagefolder" takes ``size`` (224 pixels).
+    "moby-dick" and "text" take ``block`` (128), the number of bytes of a sample. "text" also takes ``file``
+    ("input.txt"). "synthetic" takes ``samples`` (2000), ``shape`` ((1, 28, 28)) and ``classes`` (10). Only "synthetic"
+    uses ``seed``.
+
+    Raises DataError, with a message of one line, if the name or an option is unknown, or if files are missing,
+    truncated or corrupt. Missing data are never replaced by other data.
     """
     key = name, Path(directory).expanduser().absolute(), repr(sorted(options.items()))
     if _kept is not None and key in _kept:
@@ -66,14 +69,15 @@ def load(name: str, directory: str | Path, /, *, seed: int = 0, **options) -> Da
 
 
 def keep_loaded():
-    """Make `load` keep data sets in memory, so that a program that makes many runs reads the files of a data set only
-    once."""
+    """Let `load` keep loaded data sets in memory. A program that makes many runs then reads the files of each data set
+    only once."""
     global _kept
     _kept = {} if _kept is None else _kept
 
 
 def find(name: str) -> Entry:
-    """Return the data set called ``name``: a registered set, one in a file or module (`grsgd.outside`), or a plug-in's.
+    """Return the entry of the data set called ``name``. The data set may be registered, in a file or module
+    (`grsgd.outside`), or in a plug-in.
 
     Raises DataError if there is no data set of this name.
     """
@@ -82,26 +86,27 @@ def find(name: str) -> Entry:
     make = outside.loaded(name, "data")
     if make is None:
         raise DataError(f"unknown data set {name}; there are {', '.join(NAMES)}, FILE.py:NAME and PACKAGE.MODULE:NAME")
-    return Entry(make, None, None, None, "it is of your own")
+    return Entry(make, None, None, None, "the data set is your own")
 
 
 class DataSetRow(NamedTuple):
-    """Row of ``grsgd data list``."""
+    """Row of the table that ``grsgd data list`` prints, about one data set."""
 
     name: str
     samples: tuple[int, int] | None
-    """Numbers of training and test samples; None if they depend on the files."""
+    """Numbers of training and test samples; None if the numbers depend on the user's files."""
     shape: tuple[int, ...] | None
     classes: int | None
     state: str
-    """One of "present", "absent", "damaged" and "plug-in"."""
+    """State of the data set: "present", "absent", "damaged" or "plug-in"."""
     where: str
-    """Place where the data set is stored; how to get it, if it is absent; the error, if it is damaged."""
+    """Text about the data set: its folder if it is present, how to get it if it is absent, the error if it is
+    damaged."""
 
 
 def status(directory: str | Path) -> list[DataSetRow]:
-    """Return a row per data set. Each data set is loaded from ``directory`` to learn its state, except data sets of
-    plug-ins. Never raises DataError."""
+    """Return a row for each data set. Each data set is loaded from ``directory`` to find out its state, except data
+    sets of plug-ins. This function never raises DataError."""
     others = outside.plugins_beside("data", NAMES)
     return [
         *(_row(name, directory) for name in NAMES),

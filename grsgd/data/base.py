@@ -1,4 +1,4 @@
-"""Interface of data sets, their errors, and the register of all data sets."""
+"""Interface of data sets, error classes of data sets, and the register of all data sets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ torch = LazyModule("torch")
 
 
 CLASSES, TOKENS, NUMBERS = "classes", "tokens", "numbers"
-"""Kinds of the targets of a data set."""
+"""Values of `Dataset.targets`, the kind of the targets of a data set."""
 
 
 class MissingData(DataError):
@@ -40,10 +40,10 @@ class Split(Protocol):
         """Return the number of samples."""
 
     def digest(self) -> int | None:
-        """Return a number, cheap to compute, by which ranks notice that their samples differ; None if there is no such
-        number.
+        """Return a checksum of the samples, cheap to compute, by which ranks notice that their samples differ. Return
+        None if no checksum can be computed.
 
-        A user's own split may lack this method.
+        The class of a user's own split need not have this method.
         """
 
     def batches(
@@ -55,62 +55,67 @@ class Split(Protocol):
         workers: int = 0,
         first: int = 0,
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield (inputs, targets) for each array of sample numbers in ``indices``, which may never end.
+        """Yield one batch (inputs, targets) for each array of sample numbers that ``indices`` yields, possibly without
+        end.
 
-        Images are float32 [b, C, H, W], normalised, and their labels int64 [b]. For text, inputs and targets are
-        tokens, int64 [b, places]. ``indices`` is read when a batch is needed; with workers it is read a few batches
-        ahead. With ``augment``, images are distorted at random, in the way that is usual for the data set. The random
-        numbers depend only on ``seed`` and on the batch's position in the stream, which counts from ``first``; give
-        each rank its own seed, such as (seed, rank). Raises DataError if ``augment`` is True and the data set has no
-        augmentation, or if an image cannot be read.
+        Images are normalised float32 [b, C, H, W], and their labels int64 [b]. For text, inputs and targets are tokens,
+        int64 [b, length]. The next array of ``indices`` is read when a batch is needed. With worker processes,
+        ``indices`` is read a few batches ahead.
+
+        With ``augment``, images are distorted at random, in the way that is usual for the data set. The random numbers
+        of a batch depend only on ``seed`` and on the number of the batch. The first batch has the number ``first``.
+        Give each rank a seed of its own, such as (seed, rank). Raises DataError if ``augment`` is True and the data set
+        has no augmentation. Raises DataError, too, if an image cannot be read.
         """
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A training and a test split of samples of one shape."""
+    """Data set: a training split and a test split, whose samples all have the same shape."""
 
     name: str
     train: Split
     test: Split
     shape: tuple[int, ...]
-    """Shape of a sample's input: (channels, height, width) of images, (places,) of text."""
+    """Shape of a sample's input: (channels, height, width) for images, (number of tokens,) for text."""
     classes: int
     source: str
-    """Place from which the samples were read, such as a folder."""
+    """Text that says from where the samples were read, such as the path of a folder."""
     targets: str = CLASSES
-    """Kind of the targets. With `CLASSES`, ``classes`` is the number of classes; with `TOKENS`, the number of different
-    tokens; with `NUMBERS`, the count of numbers in a target."""
+    """Kind of the targets: `CLASSES`, `TOKENS` or `NUMBERS`. With `CLASSES`, ``classes`` is the number of classes. With
+    `TOKENS`, ``classes`` is the number of different tokens. With `NUMBERS`, ``classes`` is the count of numbers in a
+    target."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Loader of a data set, and facts about the data set that are known before loading."""
+    """Entry of the register of data sets: the loader of a data set, and facts that are known before loading."""
 
     load: Callable[..., Dataset]
-    """Function that is called as load(directory, seed, **options), with directory and seed only if it has these
-    parameters. The messages of its DataErrors lack the data set's name."""
+    """Function that loads the data set, called as load(directory, seed, **options). The arguments directory and seed
+    are given only if the function has these parameters. The messages of its DataErrors lack the data set's name."""
     samples: tuple[int, int] | None
-    """Numbers of training and test samples in the usual files; None if the numbers are not fixed."""
+    """Numbers of training and test samples in the data set's official files; None if the numbers are not fixed."""
     shape: tuple[int, int, int] | None
     classes: int | None
     hint: str
-    """Text that says how to get the data set."""
+    """Text for error messages that says how the user can get the data set."""
 
     @property
     def values(self) -> float:
-        """Number of pixel values in the usual files; infinite if it is not fixed."""
+        """Number of pixel values in the data set's official files; infinite if the number is not fixed."""
         return sum(self.samples) * math.prod(self.shape) if self.samples and self.shape else math.inf
 
     @property
     def options(self) -> dict[str, Any]:
-        """Parameters of ``load`` besides directory and seed, with their defaults."""
+        """Options of the data set by name, with their defaults. The options are the parameters of ``load`` except
+        directory and seed."""
         parameters = inspect.signature(self.load).parameters.items()
         return {name: p.default for name, p in parameters if name not in ("directory", "seed")}
 
     def make(self, directory: Path, seed: int, options: dict[str, Any]):
-        """Load the data set, by calling ``load`` with the options, and with ``directory`` and ``seed`` if it has these
-        parameters."""
+        """Call ``load`` with the options, and return its result. ``directory`` and ``seed`` are given only if ``load``
+        has these parameters."""
         return outside.call(self.load, {"directory": directory, "seed": seed}, options)
 
 
@@ -118,7 +123,8 @@ REGISTER: dict[str, Entry] = {}
 
 
 def dataset(name: str, *, samples=None, shape=None, classes=None, hint: str | None = None):
-    """Register the decorated loader as ``name``; ValueError if the name is taken."""
+    """Decorate a loader function to register it as the data set ``name``. Raises ValueError if another data set has
+    this name."""
 
     def add(load: Callable[..., Dataset]) -> Callable[..., Dataset]:
         if name in REGISTER:
@@ -130,10 +136,10 @@ def dataset(name: str, *, samples=None, shape=None, classes=None, hint: str | No
 
 
 def find_files(places: Iterable[Path], names: Sequence[str], endings: Sequence[str] = ("",)) -> list[Path]:
-    """Return the paths of the files ``names`` in the first of ``places`` that has all of them. A file's name may be
-    followed by any of ``endings``; the first that exists is taken.
+    """Return the paths of the files ``names`` in the first folder of ``places`` that has all these files. One of
+    ``endings`` may follow the name of a file. If files with several endings exist, the first ending is taken.
 
-    Raises MissingData, which names the missing files and the places, if no place has all files.
+    Raises MissingData, which names the missing files and the folders, if no folder has all files.
     """
     incomplete = []
     for place in places:
@@ -148,7 +154,7 @@ def find_files(places: Iterable[Path], names: Sequence[str], endings: Sequence[s
 
 
 def check_size(path: Path, most: int) -> None:
-    """Raise DamagedData for a file of more than ``most`` bytes, before reading any."""
+    """Raise DamagedData if the file has more than ``most`` bytes, or if its size cannot be read."""
     try:
         size = path.stat().st_size
     except OSError as error:
@@ -158,6 +164,7 @@ def check_size(path: Path, most: int) -> None:
 
 
 def check_labels(path: Path, labels: np.ndarray, classes: int) -> None:
-    """Raise DamagedData unless all ``labels`` lie in 0..classes-1."""
+    """Raise DamagedData if any number in ``labels`` is below 0 or above ``classes - 1``. The error names the file
+    ``path``."""
     if labels.min() < 0 or labels.max() >= classes:
         raise DamagedData(f"{path}: labels in {labels.min()}..{labels.max()}, expected 0..{classes - 1}")

@@ -1,4 +1,4 @@
-"""Digests of samples, by which ranks that each read the data notice whether their data differ."""
+"""Digests (checksums) of samples. Ranks compare digests to notice whether they have read different data."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from grsgd.seeding import seeded_alike
 torch = LazyModule("torch")
 
 FEW = 16
-"""Number of samples of a data set, evenly spaced, that are read for the digest. Not all samples are read, because
-reading a sample may take long."""
+"""Number of evenly spaced samples of a data set that are read for the digest. Not all samples are read, because reading
+a sample may take long."""
 TIMES = 3
-"""Number of times that each of these samples is read. Samples that differ from one reading to the next are random."""
+"""Number of times that `digest_of_samples` reads each sample. A sample that differs from one reading to the next is
+random."""
 
 
 def evenly_spaced(count: int, most: int = FEW) -> list[int]:
-    """Return at most ``most`` numbers below ``count``, ascending and as evenly spaced as possible."""
+    """Return at most ``most`` integers from 0 to ``count - 1``, ascending and as evenly spaced as possible."""
     return sorted({number * (count - 1) // max(most - 1, 1) for number in range(most)}) if count else []
 
 
 def digest_of(value, start: int = 0) -> int:
-    """Return the CRC-32 of arrays, tensors, numbers and texts, also within tuples, lists and dictionaries.
+    """Return the CRC-32 of ``value``, which may be an array, a tensor, a number or a text, or a tuple, list or
+    dictionary of such values.
 
-    Of an object of any other kind, only the class's name enters the digest.
+    For an object of any other class, only the name of the class enters the digest.
     """
     if torch.is_tensor(value):
         value = value.detach().cpu()
@@ -46,10 +48,10 @@ def digest_of(value, start: int = 0) -> int:
 
 
 def digest_of_samples(samples) -> int | None:
-    """Return the digest of some samples of a map-style data set; None if they are random.
+    """Return the digest of some samples of a map-style data set; None if the samples are random.
 
-    The generators of torch, NumPy and Python are seeded for this, so random transforms draw the same numbers on all
-    ranks.
+    The random generators of torch, NumPy and Python get a fixed seed before the samples are read. So random transforms
+    draw the same numbers on all ranks.
     """
     numbers, found = evenly_spaced(len(samples)), set()
     for _ in range(TIMES):
@@ -59,8 +61,8 @@ def digest_of_samples(samples) -> int | None:
 
 
 def digest_in_memory(samples) -> int | None:
-    """Return the digest of the part of a map-style data set that lies in memory, such as its tensors or labels, without
-    reading a sample. Return None if no such part is found."""
+    """Return the digest of the tensors or labels that a map-style data set holds in memory, without reading a sample.
+    Return None if no tensors or labels are found in memory."""
     if torch.is_tensor(samples) or isinstance(samples, np.ndarray):
         return digest_of(samples[evenly_spaced(len(samples), 64 * FEW)])
     if tensors := getattr(samples, "tensors", None):

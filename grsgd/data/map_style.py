@@ -1,4 +1,5 @@
-"""Torch data sets with ``len()`` and ``[i]``, such as torchvision's and Hugging Face's, as a ``Split``."""
+"""Conversion of torch's map-style data sets, which have ``len()`` and ``[i]``, to a ``Split``. The data sets of
+torchvision and Hugging Face are map-style."""
 
 from __future__ import annotations
 
@@ -17,11 +18,13 @@ torch = LazyModule("torch")
 
 
 NUMERIC = "iubf"
-"""Kinds of NumPy's types that targets may have."""
+"""Codes (``dtype.kind``) of the NumPy dtypes that targets may have: integers, unsigned integers, booleans and
+floats."""
 
 
 class MapStyleSplit:
-    """Samples (x, y) of a map-style data set, as a ``Split``. Random transforms draw from torch's generator."""
+    """``Split`` of the samples (input, target) of a map-style data set. Random transforms of the data set draw numbers
+    from torch's generator."""
 
     def __init__(self, samples):
         self.samples = samples
@@ -31,8 +34,9 @@ class MapStyleSplit:
 
     @cached_property
     def targets(self) -> np.ndarray:
-        """Targets of all samples. They are the data set's ``targets`` or ``labels``, as in torchvision's data sets, if
-        these are numbers; otherwise every sample is read once. Raises DataError."""
+        """Targets of all samples. The targets are the data set's attribute ``targets`` or ``labels``, as in
+        torchvision's data sets, if this attribute has numbers. If the data set has no such attribute, every sample is
+        read once. Raises DataError for a wrong sample."""
         for name in ("targets", "labels"):
             if (known := getattr(self.samples, name, None)) is not None and len(known) == len(self):
                 if (found := np.asarray(known)).dtype.kind in NUMERIC:
@@ -40,8 +44,8 @@ class MapStyleSplit:
         return np.stack([target for _, target in self.checked(range(len(self)))])
 
     def checked(self, numbers: Iterable[int]) -> Iterator[tuple[torch.Tensor, np.ndarray]]:
-        """Yield input and target of each of the samples ``numbers``. Raises DataError for a sample that is not a pair
-        (tensor, number or numbers)."""
+        """Yield the input and the target of each sample whose number is in ``numbers``. Raises DataError for a sample
+        that is not a pair of a tensor and a number or numbers."""
         shape = None
         for number in numbers:
             try:
@@ -61,13 +65,15 @@ class MapStyleSplit:
                 raise DataError(f"the target of sample {number} is {y!r:.40}, expected numbers: whole ones for classes")
             shape = target.shape if shape is None else shape
             if target.shape != shape:
-                raise DataError(f"the target of sample {number} has shape {target.shape}, others {shape}")
+                raise DataError(
+                    f"the target of sample {number} has shape {target.shape}, but earlier targets have shape {shape}"
+                )
             yield x, target
 
     @property
     def kind(self) -> str:
-        """Kind of the targets. A target that is one whole number is a class, and several whole numbers are tokens;
-        other values are numbers."""
+        """Kind of the targets, as in `Dataset.targets`. If each target is one integer, targets are classes. If each
+        target has several integers, targets are tokens. All other targets are numbers."""
         if self.targets.dtype.kind not in "iub":
             return NUMBERS
         return CLASSES if self.targets.ndim == 1 else TOKENS
@@ -78,7 +84,7 @@ class MapStyleSplit:
         return self.targets.astype(np.int64) if self.kind == CLASSES else np.zeros(len(self), np.int64)
 
     def digest(self) -> int | None:
-        """Return the digest of some samples; None if they are random."""
+        """Return the digest of some samples; None if the samples are random."""
         return digest_of_samples(self.samples)
 
     def batches(
@@ -90,7 +96,8 @@ class MapStyleSplit:
         workers: int = 0,
         first: int = 0,
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield batches as ``Split.batches`` says, by torch's DataLoader."""
+        """Yield batches that torch's DataLoader reads, as described in ``Split.batches``. Raises DataError if
+        ``augment`` is True."""
         if augment:
             raise DataError("augment is on: a data set of your own changes samples by its own transforms only")
         numbers = (index.tolist() for index in indices)
@@ -104,10 +111,10 @@ class MapStyleSplit:
 
 
 def dataset_of(name: str, made) -> Dataset:
-    """Return the result of a user's function as a `Dataset`; it may also be a pair (train, test) of map-style data
-    sets.
+    """Return ``made``, the result of a user's function, as a `Dataset`. ``made`` is a `Dataset`, or a pair (train,
+    test) of map-style data sets.
 
-    Raises DataError.
+    Raises DataError for any other result, and for a data set without samples.
     """
     if isinstance(made, Dataset):
         return made
@@ -122,8 +129,8 @@ def dataset_of(name: str, made) -> Dataset:
 
 
 def classes_of(train: MapStyleSplit, test: MapStyleSplit) -> int:
-    """Return the number of classes, or the number of different tokens, or, for real numbers, the number of values in a
-    target."""
+    """Return the number that `Dataset.classes` needs. The number is the count of classes, of different tokens or, if
+    targets are real numbers, of the numbers in a target."""
     if train.kind == NUMBERS:
         return math.prod(train.targets.shape[1:])
     return 1 + int(max(train.targets.max(), test.targets.max()))

@@ -1,4 +1,4 @@
-"""Split whose images are in memory as uint8; each batch is converted to float when it is read."""
+"""Split whose images are in memory as uint8. The images of a batch are converted to float when the batch is read."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ torch = LazyModule("torch")
 
 
 class MemorySplit:
-    """Images uint8 [n, C, H, W] and their labels [n], as a ``Split``.
+    """``Split`` of images, uint8 [n, C, H, W], and their labels, [n], in memory.
 
-    ``augment(batch, generator)`` distorts a uint8 batch at random; None if augmentation is not usual for the data set.
+    ``augment(batch, generator)`` distorts the images of a uint8 batch at random; None if augmentation is not usual for
+    the data set.
     """
 
     def __init__(
@@ -49,13 +50,14 @@ class MemorySplit:
         workers: int = 0,
         first: int = 0,
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield batches as ``Split.batches`` says; ``workers`` are not needed and not started."""
+        """Yield batches as described in ``Split.batches``. No worker processes are started, because images in memory
+        need none."""
         if augment and self._augment is None:
             raise DataError("augment is on, and this data set has no augmentation; cifar-10 and imagefolder have")
         return self._batches(indices, seed if augment else None, first)
 
     def _batches(self, indices, seed, first):
-        # These lines take about 15 microseconds for 16 images of MNIST, which is much of a small model's step.
+        # Reading a batch of 16 images of MNIST takes about 15 microseconds, much of a small model's training step.
         all_images, targets = torch.from_numpy(self._images), torch.from_numpy(self.labels)
         for position, index in enumerate(indices, first):
             index = torch.as_tensor(index)

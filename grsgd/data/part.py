@@ -1,4 +1,4 @@
-"""Part of a data set: only its first classes, or only some of their samples."""
+"""Reduction of a data set to its first classes, and to some samples of these classes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ torch = LazyModule("torch")
 
 
 def part_of(dataset: Dataset, classes: int | None, train: int | None, test: int | None) -> Dataset:
-    """Return the first ``classes`` classes of a data set, with ``train`` training and ``test`` test samples of them;
-    None means all.
+    """Return a data set with the first ``classes`` classes of ``dataset``, and with ``train`` training samples and
+    ``test`` test samples of these classes. None means all classes or all samples.
 
-    Raises DataError, which names the key of the configuration, if the data set has fewer classes or samples than asked
-    for, or if no samples are left.
+    Raises DataError, which names the key of the configuration, if ``dataset`` has fewer classes or samples than these
+    numbers, or if no samples are left.
     """
     if classes is train is test is None:
         return dataset
@@ -44,7 +44,8 @@ def _check(key: str, value: int | None, there: int, what: str) -> None:
 
 
 class PartSplit:
-    """``Split`` that has only the samples of another split whose numbers are ``chosen``, int64 [n]."""
+    """``Split`` that has only some samples of another split. The indices of these samples in the other split are
+    ``chosen``, int64 [n]."""
 
     def __init__(self, split: Split, chosen: np.ndarray):
         self.labels = split.labels[chosen]
@@ -54,9 +55,10 @@ class PartSplit:
         return len(self.labels)
 
     def digest(self) -> int | None:
-        """Return the digest of the whole split, if it has one."""
+        """Return the digest of the whole split from which the samples are chosen, or None if this split has no
+        digest."""
         return getattr(self._split, "digest", type(None))()
 
     def batches(self, indices: Iterable[np.ndarray], **options) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield batches as ``Split.batches`` says, with the same options."""
+        """Yield batches of the chosen samples. ``Split.batches`` describes the arguments and the batches."""
         return self._split.batches((self._chosen[index] for index in indices), **options)

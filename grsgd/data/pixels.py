@@ -13,10 +13,11 @@ torch = LazyModule("torch")
 
 
 class Normalise:
-    """Map uint8 [b, C, H, W] to float32, subtracting each channel's mean and dividing by its standard deviation.
+    """Function that normalises images: it converts uint8 [b, C, H, W] to float32, subtracts each channel's mean, and
+    divides by the channel's standard deviation.
 
-    ``mean`` and ``std`` are the mean and standard deviation of pixels that are scaled to 0..1. ``peak`` is the pixel
-    value that is scaled to 1.
+    ``mean`` and ``std`` are each channel's mean and standard deviation of pixels that are scaled to 0..1. ``peak`` is
+    the pixel value that is scaled to 1.
     """
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], peak: int = 255):
@@ -35,14 +36,16 @@ class Normalise:
 
 
 GREY = Normalise([0.0], [1.0])
-"""Normalisation of grey images of digits and garments: pixels are only scaled to 0..1. Normalisation to zero mean and
-unit variance would need lower learning rates: mnist-5k then diverges at a rate of 0.1 with momentum 0.9 (one rank)."""
+"""Normalisation of grey images of digits and garments, which only scales pixels to 0..1. Images with zero mean and unit
+variance would need lower learning rates. With mnist-5k normalised in this way, training on one rank diverges at a
+learning rate of 0.1 with momentum 0.9."""
 
 
 def crop_and_flip(images: torch.Tensor, rng: np.random.Generator, margin: int = 4) -> torch.Tensor:
-    """Shift each image by up to ``margin`` pixels, with black borders, and mirror half of them (He et al., 2016, 4.2).
+    """Shift each image at random by up to ``margin`` pixels, with black borders, and mirror each image with a
+    probability of 1/2 (He et al., 2016, section 4.2).
 
-    Takes and returns uint8 [b, C, H, W].
+    ``images`` and the result are uint8 [b, C, H, W].
     """
     count, _, height, width = images.shape
     top, left = torch.from_numpy(rng.integers(2 * margin + 1, size=(2, count)))

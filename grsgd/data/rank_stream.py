@@ -1,4 +1,4 @@
-"""Part of a stream of samples without numbers, for one rank and its worker processes."""
+"""Division of a stream of samples among ranks and their worker processes."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -7,10 +7,10 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 
 class RankStream(IterableDataset):
-    """Every n-th sample of an IterableDataset on n ranks, from sample number ``rank`` on.
+    """Samples of one rank from an IterableDataset: every ``ranks``-th sample, from sample number ``rank`` on.
 
-    Each rank, and each of its worker processes, reads the whole stream and keeps its own samples. The samples of a rank
-    do not depend on the number of workers.
+    Each rank, and each of the rank's worker processes, reads the whole stream, and keeps only its own samples. The
+    samples of a rank do not depend on the number of workers.
 
     Parameters
     ----------
@@ -24,13 +24,13 @@ class RankStream(IterableDataset):
         self._epoch = 0
 
     def set_epoch(self, epoch: int):
-        """Set the number of the epoch that begins next."""
+        """Set the number of the epoch that the next iteration reads."""
         self._epoch = epoch
 
     def __iter__(self) -> Iterator:
         if hasattr(self.stream, "set_epoch"):
             self.stream.set_epoch(self._epoch)
-        self._epoch += 1  # a worker that lives for several epochs is told the number of its first epoch only
+        self._epoch += 1  # a worker that lives for several epochs gets only the number of its first epoch
         worker = get_worker_info()
         number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
         return islice(self.stream, self.rank + self.ranks * number, None, self.ranks * workers)

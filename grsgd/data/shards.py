@@ -1,4 +1,5 @@
-"""Distribution of a training set to ranks: the shards, and the order in which a rank reads its samples."""
+"""Distribution of the training data to ranks: the shards of the data, and the order in which a rank reads its
+samples."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -10,13 +11,13 @@ from grsgd.seeding import Purpose, generator
 
 
 def shards(labels: np.ndarray, n: int, *, alpha: float | None = None, seed: int = 0) -> tuple[np.ndarray, ...]:
-    """Split the samples with these ``labels`` into n disjoint shards, int64 arrays of sample numbers. All ranks that
-    make the same call get the same shards.
+    """Split the samples whose classes are ``labels`` into ``n`` disjoint shards. Return each shard as a read-only int64
+    array of sample numbers. All ranks that call this function with the same arguments get the same shards.
 
-    The arrays are read-only. Without ``alpha`` the split is random, with sizes that differ by one at most. With
+    Without ``alpha`` the samples are split at random, and the sizes of the shards differ by one at most. With
     ``alpha``, each class is distributed over the shards in proportions drawn from a Dirichlet(alpha) distribution (Hsu,
-    Qi and Brown, 2019). The smaller alpha, the fewer classes dominate a shard. Raises ValueError if n or alpha is not
-    positive, DataError if a shard would be empty.
+    Qi and Brown, 2019). The smaller ``alpha`` is, the fewer classes dominate a shard. Raises ValueError if ``n`` or
+    ``alpha`` is not positive. Raises DataError if a shard would be empty.
     """
     if n < 1:
         raise ValueError(f"n is {n}, expected at least one shard")
@@ -28,7 +29,7 @@ def shards(labels: np.ndarray, n: int, *, alpha: float | None = None, seed: int 
     return _split(labels.tobytes() if alpha is not None else b"", labels.dtype, len(labels), n, alpha, seed)
 
 
-@lru_cache(maxsize=1)  # all simulated ranks make the same call in one process
+@lru_cache(maxsize=1)  # in a simulation all ranks in one process need the same shards
 def _split(labels: bytes, dtype, samples: int, n: int, alpha: float | None, seed: int) -> tuple[np.ndarray, ...]:
     rng = generator(Purpose.SHARDS, seed)
     parts = _even(samples, n, rng) if alpha is None else _by_class(np.frombuffer(labels, dtype), n, alpha, rng)
@@ -54,8 +55,8 @@ def _by_class(labels: np.ndarray, n: int, alpha: float, rng: np.random.Generator
 
 
 def held_by(rank: int, n: int, replication: int) -> list[int]:
-    """Return the numbers of the shards, ascending, that ``rank`` of n ranks holds. Shard k is held by the
-    ``replication`` ranks from rank k on.
+    """Return the numbers of the shards that ``rank``, one of ``n`` ranks, holds, in ascending order. Shard k is held by
+    ``replication`` ranks: by rank k and the next ranks.
 
     Raises ValueError unless 0 <= rank < n and 1 <= replication <= n.
     """
@@ -71,9 +72,9 @@ def index_stream(
 ) -> Iterator[np.ndarray]:
     """Yield, without end, batches of ``batch_size`` elements of ``indices``, from batch number ``first`` on.
 
-    In each epoch, ``indices`` are in a new random order. Epochs follow one another without a gap, so a batch may
-    contain the end of an epoch and the beginning of the next, or several epochs. Raises ValueError, at once, if there
-    are no indices, or batch_size < 1.
+    In each epoch, ``indices`` are in a new random order. Epochs follow one another without a gap. So a batch may
+    contain the end of an epoch and the beginning of the next epoch, or several epochs. Raises ValueError, before the
+    first batch, if ``indices`` is empty, or if ``batch_size`` is below 1.
     """
     indices = np.asarray(indices)
     if not len(indices):

@@ -1,4 +1,5 @@
-"""Split of a text into samples: windows of bytes, each with the window that begins one byte later as its target."""
+"""Division of a text into samples. The input of a sample is a window of bytes, and its target is the window that begins
+one byte later."""
 
 from __future__ import annotations
 
@@ -14,29 +15,29 @@ from grsgd.lazy import LazyModule
 torch = LazyModule("torch")
 
 BYTES = 256
-"""Number of different tokens: every byte is a token."""
+"""Number of different tokens in a text, in which every byte is a token."""
 TEST_PART = 0.1
-"""Share of a text, from its end, on which models are tested."""
+"""Fraction of a text, at its end, that is used as test data."""
 
 
 class TextSplit:
-    """Text, uint8 [characters], cut into windows of ``block`` bytes that do not overlap, as a ``Split``.
+    """Text, uint8 [number of bytes], as a ``Split`` of windows of ``block`` bytes that do not overlap.
 
-    A sample is a pair (x, y), both int64 [block]: x has the bytes of a window, and y has for each of them the byte that
-    follows it in the text.
+    A sample is a pair (x, y), both int64 [block]. x has the bytes of a window. y has, for each byte of x, the next byte
+    in the text.
     """
 
     def __init__(self, text: np.ndarray, block: int):
         self.block, count = block, max(len(text) - 1, 0) // block
         self._x, self._y = (text[begin : begin + count * block].reshape(count, block) for begin in (0, 1))
         self.labels = np.zeros(count, np.int64)
-        """Zeros, because text has no classes."""
+        """Zeros in place of the samples' classes, because text has no classes."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def digest(self) -> int:
-        """Return the CRC-32 of all windows and of the bytes that follow."""
+        """Return the CRC-32 of the inputs and targets of all samples."""
         return digest_of([self._x, self._y])
 
     def batches(
@@ -48,7 +49,7 @@ class TextSplit:
         workers: int = 0,
         first: int = 0,
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield batches as ``Split.batches`` says; ``workers`` are not needed and not started."""
+        """Yield batches as described in ``Split.batches``. No worker processes are started, because text needs none."""
         if augment:
             raise DataError("augment is on: text has no augmentation")
         return self._batches(indices)
@@ -59,7 +60,8 @@ class TextSplit:
 
 
 def dataset_of_text(name: str, text: bytes, block: int, source: str) -> Dataset:
-    """Return a text as training data and, from its last tenth, test data. Raises DataError if the text is too short."""
+    """Return the data set ``name`` of samples of ``block`` bytes. The last tenth of ``text`` is the test data, the rest
+    is the training data. Raises DataError if the text is too short."""
     if block < 1:
         raise DataError(f"block is {block}, expected at least 1")
     content = np.frombuffer(text, np.uint8)

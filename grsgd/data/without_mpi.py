@@ -1,4 +1,5 @@
-"""Import of this module keeps MPI from starting in a process that imports a user's script again, such as a worker."""
+"""Module that worker processes import first. The import of this module prevents the start of MPI when a worker process
+imports a user's script."""
 
 import mpi4py
 

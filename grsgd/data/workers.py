@@ -1,4 +1,4 @@
-"""Worker processes that load data for a process that has started MPI."""
+"""Start of worker processes that load data for a training process that has started MPI."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from functools import partial
 
 
 def worker_options(workers: int, begin: Callable[[int], None] | None = None) -> dict:
-    """Return the options of a torch DataLoader with ``workers`` worker processes; none for no workers.
+    """Return the options for a torch DataLoader with ``workers`` worker processes; an empty dict if ``workers`` is 0.
 
-    Workers come from a fork server. A fork of this process may crash, because the process has started MPI. "spawn" is
-    not used because torch's threads abort some spawned workers when they exit. A worker gets its arguments by pickle,
-    and imports the main module again; MPI never starts in a worker. Each worker first calls ``begin`` with its number.
+    Workers are forked from a fork server. A fork of the training process itself may crash, because the training process
+    has started MPI. The method "spawn" is not used, because torch's threads abort some spawned workers when the workers
+    exit. A worker receives its arguments by pickle, and imports the main module again. MPI never starts in a worker.
+    Each worker first calls ``begin(number of the worker)``.
     """
     if not workers:
         return {}
@@ -26,9 +27,9 @@ def worker_options(workers: int, begin: Callable[[int], None] | None = None) -> 
 
 
 def begin_worker(begin: Callable[[int], None] | None, worker: int):
-    """Begin worker number ``worker``, which ends when the training process is killed.
+    """Start to watch the training process, so that worker number ``worker`` ends when the training process is killed.
 
-    Torch itself watches the fork server, which the worker keeps alive.
+    Torch watches only the fork server, which stays alive as long as the worker.
     """
 
     def watch():

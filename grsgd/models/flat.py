@@ -1,7 +1,7 @@
 """Memory with two views: an array for communication, and a torch tensor for arithmetic.
 
-The arrays are NumPy on the CPU, CuPy on a GPU, and without content on torch's device ``meta``; torch sees the same
-memory through DLPack.
+The array is a NumPy array on the CPU, a CuPy array on a GPU, and an array without content on torch's device ``meta``.
+The torch tensor uses the array's memory through DLPack.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ LINE_BYTES = 64
 
 @dataclass(frozen=True)
 class Flat:
-    """One memory with two views: ``array`` (NumPy or CuPy, for communication) and ``tensor`` (torch, for
-    arithmetic)."""
+    """Memory with two views: ``array`` is a NumPy or CuPy array for communication, and ``tensor`` is a torch tensor for
+    arithmetic."""
 
     array: object
     tensor: torch.Tensor
@@ -47,7 +47,7 @@ class Flat:
 
     @classmethod
     def of(cls, array) -> Flat:
-        """Return a Flat in the memory of ``array``, which has at least one element."""
+        """Return a Flat that uses the memory of ``array``, which must have at least one element."""
         tensor = torch.from_dlpack(array)
         return cls(array, tensor.view(torch.bfloat16) if array.dtype == np.uint16 else tensor)
 
@@ -56,27 +56,29 @@ class Flat:
         return Flat.zeros(self.tensor.numel(), self.tensor.dtype, self.tensor.device)
 
     def wide(self) -> Flat:
-        """Return a new Flat of zeros for sums and means of this one: of float32 instead of bfloat16, so that a result
-        is rounded to 16 bits once; of the same dtype otherwise."""
+        """Return a new Flat of zeros for sums and means of Flats like this object. The new Flat has float32 if this
+        object has bfloat16, so that a result is rounded to 16 bits only once. For any other dtype of this object, the
+        new Flat has the same dtype."""
         dtype = torch.float32 if self.tensor.dtype is torch.bfloat16 else self.tensor.dtype
         return Flat.zeros(self.tensor.numel(), dtype, self.tensor.device)
 
 
 def host_array(tensor: torch.Tensor) -> np.ndarray:
-    """Return the memory of a tensor on the CPU as a NumPy array. Numbers of bfloat16, a dtype that NumPy lacks, become
-    their bits, uint16."""
+    """Return the memory of a tensor on the CPU as a NumPy array. A tensor of bfloat16, a dtype that NumPy lacks,
+    becomes an array of its bits, uint16."""
     return (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
 
 def host_tensor(array: np.ndarray) -> torch.Tensor:
-    """Return the memory of a NumPy array as a tensor; the inverse of `host_array`: bits, uint16, become bfloat16."""
+    """Return the memory of a NumPy array as a tensor; the inverse of `host_array`. An array of uint16 becomes a tensor
+    of bfloat16."""
     tensor = torch.from_numpy(array)
     return tensor.view(torch.bfloat16) if array.dtype == np.uint16 else tensor
 
 
 def octets_of(tensor: torch.Tensor):
-    """Return the memory of a contiguous tensor with at least one element as an array of bytes: NumPy on the CPU, CuPy
-    on a GPU."""
+    """Return the memory of a contiguous, non-empty tensor as an array of uint8. The result is a NumPy array on the CPU,
+    and a CuPy array on a GPU."""
     octets = tensor.detach().view(-1).view(torch.uint8)
     if tensor.is_cuda:
         import cupy
@@ -86,8 +88,8 @@ def octets_of(tensor: torch.Tensor):
 
 
 def aligned_zeros(size: int, dtype: str) -> np.ndarray:
-    """Return an array of zeros that begins at a cache line, as torch's tensors do. NumPy's arrays may begin within a
-    line, so that each vector that the processor loads may lie in two lines."""
+    """Return an array of zeros whose memory begins at a cache line, like the memory of torch's tensors. NumPy's own
+    arrays may begin within a cache line, so that the processor loads vectors which extend over two cache lines."""
     nbytes = size * np.dtype(dtype).itemsize
     memory = np.zeros(nbytes + LINE_BYTES, np.uint8)
     begin = -memory.__array_interface__["data"][0] % LINE_BYTES

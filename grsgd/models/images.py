@@ -16,7 +16,8 @@ IMAGENET = (3, 224, 224), 1000
 
 
 def _dense(widths: Sequence[int], activation: type[nn.Module]) -> nn.Sequential:
-    """Return linear layers of these widths, with the activation between them, on flattened images."""
+    """Return linear layers for flattened images. ``widths`` has the numbers of values before the first layer and after
+    each layer. A layer of the class ``activation`` is between two linear layers."""
     layers: list[nn.Module] = [nn.Flatten()]
     for inputs, outputs in zip(widths, widths[1:], strict=False):
         layers += [nn.Linear(inputs, outputs), activation()]
@@ -25,12 +26,13 @@ def _dense(widths: Sequence[int], activation: type[nn.Module]) -> nn.Sequential:
 
 @model("dnn", source="CSSGD's public code, Parallel-SGD")
 def dnn(shape, classes, output: str = "linear"):
-    """Linear layers d-d-396-192-128-classes with tanh, where d is the number of values of an image. CSSGD's code has
-    the ``output`` "sigmoid"; the default here is "linear".
+    """Linear layers d-d-396-192-128-classes with tanh, where d is the number of values of an image. CSSGD's public
+    code has the ``output`` "sigmoid"; the default of this package is "linear".
 
-    With sigmoid output, values are in 0..1, so the cross-entropy of ten classes cannot fall below 1.46, and training is
-    slow. On mnist-5k, 20 epochs of batch 64 at learning rate 0.05 gave a test accuracy of 0.73 with sigmoid and 0.92
-    with linear output; with momentum 0.9 they gave 0.94 with both (one run each).
+    Sigmoid outputs are in 0..1. With these outputs, the cross-entropy of ten classes cannot fall below 1.46, and
+    training is slow. In one run each on mnist-5k (20 epochs, batch size 64, learning rate 0.05), the test accuracy was
+    0.73 with sigmoid output, and 0.92 with linear output. With momentum 0.9, the test accuracy was 0.94 with either
+    output.
     """
     d = math.prod(shape)
     if d > 12_288:
@@ -53,8 +55,8 @@ def mlp(shape, classes, hidden: Sequence[int] = (256, 128)):
 
 
 class ChannelsLast(nn.Sequential):
-    """Layers whose input images are converted to torch's memory format channels_last. On a CPU the two convolutions of
-    `cnn` are then 2.4 times as fast in testing, and 1.2 times as fast in training."""
+    """Sequence of layers whose input images are converted to torch's memory format channels_last. With this format, the
+    two convolutions of `cnn` on a CPU are 2.4 times as fast in testing, and 1.2 times as fast in training."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.contiguous(memory_format=torch.channels_last))
@@ -64,8 +66,8 @@ class ChannelsLast(nn.Sequential):
 def cnn(shape, classes):
     """Two convolutions and two linear layers with ReLU.
 
-    ReLU comes after the pooling, where it has only a quarter of the values to compute; the result is the same as before
-    the pooling.
+    ReLU follows the pooling, after which only a quarter of the values is left. The result is the same as with ReLU
+    before the pooling.
     """
     channels, height, width = shape
     return ChannelsLast(
@@ -81,8 +83,8 @@ def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
 
 
 class PadShortcut(nn.Module):
-    """Shortcut of option A of He et al.: it takes every ``stride``-th pixel, and adds channels of zeros before and
-    after the input's channels."""
+    """Shortcut of a residual block, option A of He et al., 2016. The shortcut takes every ``stride``-th pixel, and adds
+    channels of zeros before and after the input's channels."""
 
     def __init__(self, inputs: int, outputs: int, stride: int):
         super().__init__()
@@ -93,12 +95,14 @@ class PadShortcut(nn.Module):
 
 
 def conv_shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
-    """Return the shortcut of option B of He et al.: a 1x1 convolution with batch normalisation."""
+    """Return the shortcut of a residual block, option B of He et al., 2016: a 1x1 convolution with batch
+    normalisation."""
     return nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
 
 
 class Residual(nn.Module):
-    """Residual block: conv1, bn1, ReLU, conv2, bn2, ... plus the shortcut, then ReLU."""
+    """Residual block: convolutions, each with batch normalisation, and ReLU between them. The block adds the shortcut,
+    and applies ReLU to the sum."""
 
     def __init__(self, convolutions: Sequence[nn.Conv2d], shortcut: nn.Module):
         super().__init__()
@@ -118,18 +122,19 @@ class Residual(nn.Module):
 
 
 def basic(inputs: int, width: int, stride: int) -> list[nn.Conv2d]:
-    """Return the convolutions of a basic block: two 3x3 convolutions."""
+    """Return the convolutions of a basic residual block: two 3x3 convolutions of ``width`` channels."""
     return [_conv(inputs, width, 3, stride), _conv(width, width, 3)]
 
 
 def bottleneck(inputs: int, width: int, stride: int) -> list[nn.Conv2d]:
-    """Return the convolutions of a bottleneck block: 1x1, 3x3, and 1x1 with four times the width as output."""
+    """Return the three convolutions of a bottleneck block: 1x1 and 3x3 with ``width`` channels, and 1x1 with four times
+    ``width`` channels."""
     return [_conv(inputs, width, 1), _conv(width, width, 3, stride), _conv(width, 4 * width, 1)]
 
 
 class ResNet(nn.Module):
-    """Residual network: a first convolution (the stem), stages of blocks called layer1, layer2, ..., and a linear
-    layer. Each stage but the first halves the size of the images."""
+    """Residual network: a first convolution (the stem), stages of residual blocks called layer1, layer2, ..., and a
+    linear layer. Each stage except the first halves the height and width of the images."""
 
     def __init__(self, stem: nn.Conv2d, pool: nn.Module, block, blocks, widths, shortcut, classes: int):
         super().__init__()
@@ -160,7 +165,8 @@ class ResNet(nn.Module):
 
 @model("resnet20", smallest=8, source="He et al. 2016, 4.2", usual=((3, 32, 32), 10))
 def resnet20(shape, classes):
-    """Three stages of three basic blocks. Channels that a shortcut adds are zeros (option A)."""
+    """Residual network of three stages with three basic blocks each. Channels that a shortcut adds are zeros (option A
+    of He et al., 2016)."""
     return ResNet(_conv(shape[0], 16, 3), nn.Identity(), basic, (3, 3, 3), (16, 32, 64), PadShortcut, classes)
 
 
@@ -171,11 +177,13 @@ def _imagenet(shape, classes, block, blocks):
 
 @model("resnet18", smallest=32, source="He et al. 2016, table 1", usual=IMAGENET)
 def resnet18(shape, classes):
-    """Four stages of two basic blocks. Shortcuts are 1x1 convolutions (option B)."""
+    """Residual network of four stages with two basic blocks each. Shortcuts are 1x1 convolutions (option B of He et
+    al., 2016)."""
     return _imagenet(shape, classes, basic, (2, 2, 2, 2))
 
 
 @model("resnet50", smallest=32, source="He et al. 2016, table 1", usual=IMAGENET)
 def resnet50(shape, classes):
-    """Four stages of 3, 4, 6 and 3 bottlenecks. The stride is in the 3x3 convolution; shortcuts as in resnet18."""
+    """Residual network of four stages with 3, 4, 6 and 3 bottleneck blocks. The stride of a bottleneck is in its 3x3
+    convolution. Shortcuts are 1x1 convolutions, as in resnet18."""
     return _imagenet(shape, classes, bottleneck, (3, 4, 6, 3))

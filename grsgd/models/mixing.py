@@ -1,4 +1,4 @@
-"""Weighted sums of models, computed in place and so that each vector is read from memory only once."""
+"""Weighted sums and differences of models, computed in place. Each model's vector is read from memory only once."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ torch = LazyModule("torch")
 
 
 BLOCK = 1 << 18
-"""Number of elements that are computed at a time on the CPU. Such blocks of several models fit into a processor's last
-cache, and a block takes ten times as long as the Python code of its operations."""
+"""Number of elements of a model's vector that the CPU computes at a time. Blocks of this size of several models fit
+into a processor's last cache. The arithmetic of a block takes ten times as long as the Python code that starts it."""
 
 
 def mix(x: torch.Tensor, weight: float, others: list[tuple[float, torch.Tensor]], out: torch.Tensor | None = None):
-    """Set out = weight * x + sum of weight_j * x_j. By default ``out`` is ``x``."""
+    """Set ``out`` to ``weight * x`` plus the sum of ``weight_j * x_j`` over all pairs in ``others``. By default ``out``
+    is ``x``."""
     out = x if out is None else out
     if not x.numel() or (not others and weight == 1 and out is x):
         return
@@ -32,7 +33,7 @@ def mix(x: torch.Tensor, weight: float, others: list[tuple[float, torch.Tensor]]
 
 
 def add_difference(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor, weight: float = 1.0):
-    """Set x = x + weight * (y - s)."""
+    """Add ``weight * (y - s)`` to the tensor ``x``, in place."""
     if x.dtype is torch.bfloat16:
         _add_difference_rounded_once(x, y, s, weight)
         return
@@ -45,13 +46,14 @@ def add_difference(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor, weight: fl
 
 
 def add_difference_of_buffers(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor):
-    """Set x = x + (y - s) at the places where y differs from s. Elsewhere x is not changed, because y - s would be NaN
-    where y and s are the same infinity."""
+    """Add ``y - s`` to the elements of ``x`` at which ``y`` and ``s`` differ. The other elements of ``x`` are not
+    changed, because ``y - s`` would be NaN if ``y`` and ``s`` are the same infinity."""
     x.copy_(torch.where(y == s, x, x + (y - s)))
 
 
 def follow(y: torch.Tensor, g: torch.Tensor, grad: torch.Tensor):
-    """Set y = y - g + grad; then set g = grad, and grad = y. All three tensors have one shape."""
+    """Set ``y = y - g + grad``, then ``g = grad``, and at last ``grad = y``, in place. The three tensors have the same
+    shape."""
     is_alike = y.dtype == grad.dtype and y.dtype in (torch.float32, torch.float64) and grad.is_contiguous()
     if y.is_cpu and is_alike:
         _following()(*(tensor.detach().view(-1).numpy() for tensor in (y, g, grad)))
@@ -63,8 +65,9 @@ def follow(y: torch.Tensor, g: torch.Tensor, grad: torch.Tensor):
 
 
 def blocks(*tensors: torch.Tensor) -> Iterable[tuple[torch.Tensor, ...]]:
-    """Return the tensors, of one shape, in blocks of about `BLOCK` elements. Operations on one block after the other
-    read and write it in the cache. Tensors on another device than the CPU are one block."""
+    """Return tuples with a block of about `BLOCK` elements of each of ``tensors``, which have the same shape. Several
+    operations on a block find the block in the processor's cache. Tensors that are not on the CPU are returned as one
+    block."""
     first = tensors[0]
     if first.numel() <= BLOCK or not first.is_cpu:  # in simulated time tensors have no content
         return [tensors]
@@ -73,7 +76,7 @@ def blocks(*tensors: torch.Tensor) -> Iterable[tuple[torch.Tensor, ...]]:
 
 
 def _mix_rounded_once(x, weight, weights, tensors, out):
-    """Mix models of bfloat16 in float32, and round the result once."""
+    """Compute `mix` for models of bfloat16 in float32, and round the result once to bfloat16."""
     if x.is_meta:
         return
     for result, block, *parts in blocks(out, x, *tensors):
@@ -83,7 +86,7 @@ def _mix_rounded_once(x, weight, weights, tensors, out):
 
 
 def _add_difference_rounded_once(x, y, s, weight):
-    """Compute `add_difference` of models of bfloat16 in float32, and round the result once."""
+    """Compute `add_difference` for models of bfloat16 in float32, and round the result once to bfloat16."""
     if x.is_meta:
         return
     for block, newer, older in blocks(x, y, s):
@@ -107,7 +110,7 @@ def _mix(x, weight, others, out):
 
 @cache
 def _following():
-    """Return the compiled loop of `follow` for arrays on the CPU."""
+    """Return the loop of `follow` over NumPy arrays, compiled by numba."""
     from numba import njit
 
     @njit(nogil=True, cache=True)

@@ -1,4 +1,5 @@
-"""Trained parameters of narrower dtypes than the flat array of all parameters: bfloat16, if the array is float32."""
+"""Trained parameters whose dtype is narrower than the dtype of the replica's flat array, such as bfloat16 if the array
+is float32."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ torch = LazyModule("torch")
 class NarrowParameters:
     """Parameters that cannot be views of the flat array, because their dtype is narrower than the array's dtype.
 
-    Each parameter is the rounded copy of its part of the array. Algorithms change the array, so their means and
-    differences are computed in the wide dtype. The optimizer and the script change the parameters.
+    Each parameter is a rounded copy of some elements of the flat array. Algorithms change the array, so that they
+    compute means and differences in the wide dtype. The optimizer and the user's script change the parameters.
 
-    ``parts[i]`` is the part of the array, a tensor of the wide dtype with the shape of ``parameters[i]``. Parameters of
-    the wide dtype are views of the array, and are left out.
+    ``parts[i]`` has the elements of the flat array for ``parameters[i]``, as a tensor of the wide dtype with the
+    parameter's shape. Parameters of the wide dtype are views of the array, and this object ignores them.
     """
 
     def __init__(self, parameters: list[torch.nn.Parameter], parts: list[torch.Tensor]):
@@ -24,15 +25,15 @@ class NarrowParameters:
         for tensor, part in pairs:
             part.copy_(tensor)
         self._seen = [tensor.clone() for tensor in self._tensors]
-        """Values of the parameters at the end of the last `settle`."""
+        """Values of the narrow parameters at the end of the last call of `settle`."""
         self._bits = [(bits(now), bits(seen)) for now, seen in zip(self._tensors, self._seen, strict=True)]
 
     def __bool__(self):
         return bool(self._tensors)
 
     def settle(self):
-        """Take over the changes of the parameters since the last call into the array, then set each parameter to its
-        rounded part of the array."""
+        """Apply the changes of the parameters since the last call of `settle` to the flat array. Then set each
+        parameter to the rounded values of its elements in the array."""
         for number, (now, seen) in enumerate(self._bits):
             if not torch.equal(now, seen):
                 take_over(self._parts[number], self._tensors[number], self._seen[number])
@@ -42,18 +43,19 @@ class NarrowParameters:
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the memory of a tensor as integers, in which differences are found faster: of 8 bytes if possible,
-    otherwise of the size of the tensor's numbers."""
+    """Return the memory of a tensor as integers, because integers are compared faster. The integers have 8 bytes, or
+    the size of the tensor's numbers if 8 bytes are impossible."""
     if tensor.is_contiguous() and tensor.nbytes % 8 == 0 and tensor.data_ptr() % 8 == 0:
         return tensor.view(-1).view(torch.int64)
     return tensor.view(getattr(torch, f"int{8 * tensor.element_size()}"))
 
 
 def take_over(part: torch.Tensor, now: torch.Tensor, before: torch.Tensor):
-    """Change ``part``, of a wide dtype, as a narrow parameter has changed from ``before`` to ``now``.
+    """Apply the change of a narrow parameter from ``before`` to ``now`` to ``part``, its elements in the wide dtype.
 
-    An element of ``part`` that equals ``before`` becomes ``now``, without rounding. Any other element keeps the bits
-    that the narrow dtype lacks. An element that rounds to ``now`` stays unchanged.
+    An element of ``part`` that equals its element of ``before`` becomes the element of ``now``. An element of ``part``
+    that rounds to its element of ``now`` stays unchanged. To any other element, the difference of ``now`` and
+    ``before`` is added, so that the element keeps the bits that the narrow dtype lacks.
     """
     blocks = (tensor.reshape(-1).split(BLOCK) for tensor in (part, now, before))
     for wide, narrow, earlier in zip(*blocks, strict=True):

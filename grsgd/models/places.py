@@ -1,4 +1,5 @@
-"""Places of a model's tensors in memory, and other tensors of the model that share this memory."""
+"""Functions that find the memory of a model's tensors, and move the tensors to other memory. Tensors that share memory
+are moved together."""
 
 from __future__ import annotations
 
@@ -20,14 +21,15 @@ SPARSE = {
     "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
     "torch.jagged": ("offsets", "values"),
 }
-"""Names of the methods that return the dense parts of a tensor, by the tensor's layout."""
+"""Names of the methods that return the indices and values of a sparse tensor as dense tensors, by the tensor's
+layout."""
 
 
 class MemoryPlace(NamedTuple):
-    """Place in memory of ``found``, a tensor or NumPy array that belongs to a model.
+    """Addresses in memory of ``found``, a tensor or NumPy array that belongs to a model.
 
-    ``name`` is the name of the tensor or array in the model. ``begin`` is the address of its first byte, and ``end``
-    the address after its last byte.
+    ``name`` is the name of ``found`` in the model. ``begin`` is the address of the first byte of ``found``, and ``end``
+    is the address after the last byte.
     """
 
     name: str
@@ -37,8 +39,8 @@ class MemoryPlace(NamedTuple):
 
 
 class Follower(NamedTuple):
-    """Tensor that shares the memory of another tensor, of which it begins at element ``offset``. When the other tensor
-    is moved, its followers are moved with it."""
+    """Tensor that shares the memory of another tensor. The follower begins at element number ``offset`` of the other
+    tensor. When the other tensor is moved, all its followers are moved, too."""
 
     tensor: torch.Tensor
     offset: int
@@ -55,9 +57,10 @@ def strides(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def content(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return dense tensors that contain all numbers of a tensor and share its memory.
+    """Return dense tensors that contain all numbers of ``tensor``, and share its memory.
 
-    Of an expanded dimension only one element is returned; a sparse tensor is returned as its indices and values.
+    A sparse tensor is returned as its indices and values. If a dimension of ``tensor`` is expanded, the result has only
+    one element in this dimension.
     """
     tensor = tensor.detach()
     if str(tensor.layout) in SPARSE:
@@ -72,14 +75,14 @@ def content(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def extent(tensor: torch.Tensor) -> int:
-    """Return the number of bytes from the first to the last element of a tensor."""
+    """Return the number of bytes from the beginning of a tensor's first element to the end of its last element."""
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return (last + 1) * tensor.element_size()
 
 
 def places_of(model: torch.nn.Module) -> list[MemoryPlace]:
-    """Return the memory places of all tensors and arrays of a model: parameters, buffers and other attributes of its
-    modules, also within lists and dicts. Each object is returned once."""
+    """Return the addresses of all tensors and NumPy arrays of a model, each object once. These objects are parameters,
+    buffers and other attributes of the model's modules, including objects in lists and dicts."""
     found: dict[int, MemoryPlace] = {}
     for name, value in everything(model):
         if id(value) in found:
@@ -96,7 +99,8 @@ def places_of(model: torch.nn.Module) -> list[MemoryPlace]:
 
 
 def everything(model: torch.nn.Module) -> Iterator[tuple[str, object]]:
-    """Yield name and value of all tensors and arrays in the modules of a model; a name may occur several times."""
+    """Yield the name and the value of each tensor and NumPy array in the modules of a model. Several values may have
+    the same name."""
     for prefix, module in model.named_modules():
         others = {
             key: value for key, value in vars(module).items() if key not in ("_parameters", "_buffers", "_modules")
@@ -108,7 +112,8 @@ def everything(model: torch.nn.Module) -> Iterator[tuple[str, object]]:
 
 
 def within(value, depth: int = 3) -> Iterator[object]:
-    """Yield ``value`` if it is a tensor or array, or the tensors and arrays in it if it is a list, tuple or dict."""
+    """Yield all tensors and NumPy arrays in ``value``, which is a tensor, an array, or a list, tuple or dict. Any other
+    ``value`` yields nothing."""
     if isinstance(value, torch.Tensor | np.ndarray):
         yield value
     elif isinstance(value, list | tuple | dict) and depth:
@@ -117,7 +122,7 @@ def within(value, depth: int = 3) -> Iterator[object]:
 
 
 def shared(places: Iterable[MemoryPlace]) -> Iterator[tuple[MemoryPlace, list[MemoryPlace]]]:
-    """Yield each place that overlaps with other places in memory, and a list of these others."""
+    """Yield each object of ``places`` whose memory overlaps with other objects, and a list of these other objects."""
     group: list[MemoryPlace] = []
     end = 0
     for place in [*sorted(places, key=lambda place: place.begin), None]:
@@ -136,8 +141,9 @@ def overlap(one: MemoryPlace, other: MemoryPlace) -> bool:
 
 
 def followers(place: MemoryPlace, others: Iterable[MemoryPlace]) -> list[Follower] | None:
-    """Return ``others``, which overlap the tensor at ``place`` in memory, as followers of that tensor. Return None if
-    one of them cannot follow, because it reaches beyond the tensor, has another dtype, or is a NumPy array."""
+    """Return the objects of ``others``, whose memory overlaps with the tensor of ``place``, as followers of this
+    tensor. Return None if any object cannot follow. An object cannot follow if its memory extends beyond the tensor, if
+    it has another dtype, or if it is a NumPy array."""
     tensor, result = place.found, []
     for other in others:
         fits = (
@@ -154,7 +160,8 @@ def followers(place: MemoryPlace, others: Iterable[MemoryPlace]) -> list[Followe
 
 
 def move(tensor: torch.Tensor, view: torch.Tensor, following: Iterable[Follower]):
-    """Move a tensor to the memory of ``view``, of the same shape, with its content and its followers."""
+    """Move ``tensor``, with its content, to the memory of ``view``, which has the same shape. Move the followers of
+    ``tensor``, too."""
     view.copy_(tensor.data)
     tensor.data = view
     for other, offset in following:
@@ -162,17 +169,18 @@ def move(tensor: torch.Tensor, view: torch.Tensor, following: Iterable[Follower]
 
 
 def following_trained(model: torch.nn.Module, places: Iterable[MemoryPlace]) -> dict[int, list[Follower]]:
-    """Return, by the id of each trained parameter, its followers, if it has any.
+    """Return the followers of each trained parameter that shares memory with other tensors, by the parameter's id.
 
-    Raises ConfigError, which names the parameter, if the parameter cannot be moved: its memory is shared with another
-    parameter, with a tensor that reaches beyond it, or with another process.
+    Raises ConfigError, which names the parameter, if a trained parameter cannot be moved. A parameter cannot be moved
+    if it shares memory with another parameter, with a tensor that extends beyond the parameter, or with another
+    process.
     """
     parameters = {id(p): name for name, p in model.named_parameters()}
     for name, p in model.named_parameters():
         if p.requires_grad and p.device.type == "cpu" and p.is_shared():
             raise ConfigError(
                 f"parameter {name!r} lies in memory that processes share (share_memory()), and would be moved, so that "
-                "others keep old weights: share a copy of the model, and copy the weights into it now and then"
+                "other processes keep old weights: share a copy of the model, and update the copy from time to time"
             )
     result: dict[int, list[Follower]] = {}
     for place, others in shared(place for place in places if isinstance(place.found, torch.Tensor)):
@@ -188,8 +196,8 @@ def following_trained(model: torch.nn.Module, places: Iterable[MemoryPlace]) -> 
         following = followers(place, others)
         if following is None:
             raise ConfigError(
-                f"parameter {place.name!r} lies in the memory of {others[0].name!r}, and would be moved out of it: "
-                "make the parameter of a copy (.clone())"
+                f"parameter {place.name!r} lies in the memory of {others[0].name!r}, and would be moved out of this "
+                "memory: create the parameter from a copy (.clone())"
             )
         result[id(place.found)] = following
     return result
@@ -198,15 +206,16 @@ def following_trained(model: torch.nn.Module, places: Iterable[MemoryPlace]) -> 
 def following_buffers(
     buffers: dict[str, torch.Tensor], places: Iterable[MemoryPlace]
 ) -> tuple[dict[str, torch.Tensor], dict[int, list[Follower]]]:
-    """Return the ``buffers``, by name, that may be moved, and the followers of each, by its id.
+    """Return two dicts: the ``buffers`` that may be moved, by name, and the followers of each such buffer, by the
+    buffer's id.
 
-    A buffer is not moved by itself if it follows another tensor, or if the model or another process would go on using
-    its old memory.
+    The first dict omits a buffer that follows another tensor. The first dict also omits a buffer whose old memory the
+    model or another process would continue to use.
     """
     wanted = {id(buffer) for buffer in buffers.values()}
     followed: dict[int, list[Follower]] = {}
     left = {id(buffer) for buffer in buffers.values() if buffer.device.type == "cpu" and buffer.is_shared()}
-    by_size = sorted(shared(places), key=lambda pair: pair[0].begin - pair[0].end)  # the largest comes first
+    by_size = sorted(shared(places), key=lambda pair: pair[0].begin - pair[0].end)  # the largest tensor comes first
     for place, others in by_size:
         if id(place.found) not in wanted or id(place.found) in left:
             continue

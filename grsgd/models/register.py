@@ -1,4 +1,4 @@
-"""Register of the models that this package has, by name."""
+"""Register of this package's models by name, and the decorator that adds a model."""
 
 import inspect
 from collections.abc import Callable
@@ -12,19 +12,20 @@ from grsgd import outside
 
 @dataclass(frozen=True)
 class RegisteredModel:
-    """Function of (shape, classes, **options) that makes a model, and facts about the model."""
+    """Entry of the register: a function of (shape, classes, **options) that creates a model, and facts about the
+    model."""
 
     make: Callable[..., nn.Module]
     smallest: int
-    """Number of pixels per side of the smallest images that the model takes."""
+    """Smallest number of pixels per side of images that the model accepts."""
     source: str
     usual: tuple[tuple[int, ...], int]
-    """Shape of the data and number of classes for which `grsgd models` lists the number of parameters."""
+    """Shape of a sample and number of classes for which `grsgd models` prints the model's number of parameters."""
     reads_text: bool = False
-    """Whether the model is for tokens of text, and not for images."""
+    """Whether the model's input is tokens of text; if False, the input is images."""
 
     def parameters(self) -> int:
-        """Return the number of parameters of the model for its ``usual`` data."""
+        """Return the number of the model's parameters for data of the shape ``usual``."""
         with torch.device("meta"):
             return sum(p.numel() for p in self.build(*self.usual, {}).parameters())
 
@@ -36,38 +37,39 @@ class RegisteredModel:
         return f"images of {size}, {classes} classes"
 
     def text(self) -> list[str]:
-        """Return the lines of the function's docstring."""
+        """Return the lines of the docstring of the function ``make``, which describes the model."""
         return (inspect.getdoc(self.make) or "").replace("``", "`").splitlines()
 
     def summary(self) -> str:
-        """Return the first sentence of the function's docstring."""
+        """Return the first sentence of the docstring of the function ``make``, for the list of models."""
         return " ".join(self.text()).partition(". ")[0].rstrip(".")
 
     def options(self) -> dict[str, object]:
-        """Return the options with their defaults."""
+        """Return the model's options by name, with their defaults."""
         parameters = inspect.signature(self.make).parameters.values()
         return {parameter.name: parameter.default for parameter in parameters if parameter.name not in OF_DATA}
 
     def build(self, shape: tuple[int, ...], classes: int, options: dict) -> nn.Module:
-        """Create the model, by calling ``make`` with the options, and with ``shape`` and ``classes`` of the data if it
-        has these parameters."""
+        """Call ``make`` with the options, and return the model. ``shape`` and ``classes`` of the data are given only if
+        ``make`` has these parameters."""
         return outside.call(self.make, {"shape": shape, "classes": classes}, options)
 
 
 MAX_LAYERS = 1000
-"""Largest number of layers that an option may ask for, because even a tiny layer takes time and memory."""
+"""Largest number of layers that a model's option may ask for, because even a tiny layer takes time and memory."""
 OF_DATA = ("shape", "classes")
-"""Parameters of a model's function that are taken from the data; all other parameters are options."""
+"""Parameters of a model's function whose values come from the data set. All other parameters are options."""
 MODELS: dict[str, RegisteredModel] = {}
 
 
 def model(
     name: str, *, smallest: int = 1, source: str = "not given", usual=((1, 28, 28), 10), reads_text: bool = False
 ):
-    """Register the decorated function of (shape, classes, **options), for images of at least ``smallest`` pixels per
-    side, or for text.
+    """Decorate a function of (shape, classes, **options) to register it as the model ``name``. The model is for images
+    of at least ``smallest`` pixels per side, or for text if ``reads_text``.
 
-    ``source`` and ``usual`` (shape, classes) are for the list of models. Raises ValueError if the name is taken.
+    ``source`` and ``usual`` (shape, classes) are shown in the list of models. Raises ValueError if another model has
+    the name.
     """
 
     def add(make: Callable[..., nn.Module]) -> Callable[..., nn.Module]:

@@ -1,6 +1,7 @@
-"""Torch model whose parameters, gradients and float buffers each lie in one flat array.
+"""Torch model with three flat arrays: one for its parameters, one for its gradients, and one for its float buffers.
 
-So communication sends one contiguous array, arithmetic works on whole models, and any torch optimizer works in place.
+With flat arrays, one message can send all parameters, arithmetic works on whole models, and any torch optimizer works
+in place.
 """
 
 from __future__ import annotations
@@ -18,28 +19,31 @@ from grsgd.models.places import content, following_buffers, following_trained, i
 torch = LazyModule("torch")
 
 DTYPES = ("torch.bfloat16", "torch.float16", "torch.float32", "torch.float64")
-"""Dtypes that a model may have. NumPy lacks bfloat16, whose bits are then the numbers of the arrays, uint16."""
+"""Dtypes that trained parameters may have. NumPy lacks bfloat16, so arrays have the bits of these numbers as uint16."""
 
 
 class Replica:
-    """One rank's model in flat memory.
+    """Model of one rank, with its tensors in flat arrays.
 
-    ``params`` has all trained parameters, in the order of ``model.parameters()``; ``grads`` has their gradients;
-    ``buffers`` has all buffers of the same dtype (batch-norm statistics). The model keeps its own parameter objects, so
-    an optimizer may be made before or after. ``dtype`` converts the model; None keeps its dtype.
+    ``params`` has all trained parameters, in the order of ``model.parameters()``. ``grads`` has the gradients of the
+    trained parameters. ``buffers`` has all buffers of the same dtype, such as the statistics of batch norm. The model
+    keeps its own parameter objects, so an optimizer may be created before or after the replica. ``dtype`` is the dtype
+    to which the model is converted; None keeps the model's dtype.
 
-    Views of parameters and buffers that the model keeps as buffers or attributes become views of the flat arrays. A
-    buffer for which this is impossible, such as a row of a larger table, stays where it is (`outside`).
+    If the model has views of parameters or buffers as buffers or attributes, these views become views of the flat
+    arrays. A buffer for which this is impossible, such as a row of a larger table, keeps its memory (`outside`).
 
-    With ``flat_gradients = False``, for algorithms that send no gradients, gradients stay where autograd puts them.
-    Autograd then need not add each gradient to zeros, which saves 10 to 20 % of a small model's step.
+    ``flat_gradients = False`` is for algorithms that send no gradients. With this setting, gradients stay in the memory
+    in which autograd has computed them. Autograd need not add each gradient to zeros, which saves 10 to 20 % of a small
+    model's step.
 
-    Trained parameters may have several dtypes. The arrays then have the widest dtype, or ``exchanged``, if given.
-    Parameters of narrower dtypes are rounded copies of their part of ``params`` (`settle`), and have no flat gradients.
+    Trained parameters may have several dtypes. The flat arrays then have the widest dtype, or ``exchanged``, if given.
+    Parameters of narrower dtypes are rounded copies of their elements in ``params`` (`settle`), and have no flat
+    gradients.
 
-    Raises ConfigError if a trained parameter has no dtype of `DTYPES`, and if the trained parameters do not share one
-    device. Raises ConfigError, too, if the arrays would be of bfloat16 on a GPU, and if a trained parameter cannot be
-    moved (`following_trained`).
+    Raises ConfigError if the dtype of a trained parameter is not in `DTYPES`, and if the trained parameters are on
+    several devices. Raises ConfigError, too, if the flat arrays would be of bfloat16 on a GPU, and if a trained
+    parameter cannot be moved (`following_trained`).
     """
 
     def __init__(
@@ -62,8 +66,8 @@ class Replica:
         self.narrow = NarrowParameters(self.trained, views(self.params.tensor, self.trained))
         self.buffers = self._flatten(self.in_buffers())
         self.buffers_at_start = self.buffers.like().tensor
-        """Values of the buffers at the start of training, from which `average_buffers` computes changes; 0 in place of
-        values that are not finite, as in attention masks."""
+        """Values of the buffers at the start of training, from which `average_buffers` computes the buffers' changes.
+        Values that are not finite, as in attention masks, are replaced by 0."""
         self.grads = self.params.like() if flat_gradients else None
         if flat_gradients:
             self._grad_views = views(self.grads.tensor, self.trained)
@@ -71,27 +75,29 @@ class Replica:
 
     @property
     def nbytes(self) -> int:
-        """M, the number of bytes of all trained parameters, which is also the size of one gradient."""
+        """Number of bytes of all trained parameters, which is also the size of one gradient."""
         return self.params.array.nbytes
 
     def settle(self):
-        """Make trained parameters of narrow dtypes and their parts of ``params`` agree, after either has changed."""
+        """Make the trained parameters of narrow dtypes and their elements in ``params`` equal, after one of them has
+        changed."""
         self.narrow.settle()
 
     def note_buffers(self):
-        """Note the values of the buffers at the start of training, when they are the same on all ranks."""
+        """Store the present values of the buffers as their values at the start of training. Call this method while the
+        buffers are the same on all ranks."""
         buffers = self.buffers.tensor
         if buffers.is_meta:  # buffers on the device meta have no content
             return
         self.buffers_at_start = torch.where(buffers.isfinite(), buffers, 0)
 
     def average_buffers(self, allreduce, buffers: Flat | None = None):
-        """Replace the buffers, or their copy ``buffers``, by the mean over all ranks. This method is a schedule (a
-        generator that yields the objects it waits for).
+        """Replace the model's buffers, or ``buffers``, a copy of them, by the mean over all ranks. This method is a
+        schedule (a generator that yields the objects it waits for).
 
-        ``allreduce(array)`` is a schedule that replaces an array by its mean over all ranks. Not the buffers are
-        averaged, but their changes since the start of training. So buffers that do not change (masks, position
-        encodings) keep their bits, while a mean of equal numbers could be rounded.
+        ``allreduce(array)`` is a schedule that replaces an array by its mean over all ranks. The changes of the buffers
+        since the start of training are averaged, not the buffers themselves. So buffers that never change (masks,
+        position encodings) keep their bits, which could be rounded in a mean of the buffers.
         """
         buffers, start = buffers or self.buffers, self.buffers_at_start
         buffers.tensor.sub_(start)
@@ -108,13 +114,15 @@ class Replica:
             return
         self.grads.tensor.zero_()
         for p, view in zip(self.trained, self._grad_views, strict=True):
-            if p.grad is not view:  # `zero_grad` of torch has detached the view
+            if p.grad is not view:  # torch's `zero_grad` has removed the view
                 p.grad = view
 
     def collect_gradients(self):
-        """Copy into ``grads`` every gradient that lies elsewhere in memory, and let the parameter use ``grads`` again.
+        """Copy every gradient that is not in ``grads`` into ``grads``, and let the gradient's parameter use ``grads``
+        again.
 
-        A parameter without a gradient gets a gradient of zeros, because another rank may have a gradient for it.
+        A parameter without a gradient gets a gradient of zeros, because other ranks may have a gradient for this
+        parameter.
         """
         if self.grads is None:
             return
@@ -127,7 +135,8 @@ class Replica:
                 p.grad = view
 
     def move_gradients(self, flat: Flat):
-        """Move the gradients to ``flat``, which has the length and the content of ``grads``."""
+        """Use ``flat`` as the array ``grads`` from now on. ``flat`` must have the length and the content of
+        ``grads``."""
         if flat is self.grads:
             return
         self.grads = flat
@@ -135,18 +144,18 @@ class Replica:
         self.collect_gradients()
 
     def on_each_gradient(self, call) -> list:
-        """Call ``call()`` each time the backward pass has finished the gradient of a parameter; each call costs
-        microseconds.
+        """Register hooks that call ``call()`` each time the backward pass has finished the gradient of a parameter.
+        Each hook call takes a few microseconds.
 
-        Returns handles with ``remove()``.
+        Returns the handles of the hooks, whose method ``remove()`` removes a hook.
         """
         return [p.register_post_accumulate_grad_hook(lambda _: call()) for p in self.trained]
 
     def on_gradient(self, call) -> list:
-        """Call ``call(i)`` each time the backward pass has finished the gradient of trained parameter number ``i``; the
-        gradient is then in ``grads``.
+        """Register hooks that call ``call(i)`` each time the backward pass has finished the gradient of trained
+        parameter number ``i``. The finished gradient is then in ``grads``.
 
-        Returns handles with ``remove()``.
+        Returns the handles of the hooks, whose method ``remove()`` removes a hook.
         """
 
         def finished(i, p):
@@ -158,26 +167,26 @@ class Replica:
         return [p.register_post_accumulate_grad_hook(partial(finished, i)) for i, p in enumerate(self.trained)]
 
     def name_of(self, parameter: torch.nn.Parameter) -> str:
-        """Return the name of a parameter in the model."""
+        """Return the name of ``parameter`` in the model, or "?" if the model has no such parameter."""
         return next((name for name, p in self.model.named_parameters() if p is parameter), "?")
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return, by name, the tensors of the model in ``params`` and ``buffers``, as the model has them now."""
+        """Return, by name, the model's present tensors in the flat arrays: trained parameters and buffers."""
         trained = {id(p) for p in self.trained}
         found = {name: p.data for name, p in self.model.named_parameters() if id(p) in trained}
         return found | dict(zip(self._buffer_names, self.in_buffers(), strict=False))
 
     def in_buffers(self) -> list[torch.Tensor]:
-        """Return the model's buffers that lie in ``buffers``."""
+        """Return the model's buffers that are views of the flat array ``buffers``."""
         now = dict(self.model.named_buffers(remove_duplicate=False))
         return [now[name] for name in self._buffer_names if name in now]
 
     def outside(self, copy: torch.nn.Module | None = None, with_frozen: bool = True) -> list[torch.Tensor]:
-        """Return the tensors of the model, or of its ``copy``, that lie outside of the flat arrays, as dense tensors
-        that share their memory.
+        """Return the tensors of the model, or of ``copy``, a copy of the model, that are not in the flat arrays. The
+        returned dense tensors share the memory of the model's tensors.
 
-        These are frozen parameters, if ``with_frozen``, buffers of other dtypes and kinds, and buffers that are left in
-        place.
+        The tensors are buffers of other dtypes, sparse or quantised buffers, and buffers that could not be moved. If
+        ``with_frozen``, the frozen parameters come first.
         """
         model = copy if copy is not None else self.model
         found = [p.data for p in model.parameters() if with_frozen and not p.requires_grad]
@@ -186,8 +195,8 @@ class Replica:
         return [part for tensor in found for part in content(tensor)]
 
     def follow(self, copy: torch.nn.Module):
-        """Update the buffers of ``copy``, a copy of the model whose parameters were changed, that in this model share
-        memory with parameters."""
+        """Update some buffers of ``copy``, a copy of the model whose parameters were changed. A buffer is updated if it
+        shares memory with a parameter in this model."""
         trained = [p.data for p in copy.parameters() if p.requires_grad]
         places = {
             id(other.tensor): (p, other.offset)
@@ -200,18 +209,19 @@ class Replica:
                 copy.get_buffer(name).copy_(p.as_strided(buffer.shape, buffer.stride(), p.storage_offset() + offset))
 
     def leave(self):
-        """Give each parameter and buffer its own memory again, because otherwise saving one tensor would save the whole
-        flat array."""
+        """Give each parameter and buffer memory of its own again. If a tensor stayed in a flat array, saving this
+        tensor would save the whole array."""
         for tensor in [*self.trained, *self.in_buffers()]:
             own = torch.empty_like(tensor.data, memory_format=torch.contiguous_format)
             move(tensor, own, self._following.get(id(tensor), ()))
 
     def _choose_places(self):
-        """Decide which buffers lie in the flat arrays and which outside, and find the followers of parameters and
-        buffers."""
+        """Decide which buffers are moved to the flat array, and find the followers of parameters and buffers. A
+        follower is a tensor that shares the memory of another tensor, and is moved with it."""
         model, places = self.model, places_of(self.model)
         self._following = following_trained(model, places)
-        """Followers of each tensor, by the tensor's id: tensors that share its memory and are moved with it."""
+        """Followers of each tensor, by the tensor's id. Followers share the memory of the tensor, and are moved with
+        the tensor."""
         following = {id(other.tensor) for others in self._following.values() for other in others}
         buffers = {name: b for name, b in model.named_buffers() if id(b) not in following}
         dense = {name: b for name, b in buffers.items() if b.dtype == self.dtype and is_dense(b)}
@@ -221,7 +231,8 @@ class Replica:
         self._buffer_names = list(movable)
         self._outside_names = [name for name, b in buffers.items() if name not in movable and id(b) not in following]
         self.left_in_place = [name for name in self._outside_names if name in dense]
-        """Names of buffers that could not be moved, because another object of the model uses their memory, too."""
+        """Names of buffers that could not be moved to the flat array, because another object of the model also uses
+        their memory."""
 
     def _flatten(self, tensors: list[torch.Tensor]) -> Flat:
         flat = Flat.zeros(sum(t.numel() for t in tensors), self.dtype, self.device)
@@ -233,7 +244,7 @@ class Replica:
 
 def check_kinds(trained: list[torch.nn.Parameter]) -> tuple[torch.dtype, torch.device]:
     """Return the narrowest dtype that can hold the numbers of all parameters, and the device of the parameters. Raises
-    ConfigError for other dtypes than `DTYPES`, and for several devices."""
+    ConfigError for a dtype that is not in `DTYPES`, and for parameters on several devices."""
     kinds = {(p.dtype, p.device) for p in trained}
     dtypes, devices = {dtype for dtype, _ in kinds}, {device for _, device in kinds}
     if len(devices) > 1 or not all(dtype.is_floating_point for dtype in dtypes):
@@ -247,22 +258,22 @@ def check_kinds(trained: list[torch.nn.Parameter]) -> tuple[torch.dtype, torch.d
 
 
 def views(flat: torch.Tensor, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the flat vector as consecutive views with the shapes of ``tensors``."""
+    """Return consecutive views of the vector ``flat`` with the shapes of ``tensors``."""
     return shaped(flat, [t.shape for t in tensors])
 
 
 def shaped(flat: torch.Tensor, shapes: Iterable[tuple[int, ...]]) -> list[torch.Tensor]:
-    """Return the flat vector as consecutive views of these shapes."""
+    """Return consecutive views of the vector ``flat`` with the shapes ``shapes``."""
     shapes = list(shapes)
     parts = flat.split([math.prod(shape) for shape in shapes]) if shapes else []
     return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def to_device(x: torch.Tensor, y: torch.Tensor, device: torch.device, dtype: torch.dtype):
-    """Return the inputs and targets of a batch on a device.
+    """Return the inputs ``x`` and the targets ``y`` of a batch on ``device``.
 
-    Inputs are converted to ``dtype``, unless they are tokens (int64 or int32). Targets are converted to ``dtype`` if
-    they are floating-point numbers, or to float32 if ``dtype`` is bfloat16.
+    Inputs are converted to ``dtype``, except tokens (int64 or int32). Floating-point targets are converted to
+    ``dtype``, or to float32 if ``dtype`` is bfloat16.
     """
     is_tokens = x.dtype in (torch.int64, torch.int32)
     x = x.to(device) if is_tokens else x.to(device, dtype)
@@ -271,6 +282,7 @@ def to_device(x: torch.Tensor, y: torch.Tensor, device: torch.device, dtype: tor
 
 
 def output_of(model: torch.nn.Module, x: torch.Tensor):
-    """Return the output of ``model`` for ``x``; an output of bfloat16 becomes float32, in which losses are computed."""
+    """Return the output of ``model`` for the inputs ``x``. An output of bfloat16 is converted to float32, because
+    losses are computed in float32."""
     made = model(x)
     return made.float() if torch.is_tensor(made) and made.dtype is torch.bfloat16 else made

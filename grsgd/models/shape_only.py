@@ -1,24 +1,24 @@
-"""Arrays without content, for runs that only measure time: NumPy's counterpart of torch's device ``meta``."""
+"""Arrays without content, for runs that only simulate times. These arrays correspond to tensors on torch's device
+``meta``."""
 
 import numpy as np
 
 PREFIX_BYTES = 16
-"""Number of bytes at the beginning of a ``ShapeOnlyArray`` that are real memory, so that algorithms can read the
-headers of messages."""
+"""Number of bytes at the beginning of a ``ShapeOnlyArray`` that have content, so that algorithms can read the headers
+of messages."""
 
 
 WITHOUT_CONTENT = (
-    "with --check and --timing-only models have no content, and no NumPy function works on them: make what holds a "
-    "model by self.x.like(), calculate with its .tensor, and send its .array"
+    "with --check and --timing-only arrays have no content, and no NumPy function works on them: create memory for a "
+    "model by self.x.like(), compute with its .tensor, and send its .array"
 )
 
 
 class ShapeOnlyArray:
-    """One-dimensional array that has a length and a dtype and takes no memory.
+    """One-dimensional array that has a length and a dtype, but no content except its first ``PREFIX_BYTES`` bytes.
 
-    Slices inside the first ``PREFIX_BYTES`` are NumPy arrays. All other slices are shape-only arrays; the slice of all
-    elements is the array itself.
-    Arithmetic in place does nothing.
+    Slices within the first ``PREFIX_BYTES`` bytes are NumPy arrays. All other slices are of this class. The slice of
+    all elements is the array itself. Arithmetic in place does nothing.
     """
 
     __slots__ = ("size", "dtype", "itemsize", "nbytes", "prefix")
@@ -71,9 +71,10 @@ class ShapeOnlyArray:
         return copy
 
     def receive(self, message):
-        """Copy the first ``PREFIX_BYTES`` bytes of ``message`` into this array; only these bytes are real memory.
+        """Copy the first ``PREFIX_BYTES`` bytes of ``message`` into this array. All other bytes of this array have no
+        content.
 
-        ``message`` is a shape-only array or a NumPy array.
+        ``message`` is a `ShapeOnlyArray` or a NumPy array.
         """
         prefix = message.prefix if isinstance(message, ShapeOnlyArray) else message.reshape(-1).view(np.uint8)
         if self.prefix is not None and prefix is not None:

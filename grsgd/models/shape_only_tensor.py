@@ -1,4 +1,5 @@
-"""Tensors without content, for runs that only measure time; in-place arithmetic on them does nothing."""
+"""Torch tensors without content, for runs that only simulate times. Arithmetic in place on these tensors does
+nothing."""
 
 from functools import lru_cache
 
@@ -8,22 +9,23 @@ IN_PLACE = (
     *("add_", "sub_", "mul_", "div_", "neg_", "abs_", "sign_", "sqrt_", "rsqrt_", "square_", "lerp_", "addcmul_"),
     *("addcdiv_", "clamp_", "copy_", "zero_", "fill_"),
 )
-"""Names of methods that change only the content, and so do nothing here. Torch's own methods on the device ``meta``
-take a millisecond each, because they check shapes in Python; the first call imports torch's compiler, which takes
-seconds."""
+"""Names of the methods of torch.Tensor that change only a tensor's content. `ShapeOnlyTensor` replaces them by a method
+that does nothing. Torch's own methods on the device ``meta`` check shapes in Python, which takes a millisecond for each
+call. The first call of torch's own methods imports torch's compiler, which takes seconds."""
 
 
 class ShapeOnlyTensor(torch.Tensor):
-    """Tensor on torch's device ``meta``; its slices and views are of this class, too."""
+    """Tensor on torch's device ``meta``, which has no content. Its slices and views are also of this class."""
 
     is_meta = True
-    """Always True; torch's own attribute takes a hundred times as long to read."""
+    """Always True. torch's own attribute ``is_meta`` takes a hundred times as long to read."""
     vector: tuple[int, torch.dtype] | None = None
-    """Length and dtype of a tensor that `shape_only_tensor` has made."""
+    """Length and dtype of a tensor that `shape_only_tensor` has created; None for any other tensor."""
 
     @classmethod
     def __torch_function__(cls, function, types, arguments=(), named=None):
-        """Call a function of torch, unless it only writes into ``out``."""
+        """Call a function of torch, and return its result. If the argument ``out`` is given, only return ``out``,
+        because a tensor without content need not be written."""
         if named and named.get("out") is not None:
             return named["out"]
         with torch._C.DisableTorchFunctionSubclass():
@@ -60,8 +62,8 @@ for name in IN_PLACE:
 
 @lru_cache(maxsize=1024)
 def shape_only_tensor(size: int, dtype: torch.dtype) -> ShapeOnlyTensor:
-    """Return a tensor of ``size`` elements. Each call returns the same tensor, because tensors without content need not
-    be distinct, and creating one takes time."""
+    """Return a tensor of ``size`` elements without content. Calls with equal arguments return the same tensor, because
+    tensors without content need not be distinct, and the creation of a tensor takes time."""
     tensor = torch.empty(size, dtype=dtype, device="meta").as_subclass(ShapeOnlyTensor)
     tensor.vector = size, dtype
     return tensor

@@ -1,5 +1,5 @@
-"""Models of text: GPT, a transformer that predicts the next token (Radford et al. 2019, with the layer normalisation
-before each part)."""
+"""Model for text: GPT, a transformer that predicts the next token (Radford et al., 2019). Layer normalisation comes
+before each attention layer and each network of linear layers."""
 
 import math
 
@@ -14,7 +14,7 @@ ROTARY_BASE = 10_000.0
 
 
 class Attention(nn.Module):
-    """Causal self-attention of several heads."""
+    """Causal self-attention with several heads, for inputs [b, length, width]."""
 
     def __init__(self, width: int, heads: int, dropout: float):
         super().__init__()
@@ -33,8 +33,8 @@ class Attention(nn.Module):
 
 
 class AttentionBlock(nn.Module):
-    """Block of a transformer: attention, then a network of two layers at each place. The result of each is added to its
-    input."""
+    """Block of a transformer: attention, then a network of two linear layers for each token. The outputs of the
+    attention and of the network are added to their inputs."""
 
     def __init__(self, width: int, heads: int, dropout: float):
         super().__init__()
@@ -49,7 +49,8 @@ class AttentionBlock(nn.Module):
 
 
 class GPT(nn.Module):
-    """Transformer from tokens int64 [b, places] to logits [b, places, tokens] of the tokens that follow."""
+    """Transformer that maps tokens, int64 [b, length], to logits [b, length, number of different tokens] of each
+    token's next token."""
 
     def __init__(self, places: int, tokens: int, layers: int, heads: int, width: int, positions: str, dropout: float):
         super().__init__()
@@ -79,20 +80,20 @@ class GPT(nn.Module):
         hidden = self.dropout(hidden)
         for block in self.blocks:
             hidden = block(hidden, self.rotary)
-        return functional.linear(self.norm(hidden), self.tokens.weight)  # the embedding's weights, too
+        return functional.linear(self.norm(hidden), self.tokens.weight)  # the output uses the embedding's weights, too
 
 
 def angles(places: int, size: int) -> Tensor:
-    """Return the cosines and sines of rotary positions, [2, places, size / 2]: one angle per place and pair of a head's
-    numbers."""
+    """Return the cosines and sines of the angles of rotary positions, [2, places, size / 2]. There is an angle for each
+    position of a token in the text, and for each pair of a head's ``size`` numbers."""
     speeds = ROTARY_BASE ** (-torch.arange(0, size, 2) / size)
     turned = torch.outer(torch.arange(places), speeds)
     return torch.stack([turned.cos(), turned.sin()])
 
 
 def rotated(x: Tensor, rotary: Tensor) -> Tensor:
-    """Return queries or keys [b, heads, places, size] whose pairs are turned by the angles of their places (Su et al.
-    2021)."""
+    """Return the queries or keys ``x``, [b, heads, length, size], with rotary positions (Su et al., 2021). Each pair of
+    numbers is rotated by the angle of its token's position."""
     (cosine, sine), (one, other) = rotary, x.chunk(2, -1)
     return torch.cat([one * cosine - other * sine, one * sine + other * cosine], -1)
 
@@ -103,7 +104,9 @@ def gpt(
 ):
     """Transformer that predicts the next byte, with ``positions`` "learned" or "rotary".
 
-    Sizes: 0.2 million parameters by default, 0.8 with width 128, 10.7 with layers 6, heads 6 and width 384."""
+    The model has 0.2 million parameters by default, 0.8 million with ``width`` 128, and 10.7 million with ``layers`` 6,
+    ``heads`` 6 and ``width`` 384.
+    """
     if positions not in POSITIONS:
         raise ValueError(f"model gpt: positions is {positions}, expected {' or '.join(POSITIONS)}")
     if min(layers, heads, width) < 1 or width % heads or (positions == "rotary" and width // heads % 2):

@@ -1,4 +1,4 @@
-"""Copying of arrays, tensors and other attributes for saving, and restoring them."""
+"""Functions that copy arrays, tensors and other attributes for checkpoints, and restore them from checkpoints."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ torch = LazyModule("torch")
 
 
 class Copies:
-    """Memory for copies of arrays, which the next copies use again. New memory costs a page fault per 4 KiB, and the
-    faults take ten times as long as the copy."""
+    """Memory for copies of arrays, which later copies use again. New memory would cost a page fault for each 4 KiB, and
+    these page faults take ten times as long as the copying."""
 
     def __init__(self):
         self._made: list[np.ndarray] = []
         self._free: list[np.ndarray] = []
 
     def begin(self):
-        """Begin new copies in the memory of all earlier copies, which are not used any more."""
+        """Let the following calls of `of` use the memory of all earlier copies again. The caller must not use the
+        earlier copies any more."""
         self._free, self._made = self._made, []
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes of the copies since the last call of `begin`."""
+        """Number of bytes of all copies that were made since the last call of `begin`."""
         return sum(copy.nbytes for copy in self._made)
 
     def of(self, array: np.ndarray) -> np.ndarray:
-        """Return a copy of an array."""
+        """Return a copy of ``array``, in the memory of an earlier copy if its shape and dtype allow."""
         kind = array.shape, array.dtype
         place = next((place for place, free in enumerate(self._free) if (free.shape, free.dtype) == kind), None)
         copy = np.empty(*kind) if place is None else self._free.pop(place)
@@ -47,8 +48,8 @@ def array_of(value: Flat | torch.Tensor, copied: Callable = np.ndarray.copy) -> 
 
 
 def value_of(value, copied: Callable = np.ndarray.copy):
-    """Return a copy of ``value``: of an array or tensor as a NumPy array, and of any other value in a form that JSON
-    can hold. ``copied(array)`` returns a copy of an array."""
+    """Return a copy of ``value`` that a checkpoint can store. An array or tensor becomes a NumPy array, and any other
+    value becomes a value that JSON can hold. ``copied(array)`` returns a copy of an array."""
     if isinstance(value, Flat | torch.Tensor):
         return array_of(value, copied)
     if isinstance(value, np.ndarray):
@@ -59,7 +60,7 @@ def value_of(value, copied: Callable = np.ndarray.copy):
 
 
 def fill(into: Flat | torch.Tensor, content: np.ndarray):
-    """Copy an array into a tensor of the same shape; raises ValueError for another shape."""
+    """Copy the array ``content`` into the tensor ``into``. Raises ValueError if their shapes differ."""
     tensor = into.tensor if isinstance(into, Flat) else into
     if tensor.shape != content.shape:
         raise ValueError(f"an array of shape {list(content.shape)} for a tensor of shape {list(tensor.shape)}")
@@ -67,8 +68,8 @@ def fill(into: Flat | torch.Tensor, content: np.ndarray):
 
 
 def set_value(owner, name: str, value):
-    """Set an attribute to a value that `value_of` has returned. An array or tensor keeps its memory, into which the
-    value is copied."""
+    """Set the attribute ``name`` of ``owner`` to ``value``, a result of `value_of`. If the attribute is an array or a
+    tensor, ``value`` is copied into the attribute's memory."""
     now = getattr(owner, name)
     if isinstance(now, Flat | torch.Tensor):
         fill(now, value)

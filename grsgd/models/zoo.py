@@ -1,4 +1,4 @@
-"""Finding and creating models by name: models of this package, and users' own models."""
+"""Functions that find and create models by name: models of this package, and users' own models."""
 
 from collections.abc import Sequence
 
@@ -13,10 +13,11 @@ NAMES = tuple(MODELS)
 
 
 def build(name: str, shape: Sequence[int], classes: int, **options) -> nn.Module:
-    """Return a new model, initialised by torch's global generator. It maps inputs float32 [b, *shape] to logits [b,
-    classes], or tokens int64 [b, places] to logits [b, places, classes].
+    """Return a new model with random weights from torch's global generator. A model for images maps float32 [b, *shape]
+    to logits [b, classes]. A model for text maps tokens, int64 [b, length], to logits [b, length, classes].
 
-    Raises ValueError, in one line, if the name or an option is unknown, or if the model cannot take such data.
+    Raises ValueError, with a message of one line, if the name or an option is unknown, or if the model cannot take data
+    of this shape.
     """
     network = find(name)
     allowed = network.options()
@@ -41,7 +42,7 @@ def build(name: str, shape: Sequence[int], classes: int, **options) -> nn.Module
 
 
 def check_parameters(name: str, model: nn.Module):
-    """Raise ValueError for a model without trainable parameters, or with parameters of unknown shape."""
+    """Raise ValueError if ``model`` has no trainable parameters, or if the shape of a parameter is not known yet."""
     if lazy := [key for key, tensor in model.state_dict(keep_vars=True).items() if is_lazy(tensor)]:
         raise ValueError(
             f"model {name}: {lazy[0]} has no shape yet (a lazy module): give the shape, or call the model with a batch "
@@ -50,12 +51,13 @@ def check_parameters(name: str, model: nn.Module):
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError(
             f"model {name}: no parameter requires a gradient: keep modules in attributes or an nn.ModuleList, not in a "
-            "list, and do not freeze all"
+            "list, and do not freeze all parameters"
         )
 
 
 def find(name: str) -> RegisteredModel:
-    """Return the model called ``name``: one of `MODELS`, one in a file or module (`grsgd.outside`), or a plug-in's.
+    """Return the register entry of the model called ``name``. The model may be one of `MODELS`, in a file or module
+    (`grsgd.outside`), or in a plug-in.
 
     Raises ValueError if there is no model of this name.
     """

@@ -1,4 +1,4 @@
-"""Tasks for which models are trained, and finding them by name."""
+"""Tasks for which models are trained, such as classification, and functions that find and create tasks by name."""
 
 import inspect
 
@@ -21,8 +21,8 @@ TASKS: dict[str, type[Task]] = {
 
 
 def find(name: str) -> type[Task]:
-    """Return the task called ``name``: one of `TASKS`, one in a file or module (`grsgd.outside`), or a plug-in's.
-    Raises ConfigError."""
+    """Return the class of the task called ``name``. The task may be one of `TASKS`, in a file or module
+    (`grsgd.outside`), or in a plug-in. Raises ConfigError if there is no task of this name."""
     if name in TASKS:
         return TASKS[name]
     found = outside.loaded(name, "tasks")
@@ -54,5 +54,6 @@ def build(name: str, options: dict) -> Task:
 
 
 def options_of(make: type[Task]) -> dict:
-    """Return the options of a task, with their defaults."""
+    """Return the options of a task by name, with their defaults. The options are the parameters of the constructor of
+    the class ``make``."""
     return {name: parameter.default for name, parameter in inspect.signature(make).parameters.items()}

@@ -1,4 +1,4 @@
-"""Base class of tasks; a task defines the loss of a batch, and the metric by which models are tested."""
+"""Base class of tasks. A task defines the loss of a batch, and the metric by which models are tested."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ torch = LazyModule("torch")
 
 
 class Task(ABC):
-    """Base class of tasks. A subclass defines at least `total_loss`. Parameters of its ``__init__``, which must have
-    defaults, are keys of the configuration's section [task].
+    """Base class of tasks. A subclass defines at least the method `total_loss`. The parameters of a subclass's
+    ``__init__`` are keys of the configuration's section ``[task]``, and must have defaults.
 
-    Losses and scores are sums over the items of a batch, and the items (samples, or tokens of text) are counted. So
-    means over batches and ranks with different numbers of items are exact.
+    A task returns the losses and scores of a batch as sums over the batch's items, and the number of items. Items are
+    samples, or tokens of text. So means over batches and ranks with different numbers of items are exact.
     """
 
     metric: Metric = Metric("loss")
-    """Metric whose value `value` returns; by default the mean loss."""
+    """Metric of the task, whose value the method `value` returns; by default the mean loss."""
 
     targets: str | None = None
     """Kind of targets that the task needs, as in `grsgd.data.Dataset.targets`: "classes", "tokens" or "numbers". None
@@ -41,26 +41,30 @@ class Task(ABC):
         return len(targets)
 
     def total_score(self, outputs: torch.Tensor, targets: torch.Tensor) -> float | torch.Tensor:
-        """Return the sum over a batch's items of the score from which `value` computes the metric; by default the score
-        is the loss. To use several sums, such as the numbers of true and false positives, return a tensor [k]; `value`
-        then takes (sums, items)."""
+        """Return the sum of the scores of a batch's items, from which `value` computes the metric. By default the score
+        of an item is its loss.
+
+        A subclass that needs several sums, such as the numbers of true and false positives, returns a tensor [k]. In
+        this subclass, the method `value` must take (sums, items).
+        """
         return float(self.total_loss(outputs, targets))
 
     def value(self, mean: float) -> float:
-        """Return the metric's value, computed from the mean score of all items of the test data; by default it is this
-        mean.
+        """Return the metric's value for the test data. ``mean`` is the mean score of all items of the test data. By
+        default the metric's value is ``mean``.
 
-        In a subclass whose `total_score` returns several sums, this method takes (sums, items): the sums over all test
-        data, float64 [k], and the number of items of the test data.
+        In a subclass whose `total_score` returns several sums, this method takes (sums, items). ``sums`` are the sums
+        over all test data, float64 [k], and ``items`` is the number of items of the test data.
         """
         return mean
 
     # ---- for the evaluation of models
 
     def totals(self, outputs, targets, items: int) -> np.ndarray:
-        """Return the k sums of `total_score` and the number of items of a batch as float64 [k + 1].
+        """Return the k sums that `total_score` returns for a batch, and the batch's number of items, as float64 [k +
+        1].
 
-        Raises ConfigError if `total_score` returns no sum or array of sums.
+        Raises ConfigError if `total_score` returns neither a number nor an array of sums.
         """
         found = self.total_score(outputs, targets)
         if isinstance(found, torch.Tensor):
@@ -75,12 +79,13 @@ class Task(ABC):
         if sums.size > 1 and not self.takes_sums:
             raise ConfigError(
                 f"task: total_score() returns {sums.size} sums, but value() takes the mean of one: write "
-                "value(self, sums, items) that makes the metric of them"
+                "value(self, sums, items), which computes the metric from the sums"
             )
         return np.append(sums, float(items))
 
     def metric_of(self, totals: np.ndarray) -> float:
-        """Return the metric's value for test data; ``totals`` are the results of `totals` summed over all batches."""
+        """Return the metric's value for the test data. ``totals`` is the sum of the results of the method `totals` over
+        all batches."""
         *sums, items = totals
         if self.takes_sums:
             return float(self.value(torch.tensor(sums, dtype=torch.float64), float(items)))
@@ -88,6 +93,6 @@ class Task(ABC):
 
     @property
     def takes_sums(self) -> bool:
-        """Whether `value` takes (sums, items), and not a mean."""
+        """Whether the method `value` takes (sums, items); if False, it takes the mean score."""
         parameters = inspect.signature(self.value).parameters.values()
         return sum(parameter.default is parameter.empty for parameter in parameters) > 1

@@ -10,8 +10,8 @@ torch = LazyModule("torch")
 
 
 class Classification(Task):
-    """Task with the cross-entropy of logits [b, classes] and labels int64 [b] as loss, and accuracy (a fraction from 0
-    to 1) as metric."""
+    """Task of classification. The loss is the cross-entropy of logits [b, classes] and labels, int64 [b]. The metric is
+    accuracy, a fraction from 0 to 1."""
 
     metric = ACCURACY
     targets = "classes"

@@ -1,4 +1,4 @@
-"""Language modelling: the task of predicting the next token at each place of a text."""
+"""Language modelling: the task of predicting the next token after each token of a text."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ METRICS = {
     "bits_per_byte": (Metric("bits_per_byte"), lambda nats, each: nats / math.log(2) / each),
     "perplexity": (Metric("perplexity"), lambda nats, each: math.exp(min(nats, 700.0))),
 }
-"""Metrics, each with a function that computes its value from (mean cross-entropy per token in nats, mean number of
-bytes per token)."""
+"""Metrics of language modelling by name. Each metric has a function that computes its value from (mean cross-entropy
+per token in nats, mean number of bytes per token)."""
 
 
 class LanguageModelling(Task):
-    """Task with the cross-entropy of logits [b, places, tokens] and the tokens that follow, int64 [b, places], as loss.
+    """Task of language modelling. The loss is the cross-entropy of logits [b, length, number of different tokens] and
+    the next tokens, int64 [b, length].
 
-    Every token has the same weight, in any batch and on any rank. Targets below 0 (such as torch's -100) are padding,
-    which has no loss and is not counted.
+    Every token has the same weight in the loss, in any batch and on any rank. Targets below 0 (such as torch's -100)
+    are padding, which has no loss and does not count as a token.
 
     ``metric`` is "bits_per_byte", or "perplexity" (per token). ``bytes_per_token`` is the mean number of bytes of a
-    token in the text; 1 if tokens are bytes.
+    token in the text, which is 1 if tokens are bytes.
     """
 
     targets = "tokens"

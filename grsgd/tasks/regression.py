@@ -12,8 +12,8 @@ torch = LazyModule("torch")
 
 
 class Regression(Task):
-    """Task with the squared error of outputs and targets, float [b] or [b, ...], as loss. The metric is the root of the
-    mean squared error over all numbers.
+    """Task of regression. The loss is the squared error of outputs and targets, float [b] or [b, ...]. The metric is
+    the root of the mean squared error over all numbers of all targets.
 
     ``unit`` is the unit of the targets, which reports and figures show.
     """

@@ -1,4 +1,5 @@
-"""Options of an algorithm whose value ``"auto"`` is replaced after a short measurement, the trial."""
+"""Replacement of the value ``"auto"`` of an algorithm's options, after a short measurement before the run (the
+trial)."""
 
 from dataclasses import replace
 from functools import partial
@@ -15,16 +16,18 @@ from grsgd.training.gradients import CommonBatch
 from grsgd.training.stragglers import DelayModel
 
 DELAYED_STEPS = 500
-"""Number of steps for which a trial gets the random delays of the section ``[stragglers]``."""
+"""Number of steps for which the measurement before a run draws random delays, as configured in the section
+``[stragglers]``."""
 
 
 def choose_options(config: Config, dataset: Dataset, model: torch.nn.Module, context: RankContext):
-    """Return ``config`` with a value in place of each ``"auto"``. Return also the reason for each value, by attribute
-    of the run file. This function is a schedule (a generator that yields the objects it waits for), to be run on all
-    ranks at once.
+    """Measure, and return ``config`` with a chosen value in place of each ``"auto"``. Return, too, the reason for each
+    chosen value, by the name of the run file's attribute. This function is a schedule (a generator that yields the
+    objects it waits for), run on all ranks at once.
 
-    ``model`` is not changed. ``context.comm`` must carry only messages of the trial. Raises ConfigError if the trial is
-    impossible; one of its kinds is NoMulticast.
+    The parameters of ``model`` are not changed. ``context.comm`` must carry only messages of this measurement. Raises
+    ConfigError if the measurement is impossible. The ConfigError is a NoMulticast if the wanted multicast cannot be
+    used.
     """
     dtype, of_trial = getattr(torch, config.dtype), replace(context, seed=config.seed)
     trial = Trial(of_trial, model, dtype, partial(load_of, config, dataset))
@@ -33,13 +36,13 @@ def choose_options(config: Config, dataset: Dataset, model: torch.nn.Module, con
 
 
 def with_options(config: Config, chosen: dict) -> Config:
-    """Return the configuration with changed options of its algorithm."""
+    """Return a copy of ``config`` in which the algorithm's options in ``chosen`` have the values of ``chosen``."""
     return config.model_copy(update={"algorithm": config.algorithm.model_copy(update=chosen)})
 
 
 def load_of(config: Config, dataset: Dataset, trial: CommonBatchAlgorithm) -> Load:
-    """Return the load of a trial: the gradients that the ranks compute in the run, and the ranks' delays. Raises
-    ConfigError."""
+    """Return the work that ranks do in the measurement before a run: the gradients that they compute in the run, and
+    the delays of each rank. Raises ConfigError if the algorithm and the configuration do not fit."""
     ranks = trial.comm.size
 
     def gradients(most: int | None = None) -> CommonBatch:

@@ -1,4 +1,4 @@
-"""Gradient of one batch on one rank, computed as the section ``[gradient]`` of a configuration says."""
+"""Computation of the gradient of one batch on one rank, as the section ``[gradient]`` of a configuration asks."""
 
 import os
 import shutil
@@ -14,20 +14,21 @@ from grsgd.text import printable
 
 
 class BatchGradient:
-    """Computation of the gradient of a batch, all samples at once or in micro-batches whose gradients are added up.
+    """Computation of the gradient of a batch, for all samples at once, or in micro-batches whose gradients are added
+    up.
 
-    The gradient of micro-batches equals the gradient of the whole batch, apart from rounding. A layer that looks at the
-    whole batch, such as batch norm, sees the samples of one micro-batch only.
+    The sum of the micro-batches' gradients equals the gradient of the whole batch, apart from rounding. A layer that
+    depends on the whole batch, such as batch norm, sees only the samples of one micro-batch.
     """
 
     def __init__(self, wanted: Gradient, replica: Replica, task: Task):
         self.wanted, self.replica, self.task = wanted, replica, task
         self.is_last = True
-        """Whether the micro-batch that is computed is the last of its batch, so that its gradients become complete."""
+        """Whether the present micro-batch is the last of its batch, so that the batch's gradient becomes complete."""
 
     def compute(self, x: torch.Tensor, y: torch.Tensor, items: float) -> float:
-        """Leave the gradient of the batch's total loss, divided by ``items``, in the replica; return the divided
-        loss."""
+        """Compute the gradient of the batch's total loss divided by ``items``, and store it in the replica. Return the
+        total loss divided by ``items``."""
         self.replica.zero_gradients()
         size = self.wanted.micro_batch
         parts = [(x, y)] if size is None else list(zip(x.split(size), y.split(size), strict=True))
@@ -42,8 +43,9 @@ class BatchGradient:
 
     @cached_property
     def total_loss(self):
-        """Function of inputs and targets that returns the total loss, compiled if the configuration says so."""
-        # Every shape is compiled for itself: two ranks that compute one block get the same code, and the same bits.
+        """Function of (inputs, targets) that returns the total loss of a batch. The function is compiled if the
+        configuration sets ``gradient.compile``."""
+        # Each shape of a batch is compiled separately, so that two ranks compute the same bits for the same block.
         return torch.compile(self._total_loss, dynamic=False) if self.wanted.compile else self._total_loss
 
     def _total_loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -65,12 +67,12 @@ def check_compiler(wanted: Gradient, device: torch.device):
     x = torch.ones(8, device=device, requires_grad=True)
     try:
         torch.compile(square_sum)(x).backward()
-    except Exception as error:  # torch wraps the errors of a compiler in many classes of its own
+    except Exception as error:  # torch raises many classes of errors for a failed compilation
         raise ConfigError(
             f"gradient.compile = true: torch cannot compile on this machine: {printable(str(error), 300)}"
         ) from error
 
 
 def square_sum(x: torch.Tensor) -> torch.Tensor:
-    """Return the sum of the squares of ``x``, as a small function to compile."""
+    """Return the sum of the squares of ``x``. `check_compiler` compiles this small function as a test."""
     return (x * x).sum()

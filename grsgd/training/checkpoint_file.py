@@ -1,9 +1,9 @@
-"""File of one rank's part of a checkpoint: one line with the part's identity and the file's digest, then arrays.
+"""Format of one rank's file in a checkpoint: one line with a header and the file's digest, then arrays.
 
-The line fills the file's first 512 bytes. After the line come arrays as `numpy.save` writes them. The first array is a
-JSON text with all values that are no arrays, and with placeholders for the other arrays. HDF5 is not used, because HDF5
-ends the process if a disk is full. The digest is checked before any content is parsed, so a damaged file is always
-refused.
+The header line fills the first 512 bytes of a checkpoint file. After the header line, the file has arrays as
+`numpy.save` writes them. The first array is a JSON text with all values of the state that are no arrays, and with
+placeholders for the other arrays. HDF5 is not used, because HDF5 ends the process if the disk is full. `read` checks
+the digest before it parses any content, so a damaged file is always refused.
 """
 
 import hashlib
@@ -22,24 +22,26 @@ from numpy.lib.format import header_data_from_array_1_0, read_array, write_array
 from grsgd.errors import RunFileError
 
 FORMAT = 2
-"""Number of the file format; a file of another format is refused."""
+"""Number of the format of checkpoint files. A file with another format number is refused."""
 KIND = "checkpoint of grsgd"
 BLOCK = 512
-"""Length in bytes of the line at the beginning of a file, including the spaces that fill it up."""
+"""Length in bytes of the line at the beginning of a checkpoint file. The header line is filled up with spaces to this
+length."""
 CHUNK = 2**20
-"""Number of bytes that are read or written at once while the digest is computed."""
+"""Number of bytes that are read or written at once while the file's digest is computed."""
 ONE_READER = threading.Lock()
-"""Lock that lets one thread at a time read arrays: numpy parses headers with `ast`, which fails in threads of Python
-3.11."""
+"""Lock that lets only one thread at a time read arrays. numpy parses the headers of arrays with `ast`, which fails in
+several threads of Python 3.11."""
 PLACE = "an array of this file"
-"""Placeholder for an array in the JSON text."""
+"""Placeholder in the JSON text for an array that follows in the file."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """Identity of a file: it holds the part of ``rank``, one of ``ranks`` ranks, in the checkpoint ``id``.
+    """Header of a checkpoint file, which has the state of ``rank``, one of ``ranks`` ranks, in the checkpoint ``id``.
 
-    The checkpoint was taken after ``samples`` samples of all ranks. The id is random, and the same in all parts.
+    The checkpoint was taken after ``samples`` samples of all ranks. The random ``id`` is the same in the files of all
+    ranks.
     """
 
     id: str
@@ -49,10 +51,10 @@ class Header:
 
 
 def write(path: Path, header: Header, state: dict, config: str):
-    """Write the configuration and a state. A state is a tree of dicts whose leaves are arrays and values that JSON can
-    hold.
+    """Write a checkpoint file with the configuration and a rank's state. A state is a tree of dicts whose leaves are
+    arrays and values that JSON can hold.
 
-    Raises OSError, and TypeError or ValueError for a value that no file can hold.
+    Raises OSError if the file cannot be written. Raises TypeError or ValueError for a value that a file cannot hold.
     """
     with open(path, "wb") as file:
         file.write(bytes(BLOCK))
@@ -68,8 +70,8 @@ def write(path: Path, header: Header, state: dict, config: str):
 
 
 def read(path: Path) -> tuple[Header, dict, str]:
-    """Return the header, the state and the configuration that `write` was given. Raises RunFileError for a file that
-    `write` has not written, and for a file that was changed afterwards."""
+    """Return the header, the state and the configuration in the file ``path``, which `write` has written. Raises
+    RunFileError for a file that `write` has not written, or that was changed later."""
     header = read_header(path)
     try:
         with open(path, "rb") as file, ONE_READER:
@@ -80,12 +82,13 @@ def read(path: Path) -> tuple[Header, dict, str]:
             return header, _with_arrays(content["state"], file), content["config"]
     except RunFileError:
         raise
-    except Exception as error:  # a file from elsewhere may have any content, with a correct digest
+    except Exception as error:  # a file with a correct digest may still have any content
         raise RunFileError(f"{path}: cannot be read: {_reason(error)}") from None
 
 
 def verify(path: Path) -> Header:
-    """Return the header of a file whose digest is right. Raises RunFileError."""
+    """Return the header of a checkpoint file. Raises RunFileError if the file's digest is wrong, or if the file cannot
+    be read."""
     header = read_header(path)
     try:
         with open(path, "rb") as file:
@@ -97,7 +100,8 @@ def verify(path: Path) -> Header:
 
 
 def read_header(path: Path) -> Header:
-    """Return the header of a file, without a check of the digest. Raises RunFileError if the file has no header."""
+    """Return the header of a checkpoint file, without a check of the digest. Raises RunFileError if the file has no
+    valid header."""
     try:
         with open(path, "rb", opener=_without_waiting) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -117,12 +121,13 @@ def read_header(path: Path) -> Header:
 
 
 def check(tree: dict):
-    """Raise TypeError or ValueError for a value that no file can hold. The error names the value."""
+    """Raise TypeError or ValueError if ``tree`` has a value that a checkpoint file cannot hold. The error names the
+    value's keys in the tree."""
     _without_arrays(tree, [])
 
 
 def _without_arrays(tree: dict, arrays: list[np.ndarray], where: str = "") -> dict:
-    """Return a copy of a tree with `PLACE` instead of each array; the arrays are appended to ``arrays``."""
+    """Return a copy of ``tree`` with `PLACE` instead of each array. Append the replaced arrays to ``arrays``."""
     copy = {}
     for name, value in tree.items():
         if not isinstance(name, str):
@@ -144,7 +149,7 @@ def _without_arrays(tree: dict, arrays: list[np.ndarray], where: str = "") -> di
 
 
 def _with_arrays(tree: dict, file) -> dict:
-    """Return a tree with the next arrays of a file in place of the placeholders."""
+    """Return a copy of ``tree`` in which each placeholder `PLACE` is replaced by the next array in ``file``."""
     return {
         name: _with_arrays(value, file)
         if isinstance(value, dict)
@@ -156,8 +161,8 @@ def _with_arrays(tree: dict, file) -> dict:
 
 
 def _parts(array: np.ndarray) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of an array as `numpy.save` writes them, in pieces that stay in a processor's cache while the
-    digest is computed and the piece is written."""
+    """Yield the bytes that `numpy.save` writes for an array, in pieces of at most `CHUNK` bytes. A piece stays in the
+    processor's cache while its digest is computed and the piece is written."""
     array = array if array.flags.c_contiguous else array.copy()
     about = BytesIO()
     write_array_header_1_0(about, header_data_from_array_1_0(array))
@@ -173,7 +178,7 @@ def _line(header: Header, digest: str) -> bytes:
 
 
 def _digest(header: Header, file) -> str:
-    """Return the digest of the header and of everything in an open file after the first block."""
+    """Return the digest of the header and of all bytes after the first block of an open file."""
     digest = hashlib.sha256(_line(header, ""))
     file.seek(BLOCK)
     while part := file.read(CHUNK):

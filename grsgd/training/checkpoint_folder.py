@@ -1,11 +1,11 @@
-"""Functions by which one rank uses the folder of a run's checkpoints: list checkpoints, find out which are whole, and
-remove files.
+"""Functions by which one rank uses the folder of a run's checkpoints. These functions list checkpoints, find out which
+checkpoints are whole, and remove files.
 
-``FOLDER/samples-000000012800/rank-0003.ckpt`` is a rank's part of a checkpoint (`grsgd.training.checkpoint_file`), and
-``FOLDER/curve-5f3a.../rank-0003.bin`` has the rank's snapshots so far. A whole checkpoint has the parts of all ranks.
-All ranks share the folder, or each rank has its own. ``FOLDER/complete`` exists as soon as the first checkpoint is
-whole. The rank that writes the checkpoint's last file makes it; if ranks share no folder, rank 0 makes it before the
-next checkpoint.
+``FOLDER/samples-000000012800/rank-0003.ckpt`` is the file of rank 3 in a checkpoint (`grsgd.training.checkpoint_file`).
+``FOLDER/curve-5f3a.../rank-0003.bin`` has all snapshots that rank 3 has taken. A whole checkpoint has the files of all
+ranks. All ranks share one folder, or each rank has a folder of its own. The file ``FOLDER/complete`` exists as soon as
+the first checkpoint is whole. In a shared folder, the rank that writes the last file of the checkpoint creates
+``complete``. If ranks share no folder, rank 0 creates ``complete`` before the next checkpoint.
 """
 
 import os
@@ -20,22 +20,22 @@ from grsgd.files import exclusive_lock
 from grsgd.training.checkpoint_file import Header, read_header
 
 KEPT = 2
-"""Number of whole checkpoints that are kept."""
+"""Number of whole checkpoints that stay in the folder; older checkpoints are removed."""
 COMPLETE, LOCK = "complete", "lock"
 SAMPLES, RANK = re.compile(r"samples-([0-9]{12,18})"), re.compile(r"rank-([0-9]{4,9})\.(ckpt|bin)")
 OURS = re.compile(rf"{SAMPLES.pattern}|curve-[0-9a-f]+")
 LOCK_SECONDS = 5.0
-"""Seconds to wait for the end of another job that uses the folder."""
+"""Seconds that a job waits until another job that uses the folder of checkpoints ends."""
 LEASE_SECONDS = 120.0
-"""Seconds to wait after the loss of a host, until a file server has released the locks of this host."""
+"""Seconds that a job waits after the loss of a host, until a file server has released the lost host's locks."""
 
 
 NO_NUMBER = -1
 
 
 class CheckpointPart(NamedTuple):
-    """File with the part of ``rank`` of the checkpoint after ``samples`` samples. If the file has no readable header,
-    ``problem`` says why, in one line."""
+    """File of rank ``rank`` in the checkpoint after ``samples`` samples. If the file's header cannot be read,
+    ``problem`` is a one-line reason."""
 
     samples: int
     rank: int
@@ -44,8 +44,8 @@ class CheckpointPart(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Checkpoint after ``samples`` samples, of ``ranks`` ranks. ``problem`` says why the checkpoint is not whole; it is
-    empty for a whole checkpoint."""
+    """Checkpoint of ``ranks`` ranks after ``samples`` samples. ``problem`` is the reason why the checkpoint is not
+    whole, and empty for a whole checkpoint."""
 
     samples: int
     ranks: int = 0
@@ -61,16 +61,16 @@ def file_of(rank: int) -> str:
 
 
 def take(folder: Path, seconds: float = LOCK_SECONDS) -> IO:
-    """Lock a folder, so that no other job takes checkpoints in it; wait at most ``seconds`` for the end of another job.
-    The lock ends when the returned file is closed or this process ends.
+    """Lock a folder, so that no other job takes checkpoints in the folder. Wait at most ``seconds`` seconds for another
+    job to release its lock. The new lock ends when the returned file is closed or this process ends.
 
-    Raises ConfigError if another job holds the lock, or if the folder cannot be written to.
+    Raises ConfigError if another job still holds the lock, or if the folder cannot be written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = exclusive_lock(folder / LOCK, seconds)
         if not any(map(SAMPLES.fullmatch, _names(folder))):
-            # an earlier run has left this file, and its checkpoints were removed by hand
+            # an earlier run has created this file, and the user has removed the run's checkpoints
             (folder / COMPLETE).unlink(missing_ok=True)
         return lock
     except TimeoutError:
@@ -82,8 +82,8 @@ def take(folder: Path, seconds: float = LOCK_SECONDS) -> IO:
 
 
 def parts(folder: Path, rank: int, ranks: int) -> list[CheckpointPart]:
-    """Return this rank's files of all checkpoints in the folder. On rank 0, return also the files of ranks with numbers
-    from ``ranks`` on; these ranks no longer exist."""
+    """Return this rank's files of all checkpoints in ``folder``. On rank 0, return also the files of ranks that no
+    longer exist, whose numbers are at least ``ranks``."""
     found = []
     for samples in sorted(int(match[1]) for match in map(SAMPLES.fullmatch, _names(folder)) if match):
         for number in _numbers(folder / name_of(samples), rank, ranks):
@@ -91,7 +91,7 @@ def parts(folder: Path, rank: int, ranks: int) -> list[CheckpointPart]:
             try:
                 header = read_header(path)
                 if (header.samples, header.rank) != (samples, number):
-                    raise RunFileError(f"{path}: is rank {header.rank}'s part after {header.samples} samples")
+                    raise RunFileError(f"{path}: is rank {header.rank}'s file after {header.samples} samples")
                 found.append(CheckpointPart(samples, number, header))
             except RunFileError as error:
                 found.append(CheckpointPart(samples, number, None, str(error)))
@@ -99,7 +99,7 @@ def parts(folder: Path, rank: int, ranks: int) -> list[CheckpointPart]:
 
 
 def checkpoints(found: Iterable[CheckpointPart]) -> list[Found]:
-    """Return the checkpoints of all parts in ``found``, the newest first."""
+    """Return all checkpoints to which the ranks' files in ``found`` belong, the newest checkpoint first."""
     by_samples: dict[int, list[CheckpointPart]] = {}
     for part in found:
         by_samples.setdefault(part.samples, []).append(part)
@@ -119,7 +119,7 @@ def _checkpoint(samples: int, found: list[CheckpointPart]) -> Found:
     if problems:
         return Found(samples, 0, problems[0])
     if len(by_id) > 1:
-        return Found(samples, 0, "its files are of several checkpoints")
+        return Found(samples, 0, "the files belong to several checkpoints")
     (headers,) = by_id.values()
     there, ranks = {header.rank for header in headers}, headers[0].ranks
     missing = next(rank for rank in range(len(headers) + 1) if rank not in there)
@@ -127,15 +127,16 @@ def _checkpoint(samples: int, found: list[CheckpointPart]) -> Found:
 
 
 def remove_others(folder: Path, keep: set[str], rank: int, ranks: int):
-    """Remove this rank's files of all checkpoints and curves whose names are not in ``keep``."""
+    """Remove this rank's files of all checkpoints and snapshots, except in the subfolders whose names are in
+    ``keep``."""
     for name in _names(folder):
         if name not in keep and OURS.fullmatch(name):
             remove(folder / name, rank, ranks)
 
 
 def remove(place: Path, rank: int, ranks: int):
-    """Remove this rank's files in ``place``, the folder of a checkpoint or a curve. Rank 0 also removes files of ranks
-    that no longer exist, and temporary files of killed processes."""
+    """Remove this rank's files in ``place``, the folder of one checkpoint or of snapshots. Rank 0 also removes files of
+    ranks that no longer exist, and temporary files of killed processes."""
     if place.is_symlink():
         return
     for number in _numbers(place, rank, ranks):
@@ -146,15 +147,15 @@ def remove(place: Path, rank: int, ranks: int):
         if rank == 0:
             for path in place.glob(".grsgd-*.tmp"):
                 path.unlink()
-        place.rmdir()  # rmdir() fails while other ranks still have files there
+        place.rmdir()  # rmdir() fails while other ranks still have files in the folder
 
 
 def remove_older(folder: Path, samples: int, curves: dict[int, str]):
-    """Remove the files of all ranks of the checkpoints before ``samples`` samples, except the last `KEPT` whole ones;
-    to be called on one rank, if all ranks share the folder and have written all files of these checkpoints.
+    """Remove all ranks' files of checkpoints before ``samples`` samples, except the last `KEPT` whole checkpoints. Only
+    one rank calls this function, after all ranks have written all files of these checkpoints to their shared folder.
 
-    ``curves`` has the names of the curves of checkpoints, by the checkpoints' samples. Curves are removed only if the
-    curves of all kept checkpoints are known.
+    ``curves`` has the names of the folders with the checkpoints' snapshots, by the checkpoints' numbers of samples.
+    Folders of snapshots are removed only if ``curves`` has an entry for each checkpoint that stays.
     """
     whole = whole_in(folder)[-KEPT:]
     if whole:
@@ -171,38 +172,40 @@ def remove_older(folder: Path, samples: int, curves: dict[int, str]):
 
 
 def whole_in(folder: Path) -> list[int]:
-    """Return the samples of all whole checkpoints in a folder that all ranks share, in ascending order."""
+    """Return the number of samples of each whole checkpoint in a folder that all ranks share, in ascending order."""
     return [each.samples for each in reversed(checkpoints(parts(folder, 0, 1))) if not each.problem]
 
 
 def mark_complete(folder: Path):
-    """Record in the folder that its first checkpoint was whole."""
+    """Create the file ``complete`` in ``folder``, which shows that the folder has had a whole checkpoint."""
     with suppress(OSError):
         os.close(os.open(folder / COMPLETE, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666))
 
 
 def mark_if_whole(folder: Path, samples: int):
-    """Record in the folder that its first checkpoint is whole, if the checkpoint after ``samples`` samples has the
-    files of all ranks; to be called after each file, so that the rank which writes the last file records it."""
+    """Create the file ``complete`` in ``folder`` if the checkpoint after ``samples`` samples has the files of all
+    ranks. Each rank calls this function after it has written its file. So the rank that writes its file last creates
+    ``complete``."""
     if not (folder / COMPLETE).exists() and samples in whole_in(folder):
         mark_complete(folder)
 
 
 def curve_in(place: Path, rank: int) -> Path:
-    """Return the path of a rank's snapshots in the folder of a curve."""
+    """Return the path of the file with the snapshots of ``rank`` in ``place``, a folder of snapshots."""
     return place / f"rank-{rank:04d}.bin"
 
 
 def make_place(place: Path):
-    """Make the folder of a checkpoint or a curve; raises OSError, also if a link is in its place."""
+    """Create ``place``, the folder of one checkpoint or of snapshots. Raises OSError if the folder cannot be created,
+    or if ``place`` is a symbolic link."""
     place.mkdir(parents=True, exist_ok=True)
     if place.is_symlink():
         raise OSError(f"{place} is a symbolic link")
 
 
 def _numbers(place: Path, rank: int, ranks: int) -> list[int]:
-    """Return the ranks whose files in ``place`` this rank handles: itself and, on rank 0, ranks that no longer exist.
-    Only rank 0 lists the folder, because the folder can be large."""
+    """Return the ranks whose files in ``place`` the rank ``rank`` may remove. The result is ``rank`` itself and, on
+    rank 0, ranks that no longer exist. Only rank 0 lists the folder, because the folder can be large."""
     if rank:
         return [rank] if os.path.lexists(place / file_of(rank)) or os.path.lexists(curve_in(place, rank)) else []
     numbers = {int(match[1]) for match in map(RANK.fullmatch, _names(place)) if match}
@@ -217,13 +220,14 @@ def _names(folder: Path) -> list[str]:
 
 
 def as_numbers(names: list[tuple[str, str]]) -> list[int]:
-    """Return the names of the last `KEPT` checkpoints and of their curves as 2 `KEPT` numbers; `NO_NUMBER` fills up."""
+    """Return the names of the last `KEPT` checkpoints and of their folders of snapshots as 2 * `KEPT` numbers.
+    `NO_NUMBER` stands for a missing name."""
     numbers = [number for name, curve in names[-KEPT:] for number in (int(name[8:]), int(curve[6:] or "-1", 16))]
     return numbers + [NO_NUMBER] * (2 * KEPT - len(numbers))
 
 
 def from_numbers(numbers: list[int]) -> list[tuple[str, str]]:
-    """Return the names that `as_numbers` has made numbers of."""
+    """Return the names of checkpoints and of folders of snapshots that `as_numbers` has converted to ``numbers``."""
     pairs = zip(numbers[::2], numbers[1::2], strict=True)
     return [(name_of(at), f"curve-{id:013x}" if id >= 0 else "") for at, id in pairs if at != NO_NUMBER]
 

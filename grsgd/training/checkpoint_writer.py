@@ -1,4 +1,4 @@
-"""Files of one rank's checkpoints, which a thread writes while the rank trains on."""
+"""Writer of one rank's checkpoint files. A thread writes each file while the rank continues to train."""
 
 import sys
 import threading
@@ -16,51 +16,55 @@ from grsgd.training.curve_file import CurveFile
 
 
 class FileContent(Protocol):
-    """Content of one rank's files: `grsgd.training.run_content.RunContent`, or the content of an own loop's files."""
+    """Content of one rank's checkpoint files. `grsgd.training.run_content.RunContent` implements this interface for
+    ``grsgd train``. Another class implements it for users' own training loops."""
 
     config: str
-    """Text that each file keeps besides the state."""
+    """Configuration as text, which each checkpoint file stores besides the rank's state."""
 
     def attach(self, trainer):
-        """Take the states of ``trainer`` from now on. Raises ConfigError if a state cannot be written to a file."""
+        """Use the state of ``trainer`` for all following checkpoint files. Raises ConfigError if the state cannot be
+        written to a file."""
 
     def copied(self, copied: Callable, members: Sequence[int] | None) -> dict:
-        """Return a copy of the state between two steps; see `rank_state.state_of` for the arguments."""
+        """Return a copy of the rank's state between two steps. `rank_state.state_of` describes the arguments."""
 
     def complete(self, state: dict, curve: CurveFile, id: str):
-        """Complete a copied state, in the thread that writes the files of the checkpoint ``id``."""
+        """Add the missing entries of a checkpoint file to ``state``, a copied state. The thread that writes the file of
+        the checkpoint ``id`` calls this method."""
 
 
 class CheckpointWriter:
-    """Writer of one rank's checkpoints to ``folder``, the folder of the run's checkpoints."""
+    """Writer of one rank's checkpoint files to ``folder``, which has all checkpoints of the run."""
 
     def __init__(self, folder: Path, content: FileContent):
         self.folder, self.content = folder, content
         self.problem = ""
-        """The reason why the last checkpoint could not be written; empty if the last checkpoint was written."""
+        """Reason why this rank's file of the last checkpoint could not be written; empty if the file was written."""
         self._folder = folder
-        """Folder to which the last checkpoint is written."""
+        """Folder to which this rank writes its file of the last checkpoint."""
         self._copies = Copies()
         self._thread: threading.Thread | None = None
 
     def attach(self, trainer):
-        """Write states of ``trainer`` from now on. Raises ConfigError if a state cannot be written to a file."""
+        """Write the state of ``trainer`` to all following checkpoint files. Raises ConfigError if the state cannot be
+        written to a file."""
         self.trainer = trainer
         self.content.attach(trainer)
 
     @property
     def state_bytes(self) -> int:
-        """Number of bytes of the arrays in the state that was copied last."""
+        """Number of bytes of all arrays in the last copied state."""
         return self._copies.nbytes
 
     @property
     def has_begun(self) -> bool:
-        """Whether a file has been begun, and `written` has not been called since."""
+        """Whether `begin` has been called, and `written` has not been called since."""
         return self._thread is not None
 
     @property
     def is_writing(self) -> bool:
-        """Whether the thread writes a file now."""
+        """Whether the writing thread is still writing a checkpoint file."""
         return self._thread is not None and self._thread.is_alive()
 
     def begin(
@@ -71,16 +75,18 @@ class CheckpointWriter:
         before: Callable[[], None] | None = None,
         folder: Path | None = None,
     ) -> threading.Thread:
-        """Copy the state of the trainer between two steps, and begin to write the copy in a thread, which is returned.
+        """Copy the state of the trainer between two steps, and start a thread that writes the copy. Return the started
+        thread.
 
-        New snapshots are appended to ``curve``. ``members`` is the argument of `rank_state.state_of`. The thread first
-        calls ``before()``, if given. The copy is written to ``folder``, by default to the writer's own folder.
+        The thread first calls ``before()``, if given, and appends new snapshots to the file ``curve``. The copy is
+        written to ``folder``, by default to the writer's own folder. ``members`` is the argument of
+        `rank_state.state_of`.
         """
         self._folder = folder or self.folder
         try:
             self._copies.begin()
             state = self.content.copied(self._copies.of, members)
-        except Exception as error:  # training goes on after any error of a user's optimizer or model
+        except Exception as error:  # an error in a user's optimizer or model must not stop training
             self._has_failed(error)
             state = None
         self._thread = threading.Thread(target=self._write, args=(state, header, curve, before), daemon=True)
@@ -88,7 +94,8 @@ class CheckpointWriter:
         return self._thread
 
     def written(self):
-        """Wait until this rank's file is written; a schedule (a generator that yields each object it waits for)."""
+        """Wait until this rank's checkpoint file is written. This method is a schedule (a generator that yields each
+        object it waits for)."""
         if self._thread is not None:
             thread = self._thread
             yield Until(lambda: not thread.is_alive(), "writing a checkpoint")
@@ -112,12 +119,12 @@ class CheckpointWriter:
             self.problem = ""
             if self._folder == self.folder:
                 mark_if_whole(self.folder, header.samples)
-        except Exception as error:  # the disk may fail, or an optimizer's state may fit into no file
+        except Exception as error:  # the disk may fail, or a file cannot store the optimizer's state
             self._has_failed(error)
 
     def _has_failed(self, error: Exception):
-        """Record the reason why a checkpoint could not be written, and print a reason that differs from the last
-        reason."""
+        """Record the reason why a checkpoint file could not be written. Print the reason if it differs from the last
+        recorded reason."""
         before = self.problem
         self.problem = f"{self._folder}: {getattr(error, 'strerror', None) or error}"
         if self.problem != before:

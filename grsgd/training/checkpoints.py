@@ -1,7 +1,7 @@
-"""Checkpoints that a run takes: the state of every rank (`rank_state`), in a folder that outlives the job.
+"""Checkpoints of a run: the state of every rank (`rank_state`), stored in a folder that remains after the job's end.
 
-Each rank writes its own files (`checkpoint_folder`), in the background of training. A checkpoint is whole once all
-ranks have written their files.
+Each rank writes its own checkpoint files (`checkpoint_folder`), in the background of training. A checkpoint is whole
+when all ranks have written their files.
 """
 
 import secrets
@@ -37,7 +37,8 @@ from grsgd.training.recovery import Recovery, do_nothing
 from grsgd.training.trainer import Trainer
 
 ID_BITS = 52
-"""Number of bits of a checkpoint's random id; ranks send the id as a float64, which holds 53 bits exactly."""
+"""Number of bits of a checkpoint's random id. Ranks send the id as a float64, which represents integers of up to 53
+bits exactly."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class Every:
 
     @classmethod
     def read(cls, text: str, option: str = "--every") -> "Every":
-        """Read ``100`` (steps) or ``60s`` (seconds); raises ConfigError, with the name of the ``option``."""
+        """Return the interval that ``text`` gives: ``100`` means steps, ``60s`` means seconds. Raises ConfigError,
+        whose message names the command's ``option``, for any other text."""
         with suppress(ValueError):
             if text.endswith("s") and float(text[:-1]) > 0:
                 return cls(seconds=float(text[:-1]))
@@ -59,25 +61,25 @@ class Every:
 
 
 class Checkpoints(Recovery):
-    """Checkpoints of one rank, from which a later job can go on.
+    """Checkpoints of one rank, from which a later job can continue the run.
 
-    If an algorithm has messages under way between two steps, all ranks rest before a checkpoint: they receive every
-    message and end their background activities.
+    If an algorithm can have messages under way between two steps, all ranks rest before a checkpoint. To rest, ranks
+    receive all messages and end their activities in the background.
 
     Parameters
     ----------
     writer
-        Writer of this rank's files. All ranks share one folder, or each rank has its own.
+        Writer of this rank's checkpoint files. All ranks share one folder, or each rank has a folder of its own.
     every
-        Interval of checkpoints.
+        Interval between two checkpoints in the folder; in steps or in seconds.
     meeting
-        Agreement of the ranks on the step of the next checkpoint; the clock, a signal or a rank asks for a checkpoint.
+        Agreement of all ranks on the step of the next checkpoint, if a clock, a signal or a rank asks for a checkpoint.
     rests_between_steps
-        Whether no message of the algorithm is under way between two steps.
+        Whether no message of the algorithm is under way between two steps; if False, ranks rest before a checkpoint.
     go_on
         Function ``go_on`` of `Recovery`.
     memory
-        Further checkpoints in the memory of hosts, which are taken between the checkpoints in the folder.
+        Object that takes further checkpoints in the memory of hosts, between the checkpoints in the folder.
     """
 
     knows_the_end = False
@@ -95,23 +97,26 @@ class Checkpoints(Recovery):
         self.writer, self.folder, self.every, self.meeting = writer, writer.folder, every, meeting
         self.memory = memory or NoMemory()
         self._for_folder: deque[str] = deque()
-        """This rank's requests for a checkpoint in the folder, which no request for a checkpoint in memory replaces."""
+        """Reasons of this rank's requests for a checkpoint in the folder. A checkpoint in memory does not fulfil these
+        requests."""
         self._was_for_memory = False
         """Whether the last checkpoint was a checkpoint in memory."""
         self.comm, self.in_lockstep = meeting.comm, meeting.in_lockstep
         self.rests_between_steps = rests_between_steps
         self._at = 0
-        """Number of samples that all ranks together had processed at the last checkpoint."""
+        """Number of samples that all ranks together had processed at the last checkpoint in the folder."""
         self._step, self._time = 0, time.monotonic()
-        """This rank's step at the last checkpoint, and the time of that checkpoint in seconds."""
+        """Number of this rank's step at the last checkpoint in the folder, and the time of this checkpoint in
+        seconds."""
         self._meets = False
-        """Whether this rank is to rest, because some rank has asked all ranks to meet for a checkpoint."""
+        """Whether this rank must rest (pause) now, because a rank has asked all ranks to meet for a checkpoint."""
         self._ends_for = GO_ON
-        """The reason to end the run after the checkpoint that is being taken; GO_ON if the run goes on."""
+        """Reason to end the run after the checkpoint that is being taken; GO_ON if the run goes on."""
         self._all_ranks = meeting.comm
         self._curve = CurveFile(self.folder, self.comm.rank)
         self._whole: list[tuple[str, str]] = []
-        """Two names for each whole checkpoint that is kept: its own folder, and the folder of its curve."""
+        """Names of two folders for each whole checkpoint that is kept: the checkpoint's folder, and the folder of its
+        snapshots."""
 
     def attach(self, trainer: Trainer):
         """Take checkpoints of ``trainer`` from now on. Raises ConfigError if the state of the trainer's optimizer
@@ -123,8 +128,8 @@ class Checkpoints(Recovery):
     def go_on_from_checkpoint(
         self, folder: Path, samples: int, whole: list[tuple[str, str]], curve: CurveFile | None
     ):
-        """Note the checkpoint from which this run goes on, and the whole checkpoints in ``folder``. Newer checkpoints
-        there are not whole; they are removed after the next whole checkpoint."""
+        """Record the checkpoint from which this run goes on, and the whole checkpoints in ``folder``. Newer checkpoints
+        in ``folder`` are not whole, and are removed after the next whole checkpoint."""
         self._at, self._step, self._time = samples, self.trainer.recovery.position, time.monotonic()
         self.memory.step = self._step
         if is_same_folder(self.folder, folder):
@@ -133,8 +138,8 @@ class Checkpoints(Recovery):
             self.last = self.folder / name_of(samples)
 
     def watch(self):
-        """Look whether a checkpoint is due, or another rank has asked for a checkpoint. The trainer calls this method
-        between steps and while this rank waits."""
+        """Ask all ranks to meet for a checkpoint if rank 0's interval is over, and receive the requests of other ranks.
+        The trainer calls this method between steps and while this rank waits."""
         step = self.trainer.recovery.position
         self.memory.watch()
         if self.comm.rank == 0 and self._is_time(step):
@@ -146,14 +151,15 @@ class Checkpoints(Recovery):
         self.meeting.watch(step)
 
     def _is_time(self, step: int) -> bool:
-        """Return whether rank 0 is to ask all ranks for a checkpoint. If the interval is in steps, ranks in lockstep
-        need no request, because each rank counts the same steps."""
+        """Return whether rank 0 must ask all ranks for a checkpoint in the folder. If the interval is in steps, ranks
+        in lockstep need no request, because each rank counts the same steps."""
         if self.every.seconds is not None:
             return time.monotonic() - self._time >= self.every.seconds
         return not self.in_lockstep and step >= self._step + self.every.steps
 
     def _is_time_for_memory(self, step: int) -> bool:
-        """Return whether rank 0 is to ask all ranks for a checkpoint in memory, as `_is_time` does."""
+        """Return whether rank 0 must ask all ranks for a checkpoint in the memory of hosts. Ranks in lockstep need no
+        request."""
         return not self.in_lockstep and step >= self.memory.step + self.memory.every
 
     def _is_due(self, step: int) -> bool:
@@ -161,8 +167,8 @@ class Checkpoints(Recovery):
         return bool(self.in_lockstep and self.every.steps and step % self.every.steps == 0 and step > self._step)
 
     def before_step(self, step: int):
-        """Take a checkpoint before step number ``step``, if one is due. Return True if all ranks must rest first and
-        then call `at_rest`. This method is a schedule (a generator that yields the objects it waits for).
+        """Take a checkpoint before step number ``step``, if a checkpoint is due. Return True if all ranks must rest
+        first, and then call `at_rest`. This method is a schedule (a generator that yields the objects it waits for).
 
         Raises Stopped on all ranks, after the checkpoint, if a signal asked for the checkpoint.
         """
@@ -177,20 +183,22 @@ class Checkpoints(Recovery):
         return False
 
     def leave_steps(self):
-        """Record that this rank takes no further step before `at_rest`. All ranks meet in `at_rest`.
+        """Record that this rank takes no further step before `at_rest`, in which all ranks meet.
 
-        In lockstep this rank still answers requests to meet. Another rank can ask to meet at a step that no rank takes.
+        Ranks in lockstep still reply to requests to meet, because another rank may ask to meet at a step that no rank
+        takes.
         """
         self.meeting.is_held = not self.in_lockstep
 
     def at_rest(self, ended: bool):
-        """Take a checkpoint, and return whether the run is over. This method is a schedule that is run on all ranks at
-        once, while no message is under way.
+        """Take a checkpoint, and return whether the run is over. This method is a schedule that all ranks run at once,
+        while no message is under way.
 
-        The run is over, and no checkpoint is taken, if any rank has taken its last step. An own loop is over if all
-        ranks have taken their last steps.
+        The run is over, and no checkpoint is taken, if any rank has taken its last step. A run of a user's own training
+        loop is over only when all ranks have taken their last steps.
 
-        ``ended`` says whether this rank has taken its last step. Raises Stopped as `before_step` does.
+        ``ended`` says whether this rank has taken its last step. Raises Stopped on all ranks, after the checkpoint, if
+        a signal asked for the checkpoint.
         """
         votes = np.array([ended, self._meets, bool(self.meeting.reason)], float)
         yield from halving_doubling_allreduce(self.comm, votes, tags.CHECKPOINT)
@@ -206,13 +214,15 @@ class Checkpoints(Recovery):
         return False
 
     def _take(self, reason: str):
-        """Copy the state of the trainer, and begin to write the copy in a thread. This method is a schedule, run on all
-        ranks at once. If ``reason`` is not empty, it raises Stopped after writing.
+        """Copy the state of the trainer, and start a thread that writes the copy. This method is a schedule (a
+        generator that drivers run on all ranks at once). If ``reason`` is not empty, this method raises Stopped after
+        the copy is written.
 
-        The checkpoint is only for memory if no rank has a request for the folder, and none is due there.
+        The checkpoint is written to the folder if any rank has a request for the folder, or if a checkpoint in the
+        folder is due. In all other cases, the checkpoint is stored only in the memory of hosts.
         """
         self._ends_for, requests = reason, len(self._for_folder)
-        for _ in range(requests):  # a signal may add another request meanwhile
+        for _ in range(requests):  # a signal may add a request during this loop
             self._for_folder.popleft()
         self.memory.step = self.trainer.recovery.position
         wants_folder = bool(reason or requests) or self._is_due(self.trainer.recovery.position)
@@ -236,15 +246,16 @@ class Checkpoints(Recovery):
             raise EndAsked(reason)
 
     def _take_in_memory(self, header: Header, is_whole: bool):
-        """Begin a checkpoint in memory; ``is_whole`` says whether the last checkpoint in memory is whole."""
+        """Start a checkpoint in the memory of hosts. ``is_whole`` says whether the last checkpoint in memory is
+        whole."""
         self.memory.conclude(is_whole, name_of(header.samples))
         if header.samples > max(self._at, self.memory.samples):
             self._was_for_memory = True
             self.memory.begin(header, self._curve)
 
     def written(self):
-        """Wait until all ranks have written the last checkpoint, then remove older checkpoints; a schedule, run on all
-        ranks at once."""
+        """Wait until all ranks have written their files of the last checkpoint, then remove older checkpoints; a
+        schedule (a generator that drivers run on all ranks at once)."""
         if not self.writer.has_begun:
             return
         yield from self.writer.written()
@@ -253,7 +264,7 @@ class Checkpoints(Recovery):
         failed = np.array([float(bool(self.writer.problem))])
         yield from halving_doubling_allreduce(self.comm, failed, tags.CHECKPOINT)
         name = name_of(self._at)
-        if failed[0]:  # this rank's file is useless, and the disk may be full
+        if failed[0]:  # a rank's file is missing, so the files of all other ranks are useless
             remove(self.folder / name, self.comm.rank, self.comm.size)
             return
         self.last = self.folder / name
@@ -271,14 +282,15 @@ class Checkpoints(Recovery):
         self._curve = CurveFile(self.folder, self.comm.rank)
 
     def regrouped(self, narrow, giver):
-        """Go on in a new group of ranks (`Recovery.regrouped`).
+        """Continue in a new group of ranks (`Recovery.regrouped`).
 
-        No rank waits for the files of the checkpoint that the earlier group was writing. If a file is missing, this
-        checkpoint is not whole, and the older one stays. All ranks take over what rank ``giver`` knows of the whole
-        checkpoints. If the earlier group was asked to end, the new group takes a checkpoint, and ends.
+        No rank waits for other ranks' files of the checkpoint that the earlier group was writing. If a file is missing,
+        this checkpoint is not whole, and the older checkpoint stays. Rank ``giver`` sends the names of the whole
+        checkpoints to all ranks. If the earlier group was asked to end the run, the new group takes a checkpoint, and
+        ends the run.
 
-        In an own loop, ranks do not go back to the beginning of a step. So no rank repeats a checkpoint that any rank
-        has begun.
+        In a user's own training loop, ranks do not go back to the beginning of a step. So no rank repeats a checkpoint
+        that any rank has begun.
         """
         yield from self.writer.written()
         self.gathered(narrow)
@@ -291,7 +303,7 @@ class Checkpoints(Recovery):
         yield from broadcast(self.comm, known, tags.CHECKPOINT, giver)
         self._step, *numbers = known.tolist()
         self._whole = from_numbers(numbers)
-        self._at = max(0, *numbers[::2])  # an interrupted checkpoint does not count: it may be taken anew
+        self._at = max(0, *numbers[::2])  # ignores an interrupted checkpoint, which may be taken anew
 
     def asks_for_checkpoint(self, reason: str) -> bool:
         self._for_folder.append(reason)

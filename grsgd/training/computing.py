@@ -21,9 +21,9 @@ from grsgd.training.times import RankTotals
 
 
 class GradientComputing:
-    """Computation of one rank's gradients. The losses of the gradients are kept until the next snapshot.
+    """Computation of one rank's gradients. The losses of all steps are stored until the next snapshot.
 
-    ``totals`` are the sums of the rank's times; the computing time is added to them.
+    ``totals`` are the sums of the rank's times, to which the computing time of each gradient is added.
     """
 
     def __init__(self, config: Config, dataset: Dataset, replica: Replica, context: RankContext, totals: RankTotals):
@@ -34,19 +34,19 @@ class GradientComputing:
         self.workers = workers_of(config.algorithm_class, config.algorithm_options, self.ranks)
         self.delays = DelayModel(config.stragglers, self.rank, config.seed)
         self.gradients: OwnBatches | CommonBatch | None = None
-        """Source of the gradients; None on a rank that does not train."""
+        """Object that computes this rank's gradients; None on a rank that does not train."""
         self.loss: float | None = None
-        """Loss of the last gradient."""
+        """Loss of the batch of the last computed gradient; None if no loss is known."""
         self.losses: dict[int, list[float]] = {}
-        """Losses of all steps since the last snapshot, by number of the block of samples."""
+        """Losses of all steps since the last snapshot, by the number of the block of samples."""
         self.stages: list = []
-        """Moments within the simulated computation of a gradient: one moment for each parameter, at which the
-        parameter's gradient is complete."""
+        """Stages of the simulated computation of a gradient. At each stage the gradient of one parameter becomes
+        complete."""
 
     def go_on_from(self, step: int, algorithm: Algorithm):
         """Prepare to compute gradients for ``algorithm``, from step number ``step`` on."""
         self.close()
-        torch.backends.cudnn.deterministic = self.shares_batches  # all ranks must compute equal gradients of a block
+        torch.backends.cudnn.deterministic = self.shares_batches  # ranks must get equal gradients of a block
         if self.shares_batches:
             self.gradients = CommonBatch.of(self.config, self.data, self.replica, algorithm, self.ranks, step)
         elif self.rank < self.workers:
@@ -54,11 +54,11 @@ class GradientComputing:
             self.gradients = OwnBatches.of(self.config, self.data, self.replica, *shards, step)
 
     def tell_early(self, algorithm: Algorithm):
-        """If the algorithm sends gradients early, tell it about each parameter's gradient as soon as this gradient is
-        complete.
+        """Let the backward pass call `Algorithm.gradient_ready` for each parameter as soon as its gradient is complete.
+        Do nothing unless the algorithm sends gradients early.
 
-        On a rank with delays nothing is told early, because the rank's gradients count as complete only after the
-        delay.
+        A rank with injected delays does not call this hook early, because its gradients count as complete only after
+        the delay.
         """
         if not (algorithm.traits.sends_early and self.ranks > 1 and self.delays.is_none):
             return
@@ -69,15 +69,16 @@ class GradientComputing:
             self.replica.on_gradient(partial(self._gradient_ready, algorithm))
 
     def _gradient_ready(self, algorithm: Algorithm, parameter: int):
-        """Tell the algorithm a parameter's gradient, after the last micro-batch."""
+        """Tell the algorithm that the gradient of parameter number ``parameter`` is complete. Do nothing before the
+        last micro-batch of a batch."""
         if self.gradients.gradient.is_last:
             algorithm.gradient_ready(parameter)
 
     def gradient(self, step: int):
-        """Compute the gradient of a step, then wait for this rank's delay; a schedule (a generator that yields the
-        objects it waits for).
+        """Compute the gradient of step number ``step``, then wait for the rank's injected delay. This method is a
+        schedule (a generator that yields the objects it waits for).
 
-        Raises Stopped on all ranks if the loss of a rank is not finite.
+        Raises Stopped on all ranks if the loss of any rank is not finite.
         """
         begin = self.driver.clock()
         amount = self.gradients.samples / self.config.data.batch_size
@@ -90,12 +91,13 @@ class GradientComputing:
         self.loss = self._mean(gradient.value, step)
 
     def skip(self):
-        """Skip the batch of a step whose gradient the algorithm does not need; a schedule."""
+        """Skip the batch of a step for which the algorithm needs no gradient of this rank; a schedule (a generator that
+        a driver runs)."""
         yield Compute(self.gradients.skip, 0)
 
     def _mean(self, losses: dict[int, float] | None, step: int) -> float | None:
-        """Keep the losses of the blocks for the next snapshot. Return the mean of the losses, or None if there are no
-        losses."""
+        """Store the losses of this rank's blocks for the next snapshot. Return the weighted mean of the losses, or None
+        if ``losses`` is None or empty."""
         if not losses:  # losses are None if only times are simulated, and empty on a rank without a block
             return None
         weights = self.gradients.weights
@@ -107,12 +109,12 @@ class GradientComputing:
         return loss
 
     def mean_losses(self) -> dict[int, tuple[float, float]]:
-        """Return, by the block's number, the mean loss of each block since the last snapshot, and the block's
-        weight."""
+        """Return (mean loss since the last snapshot, weight in the loss of all ranks) of each block of samples, by the
+        block's number."""
         weights = self.gradients.weights if self.gradients is not None else {}
         return {number: (float(np.mean(values)), weights[number]) for number, values in self.losses.items()}
 
     def close(self):
-        """End the processes that decode images, if any."""
+        """End the worker processes that load the data, if any."""
         if self.gradients is not None:
             self.gradients.close()

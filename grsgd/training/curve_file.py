@@ -1,4 +1,5 @@
-"""File in a folder of checkpoints to which a rank appends its snapshots, with a digest of each snapshot."""
+"""File in the folder of checkpoints to which a rank appends its snapshots. Checkpoints store a digest of each
+snapshot."""
 
 import hashlib
 import os
@@ -13,8 +14,8 @@ NAME = re.compile(r"curve-[0-9a-f]{1,16}")
 
 
 class CurveFile:
-    """File of one rank's snapshots. ``name`` is the name of the file's folder within ``folder``, or "" before the first
-    checkpoint. ``digests`` has a digest of each snapshot in the file."""
+    """File of one rank's snapshots. ``folder`` is the folder of all checkpoints. ``name`` is the name of the subfolder
+    with the file, or "" before the first checkpoint. ``digests`` has a digest of each snapshot in the file."""
 
     def __init__(self, folder: Path, rank: int, name: str = "", digests: list[str] = ()):
         self.folder, self.rank = folder, rank
@@ -27,10 +28,10 @@ class CurveFile:
         return curve_in(self.folder / self.name, self.rank)
 
     def write(self, snapshots: Snapshots, count: int, id: str):
-        """Append the snapshots below number ``count`` that the file lacks. ``id`` is the checkpoint's id; a new folder
-        gets a name with this id, the same on all ranks.
+        """Append the snapshots below number ``count`` that the file lacks. ``id`` is the checkpoint's id, which is the
+        same on all ranks. The name of a new subfolder contains ``id``.
 
-        Raises OSError.
+        Raises OSError if the file cannot be written.
         """
         self.name = self.name or f"curve-{id}"
         if len(self.digests) >= count:
@@ -51,10 +52,10 @@ class CurveFile:
         self.digests = digests
 
     def give(self, snapshots: Snapshots) -> bool:
-        """Copy the models in the file into ``snapshots``, which already knows the progress of the run at each model.
+        """Copy the models in the file into ``snapshots``, which already has the progress of the run at each snapshot.
         Return whether the whole file is undamaged.
 
-        Damaged snapshots count as not kept, and a warning of ``snapshots`` reports the damage.
+        ``snapshots`` marks damaged snapshots as missing (`NOT_KEPT`), and reports the damage in a warning.
         """
         renumbered = {}
         for number, content in enumerate(self._contents(snapshots.bytes)):
@@ -69,7 +70,7 @@ class CurveFile:
         return len(renumbered) == len(self.digests)
 
     def _contents(self, bytes: int) -> Iterator[bytes | None]:
-        """Yield the snapshots, with None in place of a damaged or missing snapshot."""
+        """Yield the bytes of each snapshot in the file, or None for a damaged or missing snapshot."""
         for number, digest in enumerate(self.digests):
             try:
                 with open(self.path, "rb", opener=_no_link) as file:

@@ -1,4 +1,5 @@
-"""Deaths of processes: their planned times and ranks, and the entries of the run file about actual deaths."""
+"""Deaths of processes during a run: the times of planned deaths, and the entries of the run file about actual
+deaths."""
 
 import heapq
 import math
@@ -21,8 +22,8 @@ def planned_deaths(faults: Faults, ranks: int, seed: int) -> Iterator[tuple[floa
 
 
 def comes_back(faults: Faults, ranks: int, seed: int, spare: int) -> float:
-    """Return the time, in seconds after the start of training, at which spare process number ``spare`` arrives. Spare
-    processes are counted from 0."""
+    """Return the time, in seconds after the start of training, at which spare process number ``spare`` (from 0) joins
+    the run."""
     if faults.back_seconds is None:
         return 0.0
     died = next((at for at, _ in islice(planned_deaths(faults, ranks, seed), spare, None)), math.inf)
@@ -37,11 +38,11 @@ def random_deaths(mean: float, ranks: int, seed: int) -> Iterator[tuple[float, i
 
 
 def without(rank: int, lost: Collection[int], ranks: int, config: Config, labels: np.ndarray) -> str:
-    """Return a warning about ``rank``, whose process died and was not replaced. ``lost`` has all ranks whose process
-    died and was not replaced.
+    """Return a warning about ``rank``, whose process died and was not replaced. ``lost`` has all ranks whose processes
+    died and were not replaced.
 
-    The warning says whether other ranks have read the rank's shard. ``labels`` are the labels of the training data,
-    from which the shards are made.
+    The warning says whether other ranks have read the training data of the rank's shard. ``labels`` are the labels of
+    all training data, by which the data were split into shards.
     """
     parts = shards(labels, ranks, alpha=config.data.alpha, seed=config.seed)
     left = set(range(ranks)) - set(lost)
@@ -53,21 +54,21 @@ def without(rank: int, lost: Collection[int], ranks: int, config: Config, labels
 
 
 def after_training(is_known: bool) -> str:
-    """Return a warning about a rank whose process died after all ranks had trained to the end.
+    """Return a warning about a rank whose process died after all ranks had ended their training.
 
-    ``is_known`` says whether another rank has the measurements of the dead process.
+    ``is_known`` says whether another rank has received the measurements of the dead process.
     """
     row = "" if is_known else ", and its measurements are not known"
-    return f"its process has died after training: its model is in no average that was tested or saved{row}"
+    return f"its process has died after training, so its model is in no average that was tested or saved{row}"
 
 
 def accounts(
     deaths: Iterable[tuple], waits: dict[int, float], ranks: int
 ) -> dict[str, tuple[np.ndarray, tuple[str, str]]]:
-    """Return the entries of the run file about deaths, in the form of `Algorithm.extra`.
+    """Return the entries of the run file about deaths of processes, in the form of `Algorithm.extra`.
 
-    ``deaths`` are the deaths that each remaining process has noticed (`Death.after`); ``waits`` is the longest wait of
-    each remaining process, by rank.
+    ``deaths`` are the deaths that each remaining process has noticed (`Death.after`). ``waits`` has the longest time in
+    seconds that each remaining process has waited in a step, by rank.
     """
     noticed: dict[int, tuple[float, int]] = {}
     replaced: dict[int, float] = {}
@@ -78,13 +79,16 @@ def accounts(
     order = sorted(noticed, key=noticed.get)
     return {
         "death_rank": (np.array([noticed[process][1] for process in order], np.int64), ("", "rank whose process died")),
-        "death_seconds": (np.array([noticed[process][0] for process in order]), ("s", "when it was noticed first")),
+        "death_seconds": (
+            np.array([noticed[process][0] for process in order]),
+            ("s", "time at which the death was first noticed"),
+        ),
         "death_replaced_seconds": (
             np.array([replaced.get(process, np.nan) for process in order]),
-            ("s", "when another process had taken the rank; NaN: none has"),
+            ("s", "time at which another process had taken the rank; NaN if none has"),
         ),
         "longest_wait": (
             np.array([waits.get(rank, np.nan) for rank in range(ranks)]),
-            ("s", "longest wait in a step, of the process that held each rank in the end"),
+            ("s", "longest wait in a step of the process that held the rank at the end"),
         ),
     }

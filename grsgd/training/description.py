@@ -1,4 +1,4 @@
-"""Attributes of a run file that are known before the first step."""
+"""Attributes of a run file that are known before the first training step, such as the names of algorithm and data."""
 
 import platform
 import subprocess
@@ -43,7 +43,8 @@ def describe(trainer: Trainer) -> dict:
 
 
 def describe_algorithm(algorithm: Algorithm) -> dict:
-    """Return the attributes that a run has in any loop: the algorithm, the size of its model, and the software."""
+    """Return the attributes that describe the algorithm, the size of its model, and the software. Run files of ``grsgd
+    train`` and of a user's own loop both have these attributes."""
     traits, replica = algorithm.traits, algorithm.replica
     return attributes_of("algorithm", type(algorithm)) | {
         "algorithm": algorithm.name,
@@ -67,14 +68,13 @@ def describe_algorithm(algorithm: Algorithm) -> dict:
 
 
 def expected_bytes(config: Config, ranks: int) -> int:
-    """Return the approximate size of the run file in bytes: the matrices of traffic, the curve, and all other
-    content."""
+    """Return the approximate size in bytes of the run file of a run on ``ranks`` ranks."""
     return 2**17 + 8 * (3 * ranks**2 + 32 * ranks + 8 * config.train.snapshots)
 
 
 def commit() -> str | None:
-    """Return the commit of the source code, with "-dirty" if files have changed since this commit. Return None if the
-    code is in no git repository."""
+    """Return the git commit of this package's source code, with "-dirty" if files have changed since this commit.
+    Return None if the source code is in no git repository."""
     file = Path(__file__)
     git = partial(subprocess.run, cwd=file.parent, capture_output=True, text=True, timeout=10, check=True)
     try:

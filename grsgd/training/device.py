@@ -1,4 +1,4 @@
-"""Device on which a rank trains, and one pool of its memory for torch and CuPy."""
+"""Choice of the device (CPU or GPU) on which a rank trains, and its memory pool, which torch and CuPy share."""
 
 import os
 import platform
@@ -15,12 +15,12 @@ from grsgd.errors import ConfigError
 
 
 def pick_device(name: str, local_rank: int = 0) -> torch.device:
-    """Return the device that a rank uses with ``device = name``. ``local_rank`` is the number of the rank among the
-    ranks on its host.
+    """Return the device that a rank uses if the configuration has ``device = name``. ``local_rank`` is the number of
+    the rank among the ranks on its host.
 
-    ``auto`` means a GPU if torch and CuPy find a GPU, else the CPU. The ranks of a host get the host's GPUs in turn; if
-    there are more ranks than GPUs, several ranks share a GPU. Raises ConfigError if ``name`` asks for a GPU and no GPU
-    is found.
+    The name "auto" means a GPU if torch finds a GPU and CuPy is installed, else the CPU. The ranks of a host get the
+    host's GPUs in turn. If there are more ranks than GPUs, several ranks share a GPU. Raises ConfigError if ``name`` is
+    "cuda" and no GPU can be used.
     """
     missing = None
     if not torch.cuda.is_available():
@@ -35,15 +35,15 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
 
 
 def use_threads():
-    """Set torch's number of threads to OMP_NUM_THREADS. If this variable is not set, set the number to 1, because ranks
-    share cores."""
+    """Set torch's number of threads to 1, because the ranks of a host share its cores. If the environment variable
+    OMP_NUM_THREADS is set, keep the number of threads that torch has read from it."""
     torch.set_num_threads(torch.get_num_threads() if os.environ.get("OMP_NUM_THREADS") else 1)
 
 
 def use(device: torch.device):
-    """Make torch and CuPy use ``device`` in this thread, with torch's pool of memory for both.
+    """Make torch and CuPy use ``device`` in this thread, and let CuPy allocate memory from torch's memory pool.
 
-    With two pools, memory that one library has freed could not be used by the other library.
+    With two memory pools, memory that torch has freed could not be used by CuPy, and vice versa.
     """
     if device.type == "cuda":
         import cupy
@@ -54,20 +54,21 @@ def use(device: torch.device):
 
 
 def allow_tf32(device: torch.device, wanted: bool):
-    """Let ``device`` round the inputs of float32 matrix products to TF32 if ``wanted``; does nothing on a CPU."""
+    """If ``wanted``, let torch round the inputs of float32 matrix products on a GPU to TF32. Do nothing on a CPU."""
     if wanted and device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = True
 
 
 def name(device: torch.device) -> str:
-    """Return the name of the device, such as "NVIDIA H200 0", with its number on this host."""
+    """Return the name of a GPU with its number on this host, such as "NVIDIA H200 0". Return "none" for a CPU."""
     return f"{torch.cuda.get_device_name(device)} {device.index}" if device.type == "cuda" else "none"
 
 
 def processor() -> str:
-    """Return the processor of this host, the cores on which this process may run, and torch's threads.
+    """Return a text with this host's processor, the number of cores on which this process may run, and torch's number
+    of threads.
 
-    An example is "AMD EPYC 9654, 4 of 96 cores, 1 thread".
+    An example of the text is "AMD EPYC 9654, 4 of 96 cores, 1 thread".
     """
     model = platform.processor() or platform.machine()
     with suppress(OSError):

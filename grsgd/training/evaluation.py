@@ -1,4 +1,5 @@
-"""Evaluation of models on test data: the task's metric of single replicas, and of the replicas' average."""
+"""Evaluation of models on test data. The functions compute the task's metric for each rank's model and for the averaged
+model."""
 
 import math
 from dataclasses import dataclass
@@ -14,18 +15,21 @@ from grsgd.runs.metric import ACCURACY, Metric
 from grsgd.tasks import Task
 
 BATCH = 256
-"""Largest number of samples that are evaluated at once."""
+"""Largest number of test samples in one forward pass of the model."""
 OUTPUTS = 2**24
-"""Largest number of output values of all samples that are evaluated at once. A single sample is evaluated even if it
-has more output values."""
+"""Largest number of the model's output values in one forward pass of a test. A forward pass of a single sample may have
+more output values."""
 
 
 @dataclass(frozen=True)
 class Quality:
-    """Task's metric on test data: ``mean`` is its value for the averaged model, ``lowest`` and ``highest`` are its
-    extreme values for single replicas. ``lowest`` and ``highest`` are NaN if single replicas were not evaluated.
+    """Results of a test: values of the task's metric on test data, and the distance between the ranks' models.
+
+    ``mean`` is the metric of the averaged model. ``lowest`` and ``highest`` are the extreme values of the metric among
+    the models of single ranks; NaN if these models were not tested.
     ``consensus_distance`` is ``sqrt(mean_i |x_i - xbar|^2) / |xbar|``, for the parameters x_i of replica i and their
-    average xbar."""
+    average xbar.
+    """
 
     mean: float
     lowest: float
@@ -35,8 +39,8 @@ class Quality:
 
 
 def outputs(model: torch.nn.Module, split: Split, task: Task, indices: np.ndarray, device):
-    """Yield (outputs, targets, items) of the samples ``indices``, a batch at a time, in evaluation mode, without
-    gradients. ``items`` is the number of items that the task counts."""
+    """Yield (outputs, targets, items) of the samples ``indices``, one batch at a time. The model runs in evaluation
+    mode, without gradients. ``items`` is the number of items of a batch that the task counts, such as tokens."""
     training, dtype = model.training, next(model.parameters()).dtype
     model.eval()
     with torch.no_grad():
@@ -49,8 +53,8 @@ def outputs(model: torch.nn.Module, split: Split, task: Task, indices: np.ndarra
 
 
 def samples_at_once(model: torch.nn.Module, split: Split, indices: np.ndarray, device) -> int:
-    """Return the number of samples to evaluate at once. The number is below `BATCH` if the model outputs many values
-    per sample, for example for a long text."""
+    """Return the number of test samples for one forward pass of ``model``. The number is smaller than `BATCH` if the
+    model outputs many values per sample, for example for a long text."""
     if not len(indices):
         return BATCH
     x, y = next(iter(split.batches([indices[:1]])))
@@ -60,22 +64,23 @@ def samples_at_once(model: torch.nn.Module, split: Split, indices: np.ndarray, d
 
 def score(model: torch.nn.Module, split: Split, task: Task, indices: np.ndarray, device) -> np.ndarray:
     """Return the sums of the task's k scores over the samples ``indices``, and the number of items, as float64 [k + 1].
-    The model is in evaluation mode."""
-    if not len(indices):  # a rank without samples has as many zeros as other ranks have sums
+    The model runs in evaluation mode."""
+    if not len(indices):  # a rank without samples returns zeros of the right shape
         return np.zeros_like(score(model, split, task, np.zeros(1, np.int64), device))
     return sum(task.totals(*batch) for batch in outputs(model, split, task, indices, device))
 
 
 def share(split: Split, rank: int, ranks: int) -> np.ndarray:
-    """Return the numbers of the samples on which ``rank``, one of ``ranks`` ranks, tests the averaged model."""
+    """Return the indices of the samples of ``split`` on which ``rank``, one of ``ranks`` ranks, tests the averaged
+    model."""
     return np.arange(len(split))[rank::ranks]
 
 
 def metric_and_loss(model: torch.nn.Module, split: Split, task: Task, device, ranks: int = 1) -> tuple[float, float]:
     """Return the task's metric and the mean loss of a model, computed by this process alone.
 
-    The batches are the same as in an evaluation by ``ranks`` ranks, because outputs in other batches could be rounded
-    differently.
+    The test data are cut into the same batches as in an evaluation by ``ranks`` ranks. With other batches, the outputs
+    could be rounded differently.
     """
     totals, losses, count = 0.0, 0.0, 0
     for rank in range(ranks):
@@ -87,21 +92,22 @@ def metric_and_loss(model: torch.nn.Module, split: Split, task: Task, device, ra
 
 
 def in_double(values):
-    """Return real numbers in double precision, and anything else unchanged."""
+    """Return a tensor of floating-point numbers in double precision, and any other object unchanged."""
     return values.double() if torch.is_tensor(values) and values.is_floating_point() else values
 
 
 def quality(
     comm, replica: Replica, split: Split, task: Task, replicas: bool = True, weight: float = 1.0, known: bool = True
 ):
-    """Return the `Quality` of the present replicas, and leave the average of the replicas in each rank's replica. This
-    function is a schedule (a generator that yields the objects it waits for), run on all ranks at once.
+    """Test the models that are in the ranks' replicas, and return the `Quality`. After the test, each replica holds the
+    average of the models. This function is a schedule (a generator that yields the objects it waits for), run on all
+    ranks at once.
 
-    ``replicas`` says whether each rank also evaluates its own replica on all of ``split``. The average is always
-    evaluated: each rank tests the average on a part of ``split``. ``weight`` is the weight of this rank's parameters in
-    the average, relative to the weights of the other ranks; the buffers of all ranks have the same weight. ``known``
-    says whether this rank has a model. A rank without a model must have the weight 0, and its replica is not counted.
-    If the rank with the final model has died, all weights are 0, and the mean is NaN.
+    ``replicas`` says whether each rank tests its own model on all of ``split``. The averaged model is always tested, by
+    each rank on a part of ``split``. ``weight`` is the weight of this rank's parameters in the average, relative to the
+    weights of the other ranks. The buffers of all ranks have the same weight in the average. ``known`` says whether
+    this rank has a model. A rank without a model must have the weight 0. The replica of such a rank does not affect the
+    result. If the rank with the final model has died, all weights are 0, and ``mean`` of the result is NaN.
     """
     own = math.nan
     if replicas and known:
@@ -125,6 +131,7 @@ def quality(
 
 
 def of_replicas(values: np.ndarray) -> tuple[float, float]:
-    """Return the lowest and the highest of the values; NaN if no value is known."""
+    """Return the lowest and the highest of the metric's values for single ranks, without NaN. Return two NaN if all
+    values are NaN."""
     known = values[~np.isnan(values)]
     return (float(known.min()), float(known.max())) if known.size else (math.nan, math.nan)

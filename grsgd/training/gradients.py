@@ -1,6 +1,7 @@
-"""Sources of a rank's gradients: batches of the rank's own, or the rank's blocks of a batch that all ranks share.
+"""Sources of a rank's gradients. `OwnBatches` uses batches of the rank's own samples, and `CommonBatch` uses the rank's
+blocks of a batch that all ranks share.
 
-Both sources leave the gradient in the replica and return the losses. Neither source communicates.
+Both classes store the gradient in the replica, and return the losses. Neither class communicates.
 """
 
 import math
@@ -24,15 +25,15 @@ from grsgd.training.batch_gradient import BatchGradient
 from grsgd.training.optimizer import build_optimizer
 
 FORWARD_SHARE = 1 / 3
-"""Share of the forward pass in the time of a gradient: a backward pass has about twice the operations of a forward
-pass."""
+"""Fraction of a gradient's computing time that the forward pass takes. A backward pass has about twice the operations
+of a forward pass."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Samples ``begin`` to ``end`` of each batch; ``batches`` yields them as (images, labels).
+    """Samples number ``begin`` to ``end - 1`` of each batch. ``batches`` yields the (inputs, targets) of these samples.
 
-    A rank with batches of its own has one block, whose number is the rank.
+    A rank with batches of its own has one block, whose number is the number of the rank.
     """
 
     number: int
@@ -51,9 +52,9 @@ class OwnBatches:
     def __init__(self, gradient: BatchGradient, block: Block):
         self.gradient, self.blocks = gradient, [block]
         self.samples = block.samples
-        """Number of samples of one gradient."""
+        """Number of samples from which this rank computes one gradient."""
         self.weights = {block.number: block.samples}
-        """Weight of each block's loss in the loss of all ranks."""
+        """Weight of the block's loss in the mean loss of all ranks, by the block's number."""
 
     @classmethod
     def of(
@@ -66,8 +67,8 @@ class OwnBatches:
         replication: int,
         first: int = 0,
     ):
-        """Return a source of gradients of this rank's shards, from batch number ``first`` on. Each shard is held by
-        ``replication`` of the ``workers`` ranks that train."""
+        """Return an object that computes gradients of the shards of rank ``rank``, from batch number ``first`` on.
+        ``replication`` of the ``workers`` training ranks hold each shard."""
         seed_torch(replica.device, Purpose.DROPOUT, config.seed, rank)
         parts = shards(dataset.train.labels, workers, alpha=config.data.alpha, seed=config.seed)
         held = np.concatenate([parts[k] for k in held_by(rank, workers, replication)])
@@ -79,23 +80,24 @@ class OwnBatches:
         return cls(gradient, Block(rank, 0, config.data.batch_size, batches))
 
     def next_gradient(self) -> dict[int, float]:
-        """Leave the gradient of the next batch in the replica. Return the batch's mean loss, under the number of this
-        rank's block."""
+        """Compute the gradient of the next batch, and store it in the replica. Return the mean loss of the batch in a
+        dict, whose key is the number of this rank's block."""
         (block,), gradient, replica = self.blocks, self.gradient, self.gradient.replica
         x, y = next(block.batches)
-        count = gradient.task.count(y)  # y is counted before it is copied to a GPU, where counting would wait
+        count = gradient.task.count(y)  # before the copy to a GPU, where count() would wait for the copy
         return {block.number: gradient.compute(*to_device(x, y, replica.device, replica.dtype), count)}
 
     def close(self):
-        """End the processes that decode images, if any."""
+        """End the worker processes that load the data, if any."""
         close(self.blocks)
 
 
 class CommonBatch:
-    """Gradients of this rank's blocks of a batch that all ranks share. The algorithm gets the gradients block by block.
+    """Gradients of this rank's blocks of a batch that all ranks share. The algorithm receives one gradient for each
+    block.
 
-    All random choices depend only on the seed, the block and the step. So all ranks that compute a block get the same
-    gradient.
+    All random choices depend only on the seed, the number of the block and the step. So all ranks that compute the same
+    block get the same gradient.
     """
 
     def __init__(
@@ -107,14 +109,17 @@ class CommonBatch:
         ready: Callable[[int], None],
         step: int = 0,
     ):
-        """``batch`` is the number of samples of all blocks of all ranks together. ``ready`` is called with a block's
-        number when the block's gradient is complete. ``step`` is the number of the first step."""
+        """Compute gradients of ``blocks``, whose common batch of all ranks has ``batch`` samples.
+
+        ``ready(number)`` is called when the gradient of block ``number`` is complete. ``step`` is the number of the
+        first step.
+        """
         self.gradient, self.blocks, self.batch, self.seed, self.ready = gradient, blocks, batch, seed, ready
         self.samples = sum(block.samples for block in blocks)
-        """Number of samples of one gradient of this rank. If several ranks compute each block, this number is larger
-        than data.batch_size."""
+        """Number of samples of all blocks that this rank computes in a step. If several ranks compute each block, this
+        number is larger than data.batch_size."""
         self.weights = {block.number: block.samples for block in blocks}
-        """Weight of each block's loss in the loss of all ranks."""
+        """Weight of each block's loss in the mean loss of all ranks, by the block's number."""
         self.step = step
         torch.backends.cudnn.deterministic = True  # a block's gradient must be the same on all ranks, bit for bit
 
@@ -129,9 +134,9 @@ class CommonBatch:
         first: int = 0,
         most: int | None = None,
     ):
-        """Return a source of gradients of the algorithm's blocks, from batch number ``first`` on. A batch has ``ranks``
-        times data.batch_size samples. Only the first ``most`` samples of each block are used; if ``most`` is None, all
-        samples are used."""
+        """Return an object that computes gradients of this rank's blocks, which ``algorithm`` chooses, from batch
+        number ``first`` on. A batch has ``ranks`` times data.batch_size samples. Only the first ``most`` samples of
+        each block are used; if ``most`` is None, all samples are used."""
         size = ranks * config.data.batch_size
         check_common_batch(config, size, algorithm)
         everything = np.arange(len(dataset.train))
@@ -147,12 +152,13 @@ class CommonBatch:
         return cls(gradient, blocks, size, config.seed, algorithm.block_gradient_ready, first)
 
     def next_gradient(self) -> dict[int, float]:
-        """Compute the gradients of the next batch's blocks. Return each block's mean loss, by the block's number."""
+        """Compute the gradient of each of this rank's blocks of the next batch. Return the blocks' mean losses, by the
+        numbers of the blocks."""
         gradient, replica = self.gradient, self.gradient.replica
         losses = {}
         for block in self.blocks:
             x, y = next(block.batches)
-            # Samples of all blocks have the same weight, however many items (tokens) a sample has.
+            # Each sample has the same weight, even if samples have different numbers of items (tokens).
             items = gradient.task.count(y) * self.batch / block.samples
             x, y = to_device(x, y, replica.device, replica.dtype)
             seed_torch(replica.device, Purpose.BLOCK_DROPOUT, self.seed, self.step, block.number)
@@ -163,7 +169,7 @@ class CommonBatch:
         return losses
 
     def skip(self):
-        """Skip the next batch, without computing its gradients."""
+        """Skip the next batch without computing gradients."""
         for block in self.blocks:
             next(block.batches)
         self.step += 1
@@ -175,9 +181,10 @@ class CommonBatch:
 def stages(
     sizes: list[int], ready: Callable[[int], None], begin: float = FORWARD_SHARE
 ) -> list[tuple[float, Callable[[], None]]]:
-    """Return the stages of a `Compute` at which ``ready(i)`` is called for each parameter. The stages model a
-    backward pass that begins at the share ``begin`` of the time. It finishes the parameters from the last to the first,
-    in times proportional to their ``sizes``."""
+    """Return the stages of a simulated gradient computation (`Compute`), each as (fraction of the time, call of
+    ``ready(i)`` for a parameter i). The simulated backward pass begins after the fraction ``begin`` of the time. The
+    simulated backward pass finishes the gradients of the parameters from the last to the first, in times proportional
+    to ``sizes``."""
     found, done, total = [], 0, sum(sizes)
     for i in reversed(range(len(sizes))):
         done += sizes[i]
@@ -186,10 +193,10 @@ def stages(
 
 
 def begin_of_last_backward(wanted: Gradient, samples: int) -> float:
-    """Return the share of a gradient's time after which the first parameter's gradient can be complete.
+    """Return the fraction of a gradient's computing time after which a first parameter's gradient can be complete.
 
-    The share ends where the backward pass of the last micro-batch begins. It is 1 with ``compile``: a compiled backward
-    pass hands over all gradients at its end.
+    The backward pass of the last micro-batch begins after this fraction of the time. With ``compile`` the fraction is
+    1, because a compiled backward pass returns all gradients at its end.
     """
     parts = math.ceil(samples / (wanted.micro_batch or samples))
     if wanted.compile:
@@ -203,12 +210,13 @@ def close(blocks: list[Block]):
 
 
 def slice_batches(stream, begin: int, end: int):
-    """Yield elements ``begin`` to ``end`` of every array of ``stream``."""
+    """Yield the elements number ``begin`` to ``end - 1`` of every array that ``stream`` yields."""
     return (batch[begin:end] for batch in stream)
 
 
 def check_common_batch(config: Config, size: int, algorithm: CommonBatchAlgorithm):
-    """Raise ConfigError for settings that a common batch of ``size`` samples does not allow."""
+    """Raise ConfigError for settings of the section ``[data]`` that an algorithm with a common batch of ``size``
+    samples does not allow."""
     name = algorithm.name
     if config.data.alpha is not None:
         raise ConfigError(f"data.alpha = {config.data.alpha}: {name} has no shards, all ranks share every batch")
@@ -226,10 +234,11 @@ def check_common_batch(config: Config, size: int, algorithm: CommonBatchAlgorith
 def step_alone(
     config: Config, dataset: Dataset, model: torch.nn.Module, on_each_gradient: Callable[[], None] | None = None
 ) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Return two functions, so that their times can be measured. The first computes the gradient of a training step of
-    one rank, the second updates the model. Neither function communicates.
+    """Return the two functions of a training step on one rank, for measurements of their times. The first returned
+    function computes the gradient. The second returned function updates the model. Neither of the two functions
+    communicates.
 
-    ``on_each_gradient`` is called each time the backward pass has finished the gradient of a parameter.
+    ``on_each_gradient()`` is called each time the backward pass has finished the gradient of a parameter.
     """
     replica = Replica(model, getattr(torch, config.dtype), flat_gradients=False)
     if on_each_gradient is not None:

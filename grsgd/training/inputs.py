@@ -1,4 +1,4 @@
-"""Data set that a configuration names, and the model with which all ranks start."""
+"""Functions that load the data set of a configuration, and build the model with which all ranks start."""
 
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -18,10 +18,11 @@ from grsgd.text import printable
 
 
 def load_data(config: Config) -> Dataset:
-    """Load the data set that ``config`` names, as far as the run uses it. Raises ConfigError or DataError.
+    """Load the data set that ``config`` names, and return the classes and samples that the run uses. Raises ConfigError
+    or DataError.
 
-    A batch may be larger than a rank's part of the data: samples of this part are then in the batch several times. A
-    batch larger than all training data is an error.
+    A batch may be larger than a rank's shard of the training data, and then has samples of the shard several times. A
+    batch larger than all training data raises ConfigError.
     """
     chosen = config.data
     try:
@@ -44,8 +45,8 @@ def load_data(config: Config) -> Dataset:
 
 
 def check_targets(config: Config, dataset: Dataset):
-    """Raise ConfigError if the task needs another kind of targets than the data set has. Raise it also if options on
-    classes are given for a data set without classes."""
+    """Raise ConfigError if the task of ``config`` needs another kind of targets than the data set has. Raise
+    ConfigError, too, if options that need classes are given for a data set without classes."""
     kind, name = config.make_task().targets, config.data.name
     if kind not in (None, dataset.targets):
         raise ConfigError(
@@ -67,16 +68,16 @@ OWN = {
     "optimizer": "optimizers",
     "schedule": "schedules",
 }
-"""Sections of the configuration whose ``name`` may be the user's own code (``FILE.py:NAME``), and the kind of that code
-in `grsgd.outside`."""
+"""Sections of the configuration whose key ``name`` may name the user's own code (``FILE.py:NAME``). The values are the
+kinds of code in `grsgd.outside`."""
 
 
 @contextmanager
 def in_own_code(config: Config, elsewhere: str | None = None):
-    """Turn an exception from the user's own code into a ConfigError that names file and line.
+    """Convert an exception that the user's own code raises in the ``with`` block into a ConfigError with file and line.
 
-    An exception from other code becomes a ConfigError that begins with ``elsewhere``. If ``elsewhere`` is None, the
-    exception is raised unchanged.
+    An exception that other code raises becomes a ConfigError whose text begins with ``elsewhere``. If ``elsewhere`` is
+    None, an exception that other code raises stays unchanged.
     """
     try:
         yield
@@ -95,16 +96,17 @@ def in_own_code(config: Config, elsewhere: str | None = None):
 
 
 class Images(NamedTuple):
-    """Shape and number of classes of images or texts. Both determine the sizes of a model's layers."""
+    """Shape of the samples of a data set, and the number of classes. The shape and this number determine the sizes of a
+    model's layers."""
 
     shape: tuple[int, ...]
-    """Shape of one sample: (channels, height, width) of an image, (places,) of a text."""
+    """Shape of one sample: (channels, height, width) for images, (number of tokens,) for texts."""
     classes: int
 
 
 def images_of(config: Config) -> Images:
-    """Return the shape and the number of classes of the data of ``config``; load the data only if necessary. Raises the
-    errors of `load_data`."""
+    """Return the shape and the number of classes of the data set of ``config``. The data are loaded only if the
+    register of data sets lacks the shape or the number of classes. Raises the errors of `load_data`."""
     entry, only = REGISTER.get(config.data.name), config.data.only_classes
     if entry is None or entry.shape is None or entry.classes is None:
         dataset = load_data(config)
@@ -113,7 +115,8 @@ def images_of(config: Config) -> Images:
 
 
 def build_model(config: Config, images: Dataset | Images, device: torch.device) -> torch.nn.Module:
-    """Build the model of ``config``, with the weights that every rank starts with; raises ConfigError."""
+    """Build the model of ``config``, with the initial weights, which are the same on all ranks. Raises ConfigError if
+    the model cannot be built."""
     seed_torch(device, Purpose.INITIAL_MODEL, config.seed)
     try:
         with in_own_code(config):

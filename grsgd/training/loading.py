@@ -32,22 +32,22 @@ from grsgd.training.memory import blueprint
 from grsgd.training.state_file import state_in
 
 MAX_DIFFERENCES = 3
-"""Largest number of differences between a file and a model that an error names."""
+"""Largest number of differences between a model file and a model that an error message lists."""
 CPU = torch.device("cpu")
 
 
 class ModelSource(NamedTuple):
-    """File and configuration from which a model is made."""
+    """Model file and configuration from which `load_model` or `evaluate` builds a model."""
 
     path: Path
     """Path of the file that holds the model's state dict."""
     content: bytes
-    """The bytes of the file at ``path``."""
+    """All bytes of the file ``path``."""
     config: Config
     run: Run | None
-    """The run of ``config``; None if ``config`` is from a TOML file."""
+    """Content of the run file that has the configuration; None if the configuration is from a TOML file."""
     warning: str | None
-    """One-line warning to print before the model is used, or None."""
+    """Warning of one line to print before the model is used, or None."""
 
 
 def load_model(
@@ -58,17 +58,18 @@ def load_model(
     Parameters
     ----------
     path
-        A run file, in which the path of the saved model is recorded; or a file with a state dict, which needs
-        ``config``.
+        Either a run file, which records the path of the saved model, or a file with a state dict. A file with a state
+        dict needs ``config``.
     config
-        A TOML file or a run file with the configuration from which the model is built. The data set is needed only if
-        a TOML file names data of unknown shape, such as an imagefolder.
+        A TOML file or a run file with the configuration from which the model is built. The data set must be present
+        only in one case: a TOML file names a data set of unknown shape, such as "imagefolder".
     best
-        Only with a run file: whether to load the model with the best test result in place of the final model.
+        Whether to load the model with the best test result, and not the final model. Only a run file allows
+        ``best=True``.
     trust
-        Whether Python code that a run file names may be imported: code of a model, and code of a data set if the run
-        file does not record the data's shape. The code must equal the copy in the run file. Code that a TOML file names
-        is always imported.
+        Whether Python code that a run file names may be imported. A run file may name the code of a model and of a data
+        set. Code of a data set is imported only if the run file does not record the data's shape. The code must equal
+        the copy in the run file. Code that a TOML file names is always imported.
 
     Returns
     -------
@@ -80,8 +81,9 @@ def load_model(
     Raises
     ------
     UsageError
-        If a file is missing or of another kind, does not fit the model, or has changed since the run saved the file.
-        Also if a run file names Python code, and either ``trust`` is False or the code has changed.
+        If a file is missing, has another format, does not fit the model, or has changed since the run saved the file.
+        UsageError is also raised if a run file names Python code, and either ``trust`` is False or the code has
+        changed.
     """
     with found(path, config, best=best, is_tested=False, trust=trust) as source:
         with torch.random.fork_rng(devices=[]):  # building a network draws its first weights
@@ -92,7 +94,7 @@ def load_model(
 
 
 class Evaluation(NamedTuple):
-    """Quality of a model on test data: the task's metric, its value, and the mean loss."""
+    """Test result of a model: the task's metric, the metric's value on the test data, and the mean loss."""
 
     metric: Metric
     value: float
@@ -102,11 +104,11 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(path, config=None, overrides: Sequence[str] = (), best: bool = False, trust: bool = False) -> Evaluation:
-    """Evaluate a model on the test data of its configuration. The model is found as `load_model` finds it.
+    """Evaluate a saved model on the test data of the model's configuration. `load_model` describes the other arguments.
     ``overrides`` are changes of the configuration, such as ``data.dir=/scratch``.
 
-    If ``path`` is a run file, the test data are cut into the same batches as in the run, so that the result is the
-    number that the run recorded. Raises UsageError.
+    If ``path`` is a run file, the test data are cut into the same batches as in the run. So the test result equals the
+    result in the run file. Raises UsageError if the model or the test data cannot be loaded.
     """
     with found(path, config, overrides, best, trust=trust) as source:
         device = pick_device(source.config.device)
@@ -121,20 +123,21 @@ def evaluate(path, config=None, overrides: Sequence[str] = (), best: bool = Fals
     return Evaluation(task.metric, *measured, len(dataset.test), source)
 
 
-# ---- place of the model
+# ---- the model's file and configuration
 
 
 @contextmanager
 def found(
     path, config=None, overrides: Sequence[str] = (), best: bool = False, is_tested: bool = True, trust: bool = False
 ) -> Iterator[ModelSource]:
-    """Find the source of a model. Either ``path`` is a run file; or ``path`` is a file with a state dict, and
-    ``config`` is a TOML file or run file with the model's configuration. ``is_tested`` says whether the model will be
-    tested, so that the task is needed. Raises UsageError if a file is missing, changed or unfit.
+    """Find the file and the configuration of a model, and yield them as a `ModelSource`. Either ``path`` is a run file,
+    or ``path`` is a file with a state dict. For a state dict, ``config`` is a TOML file or a run file with the model's
+    configuration. ``is_tested`` says whether the model will be tested, which needs the task. Raises UsageError if a
+    file is missing, has changed, or has another format.
 
-    If ``path`` is a run file, a model file that has changed since the run is refused. In the ``with`` block, Python
-    code that a run file names is imported only with ``trust``, and only if it equals the copy of the code in the run
-    file. Code that ``overrides`` name is imported without ``trust``, because the user has given the overrides.
+    If ``path`` is a run file, a model file that has changed since the run is refused. Python code that a run file names
+    is imported in the ``with`` block only if ``trust`` is True, and if the code equals the copy in the run file. Code
+    that ``overrides`` name is imported without ``trust``, because the user has given the overrides.
     """
     if config is None and not is_run_file(path):
         raise ModelError(f"{path}: is not a run file: name the configuration of the model, or its run file, after it")
@@ -145,8 +148,8 @@ def found(
 
 
 def names_of(path, run: Run, overrides: Sequence[str], trust: bool):
-    """Return the context in which Python code that a run file names is found and checked. Code that ``overrides`` name
-    is not checked."""
+    """Return the context manager for a block that imports Python code which the run file ``path`` names. The code is
+    checked against the copy in the run file. Code that ``overrides`` name is not checked."""
     own = {}
     for override in overrides:
         apply(override, own)
@@ -155,8 +158,9 @@ def names_of(path, run: Run, overrides: Sequence[str], trust: bool):
 
 
 def source_of(path, config, best: bool, settings: Config, run: Run | None) -> ModelSource:
-    """Read the model file to which ``path`` leads. Return the file with the model's configuration ``settings``. Raises
-    UsageError if the file is missing or has changed."""
+    """Read the model file, which is ``path`` or, if ``path`` is a run file, the file that the run has saved. Return the
+    file's content with the model's configuration ``settings``. Raises UsageError if the file is missing or has
+    changed."""
     if is_run_file(path):
         file, sha256 = saved_model(path, run if config is None else load_run(path), best)
         content = read_file(file)
@@ -173,7 +177,7 @@ def source_of(path, config, best: bool, settings: Config, run: Run | None) -> Mo
 def read_file(path) -> bytes:
     with naming(path):
         target = target_of(path)
-        # a sparse file, which takes little disk, would also need this memory
+        # A sparse file needs as much memory as its size says, although it takes little space on disk.
         if (size := target.stat().st_size) > (free := available()):
             raise ValueError(f"holds {human_bytes(size)}, and {human_bytes(free)} of memory are free")
         return target.read_bytes()
@@ -187,12 +191,12 @@ def is_run_file(path) -> bool:
 
 
 def configuration(path, overrides: Sequence[str], is_tested: bool) -> tuple[dict, Run | None]:
-    """Read a configuration from a TOML file or a run file. Return the configuration and the run; the run is None for a
-    TOML file. Raises UsageError if the configuration cannot be read.
+    """Read the configuration of a model from a TOML file or a run file. Return the configuration and the run; the run
+    is None for a TOML file. Raises UsageError if the configuration cannot be read.
 
-    The algorithm and the learning-rate schedule are replaced by defaults, because a test does not need them. Unless
-    ``is_tested``, the task is replaced, too. So files of a user's own algorithm, schedule or task need not exist any
-    more.
+    The algorithm and the learning-rate schedule are replaced by defaults, because a test does not need them. If
+    ``is_tested`` is False, the task is replaced by the default task, too. So files with a user's own algorithm,
+    schedule or task may be missing.
     """
     run = load_run(path) if is_run_file(path) else None
     if run:
@@ -211,9 +215,10 @@ def configuration(path, overrides: Sequence[str], is_tested: bool) -> tuple[dict
 
 
 def saved_model(path, run: Run, best: bool) -> tuple[Path, str]:
-    """Return the file in which a run has saved its model, and the file's recorded digest; raises ModelError.
+    """Return the path of the file in which a run has saved its model, and the file's SHA-256 in the run file. Raises
+    ModelError if the run has saved no model, or if the file is missing.
 
-    If the model file is no longer at its recorded path, it is looked for next to the run file.
+    A model file that is not at its recorded path is searched for in the folder of the run file.
     """
     name, other = ("best_model", "model") if best else ("model", "best_model")
     file, sha256 = (run.attributes.get(f"{name}_{what}") for what in ("file", "sha256"))
@@ -232,7 +237,8 @@ def saved_model(path, run: Run, best: bool) -> tuple[Path, str]:
 
 
 def recorded_images(run: Run | None) -> Images | None:
-    """Return the shape of the data that a run file records; None if the file has no valid record of the shape."""
+    """Return the shape and the number of classes of a run's data, as the run file records them. Return None if the run
+    file lacks these numbers, or if they are invalid."""
     shape, classes = (run.attributes.get(name) if run else None for name in ("input_shape", "classes"))
     whole = isinstance(shape, list) and all(type(size) is int for size in [*shape, classes])
     return Images(tuple(shape), classes) if whole else None
@@ -242,11 +248,11 @@ def recorded_images(run: Run | None) -> Images | None:
 
 
 def filled(images: Dataset | Images, source: ModelSource) -> torch.nn.Module:
-    """Build the model for ``images``, with the weights in the file of ``source``. The model has the configuration's
-    dtype and is in evaluation mode.
+    """Build the model of ``source`` for data of the shape ``images``, with the weights in the model file. The model has
+    the configuration's dtype, and is in evaluation mode.
 
-    A model of this package is compared with the file before memory is allocated for the model. Raises ModelError if
-    model and file do not fit, and ConfigError if the model cannot be built.
+    For a model of this package, the shapes in the file are checked before memory is allocated for the model. Raises
+    ModelError if the model and the file differ in names or shapes. Raises ConfigError if the model cannot be built.
     """
     state = state_in(source.path, source.content)
     if source.config.model.name in zoo.NAMES:
@@ -255,13 +261,14 @@ def filled(images: Dataset | Images, source: ModelSource) -> torch.nn.Module:
     check_fit(model, state, source)
     try:
         model.load_state_dict(state)
-    except (RuntimeError, TypeError) as error:  # load_state_dict() raises these for unusual tensors
+    except (RuntimeError, TypeError) as error:  # load_state_dict() raises RuntimeError or TypeError for unusual tensors
         raise does_not_fit(source, printable(str(error), 200)) from None
     return model
 
 
 def check_fit(model: torch.nn.Module, state: Mapping[str, torch.Tensor], source: ModelSource):
-    """Raise ModelError if the names or shapes in a model's state dict differ from the names and shapes in the file."""
+    """Raise ModelError if the names or shapes in a model's state dict differ from the names or shapes in ``state``, the
+    state dict of the model file."""
     if different := differences(model.state_dict(), state):
         more = len(different) - MAX_DIFFERENCES
         raise does_not_fit(source, "; ".join(different[:MAX_DIFFERENCES]) + (f"; and {more} more" if more > 0 else ""))
@@ -272,7 +279,7 @@ def does_not_fit(source: ModelSource, why: str) -> ModelError:
 
 
 def differences(expected: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]) -> list[str]:
-    """Return the differences of two state dicts in names and shapes, a few words for each."""
+    """Return the differences between the names and shapes of two state dicts, as short texts for an error message."""
     shapes = [
         f"{name} is {size(found[name])}, expected {size(value)}"
         for name, value in expected.items()

@@ -1,12 +1,14 @@
 """Checkpoints of ranks that never wait for each other, in a run that goes on without processes that die.
 
-The lowest rank that has a process *leads*: it tells all ranks when a checkpoint is due. Each rank copies its state
-before its next step, and writes its file. So no rank rests, and the copies are as far apart as one step of the slowest
-rank takes. A message between two copies is lost if it is sent before the sender's copy and arrives after the receiver's
-copy. In the opposite case the message counts on both ranks.
+The lowest rank that has a process *leads*. The leading rank calls a checkpoint by a message to all ranks. After the
+call, each rank copies its state before its next step, and writes its checkpoint file. So no rank pauses, and the times
+of the copies differ by at most one step of the slowest rank. A message that is sent before the sender's copy, and
+arrives after the receiver's copy, is missing in the checkpoint. The content of a message that is sent after the
+sender's copy, and arrives before the receiver's copy, is in both copies.
 
-All processes share the folder. A checkpoint is whole if it has the files of all ranks that had a process when the
-checkpoint was called. If one of these processes dies first, the older checkpoint stays.
+All processes share one folder for the checkpoints. A checkpoint is whole if it has the files of all ranks that had a
+process when the checkpoint was called. If such a process dies before it has written its file, the older checkpoint
+stays.
 """
 
 import secrets
@@ -35,16 +37,16 @@ from grsgd.training.trainer import Trainer
 
 NO_PROCESS = -1
 LEFT = 0
-"""Id in the message of a rank that takes no step any more, so that it writes no file of any checkpoint."""
+"""Checkpoint id in the message of a rank that has taken its last step, and writes no further checkpoint files."""
 
 
 class CheckpointCall(NamedTuple):
-    """Message that calls all ranks to take a checkpoint.
+    """Message by which the leading rank calls a checkpoint of all ranks.
 
-    ``id``: random number of the checkpoint. ``samples``: number of samples of all ranks. ``curve``: number in the name
-    of the folder for the snapshots. ``reason``: reason to end the run after the checkpoint; empty if the run goes on.
-    The processes that take part follow in the message: the process of each rank, or `NO_PROCESS`, int64 of shape
-    [ranks].
+    ``id`` is the checkpoint's random number. ``samples`` is the number of samples that all ranks have processed.
+    ``curve`` is the number in the name of the folder for the snapshots. ``reason`` is the reason why the run ends after
+    the checkpoint; empty if the run goes on. After these fields the message has the process of each rank that takes
+    part, or `NO_PROCESS`, int64 [ranks].
     """
 
     id: Int64
@@ -58,7 +60,7 @@ class CheckpointCall(NamedTuple):
 
 
 class Called(NamedTuple):
-    """Checkpoint that was called, with the process of each rank that takes part, or `NO_PROCESS`."""
+    """Call for a checkpoint, and the process of each rank that takes part in the checkpoint, or `NO_PROCESS`."""
 
     call: CheckpointCall
     processes: tuple[int, ...]
@@ -74,7 +76,7 @@ class Called(NamedTuple):
 
 
 class LooseCheckpoints(Recovery):
-    """Checkpoints of one rank, which neither waits for other ranks nor first receives all messages under way.
+    """Checkpoints of one rank. The rank takes a checkpoint without waiting for other ranks or for messages under way.
 
     Parameters
     ----------
@@ -102,30 +104,32 @@ class LooseCheckpoints(Recovery):
         self.writer, self.folder, self.every = writer, writer.folder, every
         self.comm, self.membership = comm, membership
         self._at = 0
-        """Number of samples of all ranks at the last checkpoint that was called."""
+        """Number of samples that all ranks had processed at the last call of a checkpoint."""
         self._step, self._time = 0, time.monotonic()
-        """This rank's step at the last call, and the time of that call in seconds."""
+        """Number of this rank's step at the last call of a checkpoint, and the time of this call in seconds."""
         self._new: deque[str] = deque()
-        """Reasons of requests of another thread; empty text if the run goes on after the checkpoint."""
+        """Reasons of new requests for a checkpoint, which another thread adds. An empty reason means that the run goes
+        on after the checkpoint."""
         self._asked: list[str] = []
-        """Reasons of all requests that no call has answered."""
+        """Reasons of all requests for a checkpoint since the last call of a checkpoint."""
         self._told: int | None = None
-        """Process that was sent `_asked`; None if no process was."""
+        """Process to which this rank has sent the requests in `_asked`; None if the requests have not been sent."""
         self._ids: set[int] = set()
-        """Ids of all calls that this rank has heard."""
+        """Ids of all calls for checkpoints that this rank has received."""
         self._due: Called | None = None
-        """Call that this rank follows before its next step."""
+        """Call for a checkpoint that this rank takes before its next step; None if there is no new call."""
         self._last: Called | None = None
         self._end: Called | None = None
-        """Call after which the run ends."""
+        """Call for a checkpoint after which the run ends; None if the run goes on."""
         self._writing = LEFT
-        """Id of the checkpoint whose file is written now; `LEFT` if none is."""
+        """Id of the checkpoint whose file this rank writes now; `LEFT` if this rank writes no file."""
         self._has_left = False
         self._written: set[tuple[int, int]] = set()
-        """Id of a checkpoint, or `LEFT`, and process: the processes that write no file any more for this checkpoint."""
+        """Pairs (checkpoint id, process) of processes that have written, or will not write, their file of the
+        checkpoint. The id `LEFT` stands for all checkpoints."""
         self._curve = CurveFile(self.folder, comm.rank)
         self._curves: dict[int, str] = {}
-        """Name of the curve's folder of each checkpoint, by the checkpoint's samples."""
+        """Name of the folder with the snapshots of each checkpoint, by the checkpoint's number of samples."""
         self._sending: list[Tolerant] = []
 
     def attach(self, trainer: Trainer):
@@ -137,14 +141,14 @@ class LooseCheckpoints(Recovery):
     def go_on_from_checkpoint(
         self, folder: Path, samples: int, whole: list[tuple[str, str]], curve: CurveFile | None
     ):
-        """Note the checkpoint from which this run goes on. The snapshots are written anew, because the processes of the
-        ranks are others than before."""
+        """Record the checkpoint from which this run goes on. New snapshots go to a new folder, because the ranks now
+        have other processes than in the earlier run."""
         self._at = samples
         if is_same_folder(self.folder, folder):
             self._curves.update((samples, curve_name) for _, curve_name in whole)
 
     def begun(self):
-        """Begin to count steps and seconds to the next checkpoint."""
+        """Start to count the steps and seconds until the next checkpoint is due."""
         self._step, self._time = self.trainer.recovery.position, time.monotonic()
 
     def asks_for_checkpoint(self, reason: str) -> bool:
@@ -152,7 +156,8 @@ class LooseCheckpoints(Recovery):
         return True
 
     def watch(self):
-        """Hear calls and requests of other ranks; call a checkpoint, or pass requests on to the rank that leads."""
+        """Receive other ranks' calls of checkpoints and requests for checkpoints. If this rank leads and a checkpoint
+        is due, call the checkpoint. On another rank, send new requests to the leading rank."""
         self._hear()
         while self._new:
             self._asked.append(self._new.popleft())
@@ -174,7 +179,7 @@ class LooseCheckpoints(Recovery):
 
     def before_step(self, step: int):
         """Copy this rank's state before step number ``step``, if a checkpoint was called. This method is a schedule (a
-        generator that yields the objects it waits for). Returns False, because no rank rests.
+        generator that yields the objects it waits for). Returns False, because ranks do not pause for a checkpoint.
 
         Raises Stopped on all ranks, after the checkpoint, if a signal asked for the checkpoint.
         """
@@ -192,19 +197,21 @@ class LooseCheckpoints(Recovery):
         return False
 
     def leave_steps(self):
-        """Tell all ranks that this rank takes no further step, so that no rank waits for its file."""
+        """Tell all ranks that this rank has taken its last step, so that no rank waits for a checkpoint file of this
+        rank."""
         self._has_left, self._due = True, None
         self._tell_written(LEFT)
 
     def at_rest(self, ended: bool):
-        """Wait until this rank's last file is written, and return True, because no rank rests. This method is a
-        schedule."""
+        """Wait until this rank's last checkpoint file is written, and return True, which means that training is over.
+        This method is a schedule (a generator that a driver runs)."""
         yield from self.writer.written()
         return True
 
     @property
     def last(self) -> Path | None:
-        """The last whole checkpoint that this run has taken; None if there is none."""
+        """Folder of the last whole checkpoint that this run has taken; None if this run has taken no whole
+        checkpoint."""
         whole = [samples for samples in whole_in(self.folder) if samples in self._curves]
         return self.folder / name_of(whole[-1]) if whole and self._ids else None
 
@@ -214,13 +221,15 @@ class LooseCheckpoints(Recovery):
     # ---- calls
 
     def _leader(self) -> int | None:
-        """Return the process that leads: the process of the lowest rank that has a process with a model."""
+        """Return the leading process, which calls checkpoints. The leading process is the process of the lowest rank
+        whose process has a model."""
         training = self.membership.training
         return next((holder for holder in self.membership.holders if holder in training), None)
 
     def _call_if_due(self):
-        """Call a checkpoint if it is time or if a rank has asked for one, but not after a rank has ended its training.
-        While a rank still writes its last file, call only a checkpoint after which the run ends."""
+        """Call a checkpoint if the interval is over or if a rank has asked for a checkpoint. Do nothing after a rank
+        has ended its training. While a rank still writes a file of the last checkpoint, call only a checkpoint after
+        which the run ends."""
         position = self.trainer.recovery.position
         is_time = (
             time.monotonic() - self._time >= self.every.seconds
@@ -235,20 +244,20 @@ class LooseCheckpoints(Recovery):
         if samples <= self._at and not reason:
             return
         training, holders = self.membership.training, self.membership.holders
-        take_part = samples > self._at  # otherwise the last checkpoint already has all samples
+        take_part = samples > self._at  # False if the last checkpoint already has all samples
         processes = tuple(each if take_part and each in training else NO_PROCESS for each in holders)
         id = 1 + secrets.randbits(ID_BITS - 1)
         curve = self._last.call.curve if self._last and self._last.processes == processes else id
         self._follow(Called(CheckpointCall(id, max(samples, self._at), curve, reason.encode()), processes))
 
     def _follow(self, called: Called):
-        """Follow a call before the next step, and pass the call on, because the rank that leads may have died while it
-        told all ranks."""
+        """Record a call of a checkpoint, which this rank takes before its next step. Send the call to all ranks,
+        because the leading rank may have died before the call has reached all ranks."""
         if called.call.id in self._ids:
             return
         self._ids.add(called.call.id)
         self._send(called.packed(), tags.CHECKPOINT_CALL, range(self.comm.size))
-        if self._end is not None:  # two ranks lead for a moment, and both end the run
+        if self._end is not None:  # two ranks have led for a moment, and both have ended the run
             self._tell_written(called.call.id)
             return
         self._step, self._time = self.trainer.recovery.position, time.monotonic()
@@ -263,11 +272,12 @@ class LooseCheckpoints(Recovery):
             self._due = None if self._has_left else called
             known = self._ids - {called.call.id}
             self._written = {each for each in self._written if each[0] not in known}
-        if left_out not in (None, self._end):  # no rank may wait for a file that this process does not write
+        if left_out not in (None, self._end):  # tells other ranks not to wait for this process's file
             self._tell_written(left_out.call.id)
 
     def _copy(self, called: Called):
-        """Copy this rank's state, and begin to write its file, if this process takes part in the checkpoint."""
+        """Copy this rank's state, and start to write its checkpoint file. Do nothing if this process does not take part
+        in the checkpoint."""
         rank, process, (call, processes) = self.membership.rank, self.membership.process, called
         if processes[rank] != process:
             return
@@ -277,32 +287,33 @@ class LooseCheckpoints(Recovery):
             self._curve = CurveFile(self.folder, ranks.index(rank), name)
         header = Header(f"{call.id:013x}", call.samples, len(ranks), ranks.index(rank))
         removal = partial(remove_older, self.folder, call.samples, dict(self._curves))
-        removes = self._leader() == process and not call.reason  # else a rank may still write an earlier checkpoint
+        removes = self._leader() == process and not call.reason  # at the end a rank may still write an older file
         self.writer.begin(header, self._curve, ranks, removal if removes else None)
         self._writing = call.id
 
     # ---- messages
 
     def _is_kept(self) -> bool:
-        """Return whether the run can end: no living process still writes a file of the last checkpoint. The run
-        ends with a call of its own if no samples have followed the last checkpoint."""
+        """Return whether no living process still writes a checkpoint file, so that the run can end. The files of the
+        last checkpoint count, and the files of the call that ends the run."""
         return all(self._all_have_written(called) for called in (self._last, self._end) if called is not None)
 
     def _all_have_written(self, called: Called) -> bool:
-        """Return whether no living process still writes a file of a checkpoint."""
+        """Return whether no living process still has to write its file of the checkpoint ``called``."""
         self._hear()
         id, waited = called.call.id, set(called.processes) - {NO_PROCESS} - self.membership.dead
         return all({(id, process), (LEFT, process)} & self._written for process in waited)
 
     def _tell_written(self, id: int):
-        """Tell all ranks that this process writes no file any more for the checkpoint ``id``, or `LEFT` for any."""
+        """Tell all ranks that this process writes no further file of the checkpoint ``id``. The id `LEFT` stands for
+        all checkpoints."""
         told = (id, self.membership.process)
         if told not in self._written:
             self._written.add(told)
             self._send(np.array(told, np.int64), tags.CHECKPOINT_WRITTEN, range(self.comm.size))
 
     def _hear(self):
-        """Receive all messages that have arrived."""
+        """Receive all messages about checkpoints that have arrived from other ranks."""
         size = records.empty(CheckpointCall).size + 8 * self.comm.size
         while (message := receive_if_come(self.comm, tags.CHECKPOINT_CALL, size)) is not None:
             self._follow(Called.unpacked(message))
@@ -312,7 +323,7 @@ class LooseCheckpoints(Recovery):
         while (message := receive_if_come(self.comm, tags.MEETING, size)) is not None:
             asked = records.unpack(MeetingCall, message)
             reason = asked.reason.decode(errors="replace").strip()
-            if self._end is None and (reason or asked.number >= self._at):  # otherwise a later call has answered it
+            if self._end is None and (reason or asked.number >= self._at):  # older requests are already fulfilled
                 self._asked.append(reason)
                 self._told = None
 

@@ -4,17 +4,17 @@ import math
 import operator
 
 EARLY_MARKS = 6
-"""Number of early marks (`Marks`) in a run in real time."""
+"""Number of early marks (`Marks`) in a run that is not simulated."""
 MAX_MARKS = 10**6
-"""Largest number of marks in an earlier run's checkpoint from which a run can go on."""
+"""Largest number of marks in a checkpoint. A run refuses to go on from a checkpoint with more marks."""
 
 
 class Marks:
-    """Marks: points of a run at which a snapshot is taken. ``count`` marks are evenly spread; the last of them is
-    ``end``. ``early`` further marks are at 1/2, 1/4, 1/8 ... of the first evenly spread mark. They are for the curve of
-    a run that is stopped early.
+    """Marks of a run, the points at which snapshots are taken. ``count`` marks are evenly spread up to ``end``.
+    ``early`` further marks are at 1/2, 1/4, 1/8 ... of the first evenly spread mark. The early marks are for the curve
+    of a run that is stopped early.
 
-    ``in_seconds`` says whether marks are counted in seconds; otherwise they are counted in samples.
+    ``in_seconds`` says whether marks are measured in seconds or, if False, in samples of all ranks.
     """
 
     def __init__(self, end: float, count: int, early: int = 0, in_seconds: bool = False, shift: int = 0):
@@ -23,40 +23,40 @@ class Marks:
         self.early = early
         self.in_seconds = in_seconds
         self.shift = shift
-        """Number of marks that a resumed run had passed when it was resumed, minus the number of these marks up to
-        there."""
+        """Number to add to the marks of this object in a resumed run. The value is the number of marks that the run had
+        passed when it was resumed, minus the number of this object's marks up to that point."""
         self.passed = 0
-        """Number of marks that have been passed."""
+        """Number of marks that the run has passed."""
 
     @property
     def total(self) -> int:
-        """Number of all marks, including early marks and the end."""
+        """Number of all marks of the run, including early marks and the mark at the end."""
         return self.shift + self.early + self.count
 
     def due(self, value: float) -> int:
-        """Return the number of marks between the ``value`` of the last call and the present ``value``. The mark at the
-        end of the run is not counted."""
+        """Return the number of marks that the run has passed since the last call of this method. ``value`` is the
+        present progress in samples or seconds. The mark at the end of the run does not count."""
         before = self.passed
         self.passed = max(before, self.shift + self.reached(value))
         return self.passed - before
 
     def reached(self, value: float) -> int:
-        """Return the number of these marks that are at most ``value``."""
+        """Return the number of marks up to ``value`` samples or seconds, without ``shift`` and the mark at the end."""
         reached = min(int(value * self.count / self.end), self.count - 1)
         early = sum(value * self.count * 2**halving >= self.end for halving in range(1, self.early + 1))
         return self.early + reached if reached else early
 
     def state(self) -> dict:
-        """Return the state that `Marks.go_on` needs in a later run which continues this run."""
+        """Return the attributes that a checkpoint stores for `Marks.go_on` in a run that continues this run."""
         return {name: getattr(self, name) for name in ("end", "count", "early", "in_seconds", "shift")}
 
     def go_on(self, state: dict, samples: int, seconds: float, early: int) -> int:
-        """Adapt these marks to a resumed run. Until now the run had the marks of ``state``, and has lasted for
-        ``samples`` samples and ``seconds`` seconds.
+        """Adapt this object's marks to a resumed run. Before it was resumed, the run had the marks of ``state``, and
+        lasted for ``samples`` samples and ``seconds`` seconds.
 
-        The first ``early`` marks of the run were early marks. Returns the number of early marks among all marks now.
-        All ranks must give the same arguments, so that mark k is the same point on all ranks. Raises TypeError or
-        ValueError for a state that no run has.
+        ``early`` is the number of early marks that the run had before it was resumed. Returns the number of early marks
+        among all marks of the resumed run. All ranks must give the same arguments, so that mark number k is the same
+        point on all ranks. Raises TypeError or ValueError for a ``state`` that no run can have.
         """
         before = Marks(**state)
         before.check()
@@ -66,7 +66,8 @@ class Marks:
         return min(had, early) + max(self.early - would_have_had, 0)
 
     def check(self):
-        """Raise TypeError or ValueError for impossible numbers of marks, for which `reached` would run for ever."""
+        """Raise TypeError or ValueError if a number of marks, or the end, is out of range. With huge numbers, `reached`
+        would run for ever."""
         counts = {"count": (1, MAX_MARKS), "early": (0, EARLY_MARKS), "shift": (-MAX_MARKS, MAX_MARKS)}
         for name, (least, most) in counts.items():
             if not least <= operator.index(getattr(self, name)) <= most:
@@ -76,7 +77,7 @@ class Marks:
 
     @property
     def next(self) -> float:
-        """Place of the first mark that has not been passed, in samples or seconds."""
+        """Number of samples or seconds at the first mark that the run has not passed."""
         passed = max(self.passed - self.shift, 0)
         if passed < self.early:
             return self.end / self.count / 2 ** (self.early - passed)

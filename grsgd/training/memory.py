@@ -1,4 +1,4 @@
-"""Check of whether a model and all arrays of its size fit into memory, before they are allocated."""
+"""Check whether a model and all further arrays of the model's size fit into memory, before their allocation."""
 
 import math
 from typing import NamedTuple
@@ -14,16 +14,17 @@ from grsgd.training.inputs import Images, build_model
 from grsgd.training.optimizer import build_optimizer
 
 OTHER_ARRAYS = 4
-"""Further arrays of the model's size, in MPI, averages, evaluation and the allocator; measurements found 2 to 7."""
+"""Assumed number of further arrays of the model's size that a rank holds in MPI, averages, evaluation and the memory
+allocator. Measurements found 2 to 7 arrays."""
 FLOAT32_BYTES = torch.float32.itemsize
 TRIED = 32, 32
-"""Shape of a parameter for which a step of the optimizer shows how many bytes it keeps."""
+"""Shape of a parameter with which `optimizer_bytes` tries a step of the optimizer, to count the bytes of its state."""
 
 
 class BytesPerParameter(NamedTuple):
-    """Bytes per trained parameter that a rank holds between two steps, by purpose.
+    """Numbers of bytes per trained parameter that a rank holds in memory between two steps, by purpose.
 
-    ``outer`` are bytes of the algorithm in host memory, if the model lies in GPU memory.
+    ``outer`` is the number of bytes that the algorithm holds in host memory if the model is in GPU memory.
     """
 
     model: float
@@ -34,12 +35,14 @@ class BytesPerParameter(NamedTuple):
 
     @property
     def on_device(self) -> float:
-        """Bytes in the memory of the model's device; the gradient counts although autograd may free it."""
+        """Number of bytes per parameter in the memory of the model's device. The gradient's bytes count, although
+        autograd may free the gradient."""
         return self.model + self.gradient + self.optimizer + self.algorithm
 
 
 def bytes_per_parameter(config: Config, ranks: int, on_gpu: bool = False) -> BytesPerParameter:
-    """Return the bytes per trained parameter of a run on ``ranks`` ranks, with models in GPU memory if ``on_gpu``."""
+    """Return the numbers of bytes per trained parameter of a run on ``ranks`` ranks. ``on_gpu`` says whether the models
+    are in GPU memory."""
     dtype, options = getattr(torch, config.dtype), config.algorithm_options
     held, outer = config.algorithm_class.arrays_held(options, ranks), 0
     if on_gpu and getattr(options, "outer_state", None) == "host":
@@ -53,9 +56,11 @@ def bytes_per_parameter(config: Config, ranks: int, on_gpu: bool = False) -> Byt
 
 
 def optimizer_bytes(config: Config, dtype: torch.dtype) -> float:
-    """Return the bytes per parameter that the optimizer keeps after its first step, by a trial with one parameter.
+    """Return the number of bytes per parameter of the optimizer's state after its first step, measured with one
+    parameter.
 
-    A user's own optimizer is not tried: it is assumed to keep two moments.
+    A user's own optimizer is not measured. The state of a user's own optimizer is assumed to have two numbers per
+    parameter.
     """
     if outside.is_outside(config.optimizer.name):
         return 2 * dtype.itemsize
@@ -68,15 +73,15 @@ def optimizer_bytes(config: Config, dtype: torch.dtype) -> float:
 
 
 def blueprint(config: Config, images: Dataset | Images) -> torch.nn.Module:
-    """Return the model of ``config`` with tensors that have no content and take no memory. Raises ConfigError if the
-    model cannot be built."""
+    """Return the model of ``config`` on torch's device ``meta``, where tensors have no content and take no memory.
+    Raises ConfigError if the model cannot be built."""
     with torch.device("meta"):
         return build_model(config, images, torch.device("meta"))
 
 
 def rank_bytes(model: torch.nn.Module, config: Config, ranks: int, on_gpu: bool = False) -> int:
-    """Return about the bytes of all arrays of the size of ``model`` that a rank holds in the memory of its device:
-    parameters, gradients, and the arrays of the optimizer, the algorithm, and everything else (`OTHER_ARRAYS`)."""
+    """Return the approximate number of bytes that a rank needs for ``model`` in the memory of its device. This number
+    includes parameters, gradients, the arrays of optimizer and algorithm, and further arrays (`OTHER_ARRAYS`)."""
     itemsize = getattr(torch, config.dtype).itemsize
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     others = sum(p.numel() for p in model.parameters() if not p.requires_grad) + sum(b.numel() for b in model.buffers())

@@ -1,9 +1,9 @@
-"""Checkpoints in the memory of hosts, which survive the loss of a host: the state of each rank lies on the rank's own
-host and on the next host.
+"""Checkpoints in the memory of hosts, which survive the loss of a host. The state of each rank is stored on the rank's
+own host and on the next host.
 
-The thread that writes checkpoints writes a rank's state to the folder in memory (`grsgd.training.memory_folder`). A
-schedule in the background then sends the file, piece by piece, to a rank on the next host. No step waits for the file:
-a checkpoint that is due while the last checkpoint is still under way on any rank is left out.
+A thread writes the rank's state to a file in the folder in memory (`grsgd.training.memory_folder`). A schedule (a
+generator) in the background then sends the file, in pieces of `PIECE` bytes, to a rank on the next host. No training
+step waits for the file. A checkpoint that is due while a rank still writes or sends the last checkpoint is not taken.
 """
 
 import errno
@@ -32,12 +32,12 @@ from grsgd.training.memory_folder import Neighbours
 from grsgd.training.trainer import Trainer
 
 PIECE = 2**20
-"""Number of bytes in a message with a piece of a state. At most one such message is under way from each rank, so a
-message of the algorithm waits for at most this number of bytes."""
+"""Number of bytes in a message with a piece of a rank's state. Each rank has at most one such message under way. So a
+message of the algorithm waits until at most `PIECE` bytes are sent."""
 
 
 class NoMemory:
-    """Stand-in for `MemoryCheckpoints` in a run whose checkpoints are all in the folder of all ranks."""
+    """Substitute for `MemoryCheckpoints` in a run without checkpoints in the memory of hosts."""
 
     every = math.inf
     step = samples = 0
@@ -53,7 +53,7 @@ class NoMemory:
 
     def agree(self, in_folder: bool):
         return True, True, True
-        yield  # makes this method a schedule
+        yield  # the unreachable yield makes this method a generator
 
     def over(self):
         yield from ()
@@ -68,15 +68,16 @@ class MemoryCheckpoints:
     Parameters
     ----------
     writer
-        Writer of this rank's files.
+        Writer of this rank's checkpoint files.
     folder
-        Folder in the memory of this host.
+        Folder in the memory of this host: see `grsgd.training.memory_folder`.
     every
-        Number of steps between two checkpoints.
+        Number of steps between two checkpoints in memory.
     comm, driver
-        Communicator on which no other messages have the tags of states, and the driver of the schedules.
+        Communicator for the states of ranks, and the driver that runs the schedules. No other messages on the
+        communicator have the tags of states.
     neighbours
-        Ranks with which this rank exchanges states.
+        Ranks to which this rank sends its state, and from which it receives states.
     """
 
     def __init__(
@@ -91,22 +92,24 @@ class MemoryCheckpoints:
         self.writer, self.folder, self.every = writer, folder, every
         self.comm, self.driver, self.neighbours = comm, driver, neighbours
         self.step = 0
-        """This rank's step at which a checkpoint was last due."""
+        """Number of this rank's step at which a checkpoint was last due."""
         self.samples = 0
-        """Number of samples of all ranks at the checkpoint that was begun last."""
+        """Number of samples that all ranks had processed at the last begun checkpoint."""
         self.problem = ""
-        """The reason why this rank lacks a part of the checkpoint that was begun last; empty if it lacks none."""
+        """Reason why this rank could not store a state of the last begun checkpoint; empty if this rank has stored all
+        its states."""
         self._exchanges: list = []
         self._begun = ""
-        """Name of the checkpoint that was begun last; empty after `conclude`."""
+        """Name of the last begun checkpoint; empty after `conclude`."""
         self._has_whole = False
-        """Whether this attempt has taken a whole checkpoint in memory."""
+        """Whether the job has taken a whole checkpoint in memory since its last start."""
         self._touched = 0.0
 
     def attach(self, trainer: Trainer):
-        """Take checkpoints of ``trainer`` from now on. Raises ConfigError if the folder is certainly too small.
+        """Check that checkpoints of ``trainer`` can fit into the folder. Raises ConfigError if the folder in memory is
+        certainly too small.
 
-        States of the last attempt count as free, because the new checkpoints replace these states.
+        The bytes of states from the job's last start count as free, because new checkpoints replace these states.
         """
         replica = trainer.replica
         least = replica.params.array.nbytes + replica.buffers.array.nbytes
@@ -116,30 +119,33 @@ class MemoryCheckpoints:
             raise ConfigError(f"--memory: {self.folder}: {memory_folder.too_small(needed, free)}")
 
     def watch(self):
-        """Give a sign now and then that this job lives."""
+        """Touch the folder in memory from time to time, to show other jobs that this job lives."""
         if self.neighbours.leads and time.monotonic() - self._touched > memory_folder.TOUCH_SECONDS:
             self._touched = time.monotonic()
             memory_folder.touch(self.folder)
 
     def is_due(self, step: int) -> bool:
-        """Return whether ranks in lockstep take a checkpoint before step number ``step``."""
+        """Return whether a checkpoint in memory is due before step number ``step``, if all ranks take the same
+        steps."""
         return step % self.every == 0 and step > self.step
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a state is being written, sent or received."""
+        """Whether this rank is still writing, sending or receiving the state of a rank."""
         return self.writer.is_writing or not all([exchange.Test() for exchange in self._exchanges])
 
     @property
     def lacks_part(self) -> bool:
-        """Whether this rank lacks a part of the checkpoint that was begun last."""
+        """Whether this rank could not store a state of the last begun checkpoint."""
         return bool(self._begun and self.problem)
 
     def agree(self, in_folder: bool):
-        """Return (whether the checkpoint that is due is for the folder of all ranks, whether no state is under way,
-        whether the checkpoint that was begun last is whole).
+        """Agree with all ranks on three truth values; a schedule (a generator that drivers run on all ranks at
+        once).
 
-        This method is a schedule, run on all ranks at once. ``in_folder`` of any rank suffices.
+        The first value says whether the checkpoint that is due is written to the folder of all ranks, and not to
+        memory. The first value is True if ``in_folder`` is True on any rank. The second value says whether no rank
+        still writes or sends a state. The third value says whether the last begun checkpoint is whole.
         """
         own = [in_folder, self.is_under_way, self.lacks_part]
         told = np.array(own, float)
@@ -148,11 +154,11 @@ class MemoryCheckpoints:
         return in_folder, not under_way, not failed
 
     def conclude(self, is_whole: bool, following: str):
-        """Remove all states on this host that are not needed any more: all older states if the checkpoint that was
-        begun last is whole, else the states of this checkpoint.
+        """Remove the states in this host's memory that are not needed any more. If the last begun checkpoint is whole,
+        all older checkpoints are removed. If the last begun checkpoint is not whole, only this checkpoint is removed.
 
-        To be called on all ranks while no state is under way. ``following`` is the name of the next checkpoint, whose
-        files other ranks on this host may have begun.
+        All ranks call this method while no rank writes or sends a state. ``following`` is the name of the next
+        checkpoint, whose files other ranks on this host may have begun.
         """
         self._has_whole |= bool(self._begun and is_whole)
         if self._begun and self.neighbours.leads:
@@ -163,7 +169,7 @@ class MemoryCheckpoints:
         self._begun = ""
 
     def begin(self, header: Header, curve: CurveFile):
-        """Copy this rank's state, and begin to write and exchange states."""
+        """Copy this rank's state, and start to write, send and receive states in the background."""
         self._begun, self.samples, self.problem = name_of(header.samples), header.samples, ""
         before = self._check_room if self.neighbours.leads else None
         writing = self.writer.begin(header, curve, before=before, folder=self.folder)
@@ -171,19 +177,20 @@ class MemoryCheckpoints:
         self._exchanges = [self.driver.start(schedule) for schedule in schedules]
 
     def over(self):
-        """Wait until no state is under way; a schedule, run after the last step."""
+        """Wait until this rank has written, sent and received all states; a schedule (a generator that a driver runs
+        after the last step)."""
         yield from self.writer.written()
         yield list(self._exchanges)
 
     def warnings(self) -> list[str]:
-        """Return a warning for the run file if this rank lacks a part of the last checkpoint in memory."""
+        """Return a warning for the run file if this rank could not store a state of the last checkpoint in memory."""
         return [f"the last checkpoint in memory is not whole: {self.problem}"] if self.problem else []
 
     def _check_room(self):
-        """Raise OSError if the states of this host do not fit into the folder.
+        """Raise OSError if the states that this host stores for a checkpoint do not fit into the folder in memory.
 
-        The first checkpoint of an attempt takes the room of the last attempt's states, if the room is needed: otherwise
-        no later checkpoint would fit either.
+        Until the job has taken a whole checkpoint since its last start, states of the earlier start are removed if
+        their memory is needed. If these states stayed, later checkpoints would not fit into the folder either.
         """
         needed, free = self.neighbours.states * self.writer.state_bytes, self._room()
         if needed > free and not self._has_whole:
@@ -193,12 +200,13 @@ class MemoryCheckpoints:
             raise OSError(errno.ENOSPC, memory_folder.too_small(needed, free))
 
     def _room(self) -> int:
-        """Return the number of bytes for the checkpoint that was begun last, including files that other ranks of this
-        host have already written for it."""
+        """Return the number of bytes that the last begun checkpoint can have. This number includes the files of the
+        checkpoint that other ranks of this host have already written."""
         return memory_folder.size(self.folder / self._begun) + memory_folder.room(self.folder)
 
     def _send(self, header: Header, writing: threading.Thread):
-        """Send this rank's file to the next host as soon as ``writing`` has written the file; a schedule."""
+        """Send this rank's checkpoint file to a rank on the next host, after the thread ``writing`` has written the
+        file; a schedule (a generator that a driver runs)."""
         yield Until(lambda: not writing.is_alive(), "writing a checkpoint")
         to, path = self.neighbours.to, self.folder / self._begun / file_of(header.rank)
         try:
@@ -218,10 +226,11 @@ class MemoryCheckpoints:
                 yield self.comm.Issend(part, to, tags.STATE_PIECE)
 
     def _receive(self, source: int):
-        """Receive the file of rank ``source``, and write it to this host's folder; a schedule.
+        """Receive the checkpoint file of rank ``source``, and write it to the folder in this host's memory; a schedule
+        (a generator that a driver runs).
 
-        All pieces are received, even if the file cannot be written. An empty file stands for a state that rank
-        ``source`` could not write.
+        All pieces of the file are received, even if a piece cannot be written to the folder. The size 0 means that rank
+        ``source`` could not write its state.
         """
         size, piece = np.zeros(1, np.int64), np.empty(PIECE, np.uint8)
         yield self.comm.Irecv(size, source, tags.STATE_SIZE)
@@ -238,7 +247,7 @@ class MemoryCheckpoints:
                 self.problem = self.problem or f"{path}: was not received"
 
     def _append(self, path: Path, part: np.ndarray):
-        """Append bytes to a file, unless an earlier part could not be written."""
+        """Append ``part`` to the file ``path``. If an earlier write has failed, remove ``path``, and write nothing."""
         if self.problem:
             path.unlink(missing_ok=True)
             return

@@ -1,8 +1,9 @@
 """Folder in the memory of a host, for the checkpoints of one job (``--memory``).
 
-``/dev/shm/grsgd-1000-5f3a91c2-node7/samples-000000012800/rank-0003.ckpt`` is the state of rank 3. The folder's name has
-the user's number, the id of the job, and the name of the host. The folder outlives the ranks. So no process has to keep
-the states: a job that is started again finds them, and a later job removes what dead jobs have left.
+``/dev/shm/grsgd-1000-5f3a91c2-node7/samples-000000012800/rank-0003.ckpt`` is an example of a file, the state of rank 3.
+The name of the job's folder has the user's number, the job's id, and the host's name. The folder stays in memory when
+the processes of the ranks end. So a job that is started again finds the states of its ranks. A later job removes the
+folders of dead jobs.
 """
 
 import os
@@ -23,23 +24,25 @@ from grsgd.training.checkpoint_file import Header, read_header
 from grsgd.training.checkpoint_folder import LOCK, SAMPLES, file_of, name_of
 
 BASE = Path("/dev/shm")
-"""Folder in memory on Linux, in which a job makes its folder by default."""
+"""Folder of Linux whose files are in memory. By default a job creates its own folder in this folder."""
 LOCK_SECONDS = 15.0
-"""Seconds to wait for the lock of a job's folder at the job's first start."""
+"""Seconds that a job waits at its first start for the lock of its folder in memory."""
 LEFT_SECONDS = 180.0
-"""Seconds without a sign of a job after which the job counts as dead; a job is started again in less time."""
+"""Seconds after which a job counts as dead if none of its processes has touched the lock file of the job's folder. A
+failed job is started again in less time."""
 TOUCH_SECONDS = 5.0
-"""Seconds between two signs of a living job."""
+"""Seconds between two calls of `touch`, by which a job shows that it lives."""
 COPIES = 2
-"""Number of checkpoints for which a folder needs room: the last whole checkpoint, and the next, incomplete one."""
+"""Number of checkpoints that must fit into a folder in memory: the last whole checkpoint, and the incomplete checkpoint
+that is being written."""
 
 
 class Neighbours(NamedTuple):
-    """Ranks with which a rank exchanges states.
+    """Ranks to which a rank sends its state for checkpoints in memory, and from which it receives states.
 
-    ``to`` is the rank on the next host that keeps this rank's state; None if all ranks are on one host. ``sources`` are
-    the ranks whose states this rank keeps. ``leads`` says whether this rank is the lowest rank on its host. ``states``
-    is the number of states that a whole checkpoint has on this host.
+    ``to`` is the rank on the next host that stores this rank's state; None if all ranks are on one host. ``sources``
+    are the ranks on the previous host whose states this rank stores. ``leads`` says whether this rank is the lowest
+    rank on its host. ``states`` is the number of ranks' states that this host stores for one whole checkpoint.
     """
 
     to: int | None
@@ -49,8 +52,8 @@ class Neighbours(NamedTuple):
 
     @classmethod
     def of(cls, rank: int, hosts: list[str]) -> "Neighbours":
-        """Return the neighbours of ``rank``. ``hosts`` has the host of every rank. The hosts form a ring, in the order
-        of their lowest ranks, and each host keeps the states of the host before it."""
+        """Return the neighbours of ``rank``. ``hosts`` has the host name of every rank. The hosts form a ring, in the
+        order of their lowest ranks. Each host stores its own ranks' states and the states of the previous host."""
         by_host: dict[str, list[int]] = {}
         for other, host in enumerate(hosts):
             by_host.setdefault(host, []).append(other)
@@ -67,14 +70,17 @@ class Neighbours(NamedTuple):
 
 
 def path_of(base: Path, job: str, host: str) -> Path:
-    """Return the folder of a job on a host."""
+    """Return the path below ``base`` of the folder in memory of the job ``job`` on the host ``host``."""
     return base / f"{_prefix()}{job}-{re.sub(r'[^A-Za-z0-9.-]', '-', host)[:100]}"
 
 
 def take(folder: Path, seconds: float = LOCK_SECONDS) -> IO:
-    """Make a job's folder if it does not exist, and lock it; the lock ends when the returned file is closed or this
-    process ends. Raises ConfigError if the folder belongs to another user or cannot be made, or if processes of the
-    same job still live after ``seconds`` seconds."""
+    """Create a job's folder if it does not exist, and lock the folder. Return the open lock file. The lock ends when
+    this file is closed or this process ends.
+
+    Raises ConfigError if the folder belongs to another user or cannot be created. Raises ConfigError, too, if another
+    process of the same job still holds the lock after ``seconds`` seconds.
+    """
     try:
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
@@ -93,8 +99,8 @@ def take(folder: Path, seconds: float = LOCK_SECONDS) -> IO:
 
 
 def remove_remains(base: Path, job: str):
-    """Remove the folders of this user's jobs other than ``job`` that no longer live: no process holds the lock of the
-    folder, and the last sign of the job is `LEFT_SECONDS` old."""
+    """Remove the folders in ``base`` of this user's dead jobs, except the folder of ``job``. A job counts as dead if no
+    process holds the lock of its folder, and the last `touch` was at least `LEFT_SECONDS` ago."""
     for folder in base.glob(f"{_prefix()}*"):
         with suppress(OSError, TimeoutError):
             found = folder.lstat()
@@ -106,13 +112,13 @@ def remove_remains(base: Path, job: str):
 
 
 def touch(folder: Path):
-    """Give a sign that the job of a folder lives."""
+    """Show other jobs that the job of ``folder`` lives, by setting the modification time of the folder's lock file."""
     with suppress(OSError):
         os.utime(folder / LOCK)
 
 
 def headers(folder: Path) -> list[Header]:
-    """Return the headers of all states in a folder; files without a readable header are left out."""
+    """Return the headers of all ranks' states in a job's folder, except files whose header cannot be read."""
     found = []
     for place in folder.glob("samples-*"):
         for path in place.glob("rank-*.ckpt") if SAMPLES.fullmatch(place.name) else ():
@@ -124,19 +130,20 @@ def headers(folder: Path) -> list[Header]:
 
 
 def remove_except(folder: Path, keep: set[str]):
-    """Remove the states in a folder, except the states of the checkpoints whose names are in ``keep``."""
+    """Remove all checkpoints in a job's folder, except the checkpoints whose names are in ``keep``."""
     for place in folder.glob("samples-*"):
         if place.name not in keep:
             shutil.rmtree(place, ignore_errors=True)
 
 
 def remove(folder: Path):
-    """Remove a folder with all its states."""
+    """Remove a folder and all files in it. Errors are ignored."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def removal(base: Path, job: str) -> list[str]:
-    """Return the words of a program that removes the folders of a job on any host."""
+    """Return the command, as a list of words, that removes the folders of the job ``job`` on the host where it is
+    run."""
     return ["sh", "-c", f"rm -rf {shlex.quote(str(base.absolute()))}/grsgd-*-{job}-*"]
 
 
@@ -151,15 +158,15 @@ def size(folder: Path) -> int:
 
 
 def room(folder: Path) -> int:
-    """Return the number of bytes that can be written to a folder in memory."""
+    """Return the number of bytes that can still be written to ``folder``, a folder in memory."""
     return min(shutil.disk_usage(folder).free, available())
 
 
 def too_small(needed: int, free: int) -> str:
-    """Return the part of an error message about a folder in memory that is too small, with the remedy."""
+    """Return the end of an error message about a folder in memory that is too small, with advice for the user."""
     return (
         f"the states of this host's ranks and of their neighbours need {human_bytes(needed)}, and {human_bytes(free)} "
-        "are free: enlarge it, name another folder in memory with --memory-folder, or leave out --memory"
+        "are free: enlarge the folder, name another folder in memory with --memory-folder, or leave out --memory"
     )
 
 
@@ -168,6 +175,6 @@ def _prefix() -> str:
 
 
 def _age(folder: Path) -> float:
-    """Return the seconds since the last sign of a folder's job."""
+    """Return the seconds since the last change of a job's folder or of its lock file."""
     marks = [path for path in (folder, folder / LOCK) if path.exists()]
     return time.time() - max(path.lstat().st_mtime for path in marks)

@@ -1,7 +1,8 @@
-"""State that a torch optimizer keeps for each parameter, such as momenta and step counters, and its average over ranks.
+"""Averages over ranks of the state that a torch optimizer keeps for each parameter, such as momenta and step counters.
 
-Ranks may keep different state: an optimizer has none for a frozen parameter, for a parameter that has had no gradient
-yet, and in a process that has just joined. A schedule is a generator that yields each object it waits for.
+The optimizers of different ranks may have state for different parameters. An optimizer has no state for a frozen
+parameter, for a parameter that has had no gradient yet, and in a process that has just joined. A schedule is a
+generator that yields each object it waits for.
 """
 
 from functools import reduce
@@ -18,10 +19,12 @@ Optimizer = torch.optim.Optimizer
 
 
 def agree(comm, optimizer: Optimizer, weight: float):
-    """Let the optimizers of all ranks of ``comm`` keep the same kinds of state; a schedule, run on all ranks at once.
+    """Give the optimizers of all ranks of ``comm`` state for the same parameters; a schedule (a generator that drivers
+    run on all ranks at once).
 
-    A parameter has state afterwards if it has state on any rank with a ``weight`` above 0. Missing state is created,
-    filled with zeros. If ranks keep different kinds of state for a parameter, its state begins anew on all ranks.
+    A parameter gets optimizer state on all ranks if it has state on any rank with a ``weight`` above 0. Missing
+    optimizer state is created, filled with zeros. If ranks have state with different keys or shapes for a parameter,
+    the state of this parameter is removed on all ranks.
     """
     parameters = parameters_of(optimizer)
     have = np.array([weight * bool(optimizer.state.get(parameter)) for parameter in parameters])
@@ -36,7 +39,7 @@ def agree(comm, optimizer: Optimizer, weight: float):
 
 
 def momenta(optimizer: Optimizer, device: torch.device) -> Flat:
-    """Return a copy of all tensors and numbers of the optimizer's state, one after the other in one flat array."""
+    """Return one flat array with a copy of all tensors and numbers in the optimizer's state."""
     values = [torch.as_tensor(state[key]) for state, key in places(optimizer)]
     dtype = reduce(torch.promote_types, (value.dtype for value in values if value.is_floating_point()), torch.float32)
     flat = Flat.zeros(sum(value.numel() for value in values), dtype, device)
@@ -46,7 +49,8 @@ def momenta(optimizer: Optimizer, device: torch.device) -> Flat:
 
 
 def set_momenta(optimizer: Optimizer, content: torch.Tensor):
-    """Set the optimizer's state to ``content``, in the order of `momenta`."""
+    """Set all tensors and numbers in the optimizer's state to ``content``, a flat array like the result of
+    `momenta`."""
     found = places(optimizer)
     for (state, key), part in zip(found, content.split([size_of(state[key]) for state, key in found]), strict=True):
         value = state[key]
@@ -61,7 +65,7 @@ def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
 
 
 def places(optimizer: Optimizer) -> list[tuple[dict, str]]:
-    """Return the state of a parameter and a key, for each tensor and each number that the optimizer keeps."""
+    """Return (state of a parameter, key in this state) for each tensor and each number that the optimizer keeps."""
     states = (optimizer.state.get(parameter, {}) for parameter in parameters_of(optimizer))
     return [(state, key) for state in states for key in sorted(state, key=str) if is_averaged(state[key])]
 
@@ -75,15 +79,16 @@ def size_of(value) -> int:
 
 
 def kind_of(state: dict) -> int:
-    """Return a number that is the same for states with equal keys and shapes."""
+    """Return a number that is equal for two optimizer states if their keys and the shapes of their tensors are
+    equal."""
     kept = [(str(key), tuple(getattr(state[key], "shape", ()))) for key in state if is_averaged(state[key])]
     return crc32(repr(sorted(kept)).encode())
 
 
 @torch.no_grad()
 def remember(optimizer: Optimizer, wanted: set[torch.Tensor]):
-    """Let ``optimizer`` have state for the parameters in ``wanted`` only. Missing state is created, filled with
-    zeros."""
+    """Give ``optimizer`` state for exactly the parameters in ``wanted``. Missing optimizer state is created, filled
+    with zeros."""
     parameters = parameters_of(optimizer)
     for parameter in parameters:
         if parameter not in wanted:

@@ -1,4 +1,4 @@
-"""Torch optimizer that a configuration names."""
+"""Creation of the torch optimizer that a configuration names."""
 
 import inspect
 from collections.abc import Mapping
@@ -13,17 +13,19 @@ from grsgd.errors import ConfigError
 from grsgd.options import check_kind
 
 NOT_FOR_RUNS = {
-    torch.optim.LBFGS: "it computes several gradients per step, but a run computes one",
-    torch.optim.SparseAdam: "it needs sparse gradients, which no model of a run has",
+    torch.optim.LBFGS: "the optimizer computes several gradients per step, but a run computes one",
+    torch.optim.SparseAdam: "the optimizer needs sparse gradients, which no model of a run has",
 }
-"""Optimizers of torch that cannot be used in a run, and for each of them the reason."""
+"""Classes of torch's optimizers that a run cannot use, with the reason for each class."""
 
 
 def build_optimizer(wanted: Optimizer, parameters) -> torch.optim.Optimizer:
-    """Build the torch optimizer; raises ConfigError for a name or an argument that torch does not take.
+    """Build the torch optimizer that ``wanted`` describes. Raises ConfigError for an unknown name or an argument that
+    the optimizer does not take.
 
-    With ``clip`` or ``clip_value``, ``step()`` first clips the gradient that it applies. With an algorithm that sends
-    gradients, this is the mean gradient of all ranks; otherwise it is the rank's own gradient.
+    With ``clip`` or ``clip_value``, the optimizer's ``step()`` clips the gradient before the update. In an algorithm
+    that sends gradients, the mean gradient of all ranks is clipped. In any other algorithm, the rank's own gradient is
+    clipped.
     """
     classes = optimizers_of_torch()
     if outside.is_outside(wanted.name):
@@ -61,7 +63,7 @@ def build_optimizer(wanted: Optimizer, parameters) -> torch.optim.Optimizer:
 
 @cache
 def optimizers_of_torch() -> dict[str, type[torch.optim.Optimizer]]:
-    """Return the optimizers of torch by their names in lower case."""
+    """Return torch's optimizer classes by their names in lower case."""
     return {
         name.lower(): value
         for name, value in vars(torch.optim).items()
@@ -71,7 +73,7 @@ def optimizers_of_torch() -> dict[str, type[torch.optim.Optimizer]]:
 
 @cache
 def arguments_of(cls: type[torch.optim.Optimizer]) -> Mapping[str, inspect.Parameter]:
-    """Return the arguments that an optimizer class takes."""
+    """Return the parameters of the constructor of an optimizer class, by name."""
     return inspect.signature(cls).parameters
 
 
@@ -83,8 +85,8 @@ def is_optimizer(value) -> bool:
 def never_compiled(cls: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
     """Return a subclass of ``cls`` whose methods lack torch's wrappers for `torch.compile`.
 
-    The wrappers exclude the optimizer from compilation. For this purpose they import torch's compiler, which takes as
-    long as the import of torch.
+    torch's wrappers exclude the optimizer from compilation. For this purpose, the wrappers import torch's compiler,
+    which takes as long as the import of torch.
     """
     own = {name: inspect.unwrap(getattr(cls, name)) for name in ("add_param_group", "state_dict", "load_state_dict")}
     own["step"] = torch.no_grad()(inspect.unwrap(cls.step))
@@ -92,8 +94,8 @@ def never_compiled(cls: type[torch.optim.Optimizer]) -> type[torch.optim.Optimiz
 
 
 def clip(optimizer: torch.optim.Optimizer, wanted: Optimizer):
-    """Clip all gradients of ``optimizer``, to the joint L2 norm ``wanted.clip`` or the magnitude
-    ``wanted.clip_value``."""
+    """Clip the gradients of all parameters of ``optimizer``. The joint L2 norm of the gradients becomes at most
+    ``wanted.clip``. If ``wanted.clip`` is None, each element's magnitude becomes at most ``wanted.clip_value``."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if wanted.clip is not None:
         torch.nn.utils.clip_grad_norm_(parameters, wanted.clip)

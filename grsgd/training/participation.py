@@ -1,36 +1,38 @@
-"""Participation: the share of the steps of living ranks that entered the model.
+"""Participation: the fraction of the steps of living ranks that entered the run's model.
 
-A step of a rank enters the model if its gradient, its local update or its coded message is part of the run's model:
+A step of a rank enters the model if the step's gradient, local update or coded message affects the run's model:
 
-- Algorithms whose ranks step together: a rank that joins after a death takes its first step without a gradient of its
-  own if the other ranks repeat an interrupted step. Such a step does not enter. A step that a death interrupts is not
-  counted: it is taken again.
-- Gossip: all models are averaged at the end, so all steps of living ranks enter.
-- ``lasgd`` with ``merge = "overwrite"``: steps that are taken while an average is under way do not enter.
-- Servers: gradients that the server drops as too old do not enter.
-- Coded steps without silent ranks: a step that a late rank takes from other ranks' messages alone, without computing,
-  does not enter.
+- Algorithms in which all ranks take each step together: a rank that joins after a death has no gradient of its own in
+  its first step if the other ranks repeat an interrupted step. This first step does not enter the model. A step that a
+  death interrupts is not counted, because the ranks take the step again.
+- Gossip: all models are averaged at the end, so all steps of living ranks enter the model.
+- ``lasgd`` with ``merge = "overwrite"``: a step that a rank takes while an average is under way does not enter the
+  model.
+- Parameter servers: a gradient that the server drops as too old does not enter the model.
+- Coded algorithms that go on without silent ranks: a late rank may take a step only from other ranks' messages,
+  without computing. This step of the late rank does not enter the model.
 
-A rank lives if its process holds a rank at the end, and if the other ranks have not gone on without it. Steps of dead
-processes do not count, and neither do spares that hold no rank. Steps that are lost between a checkpoint and a restart
-do not count here: they are missing in the goodput. With several servers, the first server's drops count.
+A rank is living if a process holds the rank at the end of the run, and if the other ranks have not gone on without it.
+Steps of dead processes do not count, and spare processes that hold no rank do not count either. Steps that are lost
+between a checkpoint and a restart do not lower the participation; they lower the goodput. With several parameter
+servers, only the gradients that the first server drops count.
 """
 
 from collections.abc import Collection, Sequence
 
 
 def left_out(trainer) -> int:
-    """Return the number of steps that ``trainer`` knows not to have entered the model: steps of its own rank, and on a
-    server steps of its workers."""
+    """Return the number of steps that did not enter the model, as far as ``trainer`` knows. The counted steps are steps
+    of the trainer's rank or, on a parameter server, steps of the workers."""
     totals = trainer.totals
     return totals.steps - totals.samples // trainer.config.data.batch_size + trainer.algorithm.left_out
 
 
 def participation(records: Sequence, lost: Collection[int] = ()) -> float | None:
-    """Return the share, from 0 to 1, of the steps of living ranks that entered the model; None if no living rank has
-    taken a step.
+    """Return the fraction, from 0 to 1, of the steps of living ranks that entered the model. Return None if no living
+    rank has taken a step.
 
-    ``records`` are the measurements of all ranks by ascending rank, and ``lost`` are the ranks that do not live.
+    ``records`` are the measurements of all ranks by ascending rank. ``lost`` are the ranks that are not living.
     """
     living = [record for rank, record in enumerate(records) if rank not in lost]
     steps = sum(record.measured["steps"] for record in living)

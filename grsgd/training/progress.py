@@ -1,8 +1,9 @@
-"""Progress of a run, in samples summed over all ranks, and its end.
+"""Progress of a run, measured in samples that all ranks together have processed, and the decision when the run ends.
 
-Learning-rate schedules, snapshots and the end of a run depend on the number of samples of all ranks, so that an epoch
-means the same for synchronous and asynchronous algorithms. Ranks in lockstep, which all take the same steps, compute
-this number. Other ranks report their samples to rank 0, which adds them up; no rank waits for the sum.
+Learning-rate schedules, snapshots and the end of a run depend on the number of samples of all ranks. So an epoch means
+the same for synchronous and asynchronous algorithms. Ranks in lockstep, which all take the same steps, compute the
+number of samples of all ranks. Other ranks report their numbers of samples to rank 0, which adds them up. No rank waits
+for the sum of the reports.
 """
 
 import math
@@ -24,13 +25,15 @@ RESOLUTION = 1000
 
 
 class Progress:
-    """One rank's view of the run's progress. The run ends at ``end`` samples, or ``seconds`` after its start.
+    """Progress of the run as one rank knows it. The run ends after ``end`` samples, or ``seconds`` seconds after its
+    start.
 
-    This class sends no messages. It is for algorithms that know the progress themselves, and call `note_steps`.
+    This base class sends no messages. Algorithms that know the progress themselves use this class, and call
+    `note_steps`.
     """
 
     remembers: tuple[str, ...] = ("samples", "own")
-    """Attributes that a checkpoint keeps."""
+    """Names of the attributes of this object that a checkpoint stores."""
 
     def __init__(
         self,
@@ -49,50 +52,53 @@ class Progress:
         self.samples_per_step = samples_per_step
         self.samples = 0
         self.ahead = 0
-        """Number of samples in ``samples`` that other ranks are only expected to have processed by now."""
+        """Number of samples counted in ``samples`` that other ranks are expected to have processed, but have not
+        reported."""
         self.own = 0
         self.began = 0.0
         self.elapsed_before = 0.0
-        """Seconds that the run had taken before this process began or resumed it."""
+        """Seconds for which the run had lasted before this process started or resumed it."""
         self.marks = Marks(end if end is not None else seconds, snapshots, early_marks, in_seconds=end is None)
 
     def start(self):
-        """Begin to measure time."""
+        """Start the measurement of the run's time."""
         self.began = self.driver.clock() - self.elapsed_before
 
     def begin(self):
-        """Begin background activities; called before the first step, and again after each rest."""
+        """Start the activities in the background by which ranks exchange their progress. The trainer calls this method
+        before the first step, and after each rest (pause of all ranks for a checkpoint)."""
 
     def state(self, members: Sequence[int]) -> dict[str, int]:
-        """Return the state that `restore` needs, in addition to the marks and the time. ``members`` are the ranks that
-        have a process."""
+        """Return the attributes of the progress that a checkpoint stores for `restore`, by name. ``members`` are the
+        ranks that have a process."""
         return {name: getattr(self, name) for name in self.remembers}
 
     def skip(self, steps: int, batch: int, ranks: int):
-        """Set the progress as after ``steps`` steps of each of ``ranks`` ranks, with batches of ``batch`` samples."""
+        """Set the progress to the value after ``steps`` steps of each of ``ranks`` ranks, with batches of ``batch``
+        samples."""
         self.own = steps * batch
         self.samples = self.own * ranks
 
     def restore(self, state: dict[str, int]):
-        """Set the state to the result of `state` in another process."""
+        """Set the progress to ``state``, which `state` has returned in another process."""
         for name in self.remembers:
             setattr(self, name, state[name])
 
     steps = 0
-    """Number of steps that each rank has taken, if all ranks take the same number; else 0."""
+    """Number of steps that each rank has taken if all ranks take the same number of steps, else 0."""
 
     @property
     def batches(self) -> int:
-        """Number of batches that this rank has used, also by earlier processes that held the rank."""
+        """Number of batches that this rank has used, including batches of earlier processes of this rank."""
         return self.own // self.samples_per_step
 
     counts = np.zeros(0, np.int64)
-    """Number of samples of each rank, if ranks are counted separately."""
+    """Number of samples that each rank has processed, int64 [ranks]; empty if only the sum is known."""
 
     def go_on(self, comm, furthest) -> int:
-        """Go on with the ranks of ``comm`` from the progress ``furthest``, the largest of any rank
-        (`grsgd.training.regroup.HowFar`). Return the number of batches that this rank has used, with which a new
-        process of the rank goes on."""
+        """Continue with the ranks of ``comm`` from ``furthest``, the largest progress of any rank
+        (`grsgd.training.regroup.HowFar`). Return the number of batches that this rank has used. A new process of the
+        rank continues with the next batch."""
         raise NotImplementedError
 
     def advance(self, samples: int):
@@ -101,33 +107,35 @@ class Progress:
 
     @property
     def trained(self) -> int:
-        """Number of samples that have certainly been processed. The run file has this number."""
+        """Number of samples that have certainly been processed by all ranks, as the run file records it."""
         return self.samples - self.ahead
 
     def note_steps(self, steps: int, ahead: int = 0):
-        """Record that all ranks together have taken ``steps`` steps. The last ``ahead`` of these steps are expected,
-        and not reported yet."""
+        """Record that all ranks together have taken ``steps`` steps. The last ``ahead`` of these steps are only
+        expected, and no rank has reported them yet."""
         self.samples, self.ahead = steps * self.samples_per_step, ahead * self.samples_per_step
 
     def elapsed(self) -> float:
         return self.driver.clock() - self.began
 
     def share(self) -> float:
-        """Return the share of the run that is completed; 1 at the run's end."""
+        """Return the completed fraction of the run, from 0 at the start to 1 at the end."""
         return self.samples / self.end if self.end is not None else self.elapsed() / self.seconds
 
     def decide(self):
-        """Return (whether the run has ended, the number of marks passed since the last call). This method is a schedule
-        (a generator that yields the objects it waits for), run before each step."""
+        """Return (whether the run has ended, the number of marks passed since the last call). Marks are the points at
+        which snapshots are taken. This method is a schedule (a generator that yields the objects it waits for), run
+        before each step."""
         if self.end is not None:
             return self.samples >= self.end, self.marks.due(self.samples)
         elapsed = self.elapsed()
         return elapsed >= self.seconds, self.marks.due(elapsed)
-        # the next line is never reached; it makes this method a generator, as `decide` is in the subclasses
+        # The unreachable `yield` below makes this method a generator, like `decide` in the subclasses.
         yield
 
     def finish(self):
-        """Make the number ``samples`` exact. This method is a schedule, run after the last step and before a rest."""
+        """Make the number of samples of all ranks, ``samples``, exact. This method is a schedule (a generator that a
+        driver runs), called after the last step and before a rest (pause of all ranks)."""
         yield from ()
 
 
@@ -140,8 +148,9 @@ class Lockstep(Progress):
         super().__init__(*args)
         self.step = 0
         self.absent = 0
-        """Number of ranks without a gradient in the present step, because their processes joined during the step."""
-        self.meeting = 1  # step of rank 0's next decision on the end, with train.seconds
+        """Number of ranks that have no gradient in the present step, because their processes joined during this
+        step."""
+        self.meeting = 1  # step before which rank 0 next decides whether train.seconds are over
 
     def advance(self, samples):
         super().advance(samples)
@@ -170,8 +179,9 @@ class Lockstep(Progress):
             return (yield from super().decide())
         if self.step < self.meeting:
             return False, 0
-        # Clocks differ, so rank 0 decides for all ranks. It also chooses the step of the next decision, half-way to the
-        # end or to the next mark. So decisions are rare at first, and the end comes at most two steps late.
+        # The ranks' clocks differ, so rank 0 decides for all ranks whether the run ends.
+        # Rank 0 also chooses the step of its next decision, half-way to the end of the run or to the next mark.
+        # So rank 0 decides rarely at first, and the run ends at most two steps late.
         ended, due = yield from super().decide()
         left = min(self.seconds, self.marks.next) - self.elapsed()
         steps_left = left * self.step / max(self.elapsed(), 1e-9)
@@ -182,7 +192,8 @@ class Lockstep(Progress):
 
 
 class FreeRunning(Progress):
-    """Progress of ranks that count their own samples and report the numbers to rank 0. Rank 0 answers with the sum."""
+    """Progress of ranks that report the numbers of their own samples to rank 0, which replies with the sum over all
+    ranks."""
 
     remembers = ("samples", "own", "reported")
 
@@ -194,7 +205,7 @@ class FreeRunning(Progress):
         self.news = Signal("samples to report")
 
     def restore(self, state):
-        super().restore({"reported": state["own"]} | state)  # a run with spares (`Counted`) has no such number
+        super().restore({"reported": state["own"]} | state)  # checkpoints of `Counted` lack "reported"
 
     def begin(self):
         self.ended.clear()
@@ -220,7 +231,8 @@ class FreeRunning(Progress):
             yield self.activity
 
     def _report(self):
-        """Report this rank's samples to rank 0; a schedule, run in the background of every rank except rank 0."""
+        """Report the number of this rank's samples to rank 0; a schedule (a generator that a driver runs in the
+        background of every rank except rank 0)."""
         total = np.zeros(1, np.int64)
         while True:
             yield self.news
@@ -234,8 +246,9 @@ class FreeRunning(Progress):
                 return
 
     def _add_up(self):
-        """Add up the ranks' reports, and answer with the sum; a schedule, run in the background of rank 0. The last
-        answer to each rank is sent after the last report of all ranks, so the last answer is exact."""
+        """Add up the numbers of samples that ranks report, and reply to each report with the sum; a schedule (a
+        generator that a driver runs in the background of rank 0). Rank 0 sends its last reply to each rank after the
+        last report of all ranks, so that the last sum is exact."""
         report = np.zeros(3, np.int64)
         training = self.comm.size - 1
         answers = []
@@ -253,9 +266,9 @@ class FreeRunning(Progress):
 
 
 class Counted(Progress):
-    """Progress of ranks that each keep the last known number of samples of every rank, and report these numbers to one
-    rank after the other. So the samples of a rank still count if the rank dies. If another process takes the rank, only
-    the samples since the rank's last report are missing.
+    """Progress of ranks that each store the last known number of samples of every rank. Each rank reports these numbers
+    to the other ranks in turn. So the samples of a rank still count after its process has died. If another process
+    takes the rank, only the samples since the rank's last report are missing.
     """
 
     def __init__(self, *args):
@@ -268,14 +281,15 @@ class Counted(Progress):
         self._receiving = self.activity = None
 
     def begin(self):
-        """Begin to receive reports, unless this rank receives them already."""
+        """Start to receive other ranks' reports of progress in the background, unless this rank already receives
+        them."""
         if self.activity is None:
             self.activity = self.driver.start(self._learn())
 
     def go_on(self, comm, furthest):
-        """Go on with the counts of samples of all earlier ranks, including ranks that are gone.
+        """Continue with the numbers of samples in ``furthest``, which include samples of ranks that have died.
 
-        The driver has abandoned its schedules, so call `begin` again.
+        After this call, call `begin` again, because the driver has stopped all schedules in the background.
         """
         self.activity = None
         self.take(furthest.counts)
@@ -298,12 +312,13 @@ class Counted(Progress):
 
     def state(self, members):
         counts = self.counts[list(members)]
-        counts[0] += self.counts.sum() - counts.sum()  # samples of ranks that have no process any more
+        counts[0] += self.counts.sum() - counts.sum()  # adds the samples of ranks without a process
         return super().state(members) | {f"count_{rank}": int(count) for rank, count in enumerate(counts)}
 
     def restore(self, state):
         super().restore(state)
-        # A run without spares (`FreeRunning`) has kept no counts: each rank reports its own count after its next step.
+        # Checkpoints of `FreeRunning` lack the numbers of samples of other ranks.
+        # So each rank reports its own number of samples after its next step.
         own = {f"count_{self.comm.rank}": self.own}
         self.take([(own | state).get(f"count_{rank}", 0) for rank in range(self.comm.size)])
 
@@ -317,7 +332,7 @@ class Counted(Progress):
         self.samples = int(self.counts.sum())
 
     def finish(self):
-        if self.end is not None:  # other ranks may wait for these samples
+        if self.end is not None:  # other ranks end the run only when they know these samples
             self._tell([rank for rank in range(self.comm.size) if rank != self.comm.rank])
         yield from ()
 
@@ -328,9 +343,10 @@ class Counted(Progress):
             self._sending.append(Tolerant(self.comm.Isend(report, rank, tags.PROGRESS_REPORT), report))
 
     def _learn(self):
-        """Receive reports of progress without end; a schedule, run in the background. If this method is started again,
-        it waits for the receive that is already posted."""
-        others = np.arange(self.comm.size) != self.comm.rank  # only the trainer changes this rank's own count
+        """Receive other ranks' reports of progress without end; a schedule (a generator that a driver runs in the
+        background). If this schedule is started again, it waits for the receive operation that the earlier schedule has
+        posted."""
+        others = np.arange(self.comm.size) != self.comm.rank  # only the trainer counts this rank's samples
         while True:
             self._receiving = self._receiving or self.comm.Irecv(self._report, ANY_RANK, tags.PROGRESS_REPORT)
             yield self._receiving
@@ -342,10 +358,10 @@ class Counted(Progress):
 def make_progress(
     config: Config, samples: int, workers: int, context: RankContext, is_known: bool, early_marks: int = 0
 ) -> Progress:
-    """Return a rank's progress.
+    """Return a new object of the subclass of `Progress` that fits the algorithm of ``config``.
 
-    ``samples`` is the number of training samples, ``workers`` the number of ranks that train. ``is_known`` says whether
-    the algorithm reports the progress. ``early_marks`` is ``early`` of `Marks`.
+    ``samples`` is the number of training samples. ``workers`` is the number of ranks that train. ``is_known`` says
+    whether the algorithm reports the progress itself. ``early_marks`` is the argument ``early`` of `Marks`.
     """
     kind = Progress if is_known else Lockstep if config.traits.synchronous else FreeRunning
     if context.membership is not None and kind is FreeRunning:

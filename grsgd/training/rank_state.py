@@ -1,7 +1,8 @@
-"""State of a rank for a checkpoint: everything on which the rank's next steps and the run file depend.
+"""State of a rank for a checkpoint. The state contains all values on which the rank's next steps and the run file
+depend.
 
-A state is a tree of dicts whose leaves are arrays and values that JSON can hold. The state shares no memory with the
-rank.
+A state is a tree of dicts. The leaves of the tree are arrays and values that JSON can hold. No array of a state shares
+memory with the model or the optimizer.
 """
 
 from collections import Counter
@@ -25,9 +26,9 @@ def state_of(
     copied: Callable = np.ndarray.copy,
     members: Sequence[int] | None = None,
 ) -> dict:
-    """Return the state of a rank between two of its steps.
+    """Return the state of the rank of ``trainer`` between two training steps.
 
-    See `state_of_loop` for the arguments.
+    `state_of_loop` describes the arguments.
     """
     curve, present = trainer.snapshots, trainer.algorithm.comm.members if members is None else members
     return state_of_loop(trainer, frozen, copied, members) | {
@@ -51,19 +52,20 @@ def state_of_loop(
     copied: Callable = np.ndarray.copy,
     members: Sequence[int] | None = None,
 ) -> dict:
-    """Return the part of a rank's state that trainers and own loops (`grsgd.own_loop.survival.SurvivingLoop`) have.
+    """Return the values of a rank's state that every training loop has. ``loop`` is a `Trainer`, or the
+    `grsgd.own_loop.survival.SurvivingLoop` of a user's own training loop.
 
-    ``frozen`` are the digests of all frozen parameters before training (`digests_of_frozen`). Frozen parameters that
-    still have these digests are neither copied nor kept. If ``frozen`` is None, all frozen parameters are kept.
+    ``frozen`` has the digests of all frozen parameters before training (`digests_of_frozen`). The state omits frozen
+    parameters that still have these digests. If ``frozen`` is None, the state has all frozen parameters.
     ``copied(array)`` returns a copy of an array.
 
-    ``members`` are the ranks that take part in the checkpoint, if messages of the algorithm may be under way; the model
-    is then the algorithm's snapshot, which background activities do not change. If ``members`` is None, no message is
-    under way, and all members of the algorithm's communicator take part.
+    If messages of the algorithm may be under way, ``members`` are the ranks that take part in the checkpoint. The state
+    then has the algorithm's snapshot of the model, which activities in the background do not change. If ``members`` is
+    None, no message is under way, and all members of the algorithm's communicator take part in the checkpoint.
     """
     replica, progress = loop.replica, loop.progress
     is_at_rest = members is None
-    members = loop.algorithm.comm.members if is_at_rest else members  # without ranks that have no process
+    members = loop.algorithm.comm.members if is_at_rest else members  # these members exclude ranks without a process
     parameters, buffers = (replica.params, replica.buffers) if is_at_rest else loop.algorithm.snapshot()
     return {
         "model": {
@@ -83,16 +85,18 @@ def state_of_loop(
 
 
 def restore(trainer: Trainer, state: dict, samples: int, seconds: float):
-    """Set a rank to ``state``. The rank's algorithm must have started, and the rank must not have taken a step yet.
+    """Set the rank of ``trainer`` to ``state``. The rank's algorithm must have started, and the rank must not have
+    taken a step yet.
 
-    ``samples`` and ``seconds`` are the progress of the run, the largest that any rank knows; they are the same on all
-    ranks.
+    ``samples`` and ``seconds`` are the progress of the run at the checkpoint, the largest that any rank has recorded.
+    All ranks give the same ``samples`` and ``seconds``.
     """
     restore_loop(trainer, state)
     trainer.algorithm.staleness.update(Counter(dict(state["staleness"])))
     for name, value in state["totals"].items():
         setattr(trainer.totals, name, value)
-    blocks = trainer.gradients.weights if trainer.gradients is not None else {}  # another rank's, if ranks have died
+    # If ranks have died, this rank may now have other blocks of samples than in the checkpoint.
+    blocks = trainer.gradients.weights if trainer.gradients is not None else {}
     trainer.computing.losses = {int(block): each for block, each in state["losses"].items() if int(block) in blocks}
     trainer.comm.traffic.restore(state["traffic"])
     curve = trainer.snapshots
@@ -100,13 +104,13 @@ def restore(trainer: Trainer, state: dict, samples: int, seconds: float):
     curve.numbers, curve.weights = list(state["curve"]["numbers"]), list(state["curve"]["weights"])
     marks = state["curve"]["marks"]
     curve.early = trainer.progress.marks.go_on(marks, samples, seconds, state["curve"]["early"])
-    batches = state["progress"].get("batches", trainer.totals.steps)  # missing in checkpoints of old versions
+    batches = state["progress"].get("batches", trainer.totals.steps)  # checkpoints of old versions lack "batches"
     trainer.computing.go_on_from(batches, trainer.algorithm)
-    restore_streams(trainer, state["streams"])  # random streams come last, because the lines above draw from them
+    restore_streams(trainer, state["streams"])  # is called last, because the lines above draw random numbers
 
 
 def restore_loop(loop, state: dict):
-    """Set a rank to the result of `state_of_loop`, except its random streams."""
+    """Set the rank of ``loop`` to ``state``, a result of `state_of_loop`, except the states of random generators."""
     replica, model = loop.replica, state["model"]
     fill(replica.params, model["parameters"])
     fill(replica.buffers, model["buffers"])
@@ -126,14 +130,15 @@ def restore_loop(loop, state: dict):
 
 
 def digests_of_frozen(replica: Replica) -> np.ndarray:
-    """Return the digests of a model's frozen parameters, which are the first tensors of `Replica.outside`."""
+    """Return the digests of the frozen parameters of a rank's model. The frozen parameters are the first tensors that
+    `Replica.outside` returns."""
     outside = replica.outside()
     return digests(outside[: len(outside) - len(replica.outside(with_frozen=False))])
 
 
 def state_outside(replica: Replica, frozen: np.ndarray | None, copied: Callable = np.ndarray.copy) -> dict:
-    """Return the tensors outside the flat arrays, by number. Of frozen parameters that are the same as before training,
-    return only the digests."""
+    """Return the model's tensors outside the replica's flat arrays, by number. For frozen parameters that have not
+    changed since the start of training, return only the digests."""
     now = () if frozen is None else digests_of_frozen(replica)
     same = {str(number): int(digest) for number, digest in enumerate(now) if digest == frozen[number]}
     numbered = ((str(number), tensor) for number, tensor in enumerate(replica.outside()))
@@ -142,9 +147,9 @@ def state_outside(replica: Replica, frozen: np.ndarray | None, copied: Callable 
 
 
 def restore_outside(replica: Replica, model: dict):
-    """Set the tensors outside the flat arrays. Raises ValueError if a frozen parameter is not kept, and differs from
-    its value at the time of saving."""
-    kept = model.get("digests", {})  # missing in checkpoints of old versions, whose digests were of another kind
+    """Set the model's tensors outside the replica's flat arrays to the values in ``model``. Raises ValueError if
+    ``model`` has only the digest of a frozen parameter, and the parameter now has another digest."""
+    kept = model.get("digests", {})  # checkpoints of old versions have other digests, which are ignored
     now = digests_of_frozen(replica) if kept else ()
     for number, tensor in enumerate(replica.outside()):
         if str(number) in model["others"]:
@@ -154,15 +159,15 @@ def restore_outside(replica: Replica, model: dict):
 
 
 def result_of(loop, copied: Callable) -> dict:
-    """Return the parameters with which this rank enters the average of all ranks, if they differ from the replica's
-    parameters."""
+    """Return the parameters that this rank contributes to the average over all ranks, if they differ from the
+    parameters in the replica. Return an empty dict if these parameters are equal to the replica's parameters."""
     parameters, _ = loop.algorithm.snapshot()
     is_own = torch.equal(parameters, loop.replica.params.tensor)
     return {} if is_own else {"parameters": array_of(parameters, copied)}
 
 
 def state_of_optimizer(optimizer: torch.optim.Optimizer, copied: Callable = np.ndarray.copy) -> dict:
-    """Return the state that the optimizer keeps for each parameter, by the parameter's number, and the optimizer's
+    """Return a tree with the optimizer's state of each parameter, by the parameter's number, and the optimizer's
     parameter groups."""
     whole = optimizer.state_dict()
     remembered = {
@@ -187,7 +192,7 @@ def with_tensors(values: dict) -> dict:
 
 
 def state_of_streams(loop) -> dict:
-    """Return the states of the random generators of the algorithm and of torch; models draw from torch's generators."""
+    """Return the states of the algorithm's random generator and of torch's generators, which models use."""
     streams = {"algorithm": loop.algorithm.rng.bit_generator.state, "torch": torch.get_rng_state().numpy().copy()}
     if loop.replica.device.type == "cuda":
         streams["cuda"] = torch.cuda.get_rng_state(loop.replica.device).numpy().copy()

@@ -20,7 +20,7 @@ NOT_COUNTED = np.full(2, np.nan)
 
 @dataclass
 class RankMeasurements:
-    """Measurements of one rank, small enough to be sent to other ranks."""
+    """Measurements of one rank, which are sent to another rank at the end of the run."""
 
     moments: list[Moment]
     numbers: list[int]
@@ -28,24 +28,25 @@ class RankMeasurements:
     early: int
     measured: dict[str, float]
     traffic: np.ndarray
-    """Traffic to each rank: rows (receiver, bytes of payload, bytes of headers, number of messages), as `Traffic.rows`
-    returns them."""
+    """Messages sent to each rank: rows (receiver, bytes of payload, bytes of headers, number of messages), as
+    `Traffic.rows` returns."""
     sent_once: int
     repaired: int
     lost: int
     staleness: dict[int, int]
     left_out: int
-    """Number of steps that this rank knows not to have entered the model: see `grsgd.training.participation`."""
+    """Number of steps that did not contribute to the model, as far as this rank knows: see
+    `grsgd.training.participation`."""
     warnings: list[str]
     interface: np.ndarray
     extra: dict[str, tuple[np.ndarray, tuple[str, str]]]
 
     @classmethod
     def of(cls, trainer: Trainer, interface: np.ndarray = NOT_COUNTED) -> "RankMeasurements":
-        """Return the record of a trainer; ``interface`` has the bytes that the network interfaces of this rank's host
-        have sent and received."""
+        """Return the measurements of the rank of ``trainer``. ``interface`` has the numbers of bytes that the network
+        interfaces of this rank's host have sent and received."""
         traffic = trainer.comm.traffic
-        # numbers come first: a snapshot that is taken meanwhile adds its moment first
+        # The numbers are copied before the moments, because a new snapshot adds its moment before its number.
         numbers = list(trainer.snapshots.numbers)
         return cls(
             list(trainer.snapshots.moments),
@@ -71,15 +72,15 @@ class RankMeasurements:
 
     @classmethod
     def of_nothing(cls) -> "RankMeasurements":
-        """Return the record for a rank that did not send its measurements: no traffic, no steps, and unknown times
-        (NaN)."""
+        """Return the measurements that the run file has for a rank that did not send its own: no messages, no steps,
+        and NaN for all times."""
         nothing = {key: 0 if key in ("steps", "samples") else math.nan for key in asdict(RankTotals())}
         return cls([], [], [], 0, nothing, np.zeros((0, 4), np.int64), 0, 0, 0, {}, 0, [], NOT_COUNTED, {})
 
 
 def marks_of(records: list[RankMeasurements], reason: str) -> list[int]:
-    """Return the marks of the curve of a run that ended for ``reason``. These are the marks at which every rank that
-    has snapshots has a snapshot (`common_marks`)."""
+    """Return the marks (points at which snapshots are taken) that the curve of a run shows. At each of these marks,
+    every rank with snapshots has a snapshot (`common_marks`). ``reason`` is the reason why the run ended."""
     answered = [record for record in records if record.moments]
     early = max((record.early for record in answered), default=0)
     return common_marks([record.numbers for record in answered], early if reason in STOP_CRITERIA else 0)
@@ -88,11 +89,12 @@ def marks_of(records: list[RankMeasurements], reason: str) -> list[int]:
 def assemble(
     records: list[RankMeasurements], attributes: dict, qualities: list[Quality] = (), final: Quality | None = None
 ) -> Run:
-    """Return the run that is made of ``records``, all ranks' measurements by ascending rank.
+    """Return the content of the run file. ``records`` has the measurements of all ranks by ascending rank.
 
-    The curve has a row per mark of `marks_of`. ``qualities`` has the quality at each of these marks, or only at the
-    first marks if evaluation was stopped; ``final`` is the quality of the final model. An extra array of the algorithm
-    comes from the lowest rank that has it.
+    The run's curve has a row for each mark (point at which snapshots are taken) that `marks_of` returns. ``qualities``
+    has the test result at each of these marks, or only at the first marks if testing was stopped early. ``final`` is
+    the test result of the final model. An extra array of the algorithm is taken from the lowest rank that has an array
+    of this name.
     """
     answered = [record for record in records if record.moments]
     marks = marks_of(records, attributes["reason"])
@@ -137,8 +139,8 @@ def assemble(
 
 
 def fitting(extra: dict) -> tuple[dict, list[str]]:
-    """Return the extra arrays of the algorithm that fit into a run file, and a warning for each array that does not
-    fit."""
+    """Return the algorithm's extra arrays that a run file can store, and a warning for each array that it cannot
+    store."""
     fits, left_out = {}, []
     for name, kept in extra.items():
         try:
@@ -154,8 +156,9 @@ def fitting(extra: dict) -> tuple[dict, list[str]]:
 
 
 def traffic_of(records: list[RankMeasurements]) -> dict[str, np.ndarray]:
-    """Return matrices [sender, receiver] of the bytes of payload, the bytes of headers, and the messages. Return also
-    the sum of each rank's sent bytes; in this sum the bytes of a multicast count once."""
+    """Return three matrices [sender, receiver]: bytes of payload, bytes of headers, and numbers of messages. Return,
+    too, the number of bytes that each rank has sent. The bytes of a multicast message count only once in this
+    number."""
     n = len(records)
     found = {name: np.zeros((n, n), np.int64) for name in ("sent", "headers", "messages")}
     for rank, record in enumerate(records):

@@ -1,4 +1,4 @@
-"""Base class of recovery. Recovery lets a run go on after the death of a process, or after the end of the whole job."""
+"""Base class of recovery, by which a run goes on after the death of a process, or after the end of the whole job."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,100 +11,106 @@ from grsgd.training.curve_file import CurveFile
 
 
 def do_nothing(_):
-    """Do nothing, for a run that does not go on from another run."""
+    """Do nothing; the default for ``go_on`` in a run that does not continue an earlier run."""
 
 
 class Recovery:
-    """Recovery of one rank, whose methods its trainer calls. This base class recovers nothing; runs that use it end
-    when a process dies.
+    """Recovery of one rank. The rank's trainer calls the methods of this class. This base class recovers nothing: a run
+    with this class ends when a process dies.
 
-    ``go_on`` is called with the trainer after the algorithm has started, before the first step. In a run from a
-    checkpoint, it sets the rank's state to the state in the checkpoint.
+    ``go_on(trainer)`` is called after the algorithm has started, before the first step. In a run that continues from a
+    checkpoint, ``go_on`` sets the rank's state to the state in the checkpoint.
     """
 
     has_trained = True
-    """Whether this process has ever trained; a process that joins a run at its end has not."""
+    """Whether this process has ever trained; False if the process has joined the run only at the end of training."""
     has_share = True
     """Whether this rank's gradient is part of the mean gradient of the present step."""
     knows_the_end = True
-    """Whether a rank that serves, and does not train, can conclude from the workers' stop that the run has ended."""
+    """Whether a parameter server knows, when all workers have stopped, that the run has ended. If False, the workers
+    may have stopped for a checkpoint."""
     last: Path | None = None
-    """The last checkpoint that all ranks have written."""
+    """Folder of the last checkpoint that all ranks have written; None if there is no such checkpoint."""
 
     def __init__(self, go_on: Callable = do_nothing):
         self.go_on = go_on
 
     @property
     def position(self) -> int:
-        """Number of steps before this rank's next step; the same on all ranks before a step in lockstep."""
+        """Number of steps that this rank has taken. If all ranks take the same steps, this number is the same on all
+        ranks before a step."""
         return self.trainer.totals.steps
 
     @property
     def samples(self) -> int:
-        """Part of this rank in the number of samples of all ranks, which is the sum of all ranks' parts."""
+        """Number that this rank contributes to the number of samples of all ranks, which is the sum over the ranks."""
         return self.trainer.totals.samples
 
     def context_of(self, context: RankContext) -> RankContext:
-        """Return the context with which the algorithm is created. It replaces ``context``, the context of the
-        trainer."""
+        """Return the `RankContext` with which the trainer creates the algorithm. ``context`` is the trainer's own
+        `RankContext`."""
         return context
 
     def attach(self, trainer):
-        """Use ``trainer`` from now on; the trainer's constructor calls this method at its end. Raises ConfigError if
-        ``trainer`` cannot be recovered."""
+        """Use ``trainer`` from now on. The constructor of `Trainer` calls this method at its end. Raises ConfigError if
+        the state of ``trainer`` cannot be recovered."""
         self.trainer = trainer
 
     def take_over(self):
-        """Get the state of the rank from other ranks, on a process that has just taken over the rank. This method is a
+        """Receive the rank's state from other ranks. A process that has just taken over the rank runs this method, a
         schedule (a generator that yields the objects it waits for)."""
         yield from ()
 
     def started(self):
-        """Record that the algorithm has started; the first step follows."""
+        """Record that the algorithm has started. The trainer calls this method before its first step."""
         self.go_on(self.trainer)
 
     def begun(self):
-        """Note that the algorithm has begun its activities in the background."""
+        """Record that the algorithm has started its activities in the background."""
 
     def watch(self):
-        """Look for messages of other ranks and for signals. The trainer calls this method between steps and while this
-        rank waits."""
+        """Receive messages of other ranks about recovery, and react to signals. The trainer calls this method between
+        steps and while this rank waits."""
 
     def whole(self, part: Callable):
-        """Schedule that runs ``part()``, a hook or schedule, to its end; returns False if the others have ended their
-        training meanwhile."""
+        """Run ``part()``, a hook or a schedule, to its end; a schedule (a generator that a driver runs). Returns False
+        if the other ranks have ended their training meanwhile."""
         yield from schedule_of(part)
         return True
 
     def collected(self):
-        """Record, in a user's own loop, that the replica has this rank's gradient of the step."""
+        """Record that the replica now has this rank's gradient of the present step. Only users' own training loops call
+        this method."""
 
     def put_back(self):
-        """Give the replica the gradient that it had at the call of `collected`, if a death has interrupted the step.
-        Only for a user's own loop."""
+        """Restore the gradient that the replica had at the call of `collected`, if a death has interrupted the step.
+        Only users' own training loops call this method."""
 
     def train(self):
-        """Take all steps of this rank; a schedule."""
+        """Take all steps of this rank; a schedule (a generator that a driver runs)."""
         yield from self.trainer.to_the_end()
 
     def before_step(self, step: int):
-        """Return whether all ranks are to rest before step number ``step``; a schedule."""
+        """Return whether all ranks must pause before step number ``step``, for example for a checkpoint; a schedule (a
+        generator that a driver runs)."""
         yield from ()
         return False
 
     def gradient(self, step: int):
-        """Leave the gradient of step number ``step`` in the replica; a schedule."""
+        """Compute the gradient of step number ``step``, and store it in the replica; a schedule (a generator that a
+        driver runs)."""
         yield from self.trainer.computing.gradient(step)
 
     def guarded(self, hook: Callable) -> Callable:
-        """Return the hook that the trainer calls in place of ``hook``, a hook of the algorithm."""
+        """Return the function that the trainer calls in place of ``hook``, a hook of the algorithm."""
         return hook
 
     def leave_steps(self):
-        """Note that this rank takes no step before the next call of `at_rest`."""
+        """Record that this rank takes no step until the next call of `at_rest`."""
 
     def at_rest(self, ended: bool):
-        """Return whether training is over; a schedule, run while no message of the algorithm is under way.
+        """Return whether training is over; a schedule (a generator that a driver runs). The trainer runs this method
+        after a pause has begun, while no message of the algorithm is under way.
 
         ``ended`` says whether this rank has taken its last step.
         """
@@ -112,42 +118,45 @@ class Recovery:
         return True
 
     def average(self):
-        """Make all replicas equal to the final model, after the last step; a schedule."""
+        """Make all replicas equal to the final model, after the last step; a schedule (a generator that a driver
+        runs)."""
         yield from self.trainer.average()
 
     def ended(self):
-        """Note that this rank has ended its training, regularly or after an error."""
+        """Record that this rank has ended its training, either regularly or after an error."""
 
     def model(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return this rank's parameters and buffers for averages over ranks. After training, return the values after
-        this rank's last step."""
+        """Return this rank's parameters and buffers, for an average over ranks. If training has ended, return their
+        values after this rank's last step."""
         return self.trainer.algorithm.snapshot()
 
     def go_on_from_checkpoint(
         self, folder: Path, samples: int, whole: list[tuple[str, str]], curve: CurveFile | None
     ):
-        """Note the checkpoint from which the run goes on. ``folder`` is the folder of all checkpoints. ``samples`` is
-        the number of samples of all ranks at the checkpoint. ``whole`` has two names for each whole checkpoint in
-        ``folder`` that stays: its own folder, and the folder of its curve.
+        """Record the checkpoint from which the run goes on. ``folder`` is the folder of all checkpoints. ``samples`` is
+        the number of samples that all ranks had processed at the checkpoint. ``whole`` has two names for each whole
+        checkpoint in ``folder``: the checkpoint's folder, and the folder of its snapshots.
 
-        ``curve`` is the checkpoint's curve if new snapshots can be appended to it, else None.
+        ``curve`` is the file of the rank's snapshots if new snapshots can be appended to the file, else None.
         """
 
     def gathered(self, narrow: Callable):
-        """Exchange further messages in a group of ranks alone. ``narrow(comm)`` returns the communicator of the group
-        that replaces ``comm``, a communicator of all ranks."""
+        """Exchange all following messages only with the ranks of a group. ``narrow(comm)`` returns the group's
+        communicator that replaces ``comm``, a communicator of all ranks."""
 
     def regrouped(self, narrow: Callable, giver: int):
-        """Go on in a new group of ranks, after a process has died or joined; a schedule, run on all ranks of the group.
+        """Continue in a new group of ranks, after a process has died or joined; a schedule (a generator that drivers
+        run on all ranks of the new group).
 
-        ``narrow`` is the argument of `gathered`. Rank ``giver`` of the group has trained before.
+        ``narrow`` is the argument of `gathered`. ``giver`` is the number of a rank in the group that was already
+        training before.
         """
         self.gathered(narrow)
         yield from ()
 
     def asks_for_checkpoint(self, reason: str) -> bool:
-        """Ask all ranks to take a checkpoint and then to stop, for ``reason``. If ``reason`` is empty, the run goes on
-        after the checkpoint. Return False if no checkpoints are taken."""
+        """Ask all ranks to take a checkpoint, and to stop after the checkpoint for ``reason``. If ``reason`` is empty,
+        the run goes on after the checkpoint. Return False if this run takes no checkpoints."""
         return False
 
     def warnings(self) -> list[str]:

@@ -1,8 +1,8 @@
-"""Recovery for algorithms in which all ranks need each other in every step: after a process has died or joined, the
-ranks regroup.
+"""Recovery from the death of a process, for algorithms in which all ranks need each other in every step. The ranks
+regroup after a process has died or joined.
 
 To regroup, all ranks replace their models by the average of the models, and create the algorithm anew for the present
-number of ranks. The interrupted step is given up. With algorithms that send gradients, the step is then taken again.
+number of ranks. The interrupted step is given up. Algorithms that send gradients then take the interrupted step again.
 """
 
 from collections.abc import Callable
@@ -27,13 +27,13 @@ from grsgd.training.trainer import Trainer
 
 
 class HowFar(NamedTuple):
-    """Progress of one rank, which it sends to all other ranks when they regroup.
+    """Progress of one rank, which the rank sends to all other ranks when the ranks regroup.
 
     ``has_trained`` says whether the rank has a model. ``steps`` is the number of steps if all ranks take the same
-    steps, else 0. ``has_gradient`` says whether the rank has its gradient of the interrupted step. ``samples`` is the
-    number of samples of all ranks, and ``marks`` the number of marks (points at which a snapshot is taken) that the
-    rank has passed. ``seconds`` is the time since the run began. ``counts`` has the number of samples of each rank,
-    float64 of shape [ranks]; its shape is [0] if ranks do not know these numbers.
+    steps, else 0. ``has_gradient`` says whether the rank has kept its gradient of the interrupted step. ``samples`` is
+    the number of samples that all ranks have processed. ``marks`` is the number of marks (points at which a snapshot is
+    taken) that the rank has passed. ``seconds`` is the time since the run began. ``counts`` has the number of samples
+    of each rank, float64 of shape [ranks]; empty if ranks do not know these numbers.
     """
 
     has_trained: float
@@ -50,11 +50,12 @@ class HowFar(NamedTuple):
 
 
 HOW_FAR_NUMBERS = len(HowFar._fields) - 1
-"""Number of values in a `HowFar`, without ``counts``."""
+"""Number of fields of `HowFar` that are single numbers; ``counts`` is an array."""
 
 
 class NoGradient:
-    """Substitute for `KeptGradient` with algorithms that send no gradients: the interrupted step is computed anew."""
+    """Substitute for `KeptGradient` in algorithms that send no gradients. Algorithms that send no gradients compute an
+    interrupted step anew."""
 
     is_there = is_absent = False
     weight = None
@@ -74,24 +75,24 @@ class NoGradient:
 
 
 class KeptGradient:
-    """Copy of this rank's gradient. If a step is interrupted while gradients are summed, the rank takes the step again
-    with this copy.
+    """Copy of this rank's gradient. If a step is interrupted while gradients are summed, the rank uses this copy when
+    it takes the step again.
 
-    A process that has just joined has no gradient of the interrupted step. No rank waits for its gradient: the mean of
-    the step is taken over the other ranks.
+    A process that has just joined has no gradient of the interrupted step. So the mean gradient of this step is taken
+    over the other ranks.
     """
 
     def __init__(self, gradient: Flat, progress: Progress):
         self.gradient, self.progress = gradient, progress
         self.copy = gradient.like()
         self.computed_after = -1
-        """Number of steps that had been taken when the gradient was computed."""
+        """Number of steps that this rank had taken when it computed the kept gradient."""
         self.weight: float | None = None
-        """Factor of the gradient when it is put back; None if the next step computes a new gradient."""
+        """Factor by which `put_back` multiplies the kept gradient; None if the next step computes a new gradient."""
         self.is_absent = False
-        """Whether this rank's gradient is not part of the mean of the present step."""
+        """Whether the mean gradient of the present step lacks this rank's gradient."""
         self._is_used = False
-        """Whether a sum of gradients may have begun in place of the kept gradient."""
+        """Whether an unfinished sum may have overwritten the gradient in the replica."""
 
     @property
     def is_there(self) -> bool:
@@ -99,19 +100,20 @@ class KeptGradient:
         return self.computed_after == self.progress.steps
 
     def keep(self):
-        """Keep the gradient that the replica has now."""
+        """Copy the gradient that the replica holds now."""
         self.copy.tensor.copy_(self.gradient.tensor)
         self.computed_after, self.is_absent, self._is_used = self.progress.steps, False, False
 
     def use_again(self):
-        """Use the kept gradient for the present step, also if a sum was broken off that had begun in its place."""
+        """Use the kept gradient for the present step. If an interrupted sum may have overwritten the replica's
+        gradient, restore the gradient first."""
         if self._is_used:
             self.gradient.tensor.copy_(self.copy.tensor)
         self.computed_after, self._is_used = self.progress.steps, True
 
     def settle(self, have: list[bool]):
-        """Prepare to take the interrupted step again, if any rank has kept its gradient of the step. ``have`` says for
-        each rank whether it has kept its gradient; the mean is taken over the kept gradients."""
+        """Prepare to take the interrupted step again, if any rank has kept its gradient of the step. ``have`` says
+        which ranks have kept their gradients. The mean gradient of the step is taken over the kept gradients."""
         self.weight = None
         if any(have):
             self.weight = len(have) / sum(have) if self.is_there else 0.0
@@ -119,7 +121,8 @@ class KeptGradient:
         self.is_absent = self.weight == 0
 
     def put_back(self) -> bool:
-        """Restore the kept gradient if the present step is taken again; return whether the gradient was restored."""
+        """Restore the kept gradient in the replica if the present step is taken again. Return whether the gradient was
+        restored."""
         weight, self.weight = self.weight, None
         if weight is not None:
             torch.mul(self.copy.tensor, weight, out=self.gradient.tensor)
@@ -129,7 +132,8 @@ class KeptGradient:
 class Regrouping(Surviving):
     """Recovery of a rank that regroups with the other remaining ranks after a process has died or joined.
 
-    ``context`` is the trainer's context, with communicators of all ranks and a membership.
+    ``context`` is the trainer's `RankContext`, with communicators of all ranks and the membership (process of each
+    rank).
     """
 
     tells_all_of_its_end = True
@@ -153,8 +157,8 @@ class Regrouping(Surviving):
         return not self.kept.is_absent
 
     def context_of(self, context: RankContext) -> RankContext:
-        """Return the context with communicators of the remaining ranks only. On a process that has not regrouped yet,
-        return ``context``."""
+        """Return a copy of ``context`` whose communicators have the remaining ranks only. Return ``context`` itself if
+        this process has not regrouped yet."""
         return self._of_group(context) if self.has_trained else context
 
     def _of_group(self, context: RankContext) -> RankContext:
@@ -177,7 +181,7 @@ class Regrouping(Surviving):
             super().watch()
 
     def gradient(self, step: int):
-        if not self.kept.put_back():  # else the gradient that was kept is used again
+        if not self.kept.put_back():  # if put_back() returns True, the step uses the kept gradient
             yield from super().gradient(step)
             self.kept.keep()
 
@@ -189,12 +193,13 @@ class Regrouping(Surviving):
         self.kept.put_back() or self.kept.use_again()
 
     def train(self):
-        """Take all steps with the remaining ranks, and regroup whenever a process has died or joined. This method is a
-        schedule (a generator that yields the objects it waits for)."""
+        """Take all steps of this rank, and regroup with the remaining ranks whenever a process has died or joined. This
+        method is a schedule (a generator that yields the objects it waits for)."""
         yield from self.whole(self._to_the_end)
 
     def _to_the_end(self):
-        """Schedule that takes all steps, and waits until every rank has taken its last step."""
+        """Take all steps, then wait until every rank has taken its last step; a schedule (a generator that a driver
+        runs)."""
         yield from self.trainer.to_the_end()
         yield from halving_doubling_allreduce(self.trainer.algorithm.uncounted_comm, np.zeros(1))
 
@@ -208,18 +213,19 @@ class Regrouping(Surviving):
                 return True
             except (LostRank, Changed):
                 if not group.has_changed:
-                    self.membership.look()  # the news of a death may have come with the error
+                    self.membership.look()  # finds out whether a death has caused the error
                 if not group.has_changed:
                     raise
 
     def regroup(self):
-        """Regroup: go on with all remaining ranks from the average of their models; a schedule. Returns False if
-        another rank has ended its training, so that this rank ends, too.
+        """Form a new group of all remaining ranks, which go on from the average of their models; a schedule (a
+        generator that a driver runs). Returns False if another rank has ended its training, so that this rank must end,
+        too.
 
-        Processes that have joined have no model yet. If an algorithm keeps all models equal, models that are a step
-        behind are left out of the average, too. The average then equals the other models bit for bit. Momenta are
-        averaged as well. If the interrupted step averages gradients, the step is taken again, with the mean of the
-        gradients that ranks have kept.
+        Processes that have just joined have no model, and do not enter the average. If the algorithm keeps all models
+        equal, models that are one step behind do not enter the average either. The average then equals each of the
+        averaged models bit for bit. The optimizer's momenta are averaged as well. If the interrupted step averages
+        gradients, the ranks take this step again, with the mean of the gradients that ranks have kept.
         """
         group, driver, algorithm, self.is_together = self.group, self.trainer.driver, self.trainer.algorithm, False
         began = driver.clock()
@@ -258,8 +264,8 @@ class Regrouping(Surviving):
         return HowFar(has_trained, progress.steps, self.kept.is_there, samples, marks, seconds, progress.counts)
 
     def _average_models(self, context: RankContext, counts: list[bool]):
-        """Set the model, buffers and momenta of all ranks to the averages over the ranks for which ``counts`` is True;
-        a schedule."""
+        """Set the parameters, buffers and momenta of all ranks to their averages over the ranks for which ``counts`` is
+        True; a schedule (a generator that a driver runs)."""
         replica = self.trainer.replica
         weight, averages, optimizer = float(counts[context.comm.rank]), [], self.trainer.optimizer.optimizer
         yield from momenta.agree(context.uncounted_comm, optimizer, weight)
@@ -268,15 +274,15 @@ class Regrouping(Surviving):
             averages.append(flat.like())
             averages[-1].tensor.copy_(flat.tensor)
             yield from exact_average(context.uncounted_comm, averages[-1], weight, root=counts.index(True))
-        # Up to here a death could interrupt the averaging. The copies below need no other rank. The next wait is in the
-        # start() of the algorithm; if start() fails, the ranks regroup again.
+        # A death can interrupt the averaging above, but not the copies below, which need no other rank.
+        # This rank waits next in the algorithm's start(). If start() fails, the ranks regroup again.
         for flat, average in zip(flats, averages, strict=True):
             flat.tensor.copy_(average.tensor)
         momenta.set_momenta(optimizer, averages[-1].tensor)
 
     def _go_on(self, context: RankContext, furthest: HowFar):
-        """Create the algorithm anew for ``context``, and set the progress to ``furthest``, the largest of any rank; a
-        schedule, run on all remaining ranks at once."""
+        """Create the algorithm anew for ``context``, and set the progress to ``furthest``, the largest progress of any
+        rank; a schedule (a generator that drivers run on all remaining ranks at once)."""
         trainer = self.trainer
         before, progress = trainer.algorithm, trainer.progress
         trainer.lifecycle = trainer.make_lifecycle(context)

@@ -1,4 +1,4 @@
-"""Content of the files of a run's checkpoints, for the writer of the files."""
+"""Content of one rank's checkpoint files in a run of ``grsgd train``, for `CheckpointWriter`."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,17 +12,17 @@ from grsgd.training.trainer import Trainer
 
 
 class RunContent:
-    """Content of one rank's files in a run of `grsgd train` with the configuration ``config``."""
+    """Content of one rank's checkpoint files in a run of ``grsgd train`` with the configuration ``config``."""
 
     def __init__(self, config: Config):
         self.config = config.toml()
-        """Text that each file keeps besides the state."""
+        """Configuration as TOML text, which each checkpoint file stores besides the rank's state."""
         self.code = digests_of(config)
         """Digests of the files outside this package that the configuration uses."""
 
     def attach(self, trainer: Trainer):
-        """Take the states of ``trainer`` from now on. Raises ConfigError if the state of the trainer's optimizer cannot
-        be written to a file."""
+        """Use the state of ``trainer`` for all following checkpoint files. Raises ConfigError if the state of the
+        trainer's optimizer cannot be written to a file."""
         self.trainer = trainer
         try:
             checkpoint_file.check({"optimizer": state_of_optimizer(trainer.optimizer.optimizer)})
@@ -32,16 +32,17 @@ class RunContent:
                 f"--checkpoint: optimizer {name}: {error}: keep numbers, text, lists or tensors"
             ) from None
         self._frozen = digests_of_frozen(trainer.replica)
-        trainer.snapshots.share()  # the thread reads snapshots while the trainer takes further snapshots
+        trainer.snapshots.share()  # the writing thread reads snapshots while the trainer takes new ones
 
     def copied(self, copied: Callable, members: Sequence[int] | None) -> dict:
         """Return a copy of the trainer's state between two steps; see `state_of` for the arguments."""
         return state_of(self.trainer, self._frozen, copied, members)
 
     def complete(self, state: dict, curve: CurveFile, id: str):
-        """Append new snapshots to ``curve``, and complete a copied state; called in the thread that writes.
+        """Append new snapshots to the file ``curve``, and add their digests to ``state``, a copied state. The thread
+        that writes checkpoints calls this method.
 
-        ``id`` is the checkpoint's id. Raises OSError.
+        ``id`` is the checkpoint's id. Raises OSError if the file of snapshots cannot be written.
         """
         count = 1 + max(state["curve"]["numbers"], default=-1)
         curve.write(self.trainer.snapshots, count, id)

@@ -1,5 +1,5 @@
-"""Evaluation of the snapshots and of the final model, after training. Each function is a schedule (a generator that
-yields each object it waits for)."""
+"""Evaluation of a run's snapshots and of its final model on test data, after training. Each function is a schedule (a
+generator that yields each object it waits for)."""
 
 from collections.abc import Callable
 
@@ -18,11 +18,12 @@ def evaluate(
     evaluated: Callable[[torch.nn.Module, Quality], None] = ignore,
 ):
     """Return a list with the `Quality` of the snapshot at each of ``marks``, and the `Quality` of the final model; a
-    schedule, run on all ranks at once.
+    schedule (a generator that drivers run on all ranks at once).
 
-    ``comm`` must carry no other messages. The training's communicators are not used, because after an early end they
-    can still have messages under way. ``on_each`` is called after each snapshot with the number of evaluated snapshots.
-    ``evaluated`` is called with each averaged model, including the final model. The final model is left in the replica.
+    ``comm`` must carry only messages of this function. The communicators of training are not used, because messages of
+    a run that was ended early can still be under way. After each snapshot, ``on_each`` is called with the number of
+    evaluated snapshots. ``evaluated`` is called with each averaged model and its `Quality`. After this function, the
+    replica holds the final model.
     """
     final = [tensor.clone() for tensor in trainer.recovery.model()]
     qualities = yield from evaluate_snapshots(trainer, comm, marks, on_each, evaluated)
@@ -34,8 +35,9 @@ def evaluate(
 
 
 def evaluate_snapshots(trainer: Trainer, comm: Communicator, marks: list[int], on_each=ignore, evaluated=ignore):
-    """Evaluate the snapshots as `evaluate` does, without the final model; a schedule. The average of the last snapshots
-    stays in the replica."""
+    """Return a list with the `Quality` of the snapshot at each of ``marks``; a schedule (a generator that a driver
+    runs). `evaluate` describes the arguments. After this function, the replica holds the average of the ranks' last
+    snapshots."""
     qualities: list[Quality] = []
     for mark in marks:
         known = trainer.snapshots.restore(mark)
@@ -46,7 +48,8 @@ def evaluate_snapshots(trainer: Trainer, comm: Communicator, marks: list[int], o
 
 
 def quality_of_replicas(trainer: Trainer, comm: Communicator, weight: float, known: bool = True):
-    """Return the `Quality` of the models that are in the replicas; a schedule, run on all ranks at once."""
+    """Return the `Quality` of the models that the ranks' replicas hold now; a schedule (a generator that drivers run on
+    all ranks at once)."""
     if trainer.is_central:
         yield from trainer.algorithm.broadcast_model(comm)
     replicas = trainer.config.train.evaluate_replicas

@@ -19,27 +19,27 @@ from grsgd.training.evaluation import Quality
 from grsgd.training.state_file import bytes_of, check_format
 
 HEADER_BYTES = 2**10
-"""Largest number of bytes in a file per tensor, in addition to the tensor's content."""
+"""Largest number of bytes that a model file has for each tensor besides the tensor's content."""
 
 
 class Saved(NamedTuple):
-    """Result of saving a run's models: the files, and what went wrong."""
+    """Result of saving a run's models: the attributes of the run file, warnings, and error messages."""
 
     attributes: dict
-    """Attributes of the run file that name the files."""
+    """Attributes for the run file: paths and digests of the saved model files, and the best model's metric."""
     warnings: list[str]
-    """Warnings about models that were saved, such as weights that are not finite."""
+    """Warnings about saved models, for example that some weights are not finite."""
     problems: list[str]
-    """Messages about files that could not be written to the paths which the user gave."""
+    """Error messages about model files that could not be written to the paths which the user gave."""
 
 
 class ModelFiles:
-    """Files in which a run is to save its models: the paths ``final`` and ``best``. If a path is None, the model is not
-    saved.
+    """Files in which a run saves its final model (``final``) and its best model (``best``). A model whose path is None
+    is not saved.
 
-    ``final`` is for the averaged model at the end of the run. ``best`` is for the averaged model with the best value of
-    the task's metric among the snapshots and the final model; if values are equal, the earliest model is saved. One
-    rank saves the files, after all evaluations.
+    The final model is the average of the ranks' models at the end of the run. The best model is the averaged model with
+    the best value of the task's metric, among the snapshots and the final model. Among models with equal values, the
+    earliest model is saved. One rank writes both files, after all models have been tested.
     """
 
     def __init__(self, final: str | os.PathLike | None = None, best: str | os.PathLike | None = None):
@@ -48,10 +48,11 @@ class ModelFiles:
         self._best_state: dict | None = None
 
     def check(self, out: str | os.PathLike, model: torch.nn.Module):
-        """Check before training whether the files of ``model`` can be written; ``out`` is the run file.
+        """Check before training whether the model files and the run file ``out`` differ, and whether the model files
+        can be written.
 
-        Raises ConfigError if two of the files are the same, or if the package of a format is missing; RunFileError if a
-        file cannot be written.
+        Raises ConfigError if two options name the same file, or if the package for a file's format is not installed.
+        Raises RunFileError if a file cannot be written.
         """
         size = sum(tensor.nbytes + HEADER_BYTES for tensor in [*model.parameters(), *model.buffers()])
         taken = {os.path.realpath(out): "--out"}
@@ -63,19 +64,20 @@ class ModelFiles:
             check_writable(path, size)
 
     def asked_for(self) -> dict[str, Path]:
-        """Return each file that is asked for, by its option."""
+        """Return the path of each model file that the user asks for, by the option: "--save" or "--save-best"."""
         paths = {"--save": self.final, "--save-best": self.best}
         return {option: path for option, path in paths.items() if path is not None}
 
     @property
     def places(self) -> dict[str, str | None]:
-        """Attributes of the run file with the paths at which the user wants the models to be saved."""
+        """Attributes for the run file: the absolute paths at which the user wants the models to be saved. The path of a
+        model that is not saved is None."""
         paths = {"model_file": self.final, "best_model_file": self.best}
         return {name: None if path is None else os.path.abspath(path) for name, path in paths.items()}
 
     def evaluated(self, model: torch.nn.Module, quality: Quality):
-        """Keep the model if its quality is the best until now. Call this method with every averaged model in order of
-        time; the final model comes last."""
+        """Keep a copy of ``model`` if its metric is better than the metric of all models before. Call this method with
+        every averaged model in order of time, and with the final model last."""
         if self.best is None or math.isnan(quality.mean):
             return
         if self._best is None or quality.metric.is_better(quality.mean, self._best.mean):
@@ -83,8 +85,8 @@ class ModelFiles:
 
     def save(self, model: torch.nn.Module, reason: str) -> Saved:
         """Write the file of the final ``model`` and the file of the best model of a run that ended for ``reason``. If
-        the run has ended early, no existing file is replaced. A file that cannot be written to its place is written to
-        a temporary folder.
+        the run has ended early, no existing file is replaced. A file that cannot be written to its path is written to a
+        temporary folder.
         """
         saved = Saved({}, [], [])
         weights = [name for name, _ in model.named_parameters()]
@@ -112,23 +114,24 @@ def state_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Return a copy of the ``state_dict()`` of a model, in CPU memory; each tensor has memory of its own."""
     state = model.state_dict()
     for name, value in state.items():
-        if isinstance(value, torch.Tensor):  # otherwise it comes from a module's get_extra_state()
+        if isinstance(value, torch.Tensor):  # a value from a module's get_extra_state() may be no tensor
             state[name] = value.detach().to("cpu", copy=True)
     return state
 
 
 def path_of(path: Path, reason: str) -> Path:
-    """Return ``path``, or a path with ".interrupted" in it if ``path`` exists and the run has ended early."""
+    """Return the path to which a model is written. The result is ``path``, or ``path`` with ".interrupted" before its
+    suffix if ``path`` exists and the run has ended early."""
     early = how_ended(reason) is not Ended.COMPLETED and path.exists()
     return path.with_suffix(f".interrupted{path.suffix}") if early else path
 
 
 def save_state(path: Path, state: dict[str, torch.Tensor]) -> tuple[Path | None, str, str | None]:
-    """Write a state dict to ``path``. If ``path`` cannot be written, write to a temporary folder. No incomplete file is
-    left.
+    """Write a state dict to ``path``. If ``path`` cannot be written, write a file of the same name to a temporary
+    folder. No incomplete file is left.
 
-    Returns three values: the path of the file, or None if the file could be written to neither place; the SHA-256 of
-    the file's content; and an error message of one line, or None.
+    Returns (path of the written file, SHA-256 of its content, error message of one line). The path is None if both
+    attempts failed. The message is None if ``path`` was written.
     """
     content = bytes_of(path, state)
     sha256 = hashlib.sha256(content.getbuffer()).hexdigest()

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: functions of the samples processed by all ranks together."""
+"""Learning-rate schedules. A schedule is a function of the number of samples that all ranks together have processed."""
 
 import inspect
 import math
@@ -16,10 +16,10 @@ from grsgd.training.times import TimedOptimizer
 
 
 def factor(schedule: Schedule, samples: int, epoch: int, end: int | None, own: Callable | None = None) -> float:
-    """Return the factor by which the learning rate is multiplied after ``samples`` samples.
+    """Return the factor by which ``schedule`` multiplies the learning rate after ``samples`` samples of all ranks.
 
-    ``epoch`` is the number of samples in one epoch. ``end`` is the number of samples in the whole run, which `cosine`
-    needs; it is None in a run of given seconds. ``own`` is the result of `own_function`.
+    ``epoch`` is the number of samples in one epoch. ``end`` is the number of samples in the whole run, which the
+    schedule "cosine" needs; None in a run of given seconds. ``own`` is the result of `own_function`.
     """
     warmup = schedule.warmup * epoch
     value = 1.0
@@ -36,10 +36,11 @@ def factor(schedule: Schedule, samples: int, epoch: int, end: int | None, own: C
 
 
 def own_function(schedule: Schedule, end: int | None, epoch: int) -> Callable | None:
-    """Return the user's own function of (epochs done, epochs in the run) with the options of the section
-    ``[schedule]``; None for a schedule of this package.
+    """Return the user's own learning-rate schedule as a function of (epochs done, epochs in the run). Return None if
+    ``schedule`` names a schedule of this package. The function uses the options of the section ``[schedule]``.
 
-    Raises ConfigError for an unknown option, and if the function does not return a number at the start.
+    Raises ConfigError for an unknown option. Raises ConfigError, too, if the function does not return a finite number
+    for epoch 0.
     """
     if not schedule.is_own:
         return None
@@ -61,7 +62,8 @@ def own_function(schedule: Schedule, end: int | None, epoch: int) -> Callable | 
 
 
 class ScheduledOptimizer(TimedOptimizer):
-    """Torch optimizer whose learning rates follow a schedule. The optimizer measures the time of its steps."""
+    """Torch optimizer whose learning rates follow a learning-rate schedule, and which measures the time of its
+    steps."""
 
     def __init__(
         self,
@@ -71,8 +73,8 @@ class ScheduledOptimizer(TimedOptimizer):
         epoch: int,
         clock: Callable[[], float],
     ):
-        """Wrap ``optimizer``; an epoch has ``epoch`` samples, and ``clock`` returns seconds. Raises the errors of
-        `own_function`."""
+        """Wrap ``optimizer``. An epoch has ``epoch`` samples. ``clock()`` returns the present time in seconds. Raises
+        the errors of `own_function`."""
         super().__init__(optimizer, clock)
         self.schedule, self.progress, self.epoch = schedule, progress, epoch
         self.own = own_function(schedule, progress.end, epoch)
@@ -80,7 +82,7 @@ class ScheduledOptimizer(TimedOptimizer):
         self.is_constant = schedule.name == "constant" and not schedule.warmup
 
     def step(self):
-        """Update the parameters, at the learning rate for the present progress of the run."""
+        """Update the parameters, with the learning rate that the schedule gives for the present progress of the run."""
         if not self.is_constant:
             scale = factor(self.schedule, self.progress.samples, self.epoch, self.progress.end, self.own)
             for group, rate in zip(self.param_groups, self.rates, strict=True):

@@ -1,5 +1,4 @@
-"""Storage of a rank's snapshots, in memory, or on disk if the snapshots are large. Other processes can read this
-storage."""
+"""File for a rank's snapshots, in memory, or on disk if the snapshots are large. Other processes can read the file."""
 
 import os
 import tempfile
@@ -7,11 +6,11 @@ from contextlib import suppress
 
 
 class SnapshotFile:
-    """File in memory. When its content becomes larger than ``memory`` bytes, the content moves to a temporary file on
+    """File in memory. When the file becomes larger than ``memory`` bytes, its content is moved to a temporary file on
     disk.
 
-    The file always has the same descriptor, through which another process can read the file: ``/proc/PID/fd/NUMBER``. A
-    process that has opened this path can read the file even after this process has ended.
+    The file's descriptor stays the same, so that another process can open the file as ``/proc/PID/fd/NUMBER``. A
+    process that has opened this path can read the file even after the process PID has ended.
     """
 
     def __init__(self, memory: int):
@@ -31,7 +30,7 @@ class SnapshotFile:
         return self._file.read(size)
 
     def write(self, data):
-        """Write ``data`` at the present position; raises OSError if the disk is full."""
+        """Write ``data`` at the file's present position. Raises OSError if the disk is full."""
         if not self.is_on_disk and self._file.tell() + memoryview(data).nbytes > self._memory:
             self._move_to_disk()
         self._file.write(data)

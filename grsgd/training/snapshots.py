@@ -1,6 +1,7 @@
-"""Snapshots: copies of a rank's model with their times, which are kept during training and evaluated after it.
+"""Snapshots: copies of a rank's model with their times, which are stored during training and evaluated after training.
 
-Evaluation during training would disturb the measurement: it takes time, and asynchronous ranks would have to wait.
+An evaluation during training would disturb the measurement. The evaluation takes time, and asynchronous ranks would
+have to wait for each other.
 """
 
 import math
@@ -19,24 +20,26 @@ from grsgd.models.replica import Replica
 from grsgd.training.snapshot_file import SnapshotFile
 
 MEMORY = 256 * 2**20
-"""Number of bytes of snapshots that a process keeps in memory; further snapshots go to a temporary file."""
+"""Number of bytes of snapshots that a process stores in memory; further snapshots go to a temporary file on disk."""
 
 PIECE = 2**20
-"""Largest number of bytes in a piece of a stored copy (`Snapshots.pieces`)."""
+"""Largest number of bytes that `Snapshots.pieces` yields at once."""
 
 NOT_KEPT, NOT_THERE = -1, -2
-"""Numbers that stand for missing copies: NOT_KEPT if the disk was full, NOT_THERE if this process did not hold the rank
-at the time of the snapshot."""
+"""Numbers in place of the number of a stored snapshot. NOT_KEPT means that the disk was full. NOT_THERE means that
+another process had the rank at the time of the snapshot."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """Moment of a snapshot: ``time`` in seconds since the start, the rank's ``step``, and ``samples``, the number of
-    samples of all ranks. ``train_loss`` has two numbers for each block of the batch: the rank's mean training loss
-    since the last snapshot, and the block's weight in the loss of all ranks.
+    """Progress of a run at a snapshot, with the training loss.
 
-    If each rank has batches of its own, the number of a block is the number of the rank. A block that several ranks
-    compute has one loss.
+    ``time`` is in seconds since the start of the run. ``step`` is the rank's number of steps, and ``samples`` the
+    number of samples of all ranks. ``train_loss`` has two numbers for each block of the batch: the rank's mean training
+    loss since the last snapshot, and the block's weight in the loss of all ranks.
+
+    If each rank has batches of its own, the number of the block is the number of the rank. A block that several ranks
+    compute has the same number on these ranks, and its loss counts once.
     """
 
     time: float
@@ -46,38 +49,37 @@ class Moment:
 
 
 class Snapshots:
-    """Snapshots of one rank, one per mark; marks are the points of a run at which snapshots are due.
+    """Snapshots of one rank, one for each mark. Marks are the points of a run at which snapshots are due.
 
-    A rank that passes several marks in one step has one stored copy for all of them. So entry k of each list belongs to
-    mark k on every rank.
+    If a rank passes several marks in one step, one stored copy of the model is the snapshot of all these marks. So
+    entry k of each list belongs to mark k on every rank.
     """
 
     def __init__(self, replica: Replica, memory: int | None = None, early: int = 0):
         self.replica = replica
         self.early = early
-        """Number of marks at the beginning of the run that are part of the curve only if the run ends early."""
+        """Number of marks at the beginning of the run that the run's curve shows only if the run ends early."""
         self.moments: list[Moment] = []
         self.numbers: list[int] = []
-        """Number of the stored copy for each mark; NOT_KEPT or NOT_THERE if no copy is stored."""
+        """Number of the stored copy of the model for each mark; NOT_KEPT or NOT_THERE if no copy is stored."""
         self.weights: list[float] = []
-        """Weight of the rank's model in the average of all ranks, by mark."""
+        """Weight of this rank's model in the average over all ranks, for each mark."""
         self.trouble: str | None = None
-        """Reason why some copies were not kept."""
+        """Reason why some snapshots could not be stored; None if all were stored."""
         self._memory = MEMORY if memory is None else memory
         self._file = tempfile.SpooledTemporaryFile(max_size=self._memory, prefix="grsgd-")
         weakref.finalize(self, self._file.close)
 
     @classmethod
     def kept(cls, replica: Replica, file, numbers: list[int], weights: list[float]) -> "Snapshots":
-        """Return an object that can restore the snapshots of another process. ``file`` has the bytes of the
-        snapshots."""
+        """Return an object that can only restore the snapshots of another process, whose bytes are in ``file``."""
         snapshots = cls(replica)
         snapshots._file, snapshots.numbers, snapshots.weights = file, numbers, weights
         return snapshots
 
     def share(self) -> int:
-        """Keep snapshots in a file that other processes can read, and return the file's descriptor. Call this method
-        before the first snapshot."""
+        """Store all snapshots in a file that other processes can read, and return the file's descriptor. Call this
+        method before the first snapshot."""
         self._file.close()
         self._file = SnapshotFile(self._memory)
         weakref.finalize(self, self._file.close)
@@ -87,17 +89,17 @@ class Snapshots:
         return len(self.moments)
 
     def take(self, moment: Moment, model: Sequence[torch.Tensor], marks: int = 1, weight: float = 1.0):
-        """Keep ``model``, a flat tensor of parameters and a flat tensor of buffers, as the snapshot of the next
+        """Store ``model``, a flat tensor of parameters and a flat tensor of buffers, as the snapshot of the next
         ``marks`` marks."""
         has_content = not model[0].is_meta
         number = self.count if not has_content or self._store(model) else NOT_KEPT
-        # This order lets a thread that copies numbers and then moments find a moment for each number.
+        # Moments are appended before numbers. So a thread that copies the numbers first has a moment for each number.
         self.moments += [moment] * marks
         self.weights += [weight] * marks
         self.numbers += [number] * marks
 
     def _store(self, model: Sequence[torch.Tensor]) -> bool:
-        """Store a copy of the model after the earlier copies; return whether there was room for it."""
+        """Append a copy of the model to the file of snapshots. Return False if the disk is full."""
         begin = self._file.seek(0, 2)
         try:
             for tensor in model:
@@ -110,15 +112,16 @@ class Snapshots:
             return False
 
     def skip(self, marks: int):
-        """Note that this process has no snapshots of the next ``marks`` marks. At these marks another process held the
-        rank; that process has died."""
+        """Record that this process has no snapshots of the next ``marks`` marks, because a process that has died held
+        the rank at these marks."""
         self.moments += [Moment(-math.inf, 0, 0, {})] * marks
         self.weights += [0.0] * marks
         self.numbers += [NOT_THERE] * marks
 
     def pieces(self, number: int) -> Iterator[memoryview]:
-        """Yield the bytes of stored copy number ``number`` in pieces that stay in a processor's cache. A piece is valid
-        until the next piece is yielded. After `share`, any thread may call this method."""
+        """Yield the bytes of the stored copy of the model with the number ``number``, in pieces that fit into a
+        processor's cache. A piece is valid until the next piece is yielded. After `share`, any thread may call this
+        method."""
         begin, end, memory = number * self.bytes, (number + 1) * self.bytes, memoryview(bytearray(PIECE))
         while begin < end:
             size = os.preadv(self._file.fileno(), [memory[: end - begin]], begin)
@@ -128,24 +131,24 @@ class Snapshots:
             begin += size
 
     def append(self, content: bytes):
-        """Store ``content``, the bytes of a copy that another process has kept. The copy's number must already be in
-        ``numbers``."""
+        """Store ``content``, the bytes of a snapshot that another process has taken. The number of this copy must
+        already be in ``numbers``."""
         self._file.seek(0, 2)
         self._file.write(content)
         self._file.flush()
 
     @property
     def count(self) -> int:
-        """Number of stored copies."""
+        """Number of copies of the model that are stored."""
         return 1 + max((number for number in self.numbers if number >= 0), default=-1)
 
     @property
     def bytes(self) -> int:
-        """Size of a stored copy in bytes."""
+        """Size in bytes of one stored copy of the model."""
         return sum(flat.array.nbytes for flat in (self.replica.params, self.replica.buffers))
 
     def keep_first(self, marks: int):
-        """Forget the snapshots after the first ``marks`` marks."""
+        """Remove the entries of all snapshots after the first ``marks`` marks."""
         del self.moments[marks:], self.numbers[marks:], self.weights[marks:]
 
     def warnings(self) -> list[str]:
@@ -153,8 +156,8 @@ class Snapshots:
         return [f"{missing} of {len(self)} snapshots were not kept: {self.trouble}"] if missing else []
 
     def restore(self, index: int) -> bool:
-        """Copy the snapshot of mark ``index`` into the replica. Return False, and leave the replica as it is, if the
-        snapshot is NOT_THERE."""
+        """Copy the snapshot of mark ``index`` into the replica. If the snapshot's number is NOT_THERE, do not change
+        the replica, and return False."""
         if self.numbers[index] == NOT_THERE:
             return False
         flats = (self.replica.params, self.replica.buffers)
@@ -166,10 +169,11 @@ class Snapshots:
 
 
 def common_marks(numbers: list[list[int]], first: int = 0) -> list[int]:
-    """Return the marks at which no rank lacks a snapshot (NOT_KEPT), and some rank has another snapshot than at the
-    mark before. Ranks without a process at a mark (NOT_THERE) need no snapshot.
+    """Return the marks that a run's curve shows, from mark ``first`` on. At each of these marks, no rank lacks a
+    snapshot (NOT_KEPT), and at least one rank has another snapshot than at the previous mark. Ranks without a process
+    at a mark (NOT_THERE) need no snapshot.
 
-    ``numbers`` has `Snapshots.numbers` of each rank. Marks below ``first`` are left out.
+    ``numbers`` has `Snapshots.numbers` of each rank.
     """
     rows = list(zip(*numbers, strict=False))[first:]
     kept = [
@@ -180,8 +184,8 @@ def common_marks(numbers: list[list[int]], first: int = 0) -> list[int]:
 
 
 def train_loss(moments: list[Moment]) -> float:
-    """Return the training loss of all ranks together at one mark, from the ranks' ``moments``; NaN if no rank has a
-    loss."""
+    """Return the mean training loss of all ranks at one mark. ``moments`` has the `Moment` of each rank at the mark.
+    The result is NaN if no rank has a loss."""
     losses = {}
     for moment in moments:
         losses |= moment.train_loss
@@ -189,7 +193,7 @@ def train_loss(moments: list[Moment]) -> float:
 
 
 def weighted_mean(values: Iterable[tuple[float, float]]) -> float:
-    """Return the weighted mean of (value, weight) pairs, without the pairs whose value is NaN; NaN if none are left.
-    Sums are exactly rounded, so the order of the pairs does not matter."""
+    """Return the weighted mean of (value, weight) pairs, without the pairs whose value is NaN. Return NaN if all values
+    are NaN. The sums are exactly rounded, so the result does not depend on the order of the pairs."""
     known = [(value * weight, weight) for value, weight in values if not math.isnan(value)]
     return math.fsum(product for product, _ in known) / math.fsum(weight for _, weight in known) if known else math.nan

@@ -1,4 +1,5 @@
-"""State dicts as the bytes of a file: of ``torch.save``, or of safetensors if the file's name ends in .safetensors."""
+"""Conversion of a model's state dict to the bytes of a file, and back. The format is safetensors if the file's name
+ends in .safetensors, else the format of ``torch.save``."""
 
 import io
 import pickle
@@ -22,7 +23,7 @@ def is_safetensors(path: Path) -> bool:
 
 
 def check_format(path: Path):
-    """Raise ConfigError if the package that writes the file's format is not installed."""
+    """Raise ConfigError if ``path`` ends in .safetensors and the package safetensors is not installed."""
     if is_safetensors(path):
         try:
             import safetensors.torch  # noqa: F401
@@ -31,10 +32,10 @@ def check_format(path: Path):
 
 
 def bytes_of(path: Path, state: dict[str, torch.Tensor]) -> io.BytesIO:
-    """Return a state dict as the content of the file ``path``; the file's name determines the format. Each tensor of
-    ``state`` must have memory of its own, on the CPU.
+    """Return the state dict ``state`` as the content of the file ``path``, whose name determines the format. No two
+    tensors of ``state`` may share memory, and all tensors must be on the CPU.
 
-    For a file of safetensors, raises TypeError if the state holds objects that are not tensors.
+    Raises TypeError if the format is safetensors and ``state`` holds objects that are not tensors.
     """
     content = io.BytesIO()
     if is_safetensors(path):
@@ -42,13 +43,13 @@ def bytes_of(path: Path, state: dict[str, torch.Tensor]) -> io.BytesIO:
 
         content.write(save({name: value.contiguous() for name, value in state.items()}))
     else:
-        torch.save(state, content)  # in memory first, because torch reports a full disk in many lines
+        torch.save(state, content)  # writes to memory, because torch reports a full disk in many lines
     return content
 
 
 def state_in(path: Path, content: bytes) -> dict[str, torch.Tensor]:
-    """Return the state dict in ``content``, the bytes of a file, on the CPU. No code in the file is run. Raises
-    ModelError if ``content`` is no state dict."""
+    """Return the state dict in ``content``, the bytes of the file ``path``, with its tensors on the CPU. No code in the
+    file is run. Raises ModelError if ``content`` is no state dict."""
     if is_safetensors(path):
         return in_safetensors(path, content)
     check_plain(path, content)
@@ -59,7 +60,7 @@ def state_in(path: Path, content: bytes) -> dict[str, torch.Tensor]:
         raise ModelError(
             f"{path}: is not a state dict: it holds other objects than tensors, which could run code and are not loaded"
         ) from None
-    except Exception:  # torch raises errors of many kinds for other files
+    except Exception:  # torch raises many kinds of errors for a file that torch.save has not written
         raise ModelError(f"{path}: is not a state dict: not a file of torch.save, or a damaged one") from None
     if not isinstance(state, Mapping):
         raise ModelError(f"{path}: is not a state dict, but of type {type(state).__name__}")
@@ -70,14 +71,14 @@ def state_in(path: Path, content: bytes) -> dict[str, torch.Tensor]:
 
 
 def check_plain(path: Path, content: bytes):
-    """Raise ModelError for a zip file that is compressed, or claims to hold more bytes than it has. `torch.save` writes
-    no files of these kinds."""
+    """Raise ModelError if ``content`` is a zip file that is compressed, or that claims to hold more bytes than it has.
+    `torch.save` never writes a compressed zip file or a wrong number of bytes."""
     with suppress(zipfile.BadZipFile, NotImplementedError), zipfile.ZipFile(io.BytesIO(content)) as archive:
         entries = archive.infolist()
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
             raise ModelError(f"{path}: is not a file of torch.save: its content is compressed")
         if sum(entry.file_size for entry in entries) > len(content):
-            raise ModelError(f"{path}: is not a file of torch.save: it claims to hold more bytes than it does")
+            raise ModelError(f"{path}: is not a file of torch.save: it claims to hold more bytes than the file has")
 
 
 def in_safetensors(path: Path, content: bytes) -> dict[str, torch.Tensor]:

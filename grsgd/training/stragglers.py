@@ -1,14 +1,14 @@
-"""Injected stragglers: delays that prolong the steps of chosen ranks."""
+"""Injected stragglers: artificial delays that prolong the training steps of chosen ranks."""
 
 from grsgd import seeding
 from grsgd.config.sections import Stragglers
 
 
 class DelayModel:
-    """Delays of one rank: a constant factor of the computing time, random delays (exponentially distributed), and
-    periodic pauses. A rank can have all three kinds.
+    """Injected delays of one rank. There are three kinds of delays: a constant factor of the computing time, random
+    delays with an exponential distribution, and periodic pauses. A rank can have delays of all three kinds.
 
-    Random delays depend only on (seed, rank, step), so they are the same for every algorithm.
+    Random delays depend only on (seed, rank, step), so the random delays are the same for every algorithm.
     """
 
     def __init__(self, stragglers: Stragglers, rank: int, seed: int):
@@ -19,11 +19,12 @@ class DelayModel:
 
     @property
     def is_none(self) -> bool:
-        """Whether this rank has no delays in any step."""
+        """Whether this rank has no injected delay in any step."""
         return self.factor == 1 and self.tail is None and self.pause is None
 
     def delay(self, step: int, compute_seconds: float) -> float:
-        """Return the delay in seconds of step number ``step`` (from 0), which was computed in ``compute_seconds``."""
+        """Return the injected delay in seconds of step number ``step`` (from 0). ``compute_seconds`` is the time of
+        computing the step's gradient."""
         seconds = (self.factor - 1) * compute_seconds
         if self.tail is not None:
             random = seeding.generator(seeding.Purpose.STRAGGLERS, self.seed, self.rank, step)

@@ -1,5 +1,4 @@
-"""Recovery in which a new process takes the rank of a dead process. The new process begins with the model of another
-rank."""
+"""Recovery in which a new process takes the rank of a dead process, and starts with the model of another rank."""
 
 import numpy as np
 
@@ -12,24 +11,25 @@ from grsgd.training.recovery import Recovery
 from grsgd.training.surviving import Surviving
 
 STATE_NUMBERS = 3
-"""Number of float64 values in a state before the number of samples of each rank: the sender's step, the seconds since
-the run began, and the number of marks (points at which a snapshot is due) that the sender has passed."""
+"""Number of float64 values before the ranks' numbers of samples in the message to a new process. These values are the
+sender's step, the seconds since the run began, and the number of marks (points at which snapshots are due) that the
+sender has passed."""
 
 
 class Succession(Surviving):
-    """Recovery of a rank that goes on without dead ranks. It sends its state to processes that take the rank of a dead
-    process.
+    """Recovery of a rank that goes on training without dead ranks, and sends its state to processes that take a dead
+    rank.
 
     Parameters
     ----------
     membership
         Process of each rank.
     comm
-        Communicator of all processes, for messages of this class only.
+        Communicator of all processes; it carries only messages of this class.
     driver
-        Driver of background activities.
+        Driver that runs schedules in the background: see `grsgd.comm.driver`.
     checkpoints
-        Recovery that takes the run's checkpoints; by default no checkpoints are taken.
+        Recovery object that takes the run's checkpoints; by default no checkpoints are taken.
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class Succession(Surviving):
         self.comm, self.driver = comm, driver
 
     def give(self):
-        """Send the state of this rank to every process that requests the state. This method is a schedule (a generator
-        that yields the objects it waits for), run in the background without end."""
+        """Send the state of this rank to every process that requests it. This method is a schedule (a generator that
+        yields the objects it waits for), run in the background without end."""
         request = np.zeros(1, np.int64)
         while True:
             yield self.comm.Irecv(request, ANY_RANK, tags.STATE_REQUEST)
@@ -53,7 +53,8 @@ class Succession(Surviving):
             yield from until_over([self.comm.Isend(array, process, tags.STATE) for array in state])
 
     def take_over(self):
-        """Get the state of a neighbour; a schedule, run on a process that has just taken over a rank.
+        """Request the state of a neighbour, and set this rank's state to the received state; a schedule (a generator
+        that a driver runs on a process that has just taken over a rank).
 
         Raises LostRank if no remaining process has a model.
         """
@@ -83,7 +84,8 @@ class Succession(Surviving):
         membership.begin()
 
     def _content(self, giver: int):
-        """Schedule that receives the state that a loop has besides model, optimizer and progress, as bytes."""
+        """Receive from process ``giver`` the training loop's own state, besides model, optimizer and progress, as
+        bytes; a schedule (a generator that a driver runs)."""
         size = np.zeros(1, np.int64)
         yield self.comm.Irecv(size, giver, tags.STATE)
         content = np.zeros(int(size[0]), np.uint8)
@@ -91,7 +93,8 @@ class Succession(Surviving):
         return content
 
     def _giver(self) -> int:
-        """Return the process to ask for a model: a neighbour that has a model, or else any process that has a model."""
+        """Return the number of the process from which this process requests a model. The result is the process of a
+        neighbour or, if no neighbour has a model, any process that has a model."""
         membership, rank = self.membership, self.membership.rank
         topology = self.trainer.algorithm.topology
         neighbours = topology.in_neighbours(rank, without=membership.vacant)
@@ -102,7 +105,7 @@ class Succession(Surviving):
         raise LostRank(f"rank {rank} was taken over, but no process is left that has a model")
 
     def _is_steady(self) -> bool:
-        """Return whether the trainer is not changing the model now."""
+        """Return whether the training thread is not changing the model at present."""
         if not self.changing.acquire(blocking=False):
             return False
         self.changing.release()
@@ -120,14 +123,14 @@ class Succession(Surviving):
         return np.array(numbers, np.float64), *(copy.array for copy in copies)
 
     def started(self):
-        """Record that the algorithm has started. A process that has taken a rank keeps the state that it was given, and
-        does not go back to a checkpoint."""
+        """Record that the algorithm has started. A process that has taken a dead rank keeps the state that it has
+        received, and does not load a checkpoint."""
         if self.membership.process < self.membership.size:
             super().started()
 
     def begun(self):
-        """Send states from now on, because the time since the beginning of the run is now known. Tell the algorithm
-        which ranks are already vacant."""
+        """Start to send this rank's state to processes that request it, because the time since the run's start is now
+        known. Tell the algorithm which ranks already have no process."""
         self.checkpoints.begun()
         self.driver.start(self.give())
         self.membership.on_change.append(self._changed)

@@ -1,4 +1,5 @@
-"""Choice of the recovery, by the algorithm's traits, in a run that takes checkpoints or goes on when processes die."""
+"""Choice of a rank's recovery object for a run that takes checkpoints, or that goes on when processes die. The choice
+depends on the algorithm's traits."""
 
 from collections.abc import Callable
 
@@ -22,10 +23,10 @@ from grsgd.training.surviving import Surviving
 def recovery_from_deaths(
     traits: Traits, context: RankContext, states: Communicator, beside: Driver, checkpoints: Recovery | None = None
 ) -> Surviving:
-    """Return the recovery of a rank for an algorithm with ``traits``.
+    """Return the object by which a rank goes on when processes die, for an algorithm with ``traits``.
 
-    ``states`` is a communicator of all processes, over which new processes get models. ``beside`` is the driver that
-    runs schedules in the background. ``checkpoints`` takes the checkpoints of the run.
+    ``states`` is a communicator of all processes, over which new processes receive models. ``beside`` is the driver
+    that runs schedules (generators) in the background. ``checkpoints`` takes the checkpoints of the run.
     """
     if traits.survives_deaths == "together":
         return Regrouping(context, checkpoints)
@@ -43,11 +44,11 @@ def recovery_by_checkpoints(
     go_on: Callable,
     memory: MemoryCheckpoints | None = None,
 ) -> Checkpoints | LooseCheckpoints:
-    """Return the recovery that takes checkpoints of an ``algorithm`` with ``options``.
+    """Return the object that takes the checkpoints of a rank in a run of ``algorithm`` with ``options``.
 
-    ``comm`` is a communicator of all ranks for checkpoints alone. ``membership`` has the process of each rank, if the
-    run goes on without processes that die. ``go_on`` is the function of `Recovery`. ``memory`` takes further
-    checkpoints in the memory of hosts; only without ``membership``.
+    ``comm`` is a communicator of all ranks that carries only messages about checkpoints. ``membership`` has the process
+    of each rank if the run goes on when processes die, else None. ``go_on`` is the argument of `Recovery`. ``memory``
+    takes further checkpoints in the memory of hosts, and is None if ``membership`` is given.
     """
     traits = algorithm.traits_of(options)
     if membership is not None and traits.survives_deaths != "together":

@@ -12,29 +12,30 @@ from grsgd.training.recovery import Recovery
 
 
 class Surviving(Recovery):
-    """Common part of `Regrouping` and `Succession`: other processes can ask for this rank's model at any time, also
+    """Base class of `Regrouping` and `Succession`. Other processes can request this rank's model at any time, even
     after training.
 
-    ``membership`` has the process of each rank. ``checkpoints`` takes the checkpoints of the run; by default none are
-    taken.
+    ``membership`` has the process of each rank. ``checkpoints`` takes the checkpoints of the run; by default no
+    checkpoints are taken.
     """
 
     tells_all_of_its_end = False
-    """Whether a process that has ended its training tells all other processes; otherwise it tells only the processes
-    that ask."""
+    """Whether a process that has ended its training tells all other processes. If False, the process tells only the
+    processes that ask."""
 
     def __init__(self, membership: Membership, checkpoints: Recovery | None = None):
         super().__init__()
         self.membership, self.checkpoints = membership, checkpoints or Recovery()
         self.changing = threading.Lock()
-        """Lock that the training thread holds while it possibly changes the model. The thread releases the lock while
-        it waits."""
+        """Lock that the training thread holds while it may change the model. The training thread releases the lock
+        while it waits for messages."""
         self.longest_wait = 0.0
-        """Longest wait for other ranks in a step, in seconds."""
+        """Longest time in seconds that this rank has waited for other ranks in a step."""
         self.last_wait = 0.0
-        """Wait for other ranks in the last hook, in seconds."""
+        """Time in seconds that this rank has waited for other ranks in the last hook of the algorithm."""
         self._final: tuple[torch.Tensor, torch.Tensor] | None = None
-        """The model after training, before all models are averaged."""
+        """Parameters and buffers of this rank after training, before the ranks' models are averaged; None during
+        training."""
 
     def attach(self, trainer):
         super().attach(trainer)
@@ -46,8 +47,8 @@ class Surviving(Recovery):
 
     @property
     def samples(self) -> int:
-        """`Trainer.reached`, such as the number of samples of all ranks, on the lowest rank; 0 on other ranks. A dead
-        process cannot be asked."""
+        """`Trainer.reached`, the number of samples of all ranks, on the lowest rank of the algorithm's communicator; 0
+        on other ranks. The ranks do not add up their own samples, because a dead process cannot send its number."""
         return self.trainer.reached if self.trainer.algorithm.comm.rank == 0 else 0
 
     @property
@@ -97,8 +98,8 @@ class Surviving(Recovery):
         return schedule
 
     def average(self):
-        """Do nothing: `grsgd.job.survivors` averages the models after training, because processes can die during the
-        averaging. This method is a schedule."""
+        """Do nothing. `grsgd.job.survivors` averages the models after training, because processes can die during the
+        averaging. This method is a schedule (a generator)."""
         yield from ()
 
     def ended(self):
@@ -110,8 +111,8 @@ class Surviving(Recovery):
 
 
 def locked(hook: Callable, lock: threading.Lock):
-    """Run a hook, and hold ``lock`` while the hook works, but not while the hook waits. This function is a schedule (a
-    generator that yields the objects it waits for)."""
+    """Run ``hook``, and hold ``lock`` while the hook computes, but not while the hook waits. This function is a
+    schedule (a generator that yields the objects it waits for)."""
     with lock:
         schedule = hook()
     error = None
@@ -124,5 +125,5 @@ def locked(hook: Callable, lock: threading.Lock):
         error = None
         try:
             yield pending
-        except Exception as caught:  # raised again inside the hook, so that the hook can clean up
+        except Exception as caught:  # is raised again inside the hook, so that the hook can clean up
             error = caught

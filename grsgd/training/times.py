@@ -1,5 +1,4 @@
-"""Division of the time of a rank's steps into computing, communicating and waiting. All training loops divide the time
-in the same way."""
+"""Measurement of a rank's times of computing, communicating and waiting, for all training loops."""
 
 import threading
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from grsgd.training import unwrapped
 
 @dataclass
 class RankTotals:
-    """Sums over the steps of one rank; all times are in seconds."""
+    """Numbers of steps and samples of one rank, and its times of computing, communicating and waiting in seconds."""
 
     steps: int = 0
     samples: int = 0
@@ -24,17 +23,17 @@ class RankTotals:
 
     @property
     def seconds(self) -> float:
-        """Time of all steps in seconds."""
+        """Time of all steps of this rank in seconds."""
         return self.compute_seconds + self.communicate_seconds + self.wait_seconds
 
 
 class TimedOptimizer:
-    """Torch optimizer that measures the time of its steps; ``clock`` returns seconds."""
+    """Torch optimizer that measures the time of its steps. ``clock()`` returns the present time in seconds."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, clock: Callable[[], float]):
         self.optimizer, self.clock = optimizer, clock
         self.seconds = 0.0
-        """Seconds spent in `step` on the training thread; steps on another thread do not count."""
+        """Seconds that the training thread has spent in `step`; calls of `step` on other threads do not count."""
         self._thread = threading.get_ident()
 
     @property
@@ -53,16 +52,16 @@ class TimedOptimizer:
 
 
 def timed(hook: Callable, totals: RankTotals, driver: Driver, optimizer: TimedOptimizer):
-    """Run a hook of an algorithm, and add its time to ``totals``; a schedule (a generator that yields the objects it
-    waits for).
+    """Run ``hook``, a hook of an algorithm, and add the hook's time to ``totals``. This function is a schedule (a
+    generator that yields the objects it waits for).
 
-    The driver measures the waiting time. Model updates, including updates by a server on this rank, count as computing.
-    The remaining time of the hook counts as communicating.
+    The driver measures the waiting time of the hook. Model updates, including updates by a parameter server on this
+    rank, count as computing. The remaining time of the hook counts as communicating.
     """
     begin, waited, updated = driver.clock(), driver.wait_seconds, optimizer.seconds
     yield from schedule_of(hook)
     waited = driver.wait_seconds - waited
-    busy = max(driver.clock() - begin - waited, 0.0)  # in simulated time rounding may make it negative
+    busy = max(driver.clock() - begin - waited, 0.0)  # rounding of simulated times may make the difference negative
     updated = min(optimizer.seconds - updated, busy)
     totals.wait_seconds += waited
     totals.compute_seconds += updated

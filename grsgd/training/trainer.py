@@ -1,5 +1,5 @@
-"""Training loop of one rank. The loop is the same for all algorithms, and for real and simulated time. It is a schedule
-(a generator that yields each object it waits for)."""
+"""Training loop of one rank, for all algorithms, and for real and simulated time. The loop is a schedule (a generator
+that yields each object it waits for)."""
 
 import itertools
 from collections.abc import Callable
@@ -29,28 +29,28 @@ from grsgd.training.times import RankTotals, timed
 
 
 def ignore(*_):
-    """Do nothing after a step, or after a snapshot was evaluated."""
+    """Do nothing; the default for callbacks after a step or after the evaluation of a snapshot."""
 
 
 class Trainer:
-    """One rank's part of a run. ``train()`` trains the model and is a schedule (a generator that yields each object it
-    waits for); `grsgd.training.run_evaluation` tests the resulting models.
+    """Training of the model on one rank. ``train()`` trains the model, and is a schedule (a generator that yields each
+    object it waits for). The functions of `grsgd.training.run_evaluation` test the trained models.
 
     Parameters
     ----------
     model
-        Model on the device of its training.
+        Model; all its tensors are on the device on which this rank trains.
     recovery
-        Recovery after the death of a process or the end of the job.
+        Recovery object; by default the run ends if a process dies.
     snapshot_memory
-        Bytes of snapshots in memory; further snapshots are kept on disk.
+        Number of bytes of snapshots that this process stores in memory; further snapshots are stored on disk.
     early_marks
         Number of early snapshots, before the first of the evenly spread snapshots: see `Snapshots.early`.
     compares_models
         Whether the ranks' models are compared regularly, if the algorithm keeps them equal: see `EqualModels`.
     on_step
-        Function that is called after each step with the run's progress and the rank's loss. The loss is None if only
-        time is simulated.
+        Function of (progress of the run, loss of the rank), called after each step. The loss is None in a run that only
+        simulates times.
 
     Raises
     ------
@@ -103,11 +103,11 @@ class Trainer:
         self.computing.go_on_from(0, self.algorithm)
         self.snapshots = Snapshots(self.replica, snapshot_memory, early_marks)
         self.has_ended = False
-        """Whether training is over and the last snapshot has been taken."""
+        """Whether training on this rank is over, and the last snapshot has been taken."""
         self.recovery.attach(self)
 
     def make_lifecycle(self, context: RankContext) -> Lifecycle:
-        """Create the algorithm with ``context``, and return its lifecycle."""
+        """Create the algorithm with ``context``, and return the `Lifecycle` that runs the algorithm's hooks."""
         config, context = self.config, replace(context, progress=self.progress)
         algorithm = config.algorithm_class(config.algorithm_options, self.replica, self.optimizer, context)
         return Lifecycle(algorithm)
@@ -122,38 +122,43 @@ class Trainer:
         return self.computing.gradients
 
     def take_place(self, batches: int, marks: int):
-        """Go on, on a process that has just taken a rank, after ``batches`` batches and ``marks`` marks of the rank."""
+        """Continue the training of a rank that this process has just taken. Earlier processes of the rank have used
+        ``batches`` batches and passed ``marks`` marks (points at which snapshots are taken)."""
         self.snapshots.skip(marks)
         self.computing.go_on_from(batches, self.algorithm)
 
     @property
     def reached(self) -> int:
-        """Number of samples of all ranks, by which checkpoints are ordered and named."""
+        """Number of samples that all ranks have processed. Checkpoints are ordered and named by this number."""
         return self.progress.samples
 
     is_one_schedule = True
-    """Whether all steps are one schedule: after a death all ranks begin the interrupted step anew, and the training of
-    all ranks ends as soon as a rank has taken its last step."""
+    """Whether one schedule (generator) runs all steps of a rank. If True, all ranks begin an interrupted step anew
+    after a death, and training ends on all ranks as soon as one rank has taken its last step."""
     hands_over = False
-    """Whether the loop has further state, besides model, optimizer and progress."""
+    """Whether the training loop has state of its own, besides the states of model, optimizer and progress."""
 
     def hand_over(self, comm, giver: int, is_wanted: bool):
-        """Give the further state of the loop on rank ``giver`` to ranks with ``is_wanted``; this loop has none.
+        """Send the training loop's own state from rank ``giver`` to the ranks on which ``is_wanted`` is True. `Trainer`
+        has no state of its own, and sends nothing.
 
-        This method is a schedule that all ranks of ``comm`` call at once.
+        This method is a schedule that all ranks of ``comm`` run at once.
         """
         yield from ()
 
     def broadcast_initial_model(self):
-        """Copy the model of rank 0 to all ranks; a schedule."""
+        """Copy the model of rank 0 to all ranks; a schedule (a generator that a driver runs)."""
         for array in (self.replica.params.array, self.replica.buffers.array):
             yield from broadcast(self.context.uncounted_comm, array)
         self.replica.note_buffers()
 
     def train(self):
-        """Take all steps, receive the messages under way, and make all replicas equal to the final model; a schedule.
-        Returns the reason why training ended. If training ends early, the replicas are not changed after the last
-        step."""
+        """Take all steps, receive the messages under way, and make all replicas equal to the final model; a schedule (a
+        generator that a driver runs).
+
+        Returns the reason why training ended. If training ends early, each replica keeps the model after the rank's
+        last step.
+        """
         self.driver.watch = self.watch
         try:
             if self.recovery.has_trained:
@@ -168,8 +173,8 @@ class Trainer:
                 self.take_snapshot(self.progress.marks.total - len(self.snapshots))
             yield from self.recovery.average()
         except Stopped as stopped:
-            self.driver.abandon()  # background activities must not change the replica any more
-            if len(self.snapshots) < self.progress.marks.total:  # otherwise all steps were taken
+            self.driver.abandon()  # activities in the background must not change the replica after the end
+            if len(self.snapshots) < self.progress.marks.total:  # a snapshot is missing unless all steps were taken
                 self.take_snapshot()
             return str(stopped)
         finally:
@@ -180,18 +185,19 @@ class Trainer:
         return next(key for key in STOP_CRITERIA if getattr(self.config.train, key) is not None)
 
     def average(self):
-        """Make all replicas equal to the final model; a schedule."""
+        """Make all replicas equal to the final model; a schedule (a generator that a driver runs)."""
         yield from self.lifecycle.average()
         yield from self.equal_models.at_end()
 
     def to_the_end(self):
-        """Take all steps, with rests between them when the recovery asks for a rest; a schedule."""
+        """Take all steps, and pause between two steps whenever `Recovery.before_step` asks all ranks to pause; a
+        schedule (a generator that a driver runs)."""
         is_over = False
         while not is_over:
             yield from self.begin()
             ended = yield from self.steps() if self.gradients is not None else self.serve()
             self.recovery.leave_steps()
-            # The next line tells the other ranks, which may wait for this rank, that it stops.
+            # The next line tells the other ranks, which may wait for this rank, that this rank stops.
             yield from self.lifecycle.drain() if ended else self.lifecycle.rest()
             if self.comm.rank in self.lost:
                 raise Stopped("the other ranks went on without this rank, which was silent for too long")
@@ -199,19 +205,21 @@ class Trainer:
             is_over = yield from self.recovery.at_rest(ended)
 
     def begin(self):
-        """Begin background activities; a schedule."""
+        """Start the activities of the algorithm and of the progress in the background; a schedule (a generator that a
+        driver runs)."""
         yield from self.lifecycle.begin()
         self.recovery.begun()
         self.progress.begin()
 
     def watch(self):
-        """Look for requests of other ranks and for signals. Called after each step and while this rank waits."""
+        """React to signals and to requests of other ranks. The trainer calls this method after each step, and the
+        driver calls it while this rank waits."""
         self.stop_signal.watch()
         self.recovery.watch()
 
     def steps(self):
-        """Take steps until the run ends, or until all ranks are to rest; return whether the run has ended. A
-        schedule."""
+        """Take steps until the run ends, or until all ranks must pause; a schedule (a generator that a driver runs).
+        Returns whether the run has ended."""
         batch = self.config.data.batch_size
         for step in itertools.count(self.totals.steps):
             if (yield from self.check_progress()):
@@ -231,25 +239,28 @@ class Trainer:
                 yield from self.equal_models.look(self.totals.steps)
             self.watch()
             rest = self.driver.clock() - begin - (self.totals.seconds - counted)
-            self.totals.compute_seconds += max(rest, 0.0)  # in simulated time rounding may make it negative
+            self.totals.compute_seconds += max(rest, 0.0)  # rounding of simulated times may make the rest negative
 
     def serve(self):
-        """Serve, on a rank that does not train, and take snapshots until the training ranks have ended or rest. Return
-        whether the run has ended, as far as this rank knows. This method is a schedule."""
+        """Run the parameter server of this rank, which does not train, and take snapshots, until all training ranks
+        have ended or pause. Return whether this rank knows that the run has ended. This method is a schedule (a
+        generator that a driver runs)."""
         while not (yield from self.algorithm.serve()):
             yield from self.check_progress()
             self.watch()
         return self.recovery.knows_the_end
 
     def check_progress(self):
-        """Take the snapshots that are due; return whether the run has ended. A schedule."""
+        """Take the snapshots that are due, and return whether the run has ended; a schedule (a generator that a driver
+        runs)."""
         ended, marks = yield from self.progress.decide()
         if marks:
             self.take_snapshot(marks)
         return ended
 
     def step(self, step: int):
-        """Take one step, and add its times of computing, communicating and waiting to ``totals``; a schedule."""
+        """Take one training step, and add its times of computing, communicating and waiting to ``totals``; a
+        schedule (a generator that a driver runs)."""
         self.driver.poll()
         yield from self.timed(self.algorithm.before_backward)
         if self.computing.shares_batches and self.algorithm.needs_no_gradient:
@@ -260,19 +271,21 @@ class Trainer:
         self.on_step(self.progress, self.computing.loss)
 
     def timed(self, hook):
-        """Run a hook of the algorithm, and add its times to ``totals``; a schedule."""
+        """Run ``hook``, a hook of the algorithm, and add the hook's times to ``totals``; a schedule (a generator that a
+        driver runs)."""
         yield from timed(self.recovery.guarded(hook), self.totals, self.driver, self.optimizer)
 
     def take_snapshot(self, marks: int = 1):
-        """Take one snapshot for the ``marks`` marks that have been passed since the last snapshot."""
+        """Take one snapshot of the model for the ``marks`` marks (points at which snapshots are due) that the run has
+        passed since the last snapshot."""
         losses = self.computing.mean_losses()
         moment = Moment(self.progress.elapsed(), self.totals.steps, self.progress.trained, losses)
         self.snapshots.take(moment, self.algorithm.snapshot(), marks, self.algorithm.weight)
-        if len(self.snapshots) > self.snapshots.early:  # early snapshots leave the losses to the first counted one
+        if len(self.snapshots) > self.snapshots.early:  # the first snapshot after the early snapshots gets all losses
             self.computing.losses.clear()
 
     @property
     def lost(self) -> frozenset[int]:
-        """Ranks that did not answer, so that the other ranks went on without them. This set is complete after
-        training."""
+        """Ranks without which the other ranks went on, because the missing ranks had sent no message for too long. This
+        set is complete after training."""
         return self.algorithm.lost if self.is_central or self.computing.shares_batches else frozenset()

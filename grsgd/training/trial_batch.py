@@ -1,4 +1,5 @@
-"""Trial of a batch or of a whole step before training, if the model, the data or the task are the user's own code."""
+"""Test of a batch or of a whole training step before a run, if the user has written the model, the data set or the
+task."""
 
 import numpy as np
 import torch
@@ -17,18 +18,18 @@ from grsgd.training.gradients import step_alone
 from grsgd.training.inputs import OWN, in_own_code
 
 SAMPLES = 8
-"""Largest number of samples of the trial batch."""
+"""Largest number of samples in the batch with which `check_batch` tests the user's code."""
 TRIED = ("model", "data", "task")
-"""Sections of the configuration that can name the user's own code; such code is tried with a batch."""
+"""Sections of the configuration whose code is tested with a batch if the user has written it."""
 MAX_READ = 256
-"""Largest number of samples that `try_a_step` reads from the training data, and from the test data. The samples are
-evenly spaced."""
+"""Largest number of samples that `try_a_step` reads from the training data, and from the test data. The indices of
+these samples are evenly spaced."""
 ROUNDING = 0.02
-"""Largest relative difference between the loss of a batch that has each sample twice, and two times the loss of the
-simple batch."""
+"""Largest allowed relative difference between the loss of a batch that has each sample twice, and two times the loss of
+the batch that has each sample once."""
 RANDOM_GROWTH = 1.25
-"""Smallest allowed ratio of the loss of a batch that has each sample twice to the loss of the simple batch, if losses
-are random."""
+"""Smallest allowed ratio of the loss of a batch that has each sample twice to the loss of the batch that has each
+sample once. The ratio is used only if losses are random."""
 
 
 def is_own(config: Config, *keys: str) -> bool:
@@ -37,10 +38,10 @@ def is_own(config: Config, *keys: str) -> bool:
 
 
 def check_batch(config: Config, dataset: Dataset, model: torch.nn.Module):
-    """If the user has written the model, the data set or the task, compute the loss and the metric of a few training
-    samples, to find errors.
+    """Test the model, the data set and the task if the user has written one of them. The test computes the loss and the
+    metric of a few training samples.
 
-    Raises ConfigError for errors that would stop training or testing.
+    Raises ConfigError for errors that would stop training or evaluation.
     """
     if not is_own(config, *TRIED):
         return
@@ -57,9 +58,10 @@ def check_batch(config: Config, dataset: Dataset, model: torch.nn.Module):
 
 
 def try_a_step(config: Config, dataset: Dataset, model: torch.nn.Module):
-    """Read samples, take a training step of one rank, and test the model on a few samples.
+    """Test the user's code: read samples, take one training step of one rank, and evaluate the model on a few samples.
 
-    Does nothing unless model, data, task or optimizer are the user's own. Raises ConfigError for any error.
+    Do nothing if the user has written none of model, data set, task and optimizer. Raises ConfigError for any error in
+    the test.
     """
     if not is_own(config, *TRIED, "optimizer"):
         return
@@ -78,18 +80,20 @@ def try_a_step(config: Config, dataset: Dataset, model: torch.nn.Module):
 
 
 def in_own_batch(config: Config, samples: int):
-    """Return a context that turns any exception inside into a ConfigError, which names the line in the user's code."""
+    """Return a context manager for tests of the user's code. The context manager converts any exception in its block
+    into a ConfigError that names the line in the user's code."""
     return in_own_code(config, f"{names(config)}: a batch of {samples} training samples")
 
 
 def names(config: Config) -> str:
-    """Return a text with the keys and values of the configuration that name the user's own code."""
+    """Return a text with the keys and values of the configuration that name the user's own code, for an error
+    message."""
     return ", ".join(f"{key}.name = {getattr(config, key).name!r}" for key in OWN if is_own(config, key))
 
 
 def totals(config: Config, dataset: Dataset, model: torch.nn.Module, task: Task, indices: np.ndarray) -> np.ndarray:
-    """Return the loss, the sums of the task's k scores, and the number of items, of the training samples ``indices``,
-    as float64 [k + 2]. Raises ConfigError."""
+    """Return three results for the training samples ``indices`` as float64 [k + 2]: the loss, the sums of the task's k
+    scores, and the number of items. Raises ConfigError if the model or the task returns a wrong type or shape."""
     parameter = next(model.parameters())
     x, y = next(iter(dataset.train.batches([indices])))
     items = task.count(y)
@@ -113,7 +117,7 @@ def totals(config: Config, dataset: Dataset, model: torch.nn.Module, task: Task,
 
 
 def check_outputs(config: Config, dataset: Dataset, made):
-    """Raise ConfigError if ``made``, the output of a model, does not fit the built-in task of ``config``."""
+    """Raise ConfigError if the built-in task of ``config`` cannot use ``made``, the output of the model for a batch."""
     where = f"model.name = {config.model.name!r}"
     if not torch.is_tensor(made):
         raise ConfigError(f"{where}: returns {type(made).__name__}, expected a tensor: task {config.task.name}")
@@ -127,12 +131,12 @@ def check_outputs(config: Config, dataset: Dataset, made):
 
 
 def check_sums(config: Config, once: np.ndarray, again: np.ndarray, twice: np.ndarray):
-    """Raise ConfigError if loss, score or count do not double for a batch with each sample twice.
+    """Raise ConfigError if the loss, a score or the number of items does not double when a batch has each sample twice.
 
-    ``once`` and ``again`` are two results of `totals` for the batch; ``twice`` is the result of `totals` for the batch
-    with each sample twice.
+    ``once`` and ``again`` are two results of `totals` for the same batch. ``twice`` is the result of `totals` for a
+    batch that has each of these samples twice.
     """
-    if not np.array_equal(once, again):  # losses are random: only a loss that hardly grows is certainly no sum
+    if not np.array_equal(once, again):  # If losses are random, only a loss that hardly grows is certainly no sum.
         once, again, twice = (found[:1] for found in (np.minimum(once, again), again, twice))
         wrong = twice < RANDOM_GROWTH * once
     else:

@@ -1,7 +1,7 @@
 """Calls of torch functions without torch's wrappers for profilers and compilers, if the wrappers have no effect.
 
-torch's wrapper for profilers (``record_function``) takes 20 microseconds per step, and a small model's step takes a
-millisecond. Loading torch's compiler takes 1.7 s.
+Calls without the wrappers save time. torch's wrapper for profilers (``record_function``) takes 20 microseconds per
+step, and a whole step of a small model takes a millisecond. Loading torch's compiler takes 1.7 s.
 """
 
 import threading
@@ -12,7 +12,7 @@ from torch.autograd import profiler
 from torch.optim import optimizer as module
 
 _stepping: set[int] = set()
-"""Identifiers of the threads that are in `step`."""
+"""Identifiers of the threads that are now in a call of `step`."""
 
 
 def step(optimizer: torch.optim.Optimizer):
@@ -35,16 +35,16 @@ def is_under_way() -> bool:
 
 
 def unseen(hook: Callable) -> Callable:
-    """Mark ``hook``, a hook on optimizer steps, as a hook that `step` need not call. Return ``hook`` in a form that
-    `torch.compile` does not trace."""
+    """Return ``hook``, a hook on optimizer steps, with a mark that `step` need not call it. `torch.compile` does not
+    trace the returned function."""
     hook = torch.compiler.disable(hook)
     hook.may_miss_steps = True
     return hook
 
 
 def is_watched(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether a profiler or a hook must see the optimizer's step."""
-    # a list, because other threads may register hooks meanwhile
+    """Return whether a profiler or a hook on ``optimizer`` is active, so that ``optimizer.step()`` must be called."""
+    # copied to a list, because other threads may register hooks during the loop below
     everywhere = [*module._global_optimizer_pre_hooks.values(), *module._global_optimizer_post_hooks.values()]
     return bool(
         profiler._is_profiler_enabled
@@ -66,8 +66,8 @@ def zero_grad(optimizer: torch.optim.Optimizer, set_to_none: bool):
 
 
 def flop_counter():
-    """Return torch's counter of operations. Do not load torch's compiler, which torch would load only to exclude the
-    counter from compilation."""
+    """Return torch's counter of floating-point operations. Do not load torch's compiler, which torch uses only to
+    exclude the counter from compilation."""
     from torch.utils import flop_counter as counters
 
     dispatch = getattr(counters._FlopCounterMode.__torch_dispatch__, "__wrapped__", None)

@@ -1,5 +1,5 @@
-"""Data sets, with one file per data set or per group of similar data sets. All files in this folder are imported, so a
-new file needs no entry elsewhere."""
+"""Loaders of data sets, one file for each data set or group of similar data sets. All files in this folder are
+imported, so a new file needs no entry in a list."""
 
 import importlib
 import pkgutil

@@ -1,7 +1,8 @@
-"""Two small data sets that need no download: scikit-learn's digits, and 5,000 images of MNIST in this package.
+"""Loaders of two small data sets that need no download: scikit-learn's digits, and 5,000 images of MNIST in this
+package.
 
-The file of the digits is read without importing scikit-learn, which takes over a second. Neither data set has a test
-split of its own, so every fifth sample of each class is used for testing.
+The file of the digits is read without an import of scikit-learn, which would take over a second. Both data sets lack
+test data, so every fifth sample of each class is used as test data.
 """
 
 import gzip
@@ -18,7 +19,7 @@ from grsgd.data.pixels import GREY, Normalise
 from grsgd.data.sets.idx import read_idx
 
 HERE = Path(__file__).parent / "mnist-5k"
-"""Folder with the 5,000 images of MNIST, and their licence."""
+"""Folder with the 5,000 images of MNIST and the licence of these images."""
 
 
 @dataset("digits", samples=(1437, 360), shape=(1, 8, 8), classes=10, hint="pip install 'grsgd[data]'")
@@ -57,8 +58,8 @@ def _dataset(name: str, path: Path, images: np.ndarray, labels: np.ndarray, norm
 
 
 def _read(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the images and labels in a gzipped file, whose lines have comma-separated pixels and, at the end, the
-    label."""
+    """Return the images and labels in a gzipped file. Each line of the file has the comma-separated pixels of an image
+    and, at the end, the image's label."""
     try:
         with gzip.open(path) as file:
             table = np.loadtxt(file, np.uint8, delimiter=",", max_rows=shape[0] + 1)

@@ -1,4 +1,4 @@
-"""CIFAR-10 (Krizhevsky, 2009), from the binary or the Python version of its official archive.
+"""Loader of CIFAR-10 (Krizhevsky, 2009), from the binary or the Python version of the official archive.
 
 Classes in order: airplane, automobile, bird, cat, deer, dog, frog, horse, ship, truck.
 """
@@ -25,11 +25,11 @@ MAX_BYTES = 2**26
 
 @dataset("cifar-10", samples=(50_000, 10_000), shape=SHAPE, classes=CLASSES)
 def load_cifar(directory: Path, seed: int) -> Dataset:
-    """Load CIFAR-10; the binary version is preferred to the Python version, because it needs no unpickling."""
+    """Load CIFAR-10. If both versions are present, the binary version is read, because it needs no unpickling."""
     paths, read = _find(directory)
     batches = [read(path) for path in paths]
     sizes = [len(labels) for _, labels in batches]
-    if len(set(sizes)) > 1:  # a file that was cut between two samples shows no other error
+    if len(set(sizes)) > 1:  # a file that was cut between two samples can be read without an error
         odd = paths[sizes.index(min(sizes))]
         raise DamagedData(f"{odd}: {min(sizes)} samples, expected {max(sizes)} as in the other files")
     train = (np.concatenate(arrays) for arrays in zip(*batches[:-1], strict=True))
@@ -37,13 +37,13 @@ def load_cifar(directory: Path, seed: int) -> Dataset:
 
 
 def binary_files(directory: Path) -> list[Path]:
-    """Return the paths of the binary version; raises MissingData if the folder does not have this version."""
+    """Return the paths of the files of the binary version. Raises MissingData if ``directory`` lacks this version."""
     return find_files([directory / BINARY], FILES, endings=(".bin",))
 
 
 def _find(directory: Path):
-    """Return the paths of the files of the binary version, or else of the Python version, and the function that reads a
-    file."""
+    """Return the paths of the files of the binary version, and the function that reads such a file. If the binary
+    version is missing, return the paths and the function for the Python version."""
     try:
         return binary_files(directory), read_binary
     except MissingData as no_binary:
@@ -60,7 +60,7 @@ def _split(images: np.ndarray, labels: np.ndarray) -> MemorySplit:
 
 def read_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return the pixels, uint8 [n, 3072], channels first, and the labels, uint8 [n], in a .bin file. Raises DamagedData
-    for wrong content."""
+    if the file's size or a label is wrong."""
     check_size(path, MAX_BYTES)
     try:
         content = np.fromfile(path, np.uint8)
@@ -76,7 +76,8 @@ def read_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_pickle(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return the same arrays as ``read_binary`` from a file of the Python version, without running code in the file."""
+    """Return the pixels and the labels in a file of the Python version, as ``read_binary`` does. No code in the file is
+    run."""
     check_size(path, MAX_BYTES)
     try:
         with open(path, "rb") as file:
@@ -95,18 +96,18 @@ def read_pickle(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _Dtype:
-    """Class that replaces ``numpy.dtype`` in unpickling and keeps only the dtype's name, because ``numpy.dtype`` would
+    """Substitute for ``numpy.dtype`` in unpickling, which keeps only the dtype's name. ``numpy.dtype`` itself would
     accept any state from the file."""
 
     def __init__(self, name, *flags):
         self.name = name
 
     def __setstate__(self, state):
-        """Ignore byte order and similar state, which uint8 does not have."""
+        """Ignore the state in the file, such as the byte order, because uint8 has no such state."""
 
 
 class _Pixels:
-    """Class that replaces ``numpy.ndarray`` in unpickling, and accepts only uint8 arrays in C order."""
+    """Substitute for ``numpy.ndarray`` in unpickling, which accepts only uint8 arrays in C order."""
 
     def __init__(self, *arguments):
         self.array = np.empty(0, np.uint8)
@@ -121,7 +122,7 @@ class _Pixels:
 
 
 class _Limited:
-    """File whose ``read`` raises an error if more bytes are asked for than are left, before memory is allocated."""
+    """File whose ``read`` raises an error, before memory is allocated, if the file has fewer bytes than requested."""
 
     def __init__(self, file: IO[bytes], size: int):
         self.file, self.left = file, size
@@ -139,16 +140,16 @@ class _Limited:
 
 
 class _ArrayUnpickler(pickle._Unpickler):
-    """Unpickler that can rebuild only an array of pixels. An ordinary unpickler would call any function that the file
+    """Unpickler that can create only arrays of pixels. An ordinary unpickler would call any function that the file
     names.
 
-    The base class is pickle's unpickler in Python, because a few bytes of a damaged file can make the unpickler in C
-    allocate gigabytes. Raises UnpicklingError if text or bytes are longer than the file.
+    The base class is pickle's unpickler in Python, because a few bytes of a damaged file can make pickle's unpickler in
+    C allocate gigabytes. Raises UnpicklingError if a text or bytes in the file claim to be longer than the file.
     """
 
     dispatch = pickle._Unpickler.dispatch | {pickle.BYTEARRAY8[0]: pickle._Unpickler.load_binbytes8}
-    """Function for each operation of a pickle. The usual function for a bytearray is replaced, because it allocates
-    memory before it reads."""
+    """Function for each operation of a pickle. The function for a bytearray is replaced, because pickle's own function
+    allocates memory before it reads the bytes."""
     _allowed = {"ndarray": None, "dtype": _Dtype, "_reconstruct": _Pixels}
 
     def __init__(self, file: IO[bytes], size: int):

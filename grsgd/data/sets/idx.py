@@ -1,4 +1,5 @@
-"""MNIST and Fashion-MNIST, in the idx format of http://yann.lecun.com/exdb/mnist/, plain or gzipped."""
+"""Loaders of MNIST and Fashion-MNIST, from files in the idx format of http://yann.lecun.com/exdb/mnist/, plain or
+gzipped."""
 
 import math
 import zlib
@@ -21,14 +22,14 @@ MAX_BYTES = 2**26
 
 
 def mnist_files(directory: Path) -> list[Path]:
-    """Return the paths of ``FILES`` in the folders of this package (mnist) or of torchvision (MNIST/raw). Raises
-    MissingData if neither folder has all files."""
+    """Return the paths of the files of MNIST in this package's folder (mnist) or in torchvision's folder (MNIST/raw).
+    Raises MissingData if neither folder has all files."""
     return find_files([directory / "mnist", directory / "MNIST" / "raw"], FILES, ENDINGS)
 
 
 def fashion_files(directory: Path) -> list[Path]:
-    """Return the paths of ``FILES`` in the folders of this package, of torchvision or of Debian's package. Raises
-    MissingData if no folder has all files."""
+    """Return the paths of the files of Fashion-MNIST in the folder of this package, of torchvision or of Debian's
+    package. Raises MissingData if no folder has all files."""
     installed = Path("/usr/share/datasets/fashion-mnist")
     return find_files([directory / "fashion-mnist", directory / "FashionMNIST" / "raw", installed], FILES, ENDINGS)
 
@@ -83,10 +84,10 @@ def read_idx(path: Path, dims: int) -> np.ndarray:
 
 def unpacked(path: Path) -> tuple[bytes, bool]:
     """Return the unpacked content of a plain or gzipped file, and whether the file is complete. Raises DamagedData if
-    it cannot be read.
+    the file cannot be read.
 
-    gzip.open is not used, because it raises an error for a truncated file without telling its length. No more bytes are
-    unpacked than the idx header says, because a few gzipped bytes can expand to a thousand times as many.
+    gzip.open is not used, because its error for a truncated file does not tell the file's length. No more bytes are
+    unpacked than the idx header says, because a few gzipped bytes can expand to a thousand times as many bytes.
     """
     check_size(path, MAX_BYTES)
     try:

@@ -1,4 +1,5 @@
-"""Images in folders train/<class>/* and val/<class>/*, as ImageNet and similar data sets are usually stored."""
+"""Loader of images in folders train/<class>/* and val/<class>/*, as ImageNet and similar data sets are usually
+stored."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ TIMEOUT = 120  # seconds to wait for one batch from a worker
 
 @dataset("imagefolder", hint="arrange your images as train/<class>/* and val/<class>/*")
 def load_imagefolder(directory: Path, seed: int, size: int = 224) -> Dataset:
-    """Load colour images of ``size`` x ``size`` from ``directory``/imagefolder, or from ``directory`` itself."""
+    """Load colour images of ``size`` x ``size`` pixels from ``directory``/imagefolder or, if that folder lacks train/
+    and val/, from ``directory``."""
     if size < 1:
         raise DataError(f"size is {size}, expected at least 1")
     places = [directory / "imagefolder", directory]
@@ -48,12 +50,13 @@ def _classes(folder: Path) -> list[str]:
 
 
 class FolderSplit:
-    """Images of one folder per class, decoded on demand, as a ``Split``."""
+    """``Split`` of images that are stored in one folder for each class. An image is decoded when a batch needs it."""
 
     def __init__(self, folder: Path, classes: Sequence[str], size: int):
         files = [_images(folder, name) for name in classes]
         self.labels = np.repeat(np.arange(len(classes)), [len(names) for names in files])
-        # The names are bytes, because an array of str takes four bytes per letter and every worker gets a copy.
+        # The file names are stored as bytes, because an array of str takes four bytes per letter.
+        # Each worker process gets a copy of this array.
         self._files = np.array([os.fsencode(name) for names in files for name in names])
         self._folder, self._size = folder, size
         self._normalise = Normalise([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
@@ -62,7 +65,7 @@ class FolderSplit:
         return len(self.labels)
 
     def digest(self) -> int:
-        """Return the CRC-32 of the names of all images, and of the sizes of some files."""
+        """Return the CRC-32 of the file names of all images, and of the sizes in bytes of some of the files."""
         few = [self._folder / os.fsdecode(self._files[number]) for number in evenly_spaced(len(self))]
         return digest_of([self._files, [os.path.getsize(path) for path in few]])
 
@@ -75,12 +78,13 @@ class FolderSplit:
         workers: int = 0,
         first: int = 0,
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield batches as ``Split.batches`` says. Images are decoded by ``workers`` processes, or in this process if
-        ``workers`` is 0.
+        """Yield batches as described in ``Split.batches``. Images are decoded by ``workers`` worker processes, or in
+        this process if ``workers`` is 0.
 
-        With augmentation a sample is a random part of the image, resized, and mirrored at random (Szegedy et al.,
-        2015). Without augmentation a sample is the central square, with 7/8 of the shorter side (224 of 256 pixels).
-        Raises DataError if an image is broken, or if a worker dies or takes two minutes for a batch.
+        With augmentation, a sample is a random rectangle of the image, resized, and mirrored at random (Szegedy et al.,
+        2015). Without augmentation, a sample is the central square of the image, whose sides are 7/8 of the image's
+        shorter side (224 of 256 pixels). Raises DataError if an image is broken, or if a worker process dies or takes
+        more than two minutes for a batch.
         """
         decoder = _Decoder(self._folder, self._files, self._size, seed if augment else None)
         for images, index in _pull(_loader(decoder, enumerate(indices, first), workers)):
@@ -88,14 +92,14 @@ class FolderSplit:
 
 
 def _images(folder: Path, name: str) -> list[str]:
-    """Return the paths, relative to ``folder``, of all images at any depth below its subfolder ``name``, in order.
+    """Return the sorted paths, relative to ``folder``, of all images at any depth below the subfolder ``name``.
 
-    Symbolic links are followed; each folder is read once. Links to folders that contain the class's folder are not
-    followed. Hidden files and folders, whose names begin with a dot (``.ipynb_checkpoints``, ``._1.jpg``), are left
-    out.
+    Symbolic links are followed, but each folder is read only once. A link to a folder that contains the subfolder is
+    not followed. Hidden files and folders, whose names begin with a dot (``.ipynb_checkpoints``, ``._1.jpg``), are
+    ignored.
     """
     real = os.path.realpath(folder)
-    seen = {real, *map(str, Path(real).parents)}  # these folders contain the class itself
+    seen = {real, *map(str, Path(real).parents)}  # paths of all folders that contain the subfolder ``name``
     found = sorted(os.path.relpath(path, folder) for path in _below(str(folder / name), seen))
     if not found:
         raise DamagedData(f"{folder / name}: no images, expected at least one ending in {', '.join(ENDINGS)}")
@@ -103,7 +107,8 @@ def _images(folder: Path, name: str) -> list[str]:
 
 
 def _below(place: str, seen: set[str]) -> Iterator[str]:
-    """Yield the paths of all images in a folder and its subfolders that are not in ``seen``."""
+    """Yield the paths of all images in the folder ``place`` and its subfolders. Folders in ``seen`` are skipped, and
+    each folder that is read is added to ``seen``."""
     if (real := os.path.realpath(place)) in seen:
         return
     seen.add(real)
@@ -123,15 +128,15 @@ def _is_hidden(entry: os.DirEntry) -> bool:
 
 
 class _Decoder:
-    """Data set for a `DataLoader` whose items are whole batches. The index of an item is (number of the batch, sample
-    numbers), because random numbers depend on the number of the batch."""
+    """Data set for a `DataLoader`, whose items are whole batches of images. The index of an item is (number of the
+    batch, sample numbers), because the random numbers of augmentation depend on the number of the batch."""
 
     def __init__(self, folder: Path, files: np.ndarray, size: int, seed):
         self.folder, self.files, self.size, self.seed = folder, files, size, seed
 
     def __getitem__(self, item: tuple[int, np.ndarray]):
-        """Return the images, uint8 [b, 3, size, size], and the sample numbers. A DataError is returned, not raised,
-        because an error that a worker raises has a message of many lines."""
+        """Return the images of a batch, uint8 [b, 3, size, size], and the sample numbers. A DataError is returned, not
+        raised, because an error that a worker process raises gets a message of many lines."""
         position, index = item
         images = np.empty((len(index), self.size, self.size, 3), np.uint8)
         try:
@@ -144,9 +149,9 @@ class _Decoder:
 
 
 def _loader(decoder: _Decoder, items: Iterable, workers: int) -> torch.utils.data.DataLoader:
-    # without this generator the loader would draw from torch's global generator
+    # without an own generator, the DataLoader would draw numbers from torch's global generator
     options = dict(sampler=items, batch_size=None, generator=torch.Generator())
-    if workers:  # without a timeout the loader would wait for a silent worker for ever
+    if workers:  # without a timeout the DataLoader would wait for a silent worker for ever
         options |= worker_options(workers) | {"timeout": TIMEOUT}
     return torch.utils.data.DataLoader(decoder, **options)
 
@@ -159,21 +164,21 @@ def _pull(loader: torch.utils.data.DataLoader) -> Iterator:
                 raise batch
             yield batch
     finally:
-        del batches  # ends the workers now, also after an error, whose traceback would keep them alive
+        del batches  # ends the workers now, because the traceback of an error would keep them alive
 
 
 def _next(batches: Iterator):
-    """Return the next batch, or None after the last batch."""
+    """Return the next batch of a DataLoader, or None after the last batch. Raises DataError if a worker has died."""
     try:
         return next(batches, None)
-    except RuntimeError as error:  # torch raises it for a dead or silent worker
+    except RuntimeError as error:  # torch raises RuntimeError for a dead or silent worker
         reason = str(error).partition("\n")[0]
         raise DataError(f"imagefolder: decoding stopped: {reason}; fewer workers need less memory") from error
 
 
 def decode(path: Path, size: int, rng: np.random.Generator | None) -> np.ndarray:
-    """Return the image as uint8 [size, size, 3]: a random part that is drawn with ``rng``, or the centre if ``rng`` is
-    None.
+    """Return a square part of the image in the file ``path`` as uint8 [size, size, 3]. The part is chosen at random
+    with ``rng``, or it is the centre of the image if ``rng`` is None.
 
     Raises DataError if the image cannot be read.
     """
@@ -183,21 +188,22 @@ def decode(path: Path, size: int, rng: np.random.Generator | None) -> np.ndarray
         with Image.open(path) as file:
             image = in_8_bits(file).convert("RGB")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"imagefolder: {path}: broken image ({error}), mend or remove it") from error
+        raise DataError(f"imagefolder: {path}: broken image ({error}): repair or remove the file") from error
     if rng is None:
-        # `bleed` cuts 1/16 from each side first, which gives the central 224 pixels of an image that was resized to
-        # 256.
+        # `bleed` first cuts 1/16 from each side of the image.
+        # The result is the central 224 pixels of an image that was resized to 256 pixels.
         return np.asarray(ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR, bleed=1 / 16))
     image = image.resize((size, size), Image.Resampling.BILINEAR, box=random_box(*image.size, rng))
     return np.asarray(ImageOps.mirror(image) if rng.integers(2) else image)
 
 
 def in_8_bits(image: PIL.Image.Image) -> PIL.Image.Image:
-    """Return an image of 16 bits per pixel as an image of their upper 8 bits; an image of 8 bits is returned unchanged.
+    """Return an image with 8 bits per value. An image with 16 bits per value is reduced to the upper 8 bits of each
+    value, and an image with 8 bits per value is returned unchanged.
 
-    For colour images of 16 bits, Pillow itself takes the upper 8 bits when it reads them. Raises ValueError for pixels
-    of 32 bits and floats: such a file does not say which values are black and white, and Pillow would make nearly all
-    pixels white, or black.
+    Pillow itself takes the upper 8 bits when it reads a colour image with 16 bits per value. Raises ValueError for
+    pixels of 32 bits and for floating-point pixels. A file with pixels of these kinds does not say which values are
+    black and white, and Pillow would make nearly all pixels white, or black.
     """
     from PIL import Image
 
@@ -206,15 +212,15 @@ def in_8_bits(image: PIL.Image.Image) -> PIL.Image.Image:
         return Image.fromarray((np.asarray(image).astype(np.int64) >> 8).astype(np.uint8))
     if image.mode in ("I", "F"):
         kind = "32-bit whole numbers" if image.mode == "I" else "floating-point numbers"
-        raise ValueError(f"pixels are {kind}, of a range that the file does not say: convert it to 8 or 16 bits")
+        raise ValueError(f"pixels are {kind}, of a range that the file does not say: convert the image to 8 or 16 bits")
     return image
 
 
 def random_box(width: int, height: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
-    """Return (left, top, right, bottom) of a random part of an image. The part has 8 to 100 % of the image's area, and
-    its sides have a ratio from 3:4 to 4:3.
+    """Return (left, top, right, bottom) of a random box in an image. The box has 8 to 100 % of the image's area, and
+    the ratio of its sides is from 3:4 to 4:3.
 
-    If ten random boxes do not fit into the image, return the largest centred box with such a ratio.
+    If ten random boxes in turn do not fit into the image, return the largest centred box with a ratio from 3:4 to 4:3.
     """
     for _ in range(10):
         area = rng.uniform(0.08, 1) * width * height

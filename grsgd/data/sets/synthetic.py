@@ -1,4 +1,4 @@
-"""Synthetic images with one Gaussian cluster per class, for trials and measurements of speed."""
+"""Data set of synthetic images with one Gaussian cluster per class, for tests and measurements of speed."""
 
 import math
 from collections.abc import Sequence
@@ -14,16 +14,16 @@ from grsgd.memory import available
 from grsgd.seeding import Purpose, generator
 
 SEPARATION = 6  # expected distance of two class centres, in standard deviations of a class
-CENTRE, SIGMA = 128, 32  # both are grey levels
+CENTRE, SIGMA = 128, 32  # mean and standard deviation of pixels, as grey levels from 0 to 255
 AT_ONCE = 100
-"""Number of images that are drawn at once."""
+"""Number of images whose random pixels are drawn at once."""
 
 
 @dataset("synthetic", hint="it is generated")
 def load_synthetic(
     directory: Path, seed: int, samples: int = 2000, shape: Sequence[int] = (1, 28, 28), classes: int = 10
 ) -> Dataset:
-    """Generate ``samples`` training images, and samples / 5 test images; ``shape`` is (channels, height, width)."""
+    """Generate ``samples`` training images, and ``samples`` / 5 test images, of the shape (channels, height, width)."""
     shape = tuple(shape)
     if len(shape) != 3 or min(shape) < 1:
         raise DataError(f"shape is {shape}, expected three positive integers: channels, height, width")
@@ -45,7 +45,8 @@ def load_synthetic(
 
 
 def _draw(count: int, centres: np.ndarray, rng: np.random.Generator) -> MemorySplit:
-    """Draw ``count`` samples, with the same number of samples of each class, in random order."""
+    """Return ``count`` random samples in random order. Each class has the same number of samples, or one sample
+    less."""
     labels = rng.permutation(np.arange(count) % len(centres))
     images = np.empty((count, *centres.shape[1:]), np.uint8)
     for begin in range(0, count, AT_ONCE):  # drawing all images at once would take four times the memory

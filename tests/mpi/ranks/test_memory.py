@@ -146,7 +146,7 @@ def test_only_a_whole_checkpoint_of_one_step_is_used(world, find, capfd):
 def test_a_job_without_room_or_without_restarts_is_refused(world, folder, monkeypatch):
     keeping = Keeping(folder / "kept", Every(steps=100), None, 3, folder)
     monkeypatch.setattr(memory_folder, "room", lambda folder: 10)
-    with pytest.raises(SetupError, match="--memory: .*10 B are free: enlarge it"):
+    with pytest.raises(SetupError, match="--memory: .*10 B are free: enlarge the folder"):
         run(world, parse(CONFIG), folder / "run.h5", keeping=keeping)
     world.Barrier()
     assert not [*folder.glob("grsgd-*")]

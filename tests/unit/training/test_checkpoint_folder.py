@@ -45,7 +45,7 @@ def test_the_newest_whole_one_is_found_by_any_number_of_ranks(tmp_path, ranks):
 def test_files_of_several_checkpoints_are_no_whole_one(tmp_path):
     put(tmp_path, 360, 3)
     put(tmp_path, 360, 3, "b", only=[1])
-    assert found(tmp_path) == [(360, 0, "its files are of several checkpoints")]
+    assert found(tmp_path) == [(360, 0, "the files belong to several checkpoints")]
 
 
 def test_files_of_an_older_job_with_more_ranks_do_no_harm(tmp_path):
@@ -58,7 +58,7 @@ def test_a_file_in_the_place_of_another_is_named(tmp_path):
     put(tmp_path, 360, 2)
     place = tmp_path / name_of(360)
     (place / file_of(0)).rename(place / file_of(1))
-    assert found(tmp_path) == [(360, 0, f"{place}/rank-0001.ckpt: is rank 0's part after 360 samples")]
+    assert found(tmp_path) == [(360, 0, f"{place}/rank-0001.ckpt: is rank 0's file after 360 samples")]
 
 
 def test_a_file_that_claims_many_ranks_is_one_of_them(tmp_path):

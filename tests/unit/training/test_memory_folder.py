@@ -82,7 +82,7 @@ def test_too_little_room_is_said_with_the_remedy(tmp_path):
     (tmp_path / "a" / "b").write_bytes(bytes(7))
     assert memory_folder.room(tmp_path) > 0
     assert memory_folder.size(tmp_path) == 7 and memory_folder.size(tmp_path / "none") == 0
-    assert "need 2.00 MiB, and 1.00 MiB are free: enlarge it" in memory_folder.too_small(2**21, 2**20)
+    assert "need 2.00 MiB, and 1.00 MiB are free: enlarge the folder" in memory_folder.too_small(2**21, 2**20)
 
 
 def test_the_age_of_a_folder_is_that_of_its_last_sign(tmp_path):
