@@ -74,8 +74,8 @@ def node_of(device: torch.device) -> int:
 
 
 def tell(bindings: Sequence[str], threads: int):
-    """Print the ranks' cores and the number of computing ``threads`` per rank on stderr. Print nothing if no rank has
-    an allocation of cores or is bound."""
+    """Print the ranks' cores and the number of computing ``threads`` per rank on stderr. Print nothing if the job is
+    outside of an allocation of Slurm and no rank is bound."""
     if all(NO_ALLOCATION in text for text in bindings):
         return
     reasons = {text.partition(", ")[2] for text in bindings}
