@@ -38,8 +38,7 @@ class Hearing:
     Parameters
     ----------
     hosts
-        Names of the job's hosts, if they are known. They determine the addresses of this machine to which heart
-        processes send.
+        Names of the job's hosts, if they are known, for the choice of this machine's address.
     fences
         Whether heart processes that get no answers kill their ranks.
     clock
