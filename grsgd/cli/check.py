@@ -56,7 +56,7 @@ def check(config: Config, ranks: int, out: str | None, simulated=None):
     or RunFileError if the run would fail.
 
     ``simulated`` has the options of ``grsgd simulate``; it is None for a run in real time. This function does not train
-    and does not start MPI. In a job only rank 0 prints.
+    and does not start MPI. In a job of several ranks only rank 0 prints the description.
     """
     if simulated is None:
         config.check_measured()

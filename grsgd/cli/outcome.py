@@ -8,7 +8,7 @@ from grsgd.job.progress_line import ProgressLine
 from grsgd.text import printable
 
 MAX_WARNINGS = 4
-"""Largest number of warnings of a run that are printed."""
+"""Largest number of a run's warnings that are printed at its end."""
 
 
 def announce(out: Path, line: ProgressLine):

@@ -16,7 +16,7 @@ from grsgd import outside
 from grsgd.cli.fields import describe_field, describe_fields
 from grsgd.errors import ConfigError, UsageError
 
-if TYPE_CHECKING:  # other commands must not import pydantic, which takes time
+if TYPE_CHECKING:  # not imported at run time: importing pydantic takes long
     from pydantic import BaseModel
 
 FURTHER_KEYS = {

@@ -36,8 +36,8 @@ class Restarting:
     """Job of ``grsgd run`` on ``ranks`` ranks, with its restarts.
 
     ``options`` are the options of ``grsgd run``. ``of_train`` are the options of ``grsgd train``, or None for a script.
-    ``hosts`` are the hosts of ``--hosts``. Without ``hosts`` the launcher chooses hosts until a host is lost. After a
-    loss the nodes of the Slurm allocation are the hosts.
+    ``hosts`` are the hosts in the option ``--hosts``. Without ``hosts`` the launcher chooses hosts until a host is
+    lost. After a loss the nodes of the Slurm allocation are the hosts.
     """
 
     def __init__(self, options, of_train, ranks: int, hosts: Sequence[Host]):

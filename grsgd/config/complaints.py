@@ -61,7 +61,7 @@ def allowed_keys(model: type[BaseModel], path: list[str]) -> list[str]:
     for part in path:
         annotation = model.model_fields[part].annotation if part in model.model_fields else None
         if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-            for candidate in (Tail, Pause):  # values of stragglers.tail and stragglers.pause
+            for candidate in (Tail, Pause):  # the values of stragglers.tail and stragglers.pause are tables
                 if path[1:2] == [candidate.__name__.lower()]:
                     return list(candidate.model_fields)
             return []

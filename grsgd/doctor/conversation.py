@@ -86,7 +86,7 @@ class Conversation:
 
     def offsets(self, hosts: Sequence[str]) -> list[ClockOffset]:
         """Return the clock differences of other hosts; to be called on rank 0. ``hosts`` has a text for the host of
-        each rank. Raises SilentRank."""
+        each rank. Raises SilentRank if a rank does not answer in time."""
         firsts = [hosts.index(host) for host in dict.fromkeys(hosts)][1 : MAX_CLOCKS + 1]
         found = []
         for rank in firsts:
@@ -95,7 +95,8 @@ class Conversation:
         return found
 
     def measured(self, link: PairRequest) -> MeasuredPair:
-        """Return the measurement of the pair of ranks in ``link``; to be called on rank 0. Raises SilentRank."""
+        """Return the measurement of the pair of ranks in ``link``; to be called on rank 0. Raises SilentRank if the
+        pair does not answer in time."""
         first, second = link.ranks
         self.post.send(link, second)
         if first == 0:

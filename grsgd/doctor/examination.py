@@ -149,8 +149,8 @@ class Examination:
         return self.conclude([fault])
 
     def run(self) -> int:
-        """Examine the job, and return the exit code of this process. If MPI starts, only the process that prints the
-        findings returns 1, and this process ends last."""
+        """Examine the job on this rank, and return the exit code of this process. If MPI starts, only the process that
+        prints the findings returns 1, and this process ends last."""
         with self.watched():
             launcher, place, here, version = launchers.facts(), places.facts(), room.facts(), versions.facts()
             folder = output_folder.facts(self.folder) if self.speaks else None
@@ -258,7 +258,7 @@ class Examination:
 
     def measure(self, conversation: Conversation, ranks: list[RankFacts]) -> bool:
         """Make all measurements between ranks, and add their findings. Return whether all measured pairs of ranks have
-        answered. Raises SilentRank."""
+        answered. Raises SilentRank if a rank does not answer in time."""
         hosts = [f"{one.place.host} {one.place.machine}" for one in ranks]
         self.doing = "comparing clocks"
         self.findings += clocks.findings(conversation.offsets(hosts), len(set(hosts)))

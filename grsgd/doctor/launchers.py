@@ -27,7 +27,7 @@ its launcher has started the process."""
 
 
 class LauncherFacts(NamedTuple):
-    """Facts about the launcher of one rank."""
+    """Facts about the launcher that has started one rank."""
 
     name: str
     """Name of the launcher that has started this rank; "none" without a launcher."""

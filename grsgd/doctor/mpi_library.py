@@ -42,7 +42,7 @@ class MpiFacts(NamedTuple):
     files: tuple[str, ...]
     """Paths of the MPI libraries' files that this process has loaded."""
     thread_level: str = "unknown"
-    """Thread level with which MPI was started, such as "MULTIPLE"."""
+    """Name of the thread level with which MPI was started, such as "MULTIPLE"."""
     mpiexec: str = ""
     """Path of the ``mpiexec`` that ``grsgd run`` would use; "" if no ``mpiexec`` exists, or on a rank that has not
     searched for it."""
@@ -51,7 +51,8 @@ class MpiFacts(NamedTuple):
 
 
 def load():
-    """Load the MPI library and return `mpi4py.MPI`, without starting MPI. Raises ImportError and RuntimeError."""
+    """Load the MPI library and return `mpi4py.MPI`, without starting MPI. Raises ImportError or RuntimeError if the
+    library cannot be loaded."""
     import mpi4py
 
     mpi4py.rc.initialize = False
@@ -138,7 +139,7 @@ def mpiexec(found: MpiFacts, matters: bool) -> Finding:
         return Finding(GROUP, "mpiexec", "not found, neither in the folder of Python nor on PATH", remedy)
     lines = found.mpiexec_version.strip().splitlines()
     version = next((line.strip() for line in lines if "ersion" in line), lines[0].strip() if lines else "no version")
-    if "ersion:" in version:  # MPICH: "    Version:    4.2.1", below a line that names HYDRA
+    if "ersion:" in version:  # MPICH prints " Version: 4.2.1" below a line that names HYDRA
         version = f"HYDRA {version.split(':')[1].strip()}"
     family = next((name for word, name in MARKS.items() if word in found.mpiexec_version), None)
     known = [name for name in set(MARKS.values()) if name in found.library]

@@ -15,7 +15,7 @@ from grsgd.runs.numbers import human_bytes
 
 GROUP = "output folder"
 SECONDS = 5.0
-"""Seconds that the trial of the folder may take."""
+"""Seconds that the trial of the folder for run files may take."""
 WRITTEN_BYTES = 2**20
 """Size in bytes of the test file that is written, read and deleted."""
 MIN_FREE_BYTES = 100 * 2**20

@@ -48,7 +48,8 @@ class Post:
         return pickle.loads(array.tobytes())
 
     def receive_all(self, sources: Iterable[int], seconds: float) -> dict[int, object]:
-        """Return the objects of all ranks in ``sources`` that have answered within ``seconds``, by rank."""
+        """Return a dictionary from rank to object, of the ranks in ``sources`` that have answered within
+        ``seconds``."""
         begin = time.perf_counter()
         missing, found = set(sources), {}
         while missing and (waited := time.perf_counter() - begin) <= seconds:

@@ -39,7 +39,7 @@ class Absence:
         if len(hosts) == 1 and not has_answered and not is_here(hosts[0].name):
             self.has_answered = bool(self._ask())
             if not self.has_answered:
-                line = f"host {hosts[0].name} does not answer: its death during the launch would not be noticed"
+                line = f"host {hosts[0].name} does not answer: its loss during the launch would not be noticed"
                 print(f"grsgd: {line}", file=sys.stderr, flush=True)
         self._due = clock() + LAUNCH_SECONDS
 
@@ -47,7 +47,7 @@ class Absence:
         """Return the names of newly lost hosts. ``heard`` has the names of the hosts whose heart processes have sent
         datagrams.
 
-        A round of questions takes at most `grsgd.job.hosts.ANSWER_SECONDS` seconds.
+        Asking all hosts takes at most `grsgd.job.hosts.ANSWER_SECONDS` seconds.
         """
         if self.clock() < self._due:
             return []

@@ -66,7 +66,7 @@ def check_configuration(mpi, config: Config):
 
 def facts_of_configuration(config: Config) -> dict[str, str | None]:
     facts = {key: f"{value}" for key, value in flattened(config.model_dump(exclude={"data": {"dir"}}))}
-    for table, key in OF_FILES:  # the file's folder may differ between hosts
+    for table, key in OF_FILES:  # only the file's name is compared, because its folder may differ between hosts
         if f"{table}.{key}" in facts:
             facts[f"{table}.{key}"] = facts[f"{table}.{key}"].rpartition("/")[2]
     return {"the version of grsgd": __version__} | facts | digests_of(config)

@@ -23,10 +23,10 @@ MAX_NAMED = 4
 def srun_options(trains: bool, way: str | None = None) -> list[str]:
     """Return the command-line options by which srun binds ranks to cores.
 
-    ``trains`` says whether the ranks run ``grsgd train``. On hosts with GPUs, the ranks of ``grsgd train`` bind
-    themselves near their GPUs, and scripts get the site's default binding. With SLURM_CPU_BIND or ``way`` = "off" all
-    jobs get the site's default binding. ``way`` is the value of GRSGD_BIND, by default the value in the present
-    environment.
+    ``trains`` is True if the ranks run ``grsgd train``, and False if they run a script. On hosts with GPUs, the ranks
+    of ``grsgd train`` bind themselves near their GPUs, and scripts get the site's default binding. With SLURM_CPU_BIND
+    or ``way`` = "off" all jobs get the site's default binding. ``way`` is the value of GRSGD_BIND, by default the value
+    in the present environment.
     """
     environment = os.environ
     if "SLURM_CPU_BIND" in environment or (way or environment.get(BIND)) == OFF or not slurm_binds():

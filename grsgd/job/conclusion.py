@@ -32,8 +32,8 @@ class RunEnd(NamedTuple):
 
 
 class SavedElsewhere(RunFileError):
-    """Error of a run whose run file or model file could not be written to the path which the user gave. ``end`` says
-    how the run ended."""
+    """Error of a run whose run file or model file could not be written to the path which the user gave. The attribute
+    ``end`` is the `RunEnd` of the run."""
 
     def __init__(self, problem: str, end: RunEnd):
         super().__init__(problem)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 BEFORE_ABORT: list[Callable[[int], None]] = []
-"""Functions that a rank calls with its number before it ends the whole job (`grsgd.job.launch.abort`)."""
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # numbers of these options in linux/prctl.h
+"""Functions that `grsgd.job.launch.abort` calls with the rank's number before the rank ends the whole job."""
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # from linux/prctl.h
 ORPHANS_SECONDS = 2.0
-"""Seconds in which all orphans of a process must have been killed."""
+"""Seconds after which `kill_orphans` gives up, even if child processes are left."""
 
 
 def exit_on_signals() -> dict:

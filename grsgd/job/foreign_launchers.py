@@ -30,7 +30,7 @@ class ForeignLauncher(NamedTuple):
     other programs, too."""
 
     def has_started(self, environment: Mapping[str, str]) -> bool:
-        """Return whether the variables of this launcher are set."""
+        """Return whether the variables of this launcher are set in ``environment``."""
         return self.size in environment and (self.number in environment or not self.needs_number)
 
     def started(self, environment: Mapping[str, str]) -> int:

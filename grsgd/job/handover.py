@@ -33,7 +33,7 @@ class HandoverTask(NamedTuple):
 
 
 class Note(NamedTuple):
-    """Measurements of a rank at the time at which it learns that the run ends early."""
+    """Measurements of a rank at the time at which the rank learns that the run ends early."""
 
     reason: str
     wall_seconds: float
@@ -42,7 +42,8 @@ class Note(NamedTuple):
 
 
 class Files(NamedTuple):
-    """File descriptors, in a rank's process, of the snapshots and notes that the rank hands over."""
+    """File descriptors, in a rank's process, of the model snapshots and the notes (measurements) that the rank hands
+    over."""
 
     snapshots: int
     notes: int
@@ -78,7 +79,7 @@ class Handover:
             os.write(self._notes, len(content).to_bytes(LENGTH_BYTES) + content)
 
     def close(self):
-        """Close the notes, because the job has written the run file itself."""
+        """Close the file of notes, because the job itself has written the run file."""
         if self._notes >= 0:
             os.close(self._notes)
             self._notes = -1

@@ -21,8 +21,8 @@ FENCE_SECONDS = 4.5
 """Seconds without an answer after which a heart process kills its rank. So no rank lives long after its host was
 declared lost.
 
-This time is longer than `SILENT_SECONDS`. If it were shorter, a link that fails for a time between the two limits would
-cost a host its ranks, although the host is not lost."""
+`FENCE_SECONDS` is longer than `SILENT_SECONDS`. If it were shorter, a link that fails for a time between the two limits
+would cost a host its ranks, although the host is not lost."""
 STOPPED_SECONDS = 1.0
 """Seconds between two calls of `Hearing.look` after which this process itself must have been stopped, so that it could
 receive no datagrams."""
@@ -38,13 +38,13 @@ class Hearing:
     Parameters
     ----------
     hosts
-        Names of the job's hosts, if they are known, for the choice of this machine's address.
+        Names of the job's hosts, if they are known; they decide which addresses of this machine heart processes use.
     fences
-        Whether heart processes that get no answers kill their ranks.
+        Whether heart processes without answers kill their ranks.
     clock
         Function that returns seconds.
     absent
-        Function for the attribute `absent`.
+        See the attribute `absent`.
     """
 
     def __init__(

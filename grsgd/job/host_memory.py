@@ -16,7 +16,7 @@ from grsgd.training.memory_folder import LOCK_SECONDS, Neighbours
 
 
 class HostFolder(NamedTuple):
-    """Folder of a job in the memory of this rank's host. ``hosts`` has the host of every rank."""
+    """Folder of a job in the memory of this rank's host. ``hosts`` has the host name of every rank."""
 
     folder: Path
     hosts: list[str]
@@ -40,11 +40,11 @@ def check_memory(config: Config, steps: int | None, has_folder: bool):
     if steps < 1:
         raise ConfigError(f"--memory {steps}: must be 1 or more steps")
     if not has_folder:
-        raise ConfigError("--memory: only with --checkpoint FOLDER, for the loss of two neighbours at once")
+        raise ConfigError("--memory: only with --checkpoint FOLDER, because two neighbouring hosts may be lost at once")
     if not job_id():
         raise ConfigError("--memory: only in a job of `grsgd run --restarts N`, which starts the job again")
     if survives(config):
-        raise ConfigError("--memory: not if the run goes on without processes that die (--with-ft ulfm, --spares)")
+        raise ConfigError("--memory: not in a run that survives the death of processes (--with-ft ulfm, --spares)")
 
 
 @contextmanager

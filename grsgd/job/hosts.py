@@ -15,7 +15,7 @@ from grsgd.errors import UsageError
 from grsgd.job.hearing import HEART, Hearing
 
 ANSWER_SECONDS = 2.0
-"""Seconds in which a host must answer to count as alive."""
+"""Seconds in which a host must answer a question to count as alive."""
 AGENTS = ("PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent", "HYDRA_LAUNCHER_EXEC")
 """Environment variables that name the program by which the launcher starts processes on other hosts."""
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={ANSWER_SECONDS:.0f}")
@@ -94,9 +94,9 @@ def answering(
     """Return the hosts that answer within ``seconds``: a process can be started on the host, and the process's
     datagrams arrive.
 
-    All hosts are asked at once. The function returns as soon as all hosts that are not named in ``missed`` have
-    answered. If ``missed`` names all hosts, the function waits for all of them. With ``silently`` a host also counts as
-    answering if the process on it ends without an error, although a firewall blocks its datagrams.
+    All hosts are asked at the same time. The function returns as soon as all hosts that are not named in ``missed``
+    have answered. If ``missed`` names all hosts, the function waits for all of them. With ``silently`` a host also
+    counts as answering if the process on it ends without an error, although a firewall blocks its datagrams.
     """
     hearing, come = Hearing([host.name for host in hosts]), set()
     awaited = {number for number, host in enumerate(hosts) if host.name not in missed} or {*range(len(hosts))}
@@ -118,7 +118,8 @@ def answering(
 
 
 def run_on(hosts: Collection[str], program: list[str], seconds: float = ANSWER_SECONDS):
-    """Run ``program`` on all ``hosts`` at once, and wait for at most ``seconds`` altogether. Errors are ignored."""
+    """Run ``program`` on all ``hosts`` at once, and wait for at most ``seconds`` altogether. Errors of starting or
+    running the program are ignored."""
     running, deadline = [], time.monotonic() + seconds
     for host in hosts:
         with suppress(OSError):

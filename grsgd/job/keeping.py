@@ -39,8 +39,8 @@ NOTHING_KEPT = Keeping()
 
 @contextmanager
 def alone(mpi, config: Config, keeping: Keeping):
-    """Run the block while no other job writes checkpoints to the same folder; yield ``keeping`` with the folder in the
-    memory of this host. Raises SetupError on all ranks if another job uses the folder."""
+    """Run the block while no other job writes checkpoints to the folder of ``keeping``. Yield ``keeping`` with the
+    job's folder in the memory of this host. Raises SetupError on all ranks if another job uses the folder."""
     lock = None
     try:
         with launch.collective_setup(mpi, config.comm.timeout):
@@ -56,7 +56,8 @@ def alone(mpi, config: Config, keeping: Keeping):
 
 
 def check_keeping(config: Config, keeping: Keeping):
-    """Raise ConfigError if checkpoints are asked for, but the algorithm or the folder does not allow them."""
+    """Raise ConfigError if the user has asked for checkpoints, but the algorithm or the folder does not allow
+    checkpoints."""
     check_memory(config, keeping.memory, keeping.folder is not None)
     if keeping.folder and config.algorithm_class.remembers is None:
         raise ConfigError(f"--checkpoint: {config.algorithm.name} does not say which attributes to keep (`remembers`)")

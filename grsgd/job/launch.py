@@ -34,7 +34,7 @@ START_SECONDS = 600.0
 GRSGD_START_SECONDS replaces this number."""
 
 MPI_INIT_GRACE_SECONDS = 1.0
-"""Seconds that a rank waits under Slurm between MPI_Init and its first message. Ranks leave MPI_Init one after the
+"""Seconds that a rank under Slurm waits between MPI_Init and its first message. Ranks leave MPI_Init one after the
 other. Open MPI 5 crashes in a rank that receives a message before the rank has left MPI_Init (open-mpi/ompi#12495)."""
 
 BROADCASTS = ("OMPI_MCA_coll_libnbc_ibcast_algorithm", "1")
@@ -57,7 +57,7 @@ def world():
     starts = "mpi4py.MPI" not in sys.modules
     os.environ.setdefault(*BROADCASTS)
     if starts and "OMPI_COMM_WORLD_RANK" in os.environ:
-        end_with_launcher()  # otherwise ranks might live on after Open MPI's launcher was killed
+        end_with_launcher()  # else ranks may live on after Open MPI's launcher was killed
     try:
         with starting(start_seconds()) if starts else nullcontext():
             MPI = import_mpi()
@@ -156,9 +156,9 @@ def driver(mpi, timeout: float, progress_mode: str, **options) -> MpiDriver:
 def abort_on_error(mpi):
     """Make an uncaught exception on any rank end the whole job, and print the exception's traceback once.
 
-    Without this call the other ranks would wait for ever: MPI does not notice that a Python program has failed. An
-    exception in a process forked from a rank ends only that process. A UsageError, which users can correct, is printed
-    in one line. A SetupError, which all ranks raise, ends each rank with exit code 2.
+    Without this handler the other ranks would wait for ever, because MPI does not notice that a Python program has
+    failed. An exception in a process forked from a rank ends only that process. A UsageError, which users can correct,
+    is printed in one line. A SetupError, which all ranks raise, ends each rank with exit code 2.
     """
     process = os.getpid()
 
@@ -169,7 +169,7 @@ def abort_on_error(mpi):
         if os.getpid() != process or alone:  # as Python does: other ranks are not affected
             traceback.print_exception(kind, value, trace)
             return
-        if kind is KeyboardInterrupt and mpi.size == 1 and is_alone():  # afterwards Python ends this process by SIGINT
+        if kind is KeyboardInterrupt and mpi.size == 1 and is_alone():  # Python then ends this process by SIGINT
             report(mpi, value)
             return
         if issubclass(kind, SetupError) and thread is None:
@@ -253,10 +253,10 @@ def abort(mpi, failed_here: bool = True, code: int = 1):
     """End the whole job with exit code ``code``, which must not be 0. Before, wait while the launcher passes on the
     ranks' output.
 
-    ``failed_here`` says whether the error arose on this rank.
+    ``failed_here`` is True if the error arose on this rank.
     """
     flush()
-    for tell in list(BEFORE_ABORT):  # another thread may end its loop meanwhile
+    for tell in list(BEFORE_ABORT):  # a copy, because another thread may change the list
         tell(mpi.rank)
     time.sleep(PASSING_ON_SECONDS)
     if mpi.size == 1 and is_alone():
@@ -278,7 +278,7 @@ def abort(mpi, failed_here: bool = True, code: int = 1):
 
 
 def is_alone() -> bool:
-    """Return whether the job has only one rank."""
+    """Return whether the whole job has only one rank."""
     from mpi4py import MPI
 
     return MPI.COMM_WORLD.size == 1
@@ -365,7 +365,7 @@ def exit_job(mpi, code: int, complete: bool = True):
         mpi.Barrier()
     if not complete:
         if mpi.rank == 0:
-            time.sleep(0.3)  # the launcher passes on the output meanwhile
+            time.sleep(0.3)  # so that the launcher passes on the output
             mpi.Abort(code)
-        time.sleep(3)  # meanwhile a launcher that is not fault-tolerant ends this process, too
+        time.sleep(3)  # in this time a launcher that is not fault-tolerant ends this process
     os._exit(code)

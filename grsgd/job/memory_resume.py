@@ -57,7 +57,7 @@ def find(mpi, memory: HostFolder, folder: Path, timeout: float, ranks: int, leas
             resumed = with_all_ranks(mpi, timeout, resumed, ranks)
             return replace(resumed, folder=folder, memory=memory.folder, on_disk=least)
         if mpi.rank == 0:
-            line = f"{name_of(samples)} in memory: {problem}: goes back to an older checkpoint"
+            line = f"{name_of(samples)} in memory: {problem}: the run uses an older checkpoint"
             print(line, file=sys.stderr, flush=True)
     return None
 
@@ -122,7 +122,7 @@ def _exchange(mpi, place: Path, transfers: list[tuple[int, int, int]], sizes: li
 def _transfers(
     hosts: list[str], checkpoint: Found, there: list[set[int]], ranks: int
 ) -> Iterable[tuple[int, int, int]]:
-    """Yield (process that sends, process that receives, rank of the state) for each state that a host lacks.
+    """Yield (process that sends, process that receives, rank of the state) for each state that a host needs and lacks.
 
     The lowest process on each host receives. If the number of ranks differs from the checkpoint's, the host of rank 0
     needs all states. The other hosts then need only the state of rank 0.

@@ -142,7 +142,7 @@ def find_place(mpi, request: RunRequest) -> ComputePlace:
         check_spares(config, spares, mpi.size)
         config.check_ranks(ranks)
         if timeline and survives(config):
-            raise ConfigError("--timeline: not if the run goes on without processes that die (--with-ft ulfm)")
+            raise ConfigError("--timeline: not in a run that survives the death of processes (--with-ft ulfm)")
         if mpi.rank == 0:
             check_writable(out, expected_bytes(config, ranks))
             check_timeline(timeline, out) if timeline else None

@@ -40,9 +40,9 @@ class RunRequest(NamedTuple):
 class Survival(NamedTuple):
     """Further objects of a rank in a run that survives the death of processes.
 
-    ``membership`` has the process of each rank. ``driver`` runs the schedules in the background of training. ``states``
-    is a communicator of all processes, for `Succession`. ``world`` is an mpi4py communicator of all processes, for the
-    end of the run. ``silence`` kills processes that send no signs of life, if the configuration has
+    ``membership`` has the process of each rank. ``driver`` runs schedules in the background while the rank trains.
+    ``states`` is a communicator of all processes, for `Succession`. ``world`` is an mpi4py communicator of all
+    processes, for the end of the run. ``silence`` kills processes that send no signs of life, if the configuration has
     ``comm.silent_seconds``.
     """
 

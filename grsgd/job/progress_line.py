@@ -21,12 +21,12 @@ LINE_SECONDS = 30.0
 MIN_LINE_SECONDS = 1.0
 """Smallest number of seconds between two lines, if the output is no terminal."""
 LONG_SECONDS = 2.0
-"""Seconds after which the name of a lasting activity, before or after training, is printed if the output is no
+"""Seconds after which the name of a present activity before or after training is printed, if the output is no
 terminal."""
 
 
 class Mean:
-    """Mean of the values that were added since the last call of `take`."""
+    """Mean of the values, such as losses, that were added since the last call of `take`."""
 
     def __init__(self):
         self.sum, self.count = 0.0, 0
@@ -129,7 +129,7 @@ class ProgressLine:
 
     def update(self, progress, loss: float | None):
         """Show the progress of the run. ``loss`` is this rank's loss in its last step, or None."""
-        if not self.is_shown or self.trainer.stop_signal.request is not None:  # a signal has asked for the end
+        if not self.is_shown or self.trainer.stop_signal.request is not None:  # after a signal
             return  # a line about the end was shown already
         if loss is not None:
             self._loss.add(loss)

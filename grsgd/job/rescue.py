@@ -120,7 +120,7 @@ class Rescue:
         if self.handover is not None:
             self.trainer.on_step = ignore  # the progress line is shown no more
             if is_lowest and watchdog.rank() is not None and self.handover.is_possible(self.mpi.rank, lost):
-                lives_on = reason in (INTERRUPTED, ASKED_TO_END)  # `grsgd run` then prints the reason
+                lives_on = reason in (INTERRUPTED, ASKED_TO_END)  # in these cases `grsgd run` prints the reason
                 why = "" if lives_on else f"stopped early: {reason}; "
                 self._speaker(f"{self.early_out}: {why}accuracies follow")  # printed first: time is short
                 self._has_said = True
@@ -148,7 +148,7 @@ class Rescue:
     ) -> bool:
         """Hand this rank's measurements over to the evaluating process, which writes the run file if the launcher kills
         the job. Some launchers kill a job 0.2 s after a signal. If ``starts`` is True, this rank also starts the
-        evaluating process. Return whether the process was started."""
+        evaluating process. Return whether the evaluating process was started."""
         seconds = self.attributes.get("wall_seconds", time.perf_counter() - self.began)
         self.handover.note(reason, seconds, self.measured(), self.timeline.timeline.kept() if with_timeline else None)
         return starts and self.handover.start(self.mpi.rank, lost)
@@ -157,7 +157,7 @@ class Rescue:
         """Print ``error``, report it to the other ranks, save the measurements, and end the job. The function does not
         return.
 
-        If ``error`` is a Stopped, another rank has failed, and this rank only sends its measurements.
+        If ``error`` is of the class Stopped, another rank has failed, and this rank only sends its measurements.
         """
         self._failing = True
         if not isinstance(error, Stopped):
@@ -342,7 +342,7 @@ def save(out: Path, run: Run) -> Path:
 
 
 def save_elsewhere(path: Path, run: Run) -> str:
-    """Save a run that cannot be written to ``path`` in another folder; return a sentence that names the new path."""
+    """Save in another folder a run that cannot be written to ``path``. Return a sentence that names the new path."""
     problems = []
     for place in places_instead(path):
         try:

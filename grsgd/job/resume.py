@@ -85,9 +85,9 @@ class Resumed:
         """Return the configuration with which the run goes on. Options of the algorithm that are "auto" get the
         checkpoint's values.
 
-        Raises ConfigError if ``config`` is not the checkpoint's configuration, or cannot go on with ``ranks`` ranks.
-        The checkpoint may come from another user. So code that the checkpoint names is imported only if ``config``
-        names the same code.
+        Raises ConfigError if ``config`` differs from the checkpoint's configuration, or if the run cannot go on with
+        ``ranks`` ranks. The checkpoint may come from another user. So code that the checkpoint names is imported only
+        if ``config`` names the same code.
         """
         try:
             before, wanted = tomllib.loads(self.config), tomllib.loads(config.toml())
@@ -103,15 +103,15 @@ class Resumed:
             if key not in MAY_CHANGE and now != was:
                 raise ConfigError(f"{self}: was made with another {difference(key, was, now)}")
         if ranks != self.ranks and issubclass(config.algorithm_class, CentralAlgorithm):
-            raise ConfigError(f"{self}: is of {self.ranks} ranks, a server among them: resume it with {self.ranks}")
+            raise ConfigError(f"{self}: was taken on {self.ranks} ranks with a server: resume it on {self.ranks} ranks")
         return configurations.parse(wanted, str(self))
 
     def other_code(self, config: Config) -> list[str]:
-        """Return a line for each file of the user's own code that has changed since the checkpoint."""
+        """Return a warning line for each file of the user's own code that has changed since the checkpoint."""
         before, now = self.state["code"], digests_of(config)
         return [
-            f"{self}: {name.removesuffix('_sha256')} has changed since: SHA-256 {short(before.get(name))}, "
-            f"now {digest!r}; the run goes on with the code of now"
+            f"{self}: {name.removesuffix('_sha256')} has changed since the checkpoint: SHA-256 "
+            f"{short(before.get(name))}, now {digest!r}; the run goes on with the present code"
             for name, digest in now.items()
             if before.get(name) != digest
         ]
@@ -119,7 +119,7 @@ class Resumed:
     def give_model(self, replica: Replica):
         """Copy the average of all ranks' models into ``replica``, if the number of ranks has changed.
 
-        Raises ConfigError for a model that does not fit.
+        Raises ConfigError if the model in the checkpoint does not fit ``replica``.
         """
         if self.model is not None:
             try:
@@ -153,7 +153,7 @@ class Resumed:
             raise ConfigError(f"{self}: {unfit(error)}") from error
 
     def scale_weight(self, algorithm: Algorithm):
-        """Scale the weight of a rank's model, if messages with weights were under way at the checkpoint."""
+        """Scale the weight of a rank's model, if messages with weights were under way when the checkpoint was taken."""
         if abs(self.weights - self.ranks) > MIN_LOST * self.ranks:
             algorithm.scale_weight(self.ranks / self.weights)
 
@@ -195,7 +195,7 @@ def find(mpi, folder: Path, timeout: float, ranks: int) -> Resumed | None:
             problem, resumed = together(mpi, timeout, partial(load, folder, checkpoint, mpi.rank, ranks))
         if resumed:
             for line in problems if mpi.rank == 0 else ():
-                print(f"{line}: goes back to an older one", file=sys.stderr, flush=True)
+                print(f"{line}: the run uses an older checkpoint", file=sys.stderr, flush=True)
             return with_all_ranks(mpi, timeout, resumed, ranks)
         place = folder / name_of(checkpoint.samples)
         problems.append(f"{place}: {problem.removeprefix(f'{place}/')}")
@@ -204,7 +204,7 @@ def find(mpi, folder: Path, timeout: float, ranks: int) -> Resumed | None:
         if not found:
             raise RunFileError(f"{folder}: holds no checkpoint that this version can read (format {FORMAT})")
         if not is_first:
-            raise RunFileError(f"{problems[0]}; no checkpoint is whole: another folder begins anew")
+            raise RunFileError(f"{problems[0]}; no checkpoint is whole: with another folder the training begins anew")
     if mpi.rank == 0:
         print(f"{folder}: the first checkpoint is not complete: the training begins anew", file=sys.stderr, flush=True)
     return None
@@ -278,7 +278,7 @@ def average(folder: Path, ranks: int) -> tuple[np.ndarray, np.ndarray]:
     unweighted mean of their buffers."""
     weights, parameters, buffers, alike = 0.0, 0.0, 0.0, set()
     for rank in range(ranks):
-        # one state is read at a time, because states of optimizers are large
+        # one rank's state is read at a time, because states of optimizers are large
         _, state, _ = read(folder / file_of(rank))
         weight, model = float(state["weight"]), state["model"] | state["result"]
         weights += weight

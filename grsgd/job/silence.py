@@ -69,7 +69,7 @@ class Silence:
         now = self.membership.clock()
         if now - self._looked < self.seconds / SIGNS / 4:
             return False
-        if now - self._looked > self.seconds / 2:  # this process itself was stopped, and heard nothing
+        if now - self._looked > self.seconds / 2:  # this process itself was stopped, and received no signs
             self.heard = dict.fromkeys(self.ids, now)
         self._looked = now
         while (sign := receive_if_come(self.comm, tags.SIGN_OF_LIFE, 1, np.int64)) is not None:
@@ -101,5 +101,5 @@ class Silence:
         who = f"rank {holders.index(process)}" if process in holders else f"process {process}, a spare,"
         with suppress(ProcessLookupError):
             self.kill(self.ids[process], signal.SIGKILL)
-            said = f"{who} has given no sign of life for {self.seconds:g} s: its process is ended"
+            said = f"{who} has given no sign of life for {self.seconds:g} s: its process is killed"
             print(f"\ngrsgd: {said}", file=sys.stderr, flush=True)

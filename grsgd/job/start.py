@@ -30,7 +30,7 @@ LAUNCHERS = ("auto", "srun", "mpiexec")
 ENDING_SECONDS = 600.0
 """Seconds in which a job that was asked to stop can compute accuracies and save its results before it is killed."""
 KILLING_SECONDS = 5.0
-"""Seconds that the launcher has to end the job at once, before the launcher is killed."""
+"""Seconds that the launcher has to end the job after a second signal, before the launcher is killed."""
 LOST_SECONDS = 1.5
 """Seconds that the launcher has to end a job that has lost a host, before the launcher is killed."""
 
@@ -88,8 +88,8 @@ def job(
 
     ``target`` is the file of a configuration, a script, a folder with a script, or ``python``. ``arguments`` are the
     arguments of ``grsgd train``, of the script, or of ``python``. With ``ranks=None`` the job has as many ranks as the
-    Slurm allocation has tasks. ``bind`` is the value of GRSGD_BIND for the ranks; None leaves the present value.
-    ``hosts`` are the hosts of the ranks. If ``hosts`` is empty, the launcher chooses the hosts.
+    Slurm allocation has tasks. ``bind`` is the value of GRSGD_BIND for the ranks; None keeps the value in the present
+    environment. ``hosts`` are the hosts of the ranks. If ``hosts`` is empty, the launcher chooses the hosts.
 
     Raises UsageError, ConfigError, and SetupError if a launcher has started several processes of this command.
     """
@@ -204,7 +204,7 @@ def start_command(launcher: str, ranks: int) -> tuple[dict[str, str], list[str]]
     if is_allocated:  # Slurm's allocation decides the hosts of the ranks, and the ranks bind themselves
         for name in ("PRTE_MCA_rmaps_default_mapping_policy", "OMPI_MCA_rmaps_base_oversubscribe"):
             variables.pop(name)
-        variables.pop("OMPI_MCA_mpi_yield_when_idle")  # no other program needs the cores
+        variables.pop("OMPI_MCA_mpi_yield_when_idle")  # in an allocation no other program needs the cores
         variables |= {"PRTE_MCA_hwloc_default_binding_policy": "none", "OMPI_MCA_hwloc_base_binding_policy": "none"}
     return variables, command
 
@@ -287,7 +287,7 @@ def run(job: JobCommand, gently: bool, hearing: Hearing | None = None) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     code = process.returncode if process.returncode >= 0 else 128 - process.returncode
     if hearing is not None and hearing.lost:
-        code = code or 1  # Open MPI's launcher may return 0
+        code = code or 1  # because Open MPI's launcher may return 0
     if ended and gently and process.returncode in KILLED_BY_IT:
         tell("interrupted before training began: there is no run file")
     return EXIT_CODE if ended and code not in (0, CHECKPOINTED) else code
@@ -337,7 +337,7 @@ def end(process: subprocess.Popen, number: int, attempt: int, gently: bool, is_f
     """Ask a job to end after the signal ``number``. From the second ``attempt`` on, force the job to end. Return the
     seconds in which the job must end."""
     if attempt > 2:
-        process.kill()  # the ranks end when their launcher is killed
+        process.kill()  # killing the launcher also ends the ranks
         return KILLING_SECONDS
     if not gently:
         if not is_from_terminal:  # else the terminal has sent the signal to the launcher, too

@@ -21,10 +21,10 @@ def check_spares(config: Config, spares: int, processes: int):
             "faults.cut works in simulated time only; to cut links in real time, use the hosts of grsgd testbed"
         )
     if config.faults.are_deadly and not survives(config):
-        raise ConfigError(f"faults: in real time only {WHERE_SURVIVED}")
+        raise ConfigError(f"faults: deaths of processes in real time need a run {WHERE_SURVIVED}")
     if config.comm.silent_seconds is not None and not survives(config):
         raise ConfigError(
-            f"comm.silent_seconds = {config.comm.silent_seconds:g}: only if the run goes on without a process: "
+            f"comm.silent_seconds = {config.comm.silent_seconds:g}: only in a run that survives deaths: "
             f"{WHERE_SURVIVED}"
         )
     if not spares:

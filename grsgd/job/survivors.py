@@ -101,8 +101,8 @@ def stand_by(job: Prepared) -> Trainer | None:
 
 
 def train(job: Prepared) -> RankEnd | None:
-    """Train on this process's rank. Return None if the run ended before this process could train. The function does not
-    return if the run has failed."""
+    """Train on this process's rank. Return None if the run had ended before this process could train. The function does
+    not return if the run has failed."""
     survival, trainer = job.survival, job.trainer
     membership = survival.membership
     is_late = job.mpi.rank >= membership.size
@@ -163,7 +163,7 @@ def conclude(job: Prepared, part: RankEnd | None, models):
 
 
 def attempt(job: Prepared, part: RankEnd | None, models, known: dict[int, RankEnd], living, made: list):
-    """Evaluate and save the run, with all processes of ``living``. New communicators are appended to ``made``.
+    """Evaluate and save the run, with all processes of ``living``. The function appends new communicators to ``made``.
 
     ``known`` has the results of training that this process knows, by rank, including results from earlier attempts. A
     rank whose process dies during the evaluation still counts as having trained to the end. Returns the end of the run,

@@ -44,7 +44,7 @@ class Terminal:
         return None
 
     def is_in_foreground(self) -> bool:
-        """Return whether the job is in the foreground of the terminal. A job in the background (``&``) must not write
+        """Return whether the job is in the foreground of its terminal. A job in the background (``&``) must not write
         into the text that the user types."""
         process, foreground = self.process, -1
         while foreground == -1 and process > 1:  # -1: the process has no terminal; its parent `grsgd run` may have one

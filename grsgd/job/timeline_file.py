@@ -103,7 +103,7 @@ def is_sent(sending) -> bool:
 
 
 def check(path: str | os.PathLike, out: str | os.PathLike):
-    """Check before training whether a timeline can be written to ``path``; ``out`` is the run file.
+    """Check before training whether a timeline can be written to ``path``. ``out`` is the path of the run file.
 
     Raises ConfigError if ``path`` and ``out`` are the same file. Raises RunFileError if the timeline cannot be written.
     """

@@ -1,4 +1,4 @@
-"""Lines on stderr about the deaths of processes that a job survives."""
+"""Output of lines on stderr about the deaths of processes that a job survives."""
 
 import sys
 
@@ -9,8 +9,8 @@ class ToldDeaths:
     """Printer of lines about the ranks of a `Membership` whose processes die, and about the spares that take these
     ranks.
 
-    Only the lowest living process prints. If the lowest living process dies together with other processes, a line may
-    be missing.
+    Only the lowest living process of the job prints these lines. If the lowest living process dies together with other
+    processes, a line may be missing.
     """
 
     def __init__(self, membership: Membership):

@@ -29,14 +29,14 @@ TONES = {
     "wait": ("#eeeeee", "...."),
     "other": ("w", ""),
 }
-"""Shade of grey, and hatch, with which each part of the time is drawn."""
+"""Dictionary from each part of a run's time to the shade of grey and the hatch with which its bar is drawn."""
 MIN_PART = 0.002
 """Fraction of the longest run's time. A part of a run's time below this fraction is not drawn."""
 
 
 class Bars(NamedTuple):
-    """Panel of bars. ``name`` is the name by which users choose the panel. ``draw(axes, series)`` draws the bars of all
-    series, and returns the panel's title."""
+    """Panel of a figure with one bar per series. ``name`` is the name by which users choose the panel. ``draw(axes,
+    series)`` draws the bars of all series, and returns the panel's title."""
 
     name: str
     draw: Callable[[Axes, list[Series]], str]

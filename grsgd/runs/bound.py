@@ -24,7 +24,7 @@ def optimal_seconds(step_seconds: Sequence[float], gradients: int) -> float:
         raise ValueError(f"gradients = {gradients}: must be at least 1")
     if not len(step_seconds) or not all(0 < h < math.inf for h in step_seconds):
         raise ValueError("every worker needs a finite time above 0 for a step")
-    ends = [(h, 1, h) for h in step_seconds]  # of each worker (end of its k-th gradient, k, h)
+    ends = [(h, 1, h) for h in step_seconds]  # one entry per worker: (end of its k-th gradient, k, h)
     heapq.heapify(ends)
     for _ in range(gradients):
         seconds, k, h = ends[0]

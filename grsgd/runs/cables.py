@@ -29,8 +29,8 @@ def cables_of(run: Run) -> dict[str, np.ndarray] | None:
 def busiest_cables(run: Run) -> tuple[str, list[TextColumn]] | None:
     """Return a heading and the columns of a table of the busiest cables; None for a run without cables.
 
-    Each direction of a cable is counted separately. A direction of a cable is busy for the time that its bytes take at
-    the cable's bandwidth.
+    Each direction of a cable has its own row. A direction of a cable is busy for the time that its bytes take at the
+    cable's bandwidth.
     """
     cables, time = cables_of(run), seconds(run)
     if cables is None:

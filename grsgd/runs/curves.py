@@ -182,7 +182,7 @@ def draw_curves(axes: Axes, quantity: Quantity, over: Axis) -> dict[str, Artist]
 
 def _draw_line(axes: Axes, one: Series, x: np.ndarray, y: np.ndarray) -> None:
     known = ~np.isnan(y)
-    # Different series have markers at different snapshots, so that curves which lie on each other can be told apart.
+    # Different series have markers at different snapshots, so that coinciding curves can be distinguished.
     every = max(known.sum() // 8, 1)
     axes.plot(x[known], y[known], markevery=(one.index % every, every), **one.style)
 

@@ -32,19 +32,19 @@ class Hdf5Reader:
 
     def tree(self) -> tuple[dict, dict]:
         """Return the attributes of the root, and the root's content as nested dicts. In these dicts a group is a dict,
-        a dataset is an array, and any other value is an attribute of its group. Raises ValueError for a file that this
-        module refuses."""
+        a dataset is an array, and any other value is an attribute of its group. Raises ValueError for a file that is
+        too large or uses refused features of HDF5."""
         self._count(self.file, "/")
         return self._attributes(self.file, "/"), self._members(self.file, "", MAX_LEVELS)
 
     def _members(self, group: h5py.Group, path: str, levels: int) -> dict:
         if not levels:
-            raise ValueError(f"{path!r}: groups in groups in groups, more than {MAX_LEVELS} deep")
+            raise ValueError(f"{path!r}: groups are nested more than {MAX_LEVELS} levels deep")
         return {name: self._member(group, name, f"{path}/{name}".strip("/"), levels) for name in group}
 
     def _member(self, group: h5py.Group, name: str, path: str, levels: int):
         if group.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
-            raise ValueError(f"{path!r} is a link, which leads elsewhere")
+            raise ValueError(f"{path!r} is a link to another object or file")
         item = group[name]
         self._count(item, path)
         if isinstance(item, h5py.Group):

@@ -16,7 +16,7 @@ from grsgd.errors import ConfigError
 from grsgd.files import atomic_write, temporary_beside
 from grsgd.runs.targets import check_links, naming, target_of
 
-if TYPE_CHECKING:  # a command that only shows progress needs no NumPy
+if TYPE_CHECKING:  # not imported at run time: commands that only show progress need no NumPy
     from grsgd.runs.run_file import Run
 
 

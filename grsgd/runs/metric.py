@@ -13,7 +13,8 @@ from grsgd.text import printable
 
 
 class Metric(NamedTuple):
-    """Metric by which models are tested, such as accuracy. Its values are plain numbers in run files and in Python."""
+    """Metric by which models are tested, such as accuracy. Values of a metric are plain numbers in run files and in
+    Python."""
 
     name: str
     """Name of the metric in lower case, with ``_`` between words. The curve's column of the metric is called

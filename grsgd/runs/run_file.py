@@ -57,7 +57,7 @@ class Run:
     units: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def to_pandas(self, which: str = "curve"):
-        """Return a pandas.DataFrame of the run, with the names and units of the run file.
+        """Return a pandas.DataFrame of a part of the run, with the names and units of the run file.
 
         ``which`` is "curve" (a row per snapshot), "ranks" (a row per rank), or "traffic" (a row per pair of sender and
         receiver).
@@ -191,7 +191,7 @@ def load_run(path: str | os.PathLike) -> Run:
                 run = _gather(Hdf5Reader(file, os.path.getsize(target)))
         except ValueError:
             raise
-        except Exception as error:  # h5py raises errors of many kinds for damaged bytes
+        except Exception as error:  # h5py raises errors of many classes for damaged files
             raise ValueError(f"truncated or damaged HDF5 file: {reason_of(error)}") from error
         return _checked(run)
 

@@ -40,7 +40,7 @@ def settings(run: Run) -> dict[str, object]:
         table = tomllib.loads(run.attributes["config"])
         known = {OF_LOOPS.get(key, key): value for key, value in flattened(table)}
         return {key: value for key, value in known.items() if key.rpartition(".")[2] != "seed"} | where
-    except (ValueError, RecursionError):  # ValueError also for whole numbers with thousands of digits
+    except (ValueError, RecursionError):  # TOML errors and numbers with too many digits
         return where
 
 

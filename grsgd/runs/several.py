@@ -43,7 +43,7 @@ def load_runs(
                 runs[i] = run
             else:
                 copy, original = (printable(os.fspath(each)) for each in (path, paths[first]))
-                print(f"grsgd: {copy}: the same as {original}, left out", file=sys.stderr)
+                print(f"grsgd: {copy}: has the same content as {original}, and is left out", file=sys.stderr)
         except RunFileError as error:
             errors.append(error)
             if not skip:

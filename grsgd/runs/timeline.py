@@ -29,7 +29,7 @@ ARROW_INSET = 1e-9
 
 
 class Span(NamedTuple):
-    """Activity of a rank from ``begin`` to ``end``, in seconds since training began.
+    """Activity of a rank, such as computing or a message, from ``begin`` to ``end``, in seconds since training began.
 
     For a message, ``peer`` is the other rank (None if it is unknown or if there are several). ``nbytes`` is the
     message's size in bytes, and ``tag`` is its MPI tag. ``message`` identifies the message, and is equal at sender and
@@ -124,8 +124,8 @@ def cut_off(path, timelines: list[FinishedTimeline]) -> str:
     cut = [kept for kept in timelines if kept.left_out]
     first = min(cut, key=lambda kept: kept.spans[-1].begin)
     return (
-        f"{os.fspath(path)}: has the first {len(first.spans):,} spans of a rank: of rank {first.rank} up to "
-        f"{first.spans[-1].begin:.6g} s, and not the {sum(kept.left_out for kept in cut):,} after them of "
+        f"{os.fspath(path)}: has only the first {len(first.spans):,} spans of a rank: of rank {first.rank} up to "
+        f"{first.spans[-1].begin:.6g} s; {sum(kept.left_out for kept in cut):,} later spans are missing, of "
         f"{len(cut)} rank{'s' * (len(cut) > 1)}"
     )
 

@@ -153,7 +153,7 @@ def wrong_with(path: str) -> str:
         return str(error)[:4000]
     except MemoryError:
         return "damaged HDF5 file: reading it takes too much memory"
-    except Exception as error:  # h5py raises errors of many kinds for damaged bytes
+    except Exception as error:  # h5py raises errors of many classes for damaged files
         return f"truncated or damaged HDF5 file: {str(error)[:4000]}"
     return ""
 
