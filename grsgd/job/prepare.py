@@ -53,8 +53,7 @@ from grsgd.training.trial_batch import check_batch
 
 
 def prepare(mpi, request: RunRequest, comms: Communicators) -> Prepared:
-    """Prepare the run on this rank up to its first step, together with all other ranks. Raises SetupError if the run is
-    impossible."""
+    """Prepare the run up to its first step, on all ranks together. Raises SetupError if the run is impossible."""
     config, timeout, ranks = request.config, request.config.comm.timeout, mpi.size - request.spares
     start_up, line = request.start_up, request.line
     alike.check_configuration(mpi, config)
