@@ -91,8 +91,8 @@ def side_by_side(items: Iterable, begin: Callable[..., Started], jobs: int) -> I
 def leaving_interrupts_to_children():
     """Ignore Ctrl-C in this process during the block. A terminal also sends Ctrl-C to the child processes.
 
-    A child process that is started in the block does not ignore Ctrl-C. It would if the handler were SIG_IGN, which is
-    inherited.
+    A child process that is started in the block does not ignore Ctrl-C. The handler is not SIG_IGN, which child
+    processes inherit.
     """
     before = signal.signal(signal.SIGINT, lambda number, frame: None)
     try:

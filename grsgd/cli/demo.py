@@ -1,5 +1,4 @@
-"""Command ``grsgd demo`` for new users. It trains with three algorithms on a data set that is part of the package
-grsgd."""
+"""Command ``grsgd demo`` for new users, which trains with three algorithms on a data set in the package grsgd."""
 
 import shutil
 from argparse import Namespace

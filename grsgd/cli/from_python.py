@@ -48,7 +48,7 @@ def train(config: str | PathLike | Mapping, ranks: int = 1, *, out: str | PathLi
     ranks
         Number of ranks.
     out
-        Path of the run file. If it is None, the run file has a new name in the folder ``results``.
+        Path of the run file. If ``out`` is None, the run file has a new name in the folder ``results``.
     options
         Options of ``grsgd train`` as keyword arguments: ``save="model.pt"``, ``checkpoint="kept"``. ``changes`` is a
         mapping such as ``{"optimizer.lr": 0.05}``, whose values replace values of ``config`` (``--set``).

@@ -54,8 +54,7 @@ def exit_code(reason: str, checkpoint: Path | None = None) -> int:
 
 
 class SkippedFiles:
-    """Handler of the errors of run files that cannot be read. It prints each error, and sets its attribute
-    ``exit_code`` to 1."""
+    """Handler of the errors of run files that cannot be read, which prints each error and sets ``exit_code`` to 1."""
 
     exit_code = 0
 

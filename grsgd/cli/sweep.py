@@ -175,8 +175,8 @@ def combinations(varied: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def split(values: str) -> list[str]:
-    """Return the list of values in a text in which commas separate them. Commas within quotes and brackets do not
-    separate values."""
+    """Return the list of values in the text ``values``, which are separated by commas. Commas within quotes and
+    brackets do not separate values."""
     found = re.findall(r"""(?:"[^"]*"|'[^']*'|\[[^\]]*\]|\{[^}]*\}|[^,])+""", values)
     return [value.strip() for value in found] or [""]
 
@@ -192,7 +192,7 @@ def arguments_of(options: Namespace, changed: Sequence[str]) -> list[str]:
 def where(options: Namespace) -> list[str]:
     """Return texts on the inputs that decide the results of a run in addition to its configuration.
 
-    The texts say whether runs are simulated. They also contain the runs' other options, and the content of files that
+    The texts say whether runs are simulated. Further texts are the runs' other options, and the content of files that
     options name, such as network files.
     """
     files = [Path(word.rpartition("=")[2]) for word in options.arguments]

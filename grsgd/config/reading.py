@@ -24,8 +24,8 @@ def read(path: Path, derived: tuple[str, ...] = ()) -> dict:
     """Return the content of a TOML file. Missing keys are taken from the file that its key ``base`` names. Raises
     ConfigError.
 
-    ``derived`` has the real paths of the files that are based on this file. It serves to find files that are based on
-    themselves.
+    ``derived`` has the real paths of the files that are based on this file. ``derived`` serves to find files that are
+    based on themselves.
     """
     try:
         check_fits(path)

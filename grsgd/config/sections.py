@@ -235,8 +235,8 @@ class Stragglers(Section):
 
 
 class Cut(Section):
-    """Interruption of a rank's link to the network. It begins ``at`` seconds after the start of training, and lasts for
-    ``seconds``."""
+    """Interruption of a rank's link to the network. The interruption begins ``at`` seconds after the start of training,
+    and lasts for ``seconds``."""
 
     at: float = Field(ge=0, description="seconds after the start of training")
     seconds: PositiveFloat = Field(description="seconds until the link works again")

@@ -18,7 +18,8 @@ def in_child(function: Callable, seconds: float, *arguments):
 
     Raises TimeoutError after ``seconds``. The child process is then killed and left behind, because even a killed
     process does not end while it waits for a file system. The child process has only one open file, the pipe of its
-    answer. So no launcher waits for the child process. The function must be called before MPI starts, because it forks.
+    answer. So no launcher waits for the child process. `in_child` must be called before MPI starts, because it forks
+    this process.
     """
     reading, writing = os.pipe()
     child = os.fork()

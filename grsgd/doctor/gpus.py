@@ -65,7 +65,7 @@ def of_torch(found: GpuFacts, sys: Path) -> GpuFacts:
 
 def gtl(library: str) -> Finding | None:
     """Return the finding that the MPI library ``library`` would abort the job because its GPU library (GTL) is missing.
-    Return None if it would not abort the job."""
+    Return None if the library would not abort the job."""
     return Finding(GROUP, "GTL", cray.FAULT, cray.REMEDY) if cray.abort_reason(library) else None
 
 

@@ -58,7 +58,8 @@ def facts(shared: Path = SHARED, devices: Path = Path("/sys/class/infiniband")) 
 
 
 def has_infiniband(devices: Path) -> bool:
-    """Return whether the folder ``devices`` lists an active InfiniBand port. The folder also lists Ethernet cards."""
+    """Return whether the folder ``devices`` lists an active InfiniBand port. The folder ``devices`` also lists Ethernet
+    cards."""
     for port in devices.glob("*/ports/*"):
         try:
             layer, state = ((port / name).read_text() for name in ("link_layer", "state"))

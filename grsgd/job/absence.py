@@ -21,7 +21,7 @@ class Absence:
     """Search for lost hosts among ``hosts``, on which a job is being launched.
 
     Launchers wait for hours for a host that loses power during the launch. A host whose heart processes have sent no
-    datagram is therefore asked to start a process. The host is lost if it does not answer in two successive rounds of
+    datagram is therefore asked to start a process. A host is lost if it does not answer in two successive rounds of
     questions. A host that starts a process is not lost, although a firewall may block the datagrams of its heart
     processes.
 

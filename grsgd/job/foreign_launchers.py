@@ -17,8 +17,8 @@ class ForeignLauncher(NamedTuple):
     """A launcher, recognised by the environment variables that it sets for the processes which it starts."""
 
     size: str
-    """Name of the variable with the number of processes. A launcher without such a variable has the value of ``number``
-    here, because a process number above 0 shows that the launcher has started several processes."""
+    """Name of the variable with the number of processes. For a launcher without such a variable ``size`` equals
+    ``number``, because a process number above 0 shows that several processes were started."""
     number: str
     """Name of the variable with the number of this process, counted from 0."""
     name: str
@@ -92,9 +92,9 @@ def unconnected(ranks: int, environment: Mapping[str, str]) -> ForeignLauncher |
     """Return the launcher that has started more processes than the ``ranks`` that MPI connects; None if no launcher
     has.
 
-    A batch system's launcher is returned only for a process that MPI connects with no other process. It is not returned
-    if a second launcher has started this process as a job of one rank. ``srun`` is not returned in the shell of ``srun
-    --pty bash``.
+    A batch system's launcher is returned only for a process that MPI connects with no other process. A batch system's
+    launcher is not returned if a second launcher has started this process as a job of one rank. ``srun`` is not
+    returned in the shell of ``srun --pty bash``.
     """
     if in_shell_of_srun(environment):
         environment = {key: value for key, value in environment.items() if key not in SHELL_VARIABLES}

@@ -21,8 +21,8 @@ FENCE_SECONDS = 4.5
 """Seconds without an answer after which a heart process kills its rank. So no rank lives long after its host was
 declared lost.
 
-`FENCE_SECONDS` is longer than `SILENT_SECONDS`. If it were shorter, a link that fails for a time between the two limits
-would cost a host its ranks, although the host is not lost."""
+`FENCE_SECONDS` is longer than `SILENT_SECONDS`. With a shorter `FENCE_SECONDS`, a link that fails for slightly less
+than `SILENT_SECONDS` would cost a host its ranks, although the host is not lost."""
 STOPPED_SECONDS = 1.0
 """Seconds between two calls of `Hearing.look` after which this process itself must have been stopped, so that it could
 receive no datagrams."""
@@ -150,7 +150,7 @@ class Hearing:
 
     def conclude(self) -> list[str]:
         """Return the names of all lost hosts; to be called after the launcher of the job has ended. A host is also lost
-        if no last datagram came from this host, although one came from another host."""
+        if it has sent no last datagram (`TOLD` or `BYE`), although another host has."""
         deadline = self.clock() + LAST_WORDS_SECONDS
         self._hear()
         while self._unsaid() and self.clock() < deadline:

@@ -45,7 +45,7 @@ class Heart:
     """Sender of datagrams of rank ``rank`` to all addresses in ``text``. Each datagram begins with ``key``.
 
     If ``fence_seconds`` is above 0, the rank's process ``parent`` (a PID) is killed after ``fence_seconds`` without an
-    answer, because the job has then begun again without this host.
+    answer, because the job then goes on without this host.
     """
 
     def __init__(self, key: str, text: str, rank: str, fence_seconds: float = 0.0, parent: int = 0):

@@ -152,6 +152,6 @@ def agent(host: str) -> list[str]:
 
 
 def program_for(program: list[str]) -> list[str]:
-    """Return the words of ``program`` in the form that `agent` needs. They are joined and quoted unless srun starts
-    them, because ssh passes its words to a shell."""
+    """Return the words of ``program`` in the form that `agent` needs. For other programs than srun the words are quoted
+    and joined, because ssh passes its words to a shell."""
     return program if in_allocation() else [shlex.join(program)]

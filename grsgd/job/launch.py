@@ -117,8 +117,8 @@ def check_place(mpi, algorithm: type[Algorithm], options: Options, local_ranks: 
     """Raise ConfigError if the algorithm cannot run on these hosts or devices.
 
     Some options need memory that all ranks share, so all ranks must be on one host. Other options need message buffers
-    in host memory, so models must not be on a GPU. Sending gradients during the backward pass is not allowed on GPUs,
-    because it is untested. ``local_ranks`` is the number of ranks on this host.
+    in host memory, so models must not be on a GPU. Sending gradients during the backward pass is untested on GPUs, and
+    so not allowed. ``local_ranks`` is the number of ranks on this host.
     """
     traits = algorithm.traits_of(options)
     if traits.one_host and local_ranks < mpi.size:
@@ -175,9 +175,9 @@ def abort_on_error(mpi):
         if issubclass(kind, SetupError) and thread is None:
             end_alike(value)
         if getattr(value, OF_ANOTHER_RANK, False):
-            time.sleep(TOLD_SECONDS)  # the rank on which the error arose prints it and ends the job
-        # If all ranks fail with the same error, the first rank that prints it ends the job before the other ranks print
-        # it, too.
+            time.sleep(TOLD_SECONDS)  # the rank on which the error arose prints the error and ends the job
+        # If all ranks fail with the same error, the first rank that prints the error ends the job before the other
+        # ranks print the error.
         time.sleep((2 * PASSING_ON_SECONDS if mpi.rank else 0) + stagger(mpi))
         report(mpi, value.with_traceback(trace), thread)
         abort(mpi, failed_here=not explained(value), code=INTERRUPTED_CODE if kind is KeyboardInterrupt else 1)

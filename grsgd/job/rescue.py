@@ -40,8 +40,8 @@ present step."""
 
 
 _unfinished: list = []
-"""MPI requests of messages that may be under way. They are kept because a message's buffer must exist until the message
-has arrived."""
+"""MPI requests of messages that may be under way. The requests are kept because a message's buffer must exist until the
+message has arrived."""
 
 
 class Rescue:
@@ -257,8 +257,7 @@ class Rescue:
         return answers
 
     def _saves(self, answers: dict, gone: set[int], silent: dict[str, list[int]], tag: int) -> bool:
-        """Return whether this rank is the rank that saves the measurements. It has received ``answers`` from other
-        ranks.
+        """Return whether this rank must save the measurements. ``answers`` has the answers of other ranks, by rank.
 
         After a signal there is no time to find out whether a lower rank is alive. A lower rank counts as alive if its
         death is not known and a rank of its host has answered. If the lower rank's host is in ``silent``, this rank
@@ -290,7 +289,7 @@ def is_same(found: dict, attributes: dict) -> bool:
 
 def is_of_run(path: Path, attributes: dict) -> bool:
     """Return whether the run file ``path`` belongs to the run with ``attributes``, so that another rank has written
-    it."""
+    this file."""
     try:
         return is_same(load_run(path).attributes, attributes)
     except RunFileError:

@@ -167,8 +167,8 @@ class Resumed:
 
 
 def difference(key: str, was, now) -> str:
-    """Return a text with the first key in which ``was`` and ``now``, two values of the configuration's ``key``, differ,
-    and with both values."""
+    """Return a text with the first key below ``key`` whose values differ, and with these values. ``was`` and ``now``
+    are two values of ``key`` in configurations."""
     if not isinstance(was, dict) or not isinstance(now, dict):
         return f"{key}: {short(was)}, now {short(now)}"
     first = next(name for name in {**was, **now} if was.get(name) != now.get(name))
@@ -211,8 +211,8 @@ def find(mpi, folder: Path, timeout: float, ranks: int) -> Resumed | None:
 
 
 def listed(mpi, folder: Path, timeout: float) -> tuple[list[Found], bool]:
-    """Return the checkpoints in ``folder``, the newest first, and whether any checkpoint there was ever complete; to be
-    called on all ranks."""
+    """Return the checkpoints in ``folder``, the newest first, and whether any checkpoint in ``folder`` was ever
+    complete; to be called on all ranks."""
     with within(timeout, "looking for checkpoints"):
         told = mpi.allgather((parts(folder, mpi.rank, mpi.size), (folder / COMPLETE).exists()))
     return checkpoints(part for of_rank, _ in told for part in of_rank), told[0][1]

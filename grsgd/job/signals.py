@@ -19,8 +19,8 @@ CHECKPOINT = signal.SIGUSR2
 EXIT_CODE = 130
 """Exit code of a run that was ended by a signal of `REASONS`."""
 CHECKPOINTED = 75
-"""Exit code of a run that took a checkpoint after a signal and ended. It is EX_TEMPFAIL, the code of programs that can
-be run again."""
+"""Exit code of a run that took a checkpoint after a signal and ended. The code is EX_TEMPFAIL, by which programs say
+that they can be run again."""
 
 
 class Interruption:

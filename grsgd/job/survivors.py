@@ -147,8 +147,8 @@ def die_as_planned(trainer: Trainer):
 
 
 def conclude(job: Prepared, part: RankEnd | None, models):
-    """Evaluate and save the run, on all living processes. If a process dies during evaluation or saving, repeat both
-    without the dead process."""
+    """Evaluate and save the run, on all living processes. If a process dies during evaluation or saving, repeat
+    evaluation and saving without the dead process."""
     known = {part.rank: part} if part else {}
     if job.survival.silence:
         job.survival.silence.is_over = True

@@ -96,8 +96,8 @@ class Terminal:
         return f"\r\x1b[{above}A\x1b[J" if above else "\r\x1b[K"
 
     def _write(self, text: str):
-        # Each rank of Open MPI is its own process group, so the terminal treats the rank as a background process and
-        # would stop it by SIGTTOU when it writes.
+        # Each rank of Open MPI is its own process group, so the terminal treats the rank as a background process.
+        # Without the mask below, writing would stop the rank by SIGTTOU.
         masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
         try:
             os.write(self.file, text.encode(errors="replace"))

@@ -91,8 +91,8 @@ class TimelineFile:
 
 
 _unfinished: list = []
-"""MPI requests of messages that may be under way. They are kept because a message's buffer must exist until the message
-has arrived."""
+"""MPI requests of messages that may be under way. The requests are kept because a message's buffer must exist until the
+message has arrived."""
 
 
 def is_sent(sending) -> bool:

@@ -73,8 +73,8 @@ class Words:
     def missing(self, leaves_file: bool) -> str | None:
         """Return a text on the missing results of a job whose launcher reports success; None if the job is complete.
 
-        ``leaves_file`` says whether the job must write a run file. If it is False, the job may be a program that writes
-        no word files.
+        ``leaves_file`` says whether the job must write a run file. If ``leaves_file`` is False, the job may be a
+        program that writes no word files.
         """
         if failed := self._failed():
             return failed

@@ -35,7 +35,7 @@ class Quantity(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name by which users choose the panel: the metric's name, or the dataset's name if there is no metric."""
+        """Name by which users choose the panel: the metric's name, or the dataset's name if ``metric`` is None."""
         return self.metric.name if self.metric else self.dataset
 
     def of(self, run: Run) -> np.ndarray:

@@ -81,7 +81,8 @@ class CsvLogger:
 
     def _rows_kept(self, last: float = math.inf) -> list[dict]:
         """Return the rows of the existing file up to the step ``last``. In the file of a finished run, rows of the
-        accuracy curve follow the rows of training. The rows of the curve are left out; they begin with a lower step."""
+        accuracy curve follow the rows of training. The rows of the curve are left out, because they begin with a lower
+        step."""
         with open(self._target, newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         return rows if last == math.inf else list(takewhile(goes_up(last), rows))
@@ -100,8 +101,8 @@ class CsvLogger:
 
 
 def goes_up(last: float) -> Callable[[dict], bool]:
-    """Return a function that must be called with each row in order. It returns whether the row's step is not below the
-    previous row's step, and not above ``last``."""
+    """Return a function that must be called with each row in order. The function returns whether the row's step is not
+    below the previous row's step, and not above ``last``."""
     before = -math.inf
 
     def is_next(row: dict) -> bool:

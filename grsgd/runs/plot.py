@@ -89,7 +89,7 @@ def plot(
     title
         Title above the figure.
     size
-        Width and height in inches. By default they are chosen by the content.
+        Width and height in inches. By default the size is chosen by the content.
 
     Raises RunFileError for a run file that ``load_run`` refuses, for an ``out`` with another suffix or that cannot be
     written, and for runs without data to draw. Raises UsageError for unknown panels and a wrong number of labels.
@@ -118,9 +118,9 @@ def series_of(runs: Sequence[str | os.PathLike | Run], skip: Callable[[RunFileEr
 def draw(series: list[Series], look: Look = AS_IT_IS) -> Drawing:
     """Draw the curves and the bars in two subfigures, so that long names at the bars do not make the curves narrower.
 
-    The panels that ``look`` names are drawn; if it names no panels, all panels for which the runs have data are drawn.
-    Raises RunFileError if the runs have no data to draw. Raises UsageError for unknown panels and a wrong number of
-    labels.
+    The panels that ``look`` names are drawn. If ``look`` names no panels, all panels for which the runs have data are
+    drawn. Raises RunFileError if the runs have no data to draw. Raises UsageError for unknown panels and a wrong number
+    of labels.
     """
     series = named(series, look.labels)
     rows, drawn = chosen(series, look.panels)

@@ -54,8 +54,9 @@ def report(
     With ``group`` runs that differ only in the seed share a row. "median" or True shows the median, with the least and
     greatest value in brackets. "mean" shows the mean and half of its 95 % interval. ``form`` is one of ``FORMATS``;
     "text" is for terminals, "csv" and "json" have unrounded numbers. ``wanted`` has the names of the columns; by
-    default they are chosen by the content of the runs. With ``everything`` and "text", columns that do not fit into
-    ``width`` characters follow in further tables. ``skip`` is called with the error of each file that cannot be read.
+    default the columns are chosen by the content of the runs. With ``everything`` and "text", columns that do not fit
+    into ``width`` characters follow in further tables. ``skip`` is called with the error of each file that cannot be
+    read.
 
     For a single file, and without ``wanted``, text and Markdown have two more tables: a table of the ranks, and a table
     of the busiest cables of a simulated network. Raises RunFileError for a file that ``load_run`` refuses, and
@@ -127,8 +128,8 @@ def _text(
 
 
 def _tells(column: AnyColumn, columns: Sequence[AnyColumn], runs: list[Run]) -> bool:
-    """Return whether a column has known values. The column of the time to the target also counts if models were tested,
-    because an empty column shows that no run reached the target."""
+    """Return whether a column has known values. Return True for the column of the time to the target if models were
+    tested, because an empty column shows that no run reached the target."""
     if column.name == "to_target":
         return any(other.name.startswith("best") and other.is_known(runs) for other in columns)
     return column.is_known(runs)

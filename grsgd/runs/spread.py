@@ -23,11 +23,11 @@ class MedianAndRange:
     note = "median (least–greatest)"
 
     def text(self, values: Values, text: Callable[[float], str]) -> str:
-        """Return the summary as text; ``text`` writes one number."""
+        """Return the summary of ``values`` as text. ``text`` formats one number."""
         return median_and_range([value for _, value in values], text)
 
     def numbers(self, values: Values) -> dict[str, float | None]:
-        """Return the summary's numbers, each under the suffix that it adds to a column's name."""
+        """Return the summary's numbers, each by the suffix that this number adds to a column's name."""
         known = known_values([value for _, value in values])
         middle = float(np.median(known)) if known else None
         return {"": middle, "_least": min(known, default=None), "_greatest": max(known, default=None)}
@@ -43,7 +43,7 @@ class MeanAndInterval:
     note = "mean ± half of its 95 % interval, by Student's t over the seeds"
 
     def text(self, values: Values, text: Callable[[float], str]) -> str:
-        """Return the summary as text; ``text`` writes one number."""
+        """Return the summary of ``values`` as text. ``text`` formats one number."""
         of_seeds = by_seed(values)
         if not of_seeds:
             return UNKNOWN
@@ -53,7 +53,7 @@ class MeanAndInterval:
         return shown if known == len(values) else f"{shown}, {known} of {len(values)}"
 
     def numbers(self, values: Values) -> dict[str, float | None]:
-        """Return the summary's numbers, each under the suffix that it adds to a column's name."""
+        """Return the summary's numbers, each by the suffix that this number adds to a column's name."""
         of_seeds = by_seed(values)
         return {"": fmean(of_seeds) if of_seeds else None, "_half_interval": half_interval(of_seeds)}
 
