@@ -58,8 +58,8 @@ def sweep(options: Namespace, load: Callable[[list[str]], Config], starter: Star
     last run that failed, or 0.
 
     All configurations are read before the first run. If a run fails, the sweep prints the run's name and goes on with
-    the next run. The same command later repeats only the failed run. An interrupted run ends the sweep. The same
-    command then continues the sweep. A run that diverges counts as finished.
+    the next run. The same ``grsgd sweep`` command later repeats only the failed run. An interrupted run ends the sweep.
+    The same command then continues the sweep. A run that diverges counts as finished.
 
     ``options`` are the options of ``grsgd sweep``. ``load`` returns the configuration for the arguments of a run.
     Raises UsageError for wrong options.

@@ -78,7 +78,7 @@ class Config(Section):
     @property
     def target(self) -> float | None:
         """Value of the task's metric that the run should reach, or None. Reports give the time until the run reaches
-        this value."""
+        the target."""
         return self.train.target if self.train.target_accuracy is None else self.train.target_accuracy
 
     def toml(self) -> str:

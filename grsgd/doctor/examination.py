@@ -131,7 +131,7 @@ class Examination:
 
     def conclude(self, more: list[Finding]) -> int:
         """Print the findings and ``more`` if this rank is the rank that prints. Return the exit code: 1 if a finding
-        hurts, else 0."""
+        reports a fault, else 0."""
         found = [*self.findings, *more]
         if self.speaks:
             self.has_shown = True

@@ -18,7 +18,7 @@ class Finding:
     name: str
     value: str
     remedy: str = ""
-    """Advice to the user; "" if the fact does not hurt a training."""
+    """Advice to the user; "" if the finding is no fault, which would make trainings fail, wrong or slow."""
 
     @property
     def verdict(self) -> str:
@@ -27,7 +27,7 @@ class Finding:
 
 
 def hurting(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that hurt a training, which have a remedy."""
+    """Return the findings that report faults. A fault makes trainings fail, wrong or slow, and has a remedy."""
     return [finding for finding in findings if finding.remedy]
 
 
@@ -43,8 +43,8 @@ def by_ranks(values: Sequence[str]) -> str:
 
 
 def in_text(title: str, findings: Sequence[Finding]) -> str:
-    """Return the findings as text. Each finding is one line below the name of its group. The findings that hurt are
-    repeated at the end with their remedies."""
+    """Return the findings as text. Each finding is one line below the name of its group. The findings that report
+    faults are repeated at the end with their remedies."""
     width = max((len(finding.name) for finding in findings), default=0)
     lines, group = [title], None
     for finding in findings:
@@ -60,7 +60,7 @@ def in_text(title: str, findings: Sequence[Finding]) -> str:
 
 
 def in_json(title: str, findings: Sequence[Finding]) -> str:
-    """Return the findings as a JSON object with ``title``, ``hurts`` (the number of findings that hurt) and
+    """Return the findings as a JSON object with ``title``, ``hurts`` (the number of findings that report faults) and
     ``findings``."""
     listed = [{**asdict(finding), "verdict": finding.verdict} for finding in findings]
     return json.dumps({"title": title, "hurts": len(hurting(findings)), "findings": listed}, indent=2)

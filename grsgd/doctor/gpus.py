@@ -150,7 +150,7 @@ def shared(ranks: Sequence[GpuFacts], places: Sequence[PlaceFacts], mine: Sequen
 
 
 def near(ranks: Sequence[GpuFacts], places: Sequence[PlaceFacts], mine: Sequence[int | None]) -> Finding:
-    """Return the finding about the NUMA nodes of the ranks' GPUs. The finding hurts if no core of a rank is on the node
+    """Return the finding about the NUMA nodes of the ranks' GPUs. The finding reports a fault if no core of a rank is on the node
     of its GPU."""
     values, remedy = [], ""
     for gpu, place, index in zip(ranks, places, mine, strict=True):

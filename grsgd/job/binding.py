@@ -37,8 +37,8 @@ def srun_options(trains: bool, way: str | None = None) -> list[str]:
 
 
 def slurm_binds() -> bool:
-    """Return whether Slurm has the plug-in that binds tasks to cores. Without the plug-in srun prints an error for
-    ``--cpu-bind``, and starts the job."""
+    """Return whether Slurm has the plug-in that binds tasks to cores. Without Slurm's affinity plug-in srun prints an
+    error for ``--cpu-bind``, and starts the job."""
     try:
         config = subprocess.run(["scontrol", "show", "config"], capture_output=True, text=True, timeout=60).stdout
     except (OSError, subprocess.SubprocessError):

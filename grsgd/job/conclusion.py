@@ -22,7 +22,7 @@ class RunEnd(NamedTuple):
     end. Rank 0 of ``remaining`` has saved the run.
 
     ``checkpoint`` is the last complete checkpoint, if checkpoints were taken. ``survived`` says whether the run could
-    survive the death of processes. If ``survived`` is True, all living processes have reached the end.
+    survive the death of processes. If ``survived`` is True, all living processes have reached the end of the run.
     """
 
     reason: str

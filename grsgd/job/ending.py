@@ -13,7 +13,7 @@ from pathlib import Path
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 BEFORE_ABORT: list[Callable[[int], None]] = []
 """Functions that `grsgd.job.launch.abort` calls with the rank's number before the rank ends the whole job."""
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # from linux/prctl.h
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # constants of linux/prctl.h
 ORPHANS_SECONDS = 2.0
 """Seconds after which `kill_orphans` gives up, even if child processes are left."""
 

@@ -19,7 +19,7 @@ class ScriptExit(SystemExit):
     @property
     def code(self):
         value = self.args[0] if self.args else None
-        if sys._getframe().f_back is None:  # the interpreter itself, not Python code, reads the attribute
+        if sys._getframe().f_back is None:  # the interpreter itself, not Python code, reads ``code``
             _noted[0] = code_of(value)
         return value
 

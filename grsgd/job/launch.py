@@ -39,9 +39,9 @@ other. Open MPI 5 crashes in a rank that receives a message before the rank has 
 
 BROADCASTS = ("OMPI_MCA_coll_libnbc_ibcast_algorithm", "1")
 """Parameter of Open MPI, and its value, by which the root of a broadcast sends directly to each rank. Without this
-parameter, ranks forward a broadcast's messages in jobs of more than four ranks. All ranks have a broadcast under way at
-the same time, so forwarding would relieve no link. A forwarding rank may also be busy. On eight hosts of an eighth of a
-core each, a step of ``ssgd`` took 1.5 times as long with forwarding."""
+parameter, ranks forward a broadcast's messages in jobs of more than four ranks. In grsgd's algorithms all ranks
+broadcast at the same time, so forwarding would relieve no link. A forwarding rank may also be busy. On eight hosts of
+an eighth of a core each, a step of ``ssgd`` took 1.5 times as long with forwarding."""
 
 
 def world():

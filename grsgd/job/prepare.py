@@ -291,7 +291,7 @@ def describe_job(
         machines["gpus"] = mpi.allgather(gpu.name(place.device))
         machines["bindings"] = place.bindings
         attributes |= {name: each[:ranks] for name, each in machines.items()}
-        of_run = ("commit", "started")  # all ranks take rank 0's values
+        of_run = ("commit", "started")  # all ranks take these values from rank 0
         return attributes | dict(zip(of_run, mpi.bcast([attributes.get(name) for name in of_run]), strict=True))
 
 

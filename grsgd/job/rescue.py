@@ -220,7 +220,8 @@ class Rescue:
             return True
 
     def _save_timeline(self, seconds: float, gone: set[int]):
-        """Save the timeline, if the run has one, on the lowest remaining rank. Called after the run file was saved."""
+        """Save the timeline, if the run has one, on the lowest remaining rank. The run file is saved before the
+        timeline."""
         if self.timeline is not None:
             left = set(range(self.mpi.size)) - gone
             self.timeline.rescue(self.mpi, min(left), left, seconds)

@@ -88,7 +88,8 @@ class Silence:
             self._sending.append(Tolerant(self.comm.Isend(sign, process, tags.SIGN_OF_LIFE), sign))
 
     def _end_silent(self, now: float):
-        """Kill the silent processes on this host. Only the lowest process on the host that is not silent does this."""
+        """Kill the silent processes on this host. Only the lowest process on the host that is not silent kills other
+        processes."""
         living = self.ids.keys() - self.membership.dead
         silent = {process for process in living if now - self.heard[process] > self.seconds}
         if min(living - silent | {self.comm.rank}) == self.comm.rank:

@@ -51,7 +51,7 @@ signal."""
 
 ALONE = {"PMI_SIZE": "1"}
 """Environment variable that makes Hugging Face Accelerate treat each rank as a single process, without a process group
-in addition to MPI. Open MPI does not read this variable."""
+in addition to MPI. Open MPI does not read PMI_SIZE."""
 
 class JobCommand(NamedTuple):
     """Command line of a job, and the environment variables that must be set for it in addition to the present

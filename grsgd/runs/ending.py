@@ -6,8 +6,8 @@ from enum import StrEnum
 from grsgd.text import printable
 
 STOP_CRITERIA = ("epochs", "steps", "samples", "seconds")
-"""Keys of ``[train]`` that say when a run ends. A configuration has exactly one of these keys. If a run reaches this
-end, the recorded reason is the name of the key."""
+"""Keys of ``[train]`` that say when a run ends. A configuration has exactly one key of `STOP_CRITERIA`. If a run
+reaches the end that this key sets, the recorded reason is the key's name."""
 
 END_OF_LOOP = "end of the loop"
 """Reason of the end of a run if a user's own training loop came to its end."""

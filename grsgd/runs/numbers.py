@@ -51,8 +51,8 @@ def known_values(values: Sequence[float]) -> list[float]:
 
 
 def median_and_range(values: Sequence[float], text: Callable[[float], str]) -> str:
-    """Return one value as text, or the median and range of several values. ``text`` formats a number. If some values
-    are unknown, the result says how many values are known."""
+    """Return one value as text, or the median and range of several values. ``text`` is the function that formats a
+    number. If some values are unknown, the result says how many values are known."""
     known = known_values(values)
     if not known:
         return UNKNOWN

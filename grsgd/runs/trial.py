@@ -86,7 +86,7 @@ def _ask(request: dict) -> str:
             return f"not read after {PATIENCE:g} s: the machine is busy, or its folder does not answer"
         if line := process.stdout.readline():
             return json.loads(line)
-    except BaseException:  # this answer must not be read as the answer for the next file
+    except BaseException:  # the answer must not be read as the next file's
         stop()
         raise
     stop()
