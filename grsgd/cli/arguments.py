@@ -9,7 +9,8 @@ from grsgd.errors import ConfigError, RunFileError
 
 
 def load_config(options):
-    """Return the configuration that a command's ``options`` name, with its overrides applied. Raises ConfigError."""
+    """Return the configuration that a command's ``options`` name, with the overrides of ``--set`` applied. Raises
+    ConfigError if the file, a key or a value is wrong."""
     from grsgd import config
 
     return config.load(options.config, overrides(options))

@@ -91,8 +91,8 @@ def side_by_side(items: Iterable, begin: Callable[..., Started], jobs: int) -> I
 def leaving_interrupts_to_children():
     """Ignore Ctrl-C in this process during the block. A terminal also sends Ctrl-C to the child processes.
 
-    A child process that is started in the block does not ignore Ctrl-C. The handler is not SIG_IGN, which child
-    processes inherit.
+    A child process that is started in the block does not ignore Ctrl-C. Child processes would inherit SIG_IGN, so the
+    block uses another handler.
     """
     before = signal.signal(signal.SIGINT, lambda number, frame: None)
     try:

@@ -18,9 +18,9 @@ class Help(argparse.HelpFormatter):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands. Parsed options have three further attributes. ``command`` is the function to
-    call. ``on_ranks`` says whether all ranks of a job call this function. ``make_parser`` is the function `make_parser`
-    itself."""
+    """Return the parser of all commands. Parsed options have three further attributes: ``command``, ``on_ranks`` and
+    ``make_parser``. ``command`` is the function to call. ``on_ranks`` says whether all ranks of a job call ``command``.
+    ``make_parser`` is the function `make_parser` itself."""
     top = argparse.ArgumentParser(prog="grsgd", description=DESCRIPTION, epilog=examples.TOP, formatter_class=Help)
     top.add_argument("--version", action="version", version=__version__)
     top.set_defaults(command=None, make_parser=make_parser)

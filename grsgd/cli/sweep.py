@@ -28,8 +28,8 @@ AUTO = "auto"
 """Value of ``--jobs`` with which the number of cores determines how many runs are made at a time."""
 
 Starter = Callable[[list[str], Path | None], Started]
-"""Type of a function that starts ``grsgd``. Its arguments are the arguments of ``grsgd``, and a file for the output or
-None for the terminal."""
+"""Type of a function that starts ``grsgd``. The function's arguments are the arguments of ``grsgd``, and a file for the
+output (None for the terminal)."""
 
 
 class SweepRun(NamedTuple):
@@ -59,7 +59,7 @@ def sweep(options: Namespace, load: Callable[[list[str]], Config], starter: Star
 
     All configurations are read before the first run. If a run fails, the sweep prints the run's name and goes on with
     the next run. The same ``grsgd sweep`` command later repeats only the failed run. An interrupted run ends the sweep.
-    The same command then continues the sweep. A run that diverges counts as finished.
+    After an interruption the same command continues the sweep. A run that diverges counts as finished.
 
     ``options`` are the options of ``grsgd sweep``. ``load`` returns the configuration for the arguments of a run.
     Raises UsageError for wrong options.

@@ -83,7 +83,7 @@ def train_on_all_ranks(options) -> int:
         try:
             more = {"keeping": keeping, "spares": options.spares, "timeline": path_or_none(options.timeline)}
             end = run(mpi, config, out, start_up, line, models, **more)
-        except SavedElsewhere as error:  # one rank alone raises it: a file is in another place
+        except SavedElsewhere as error:  # on one rank only: a file is in another place
             problem, end = error, error.end
         reason, remaining, checkpoint, survived = end
         if problem:

@@ -139,7 +139,7 @@ class Config(Section):
 
 def load(path: str | Path, overrides: list[str] = ()) -> Config:
     """Read a TOML file, apply ``key=value`` overrides such as ``"optimizer.lr=0.05"``, and return the checked
-    configuration. Raises ConfigError.
+    configuration. Raises ConfigError for a file that cannot be read, and for a wrong key or value.
 
     The key ``base`` of a file names another file, from which missing keys are taken. If a file or an override sets
     another ``name`` in a section than its base, the options of the base's name are dropped. If a file or an override

@@ -1,5 +1,5 @@
 """Reading of TOML files, and of ``key=value`` overrides, into nested dictionaries. A TOML file may be based on another
-file. Keys and values are checked later."""
+file. The keys and values in these dictionaries are not yet checked."""
 
 import os
 import tomllib
@@ -21,8 +21,8 @@ OF_FILES = (
 
 
 def read(path: Path, derived: tuple[str, ...] = ()) -> dict:
-    """Return the content of a TOML file. Missing keys are taken from the file that its key ``base`` names. Raises
-    ConfigError.
+    """Return the content of a TOML file. Missing keys are taken from the file that the key ``base`` names. Raises
+    ConfigError if a file cannot be read or is not valid TOML.
 
     ``derived`` has the real paths of the files that are based on this file. ``derived`` serves to find files that are
     based on themselves.
@@ -121,7 +121,7 @@ def override(content: dict, settings: list[str]) -> dict:
     """Return ``content`` with the ``key=value`` texts in ``settings`` applied. A setting of another ``name``, or of
     another end of training, drops the keys that belong to the old value.
 
-    The last of several settings of a key counts. Apart from this, the order of settings has no effect. Raises
+    The last of several settings of a key counts. The order of settings of different keys has no effect. Raises
     ConfigError for a text in another form, or with an unknown section.
     """
     own = {}

@@ -41,7 +41,7 @@ def digest(config: Config, ranks: int, *where: str) -> str:
 
 def parts_of(config: Config) -> dict:
     """Return the classes and functions of a configuration that may come from a user's file. The dictionary's keys are
-    the beginnings of the names of their attributes in the run file."""
+    the first parts of the names of the run file's attributes about these classes and functions."""
     topology = config.algorithm_options.model_dump().get("topology")
     names = {
         "models": config.model.name,

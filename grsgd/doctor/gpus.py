@@ -150,8 +150,8 @@ def shared(ranks: Sequence[GpuFacts], places: Sequence[PlaceFacts], mine: Sequen
 
 
 def near(ranks: Sequence[GpuFacts], places: Sequence[PlaceFacts], mine: Sequence[int | None]) -> Finding:
-    """Return the finding about the NUMA nodes of the ranks' GPUs. The finding reports a fault if no core of a rank is on the node
-    of its GPU."""
+    """Return the finding about the NUMA nodes of the ranks' GPUs. The finding reports a fault if no core of a rank is
+    on the NUMA node of the rank's GPU."""
     values, remedy = [], ""
     for gpu, place, index in zip(ranks, places, mine, strict=True):
         node = -1 if index is None else gpu.numa[index]

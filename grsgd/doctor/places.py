@@ -62,8 +62,8 @@ def findings(ranks: Sequence[PlaceFacts], environment: Mapping[str, str] = os.en
 
 
 def hosts(ranks: Sequence[PlaceFacts], environment: Mapping[str, str]) -> Finding:
-    """Return the finding about hosts. The finding reports a fault if two hosts have one name, or if all ranks are on one node of
-    an allocation although it has several nodes.
+    """Return the finding about hosts. The finding reports a fault if two hosts have one name or if all ranks are on one
+    node of an allocation although it has several nodes.
 
     Nodes without a rank are no fault if ranks are on several nodes, because they may be spare nodes for restarts.
     """
@@ -83,7 +83,7 @@ def hosts(ranks: Sequence[PlaceFacts], environment: Mapping[str, str]) -> Findin
 
 
 def cores(ranks: Sequence[PlaceFacts], kinds: Sequence[str]) -> Finding:
-    """Return the finding about cores. The finding reports a fault if more ranks than cores share a set of cores."""
+    """Return the finding about cores. The finding reports a fault if a set of cores has more ranks than cores."""
     value = by_ranks([f"{place.host}: {cores_in_words(place.cores)}" for place in ranks])
     for machine_, allowed in dict.fromkeys((place.machine, place.cores) for place in ranks):
         within = [r for r, place in enumerate(ranks) if place.machine == machine_ and place.cores <= allowed]
@@ -101,8 +101,8 @@ def cores(ranks: Sequence[PlaceFacts], kinds: Sequence[str]) -> Finding:
 
 
 def quota(ranks: Sequence[PlaceFacts]) -> Finding:
-    """Return the finding about limits of control groups on processor time. The finding reports a fault if a rank gets less than
-    one core."""
+    """Return the finding about limits of control groups on processor time. The finding is a fault if a rank gets less
+    than one core."""
     remedy = ""
     for host, limit in {(place.host, place.quota) for place in ranks if place.quota is not None}:
         if limit < sum(place.host == host and place.quota == limit for place in ranks):

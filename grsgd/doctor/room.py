@@ -117,7 +117,8 @@ def by_lowest(sizes: Sequence[int]) -> str:
 
 
 def shared_memory(ranks: Sequence[RoomFacts]) -> Finding:
-    """Return the finding about /dev/shm. The finding reports a fault if /dev/shm is missing or has little free space."""
+    """Return the finding about /dev/shm. The finding reports a fault if /dev/shm is missing, or has little free
+    space."""
     lowest = min(ranks, key=lambda room: -1 if room.shared_free is None else room.shared_free)
     rank = ranks.index(lowest)
     if lowest.shared is None:

@@ -43,8 +43,8 @@ def with_parent() -> Callable[[], None]:
 
 def end_with_launcher():
     """Make Linux kill this process after its launcher has ended. Do nothing if another thread than the launcher's main
-    thread started this process, because Linux would kill this process when that thread ends. Open MPI's launcher uses
-    such threads if it starts many ranks on a host."""
+    thread started this process, because Linux would kill this process when that thread ends. Open MPI's launcher starts
+    ranks in other threads than its main thread if it starts many ranks on a host."""
     parent = os.getppid()
     with suppress(OSError):  # some kernels lack the file "children"
         if str(os.getpid()) in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
@@ -67,8 +67,9 @@ def adopt_orphans():
 def kill_orphans():
     """Kill all child processes of this process, and their own children, which this process then inherits.
 
-    A killed launcher leaves processes such as ssh, which wait for a dead host. These processes keep open the pipe into
-    which this process writes. The function kills no process on kernels without lists of child processes in /proc.
+    A killed launcher leaves processes such as ssh, which wait for a dead host. The processes that a killed launcher
+    leaves keep open the pipe into which this process writes. The function kills no process on kernels without lists of
+    child processes in /proc.
     """
     deadline = time.monotonic() + ORPHANS_SECONDS
     while (children := own_children()) and time.monotonic() < deadline:

@@ -1,5 +1,5 @@
-"""Detection of launchers that have started several processes without connecting them by MPI. Each of these processes
-would train alone."""
+"""Detection of launchers that have started several processes without connecting them by MPI. Processes that MPI does
+not connect would each train alone."""
 
 import multiprocessing
 import os
@@ -59,14 +59,15 @@ FOREIGN_LAUNCHERS = (
     ForeignLauncher("PALS_LOCAL_SIZE", "PALS_RANKID", "mpiexec of PALS", starts_jobs=True),
     ForeignLauncher("PALS_RANKID", "PALS_RANKID", "mpiexec of PALS", starts_jobs=True),
 )
-"""All launchers that are recognised. ``SLURM_NTASKS`` is not among the variables, because it counts the tasks that a
-user may start in an allocation. ``SLURM_STEP_NUM_TASKS`` counts the tasks that ``srun`` has started. The launchers PALS
-and Hydra (``MPI_LOCALNRANKS``) also count the processes of this host only."""
+"""All launchers that `unconnected` recognises. ``SLURM_NTASKS`` is not among the variables, because it counts the tasks
+that a user may start in an allocation. ``SLURM_STEP_NUM_TASKS`` counts the tasks that ``srun`` has started. The
+launchers PALS and Hydra (``MPI_LOCALNRANKS``) also count the processes of this host only."""
 WITHOUT_MPI = ("horovodrun", "torchrun")
 """Names of the launchers that never connect processes by MPI."""
 FIRST_SPEAKS_SECONDS = 3.0
 """Seconds that all processes of a launcher except the first wait before they end after an error. torchrun kills all
-processes as soon as one process has ended. So the first process must print the error before any other process ends."""
+processes as soon as one process has ended. The launcher's first process must print the error before any other process
+ends."""
 
 TERMINAL = Path("/dev/tty")
 """Path of this process's terminal. A process without a terminal cannot open this path."""

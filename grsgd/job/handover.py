@@ -14,7 +14,7 @@ from grsgd.runs.timeline import FinishedTimeline
 from grsgd.training.record import RankMeasurements
 
 PROGRAM = "grsgd.simulator.late_evaluation"
-"""Name of the module that the evaluating process runs. The module is not imported by the ranks."""
+"""Name of the module that the evaluating process runs. The ranks do not import the evaluating process's module."""
 LENGTH_BYTES = 8
 """Number of bytes that encode a note's length, written before the note."""
 
@@ -92,7 +92,7 @@ class Handover:
 
     def start(self, rank: int, gone: Collection[int] = ()) -> bool:
         """Start the evaluating process, which waits until all ranks except ``gone`` have ended; to be called on one
-        rank. Return whether the process could be started.
+        rank. Return whether the evaluating process could be started.
         """
         if not self.is_possible(rank, gone):
             return False

@@ -64,8 +64,8 @@ class Hearing:
         self.socket.setblocking(False)
         self.names = own_addresses(hosts)
         self.hosts: dict[str, dict[int, bool]] = {}
-        """Ranks of each host from which datagrams have arrived. The value for a rank says whether its heart process has
-        sent a last datagram (`TOLD` or `BYE`)."""
+        """Ranks of each host from which datagrams have arrived. The value that belongs to a rank is True if the rank's
+        heart process has sent a last datagram (`TOLD` or `BYE`)."""
         self.heard: dict[str, float] = {}
         """Time of the last datagram from each host, in seconds of ``clock``."""
         self.lost: list[str] = []

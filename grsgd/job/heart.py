@@ -78,7 +78,8 @@ class Heart:
                 self.seen = None
 
     def beat(self):
-        """Send signs of life of this host until the rank has ended. Kill the rank if answers do not arrive."""
+        """Send signs of life of this host until the rank has ended. Kill the rank if no answers of ``grsgd run``
+        arrive."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP):
             signal.signal(number, self._tell if number == signal.SIGTERM else signal.SIG_IGN)
         while os.getppid() == self.parent:

@@ -31,7 +31,7 @@ EXPLAINED = (Stopped, LostRank, WaitTimeout, UnevenCalls, UnevenSteps, SilentRan
 
 START_SECONDS = 600.0
 """Seconds that a rank waits in MPI_Init for the other ranks, before it reads a configuration. The environment variable
-GRSGD_START_SECONDS replaces this number."""
+GRSGD_START_SECONDS replaces `START_SECONDS`."""
 
 MPI_INIT_GRACE_SECONDS = 1.0
 """Seconds that a rank under Slurm waits between MPI_Init and its first message. Ranks leave MPI_Init one after the
@@ -250,8 +250,8 @@ def report(mpi, error: BaseException, thread: str | None = None):
 
 
 def abort(mpi, failed_here: bool = True, code: int = 1):
-    """End the whole job with exit code ``code``, which must not be 0. Before, wait while the launcher passes on the
-    ranks' output.
+    """End the whole job with exit code ``code``, which must not be 0. The function first waits while the launcher
+    passes on the ranks' output.
 
     ``failed_here`` is True if the error arose on this rank.
     """

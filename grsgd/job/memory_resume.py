@@ -28,8 +28,8 @@ states follows from this rate."""
 
 def find(mpi, memory: HostFolder, folder: Path, timeout: float, ranks: int, least: int) -> Resumed | None:
     """Return this rank's part of the newest usable checkpoint in memory, for a run of the first ``ranks`` processes.
-    Only checkpoints after more than ``least`` samples count. Return None on all ranks if no such checkpoint exists. To
-    be called on all processes.
+    Only checkpoints after more than ``least`` samples count. Return None on all ranks if no usable checkpoint exists.
+    To be called on all processes.
 
     A checkpoint is usable if each rank's state exists undamaged on some host. The function prints a line with the
     reason for each newer checkpoint that is not used. ``folder`` has the model snapshots from which the accuracy curve

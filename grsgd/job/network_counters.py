@@ -11,7 +11,7 @@ def counters() -> np.ndarray:
     """Return the bytes that this host's network interfaces, except loopback, have sent and received so far: float64
     (2,).
 
-    These bytes include headers, acknowledgements, and the traffic of other programs. The array is NaN on a system
+    The counted bytes include headers, acknowledgements, and the traffic of other programs. The array is NaN on a system
     without these counters, for example a system other than Linux.
     """
     try:

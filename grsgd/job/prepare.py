@@ -210,7 +210,7 @@ def trainer_maker(
     """Return a function that makes the trainer of this process's rank. Also return attributes of the run file, with the
     reasons for the values of options that were "auto".
 
-    Raises ConfigError or DataError if the values of these options cannot be chosen.
+    Raises ConfigError or DataError if the values of options that are "auto" cannot be chosen.
     """
     dataset, model, early_marks = inputs
     trial = RankContext(comms.communicator(), comms.communicator(), driver)

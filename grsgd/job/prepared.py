@@ -56,7 +56,7 @@ class Survival(NamedTuple):
 
 class Prepared(NamedTuple):
     """Objects of one rank that is ready to train. ``make_trainer`` creates the trainer of this process's rank. On a
-    spare this is the rank that the spare has taken from a dead process."""
+    spare process, ``make_trainer`` creates the trainer of the rank that the spare has taken."""
 
     mpi: object
     driver: MpiDriver

@@ -84,7 +84,7 @@ class Rescue:
 
     def supersede(self):
         """Save no run file from now on, because the job itself writes the run file. A late signal must not overwrite
-        this file."""
+        the run file."""
         with self._saving:
             self._is_superseded = True
 
@@ -174,8 +174,8 @@ class Rescue:
         return self.membership.dead | self.membership.spares
 
     def _told(self, seconds: float) -> bool:
-        """Return whether another rank reports a failure within ``seconds``. Because of this wait, only one rank prints
-        the reason if all ranks fail with the same error."""
+        """Return whether another rank reports a failure within ``seconds``. Because each rank waits for ``seconds``
+        before it prints, only one rank prints the reason if all ranks fail with the same error."""
         deadline = time.perf_counter() + seconds
         while not self.stop_signal.failed and time.perf_counter() < deadline:
             with suppress(Stopped, RuntimeError):

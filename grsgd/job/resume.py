@@ -34,8 +34,8 @@ OWN_LOOP = "own_loop"
 MAY_CHANGE = ("train", "comm", "device", "stragglers", "faults")
 """Top-level keys of a configuration whose values may change when a run goes on from a checkpoint."""
 MIN_LOST = 1e-6
-"""Share of the sum of all ranks' model weights. If more than this share is missing in a checkpoint, messages with
-weights were under way when the checkpoint was taken."""
+"""Share of the sum of all ranks' model weights. If a larger share than `MIN_LOST` is missing in a checkpoint, messages
+with weights were under way when the checkpoint was taken."""
 MOST = 10**15
 """Upper bound of each count, and of each time in seconds, in a checkpoint's state."""
 
@@ -183,9 +183,9 @@ def short(value) -> str:
 def find(mpi, folder: Path, timeout: float, ranks: int) -> Resumed | None:
     """Return this rank's part of the newest whole checkpoint, for a run of the first ``ranks`` processes.
 
-    Return None, on all ranks, if ``folder`` has only an incomplete first checkpoint of the job. The run then begins
-    anew. Prints a line with the reason for each newer checkpoint that is not whole. Raises SetupError on all ranks if
-    no other checkpoint can be used.
+    Return None, on all ranks, if ``folder`` has only an incomplete first checkpoint of the job. If the function returns
+    None, the run begins anew. Prints a line with the reason for each newer checkpoint that is not whole. Raises
+    SetupError on all ranks if no other checkpoint can be used.
     """
     found, was_complete = listed(mpi, folder, timeout)
     problems = []

@@ -122,7 +122,7 @@ def job(
         if library_of(command[0]) != "Open MPI":
             raise ConfigError(f"run: --spares {spares}: only with Open MPI's mpiexec, which can survive deaths")
         command[1:1] = ["--with-ft", "ulfm", "-x", f"{SPARES}={spares}"]
-    if bind is not None and library_of(command[0]) == "Open MPI":  # Open MPI passes no others to other hosts
+    if bind is not None and library_of(command[0]) == "Open MPI":  # Open MPI passes on only -x variables
         command[1:1] = ["-x", f"{BIND}={bind}"]
     if not trains and sys.stderr.isatty() and AT_ONCE in version_of(command[0]):
         command[1:1] = ["--output", ":raw"]  # pass on incomplete lines, such as progress bars
@@ -287,7 +287,7 @@ def run(job: JobCommand, gently: bool, hearing: Hearing | None = None) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     code = process.returncode if process.returncode >= 0 else 128 - process.returncode
     if hearing is not None and hearing.lost:
-        code = code or 1  # because Open MPI's launcher may return 0
+        code = code or 1  # after a loss Open MPI's launcher may return 0
     if ended and gently and process.returncode in KILLED_BY_IT:
         tell("interrupted before training began: there is no run file")
     return EXIT_CODE if ended and code not in (0, CHECKPOINTED) else code

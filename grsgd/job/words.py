@@ -1,10 +1,10 @@
 """Word files, by which ranks tell the process that has started their job whether the run is complete. The launcher's
-exit code does not always show this.
+exit code does not always show whether the run is complete.
 
 With ``--with-ft ulfm`` Open MPI's launcher returns 0 after a job whose processes were killed, or whose host has died.
-So `grsgd run` and `grsgd testbed` give the ranks a folder. Each rank writes a word file, named by a fixed word and the
-rank, into this folder when it begins and when it ends. The rank that saves a run writes another word file when the run
-file is complete.
+So `grsgd run` and `grsgd testbed` give the ranks a folder for word files. Each rank writes a word file, named by a
+fixed word and the rank, into this folder when it begins and when it ends. The rank that saves a run writes another word
+file when the run file is complete.
 """
 
 import atexit
@@ -98,8 +98,8 @@ class Words:
         return f"{ranks_in_words(list(failed))} {'has' if len(failed) == 1 else 'have'} ended with exit code {found}"
 
     def gone_on(self) -> str:
-        """Return the text in which the lowest rank that wrote one says where training went on after a restart; "" if no
-        rank wrote a text."""
+        """Return the text of the lowest rank that has written where training went on after a restart; "" if no rank
+        has."""
         ranks = self.ranks(GONE_ON)
         return (self.folder / f"{GONE_ON}-{ranks[0]}").read_text() if ranks else ""
 

@@ -31,7 +31,7 @@ TONES = {
 }
 """Dictionary from each part of a run's time to the shade of grey and the hatch with which its bar is drawn."""
 MIN_PART = 0.002
-"""Fraction of the longest run's time. A part of a run's time below this fraction is not drawn."""
+"""Smallest part of a run's time that is drawn, as a fraction of the longest run's time."""
 
 
 class Bars(NamedTuple):

@@ -1,5 +1,5 @@
 """Least time in which workers of different speeds can compute the gradients of an update. Reports compare the times of
-a parameter server with this time.
+a parameter server with this least time.
 
 Source: Tyurin, Richtárik 2023, Optimal time complexities of parallel stochastic optimization methods under a fixed
 computation model; Maranjyan, Tyurin, Richtárik 2025, Ringmaster ASGD.

@@ -1,10 +1,10 @@
 """Safe reading of an HDF5 file that another user may have written. The file is read into nested dicts, within limits of
-size. No other file is opened.
+size. Reading opens no other file.
 
 The HDF5 format can refer to other files by external links and external storage. A file can refer to itself by circular
 links. A file can also describe much data in few bytes, by data that was never written, one group under many names, or
-compression. Files that `grsgd.runs.run_file.save_run` writes use none of these features. The reader refuses files with
-these features.
+compression. Files that `grsgd.runs.run_file.save_run` writes have no links, external storage or compression.
+`Hdf5Reader` refuses files with such features.
 """
 
 import h5py
@@ -31,9 +31,9 @@ class Hdf5Reader:
         self._bytes, self._objects, self._seen = max(bytes, MAX_BYTES), MAX_OBJECTS, set()
 
     def tree(self) -> tuple[dict, dict]:
-        """Return the attributes of the root, and the root's content as nested dicts. In these dicts a group is a dict,
-        a dataset is an array, and any other value is an attribute of its group. Raises ValueError for a file that is
-        too large or uses refused features of HDF5."""
+        """Return the attributes of the root, and the root's content as nested dicts. In the nested dicts a group is a
+        dict, a dataset is an array, and any other value is an attribute of its group. Raises ValueError for a file that
+        is too large or uses refused features of HDF5."""
         self._count(self.file, "/")
         return self._attributes(self.file, "/"), self._members(self.file, "", MAX_LEVELS)
 
@@ -108,8 +108,8 @@ class Hdf5Reader:
         return texts.astype(str)
 
     def _check(self, what: str, dtype: np.dtype, size: int):
-        """Raise ValueError if the dtype of an attribute or dataset is not allowed, or its size is too large. Called
-        before the content is read."""
+        """Raise ValueError if the dtype of an attribute or dataset is not allowed, or its size is too large. Must be
+        called before the content of the attribute or dataset is read."""
         if dtype.hasobject:
             if not h5py.check_string_dtype(dtype):
                 raise ValueError(f"{what} holds neither numbers nor text")

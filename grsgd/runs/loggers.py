@@ -50,7 +50,7 @@ class CsvLogger:
             self._target = target_of(self.path)
             if self._target.exists():
                 open(self._target, "r+b").close()
-            with temporary_beside(self._target) as temporary:  # in the folder of the target
+            with temporary_beside(self._target) as temporary:  # in the folder of the CSV file
                 open(temporary, "x").close()
 
     def go_on(self, step: int):
@@ -132,7 +132,7 @@ def conclude(logger: Logger, run: Run):
 
 
 class TensorBoardLogger:
-    """Logger that writes event files for ``tensorboard --logdir FOLDER``, with one scalar per name. The files are
+    """Logger that writes event files for ``tensorboard --logdir FOLDER``, with one scalar per name. The event files are
     written every 5 s.
 
     A value is left out if its step is below the last logged step of its name, because TensorBoard's line would go

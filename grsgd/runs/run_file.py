@@ -40,7 +40,7 @@ class Run:
       ``sent_once``, int64 [n]; ``interface``, float64 [n, 2], NaN if not counted.
     - ``staleness``: ``value``, int64 [k], in steps, ascending; ``count``, int64 [n, k], the number of models of each
       staleness that each rank has merged.
-    - ``extra``: further groups, which users add, as nested dicts. Reading and saving keeps these groups. In the HDF5
+    - ``extra``: further groups, which users add, as nested dicts. Reading and saving keeps users' groups. In the HDF5
       file a dict becomes a group, an array becomes a dataset, and any other value becomes an attribute of its group. A
       user's group inside ``curve``, ``ranks``, ``traffic`` or ``staleness`` is stored under the name of the outer
       group: ``extra["traffic"]["eth0"]``.

@@ -34,13 +34,13 @@ configuration keys."""
 def settings(run: Run) -> dict[str, object]:
     """Return a dictionary from the keys of a run's configuration, in order, to their values, followed by the attributes
     in `WHERE`. Keys have the form ``SECTION.KEY``. The seed is left out. If the configuration is no valid TOML, return
-    only the attributes."""
+    only the attributes in `WHERE`."""
     where = {name: run.attributes[name] for name in WHERE if run.attributes.get(name) not in (None, "meta")}
     try:
         table = tomllib.loads(run.attributes["config"])
         known = {OF_LOOPS.get(key, key): value for key, value in flattened(table)}
         return {key: value for key, value in known.items() if key.rpartition(".")[2] != "seed"} | where
-    except (ValueError, RecursionError):  # TOML errors and numbers with too many digits
+    except (ValueError, RecursionError):  # no TOML, or a number with too many digits
         return where
 
 

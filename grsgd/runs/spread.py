@@ -13,7 +13,7 @@ Values = Sequence[tuple[object, float]]
 """List of pairs (seed, number), one per run. A number that is not known is NaN."""
 EXACT_QUANTILES = {1: 12.706205, 2: 4.302653, 3: 3.182446, 4: 2.776445, 5: 2.570582, 6: 2.446912}
 """0.975 quantiles of Student's t distribution for 1 to 6 degrees of freedom. `t_quantile` uses a series for more
-degrees of freedom. For 1 to 6 degrees of freedom this series is not exact enough."""
+degrees of freedom. For 1 to 6 degrees of freedom the series of `t_quantile` is not exact enough."""
 NORMAL_QUANTILE = 1.959964
 
 
@@ -37,7 +37,7 @@ class MeanAndInterval:
     """Summary of a number by the mean over the seeds, with half of the mean's 95 % interval, by Student's t
     distribution.
 
-    Runs with the same seed are not independent samples. So the mean of these runs counts as one value.
+    Runs with the same seed are not independent samples. So the mean of a seed's runs counts as one value.
     """
 
     note = "mean ± half of its 95 % interval, by Student's t over the seeds"

@@ -51,8 +51,8 @@ def latex(columns: Sequence[TextColumn]) -> str:
 def fitted(columns: Sequence[TextColumn], width: int, by_importance: Sequence[str]) -> tuple[str, list[str]]:
     """Return a table whose lines have at most ``width`` characters, and the names of the columns that were left out.
 
-    ``by_importance`` has the names of the columns, the most important first. The columns at the end of this list are
-    left out first.
+    ``by_importance`` has the names of the columns, the most important first. The columns at the end of
+    ``by_importance`` are left out first.
     """
     rows, *others = _short(columns, width)
     room, kept = width - rows.width, set()

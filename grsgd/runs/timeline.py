@@ -18,8 +18,8 @@ from grsgd.runs.targets import naming, target_of
 
 COMPUTE, MERGE, WAIT, SEND, RECEIVE = TRACKS = ("compute", "merge", "wait", "send", "receive")
 MAX_SPANS = 100_000
-"""Largest number of spans (activities) that are stored per rank; later spans are left out. This number of spans takes
-about 40 MB of memory."""
+"""Largest number of spans (activities) that are stored per rank; later spans are left out. `MAX_SPANS` spans take about
+40 MB of memory."""
 MAX_SPANS_TOGETHER = 1_000_000
 """Largest number of spans (activities) of all ranks of a run together that are stored."""
 SHORTEST_MESSAGE = 2e-9
