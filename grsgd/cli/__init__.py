@@ -1,4 +1,4 @@
-"""Command line: ``grsgd train | simulate | calibrate | report | plot | ...``."""
+"""Entry point of the command line: ``grsgd train | simulate | calibrate | report | plot | ...``."""
 
 import errno
 import os
@@ -13,19 +13,19 @@ from grsgd.mpi_environment import flush
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 WITH_VALUE = ("-n", "-np", "--hosts", "--restarts", "--launcher", "--bind")
-"""Options of ``run`` that a value follows."""
+"""Options of ``grsgd run`` that are followed by a value."""
 RENAMED_COMMANDS = {"load": "coding-cost"}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command, and return its exit code.
+    """Run the command that ``arguments`` name (by default sys.argv), and return its exit code.
 
     The exit code is 0 after success, 1 for a run that failed, 2 for wrong input, and 130 after Ctrl-C or SIGTERM. A
-    launcher such as mpiexec may replace the code by its own.
+    launcher such as mpiexec may replace this exit code by another code.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     open_streams()
-    if arguments[:1] == ["testbed"]:  # not through argparse, which would drop the `--` before a command
+    if arguments[:1] == ["testbed"]:  # argparse would drop the `--` before a command
         from grsgd.testbed.__main__ import main as testbed
 
         return testbed(arguments[1:])
@@ -34,8 +34,8 @@ def main(arguments: list[str] | None = None) -> int:
     except UsageError as error:
         print_error(error)
         return 2
-    with suppress(AttributeError):  # sys.stdout may have been replaced by an object without reconfigure()
-        sys.stdout.reconfigure(errors="replace")  # for letters that the terminal's encoding lacks
+    with suppress(AttributeError):  # sys.stdout may be an object without reconfigure()
+        sys.stdout.reconfigure(errors="replace")  # for characters that the terminal's encoding lacks
     if options.command is None:
         make_parser().print_help()
         return 2
@@ -58,14 +58,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def open_streams():
-    """Open /dev/null for the streams that this process was started without (``>&-``)."""
+    """Open /dev/null in place of stdout or stderr if this process was started without the stream (``>&-``)."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))
 
 
 def parse(arguments: list[str]):
-    """Return the options of a command; raises UsageError for unknown options, and for a command that has a new name."""
+    """Return the parsed options of a command. Raises UsageError for unknown options, and for the old name of a renamed
+    command."""
     if arguments and arguments[0] in RENAMED_COMMANDS:
         raise UsageError(f"{arguments[0]}: is now called {RENAMED_COMMANDS[arguments[0]]}")
     if arguments[:1] == ["run"]:
@@ -79,8 +80,8 @@ def parse(arguments: list[str]):
 
 
 def with_way_to_group(arguments: list[str]) -> list[str]:
-    """Return the arguments of `grsgd report` with ``--group WAY`` as ``--group=WAY``. If WAY is left out, argparse
-    would otherwise read the first file as WAY."""
+    """Return the arguments of `grsgd report` with ``--group WAY`` changed to ``--group=WAY``. Without this change
+    argparse would read the first file as WAY if WAY is left out."""
     if "--group" not in arguments:
         return arguments
     at = arguments.index("--group")
@@ -89,17 +90,18 @@ def with_way_to_group(arguments: list[str]) -> list[str]:
 
 
 def with_python(arguments: list[str]) -> list[str]:
-    """Return the arguments of `grsgd run` with ``python`` before ``-m``, which argparse would take for an option."""
+    """Return the arguments of `grsgd run` with ``python`` inserted before ``-m``, because argparse would read ``-m`` as
+    an option."""
     for place, word in enumerate(arguments[1:], 1):
         if word == "-m":
             return [*arguments[:place], "python", *arguments[place:]]
         if not word.startswith("-") and arguments[place - 1] not in WITH_VALUE:
-            break  # this word is the configuration or the script
+            break  # ``word`` is the configuration or the script
     return arguments
 
 
 def end_of_output(error: OSError, on_ranks: bool) -> int:
-    """Return the exit code after an error of writing to stdout; raise any other error again."""
+    """Return the exit code after an OSError of writing to stdout. Raise any other OSError again."""
     full = error.filename is None and error.errno in NO_ROOM and not on_ranks
     if not (full or isinstance(error, BrokenPipeError)):  # an error on one rank has to end the job
         raise error

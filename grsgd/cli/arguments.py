@@ -9,7 +9,8 @@ from grsgd.errors import ConfigError, RunFileError
 
 
 def load_config(options):
-    """Return the configuration with its overrides; raises ConfigError."""
+    """Return the configuration that a command's ``options`` name, with the overrides of ``--set`` applied. Raises
+    ConfigError if the file, a key or a value is wrong."""
     from grsgd import config
 
     return config.load(options.config, overrides(options))
@@ -21,24 +22,25 @@ def overrides(options) -> list[str]:
 
 
 def check_at_least(option: str, value: int, least: int):
-    """Raise ConfigError if the value of ``option`` is below ``least``."""
+    """Raise ConfigError if ``value``, the value of the command-line option ``option``, is below ``least``."""
     if value < least:
         raise ConfigError(f"{option} {value}: must be {least} or more")
 
 
 def path_or_none(text: str | None) -> Path | None:
-    """Return the path in an option; None if the option is not given."""
+    """Return the value ``text`` of an option as a Path; None if the option is not given."""
     return None if text is None else Path(text)
 
 
 def in_list(words: str) -> list[str]:
-    """Return the words of a text that commas separate, without blanks around them."""
+    """Return the list of words in the text ``words``, which are separated by commas. Blanks around each word are
+    removed."""
     return [word.strip() for word in words.split(",")] if words else []
 
 
 def loggers(options, config) -> list:
-    """Return the loggers that receive the numbers of a run of ``config`` while it goes on; raises ConfigError,
-    RunFileError."""
+    """Return the loggers that receive the numbers of a run of ``config`` during the run. Raises ConfigError or
+    RunFileError if a logger cannot be made."""
     from grsgd.runs.loggers import CsvLogger, TensorBoardLogger
 
     found = [CsvLogger(options.csv)] if options.csv else []
@@ -52,7 +54,8 @@ def loggers(options, config) -> list:
 
 
 def default_out(algorithm: str) -> str:
-    """Return a new, unique path for a run file in the folder results; raises RunFileError."""
+    """Return a new, unique path for a run file in the folder results. Raises RunFileError if the folder cannot be
+    made."""
     try:
         Path("results").mkdir(exist_ok=True)
     except OSError as error:

@@ -1,4 +1,5 @@
-"""Running of ``grsgd`` commands in child processes, which end at the latest when this process ends."""
+"""Functions that run ``grsgd`` commands in child processes. A child process ends at the latest when this process
+ends."""
 
 import signal
 import subprocess
@@ -12,18 +13,19 @@ from grsgd.job.ending import with_parent
 from grsgd.mpi_environment import module
 
 INTERRUPTED = 130
-"""The exit code of a command after Ctrl-C."""
+"""Exit code of a command that was ended by Ctrl-C."""
 OVERDUE = 124
-"""The exit code of a command that was killed because it exceeded its time limit."""
+"""Exit code of a command that was killed because it exceeded its time limit."""
 LOOK_SECONDS = 0.05
-"""Seconds between two looks at processes that run side by side."""
+"""Seconds between two checks whether processes that run side by side have ended."""
 
 
 def in_a_process(arguments: Sequence[str], seconds: float | None = None) -> int:
-    """Run ``grsgd`` with ``arguments`` in a child process, and return its exit code. Ctrl-C reaches the child only,
-    which saves its results.
+    """Run ``grsgd`` with ``arguments`` in a child process, and return its exit code. Only the child process handles
+    Ctrl-C, and saves its results.
 
-    After ``seconds`` the child and all processes that it has started are killed, and the exit code is `OVERDUE`.
+    After ``seconds`` the child process and all processes that it has started are killed, and the exit code is
+    `OVERDUE`.
     """
     process = start(arguments)
     with leaving_interrupts_to_children():
@@ -36,8 +38,8 @@ def in_a_process(arguments: Sequence[str], seconds: float | None = None) -> int:
 
 
 def start(arguments: Sequence[str], log: Path | None = None) -> subprocess.Popen:
-    """Start ``grsgd`` with ``arguments``; its output goes to the file ``log``, if it is given, in place of the
-    terminal."""
+    """Start ``grsgd`` with ``arguments`` in a child process. If ``log`` is given, the output goes to the file ``log``
+    in place of the terminal."""
     command = [*module("grsgd"), *arguments]
     if log is None:
         return subprocess.Popen(command, preexec_fn=with_parent())
@@ -48,21 +50,22 @@ def start(arguments: Sequence[str], log: Path | None = None) -> subprocess.Popen
 
 
 def exit_code_of(returned: int) -> int:
-    """Return the exit code of a process; `INTERRUPTED` stands for an end by Ctrl-C."""
+    """Return the exit code of a process from ``returned``, the returncode of `subprocess`. The code of an end by Ctrl-C
+    is `INTERRUPTED`."""
     return INTERRUPTED if returned in (-signal.SIGINT, INTERRUPTED) else returned
 
 
 class Started(Protocol):
-    """Process of a command; ``poll()`` returns its exit code, or None before its end."""
+    """Running process of a command. ``poll()`` returns the exit code, or None before the process ends."""
 
     def poll(self) -> int | None: ...
 
 
 def side_by_side(items: Iterable, begin: Callable[..., Started], jobs: int) -> Iterator[tuple[object, int]]:
-    """Call ``begin(item)`` for each item, so that at most ``jobs`` processes run at a time; yield each item with the
-    exit code of its process, in the order of the ends.
+    """Call ``begin(item)``, which starts a process, for each item, so that at most ``jobs`` processes run at a time.
+    Yield (item, exit code) when a process ends.
 
-    After an item that Ctrl-C has ended, no further process begins.
+    After Ctrl-C has ended the process of an item, no further process is started.
     """
     waiting, running = iter(items), {}
     is_over = False
@@ -86,9 +89,10 @@ def side_by_side(items: Iterable, begin: Callable[..., Started], jobs: int) -> I
 
 @contextmanager
 def leaving_interrupts_to_children():
-    """Ignore Ctrl-C in this process during the block; a terminal sends Ctrl-C to the children, too.
+    """Ignore Ctrl-C in this process during the block. A terminal also sends Ctrl-C to the child processes.
 
-    A child that is started in the block does not inherit this, as it would inherit SIG_IGN.
+    A child process that is started in the block does not ignore Ctrl-C. Child processes would inherit SIG_IGN, so the
+    block uses another handler.
     """
     before = signal.signal(signal.SIGINT, lambda number, frame: None)
     try:

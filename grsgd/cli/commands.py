@@ -1,4 +1,5 @@
-"""Commands that train nothing: they measure, evaluate, replay and show."""
+"""Commands of ``grsgd`` that train no model, such as ``report``, ``plot``, ``evaluate``, ``replay`` and
+``calibrate``."""
 
 import os
 import shlex
@@ -100,7 +101,7 @@ def report(options) -> int:
 
 def plot(options) -> int:
     """draw runs: curves over time and samples, bytes sent, and the parts of the time"""
-    os.environ.pop("MPLBACKEND", None)  # files need no backend, and an unknown one would be an error
+    os.environ.pop("MPLBACKEND", None)  # files need no backend of matplotlib, and an unknown backend is an error
     from grsgd.runs.plot import plot as draw
 
     skipped = SkippedFiles()

@@ -1,4 +1,5 @@
-"""Tab completion: a script for the shell, made from the parser of all commands."""
+"""Command ``grsgd completion``, which prints a shell script for tab completion, made from the parser of all
+commands."""
 
 import argparse
 
@@ -6,7 +7,7 @@ from grsgd.errors import UsageError
 
 SHELLS = ("bash", "zsh", "fish")
 FILES, FOLDERS = ("FILE", "FIG", "CONFIG", ".pt", ".h5", ".py"), ("DIR", "FOLDER")
-"""Words in argparse's metavars which show that an argument is the path of a file, or of a folder."""
+"""Texts in argparse's metavars that show that an argument is the path of a file, and texts for the path of a folder."""
 
 
 def completion(options) -> int:
@@ -22,7 +23,7 @@ def completion(options) -> int:
 
 
 def words() -> dict[tuple[str, str], list[str]]:
-    """Return the words that are possible values of an argument, by (command, metavar of the argument)."""
+    """Return possible values of arguments, by (command, metavar of the argument)."""
     from grsgd.algorithms import ALGORITHMS
     from grsgd.config import Config
     from grsgd.data import NAMES
@@ -35,7 +36,8 @@ def words() -> dict[tuple[str, str], list[str]]:
 
 
 def mark(parser: argparse.ArgumentParser, words: dict[tuple[str, str], list[str]], command: str = ""):
-    """Tell shtab how to complete each argument of a parser, and of its commands."""
+    """Set the attribute ``complete``, by which shtab completes values, of each argument of ``parser`` and of its
+    commands."""
     import shtab
 
     for action in parser._actions:

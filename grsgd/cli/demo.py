@@ -1,5 +1,4 @@
-"""``grsgd demo``, the first command of a new user: three algorithms train on a data set that is part of this
-package."""
+"""Command ``grsgd demo`` for new users, which trains with three algorithms on a data set in the package grsgd."""
 
 import shutil
 from argparse import Namespace
@@ -12,15 +11,16 @@ from grsgd.errors import UsageError
 from grsgd.job.foreign_launchers import check_alone
 
 EXAMPLES = Path(__file__).parents[1] / "demo"
-"""The folder of example configurations and scripts; in a clone it is a link to experiments/demo."""
+"""Folder of example configurations and scripts. In a clone of the repository the folder is a link to
+experiments/demo."""
 ALGORITHMS = ("ring_allreduce", "dpsgd", "grsgd")
 
 
 def demo(options: Namespace) -> int:
     """train MNIST-5k with three algorithms, and show a table and a plot: nothing is downloaded
 
-    Returns 0 if all trainings are complete and the table and the plot have been made, else the exit code of the first
-    command that failed. Raises UsageError.
+    Return 0 if all trainings are complete and the table and the plot were made, else the exit code of the first command
+    that failed. Raises UsageError for wrong options.
     """
     check_alone("demo")
     if options.copy:
@@ -38,8 +38,8 @@ def demo(options: Namespace) -> int:
 
 
 def train(name: str, file: str, options: Namespace) -> int:
-    """Train the example configuration ``name`` on ``options.ranks`` ranks, for at most ``options.timeout`` seconds;
-    return the exit code."""
+    """Train the example configuration ``name`` on ``options.ranks`` ranks, for at most ``options.timeout`` seconds.
+    Return the exit code of ``grsgd run``."""
     command = ["run", "-n", str(options.ranks), str(EXAMPLES / f"{name}.toml"), "--out", file]
     if options.epochs is not None:
         command += ["--set", f"train.epochs={options.epochs}"]
@@ -50,7 +50,7 @@ def train(name: str, file: str, options: Namespace) -> int:
 
 
 def show(files: list[str], picture: str, options: Namespace) -> int:
-    """Print the table of the runs, draw the plot and print its path; return the exit code."""
+    """Print the table of the runs in ``files``, draw the plot and print its path ``picture``. Return the exit code."""
     for heading, words in (("", ["report", *files]), ("\nplot:", ["plot", *files, "-o", picture])):
         if heading:
             print(heading)
@@ -61,7 +61,8 @@ def show(files: list[str], picture: str, options: Namespace) -> int:
 
 
 def copy(target: Path):
-    """Copy the examples to a new folder and print its path; raises UsageError."""
+    """Copy the example configurations and scripts to the new folder ``target``, and print its path. Raises UsageError
+    if ``target`` exists, or if copying fails."""
     if target.exists() and target.resolve() == EXAMPLES.resolve():
         raise UsageError(f"--copy {target}: is the folder of the examples in this clone: leave --copy out")
     if target.exists():
@@ -74,7 +75,7 @@ def copy(target: Path):
 
 
 def create(folder: Path):
-    """Create the folder of the results; raises UsageError."""
+    """Create the folder of the demo's results. Raises UsageError if the folder cannot be created."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""``grsgd doctor``: examines hosts, launcher and MPI library of a job."""
+"""Command ``grsgd doctor``, which examines the hosts, launcher and MPI library of a job."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Text below the options in the help of each command."""
+"""Texts with explanations and examples, which the help of each command shows below the options."""
 
 KEYS = "`grsgd config` lists all keys of a configuration, and `grsgd algorithms NAME` the keys of an algorithm."
 

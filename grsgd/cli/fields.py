@@ -1,5 +1,5 @@
-"""Text that describes options of a configuration to users: type, bounds, default and meaning, from the fields of the
-pydantic model."""
+"""Descriptions of the options of a configuration for users (type, bounds, default and meaning), made from the fields of
+the pydantic models."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveM
 
 
 def describe_fields(section: type[BaseModel], prefix: str = "", indent: str = "    ") -> list[str]:
-    """Return a line for each option of a section. If an option is a table of tables, lines for the inner keys follow,
-    further indented.
+    """Return a line of text for each option of a section. If an option is a table of tables, further indented lines for
+    the inner keys follow.
 
-    ``prefix`` stands before the name of each option, such as ``"train."``.
+    ``prefix``, such as ``"train."``, is printed before the name of each option.
     """
     lines = []
     for name in section.model_fields:
@@ -26,8 +26,8 @@ def describe_fields(section: type[BaseModel], prefix: str = "", indent: str = " 
 
 
 def describe_field(section: type[BaseModel], name: str, prefix: str = "", indent: str = "") -> list[str]:
-    """Return the line of one option of a section. If the option is a table of tables, the lines of the inner tables'
-    keys follow."""
+    """Return a list with the line of text for the option ``name`` of a section. If the option is a table of tables,
+    lines for the inner tables' keys follow."""
     schema = section.model_json_schema()
     kind, field = schema["properties"][name], section.model_fields[name]
     lines = [f"{indent}{prefix}{name}{default(field)}: {field.description} [{allowed(kind, schema)}]"]
@@ -40,14 +40,15 @@ def describe_field(section: type[BaseModel], name: str, prefix: str = "", indent
 
 
 def default(field: FieldInfo) -> str:
-    """Return the default of an option, as TOML writes it."""
+    """Return the default of an option as text after the option's name, such as " = 0.1" or " (must be given)"."""
     if field.is_required():
         return " (must be given)"
     return " (not given)" if field.default is None else f" = {json.dumps(field.default)}"
 
 
 def allowed(kind: dict, schema: dict) -> str:
-    """Return the values that an option takes; ``kind`` is the option's part of the JSON ``schema`` of its section."""
+    """Return a text on the values that an option takes. ``kind`` is the option's entry in ``schema``, the JSON schema
+    of its section."""
     kinds = [kind for kind in kind.get("anyOf", [kind]) if kind.get("type") != "null"]
     return " or ".join(allowed_of(kind, schema) for kind in kinds)
 
@@ -69,5 +70,5 @@ def allowed_of(kind: dict, schema: dict) -> str:
 
 
 def resolved(kind: dict, schema: dict) -> dict:
-    """Return the schema that a ``$ref`` refers to."""
+    """Return the JSON schema to which the ``$ref`` in ``kind`` refers."""
     return schema["$defs"][kind["$ref"].rpartition("/")[2]]

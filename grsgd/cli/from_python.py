@@ -1,6 +1,7 @@
-"""Functions `grsgd.train` and `grsgd.simulate`, which make one run from Python, such as in a notebook or a study.
+"""Functions `grsgd.train` and `grsgd.simulate`, which make one run from Python, for example in a notebook.
 
-The run is a command of ``grsgd`` in a process of its own, so this process starts no MPI, and survives any end of it.
+The run is a command of ``grsgd`` in a separate process. So the calling process starts no MPI, and goes on if the run
+fails.
 """
 
 import re
@@ -20,20 +21,20 @@ from grsgd.mpi_environment import module
 from grsgd.runs.run_file import Run, load_run
 
 USAGE = 2
-"""Exit code of a command that has refused its options or its configuration."""
+"""Exit code of a ``grsgd`` command with wrong options or a wrong configuration."""
 DASHES = re.compile("-{40,}")
 """Line before and after a message of Open MPI's launcher."""
 ERROR = re.compile(r"^grsgd[\w -]*: error: (.*)", re.MULTILINE)
 """Line with which a command refuses its options or its configuration."""
 LINES = 20
-"""Number of the last lines of output that an error shows."""
+"""Number of output lines of the command, counted from the end, that the message of `RunFailed` contains."""
 
 
 class RunFailed(RuntimeError):
-    """Error of a run that has not come to its regular end.
+    """Error of a run that has not reached its regular end.
 
-    ``run`` is what its run file holds, with ``run.attributes["ended"]`` and ``["reason"]``; None without a run file.
-    ``code`` is the exit code of the command.
+    ``run`` is the content of the run file, with ``run.attributes["ended"]`` and ``["reason"]``; None without a run
+    file. ``code`` is the exit code of the ``grsgd`` command.
     """
 
     def __init__(self, message: str, run: Run | None, code: int):
@@ -47,21 +48,22 @@ def train(config: str | PathLike | Mapping, ranks: int = 1, *, out: str | PathLi
     Parameters
     ----------
     config
-        Path of a TOML file, or the content of one, such as ``{"algorithm": {"name": "dpsgd"}, "data": {...}}``.
+        Path of a TOML file, or the content of a configuration, such as ``{"algorithm": {"name": "dpsgd"}, "data":
+        {...}}``.
     ranks
         Number of ranks.
     out
-        Run file; a new name in the folder ``results`` if None.
+        Path of the run file. If ``out`` is None, the run file has a new name in the folder ``results``.
     options
-        Options of ``grsgd train`` by their names: ``save="model.pt"``, ``checkpoint="kept"``. ``changes`` is a mapping
-        of keys to values, such as ``{"optimizer.lr": 0.05}``, which replace the values of ``config`` (``--set``).
+        Options of ``grsgd train`` as keyword arguments: ``save="model.pt"``, ``checkpoint="kept"``. ``changes`` is a
+        mapping such as ``{"optimizer.lr": 0.05}``, whose values replace values of ``config`` (``--set``).
 
     Raises
     ------
     ConfigError
         If the configuration or an option is refused.
     RunFailed
-        If the run has diverged, or was ended before its end.
+        If the run has diverged, has failed, or was stopped early.
     """
     return _make(["run", "-n", str(ranks)], config, [], out, options)
 
@@ -70,13 +72,13 @@ def simulate(config: str | PathLike | Mapping, ranks: int = 4, *, out: str | Pat
     """Train on ``ranks`` ranks in simulated time, and return the run: ``grsgd simulate CONFIG`` from Python.
 
     ``config``, ``out`` and the errors have the same meaning as in `train`. ``options`` are the options of ``grsgd
-    simulate`` by their names, such as ``network="switch,1gbit,50us"`` or ``timing_only=True``, and ``changes``.
+    simulate`` as keyword arguments, such as ``network="switch,1gbit,50us"`` or ``timing_only=True``, and ``changes``.
     """
     return _make(["simulate"], config, ["--ranks", str(ranks)], out, options)
 
 
 def _make(command: list[str], config, before: list[str], out, options: dict) -> Run:
-    """Run ``command`` with a configuration and options, and return the run in its file."""
+    """Run the ``grsgd`` command ``command`` with a configuration and options, and return the run in its run file."""
     out = Path(out or default_out("run"))
     existing = out.stat().st_mtime_ns if out.exists() else None
     with tempfile.TemporaryDirectory(prefix="grsgd-") as folder:
@@ -117,7 +119,8 @@ def without_launcher(output: str) -> str:
 
 
 def words_of(options: Mapping) -> list[str]:
-    """Return options of Python as words of a command line; raises ConfigError for a value that TOML cannot hold."""
+    """Return the keyword arguments ``options`` as words of a command line. Raises ConfigError for a value that TOML
+    cannot express."""
     words = []
     for name, value in options.items():
         option = f"--{name.replace('_', '-')}"
@@ -131,7 +134,7 @@ def words_of(options: Mapping) -> list[str]:
 
 
 def flat(values: Mapping, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the values of nested mappings, each with its dotted key."""
+    """Yield (dotted key, value) of each value in the nested mappings ``values``."""
     for key, value in values.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{prefix}{key}.")
@@ -140,7 +143,7 @@ def flat(values: Mapping, prefix: str = "") -> Iterator[tuple[str, object]]:
 
 
 def toml_of(value) -> str:
-    """Return a value as TOML writes it; raises ConfigError."""
+    """Return ``value`` as TOML text. Raises ConfigError for a value that TOML cannot express."""
     try:
         return tomli_w.dumps({"value": value}).partition("=")[2].strip().replace("\n", " ")
     except TypeError as error:
@@ -148,7 +151,8 @@ def toml_of(value) -> str:
 
 
 def _run(arguments: list[str]) -> tuple[int, str]:
-    """Run ``grsgd`` with ``arguments``; return the exit code and the output. Ctrl-C reaches the command."""
+    """Run ``grsgd`` with ``arguments`` in a separate process. Return the exit code and the output. Ctrl-C is passed on
+    to the process."""
     process = subprocess.Popen(
         [*module("grsgd"), *arguments],
         stdin=subprocess.DEVNULL,
@@ -157,7 +161,7 @@ def _run(arguments: list[str]) -> tuple[int, str]:
         text=True,
         errors="replace",
         preexec_fn=with_parent(),
-        start_new_session=True,  # or Ctrl-C on a terminal would reach the command twice
+        start_new_session=True,  # else Ctrl-C on a terminal would reach the command twice
     )
     try:
         output, _ = process.communicate()

@@ -1,4 +1,4 @@
-"""Outcome of a command: the lines that are printed at its end, and the exit code."""
+"""Lines that commands print at the end of a run, and the exit codes of commands."""
 
 import sys
 from pathlib import Path
@@ -8,13 +8,13 @@ from grsgd.job.progress_line import ProgressLine
 from grsgd.text import printable
 
 MAX_WARNINGS = 4
-"""Largest number of warnings of a run that are printed."""
+"""Largest number of a run's warnings that are printed at its end."""
 
 
 def announce(out: Path, line: ProgressLine):
-    """Print the path of the run file and, after a colon, the result of the run, with the reason if the run ended early.
-    Print before it the run's warnings and the reasons for options that the run has chosen. The loggers of ``line`` get
-    the curve."""
+    """Print the run's warnings, the reasons for options that the run has chosen, and the paths of saved models. Then
+    print the path of the run file and, after a colon, the result of the run, with the reason if the run ended early.
+    The loggers of ``line`` get the run's curve."""
     from grsgd.runs.ending import Ended
     from grsgd.runs.loggers import log_curve
     from grsgd.runs.result_line import result_line
@@ -54,7 +54,7 @@ def exit_code(reason: str, checkpoint: Path | None = None) -> int:
 
 
 class SkippedFiles:
-    """Handler of errors of run files that could not be read: it prints each error, and sets the exit code to 1."""
+    """Handler of the errors of run files that cannot be read, which prints each error and sets ``exit_code`` to 1."""
 
     exit_code = 0
 
@@ -64,5 +64,5 @@ class SkippedFiles:
 
 
 def print_error(error):
-    """Print an error in one line."""
+    """Print ``error`` on stderr in one line that begins with "grsgd: error:"."""
     print(f"grsgd: error: {printable(str(error))}", file=sys.stderr, flush=True)

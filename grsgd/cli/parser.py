@@ -1,4 +1,4 @@
-"""Commands and their options, as argparse reads them."""
+"""Parser of all commands of ``grsgd`` and their options, made with argparse."""
 
 import argparse
 
@@ -12,7 +12,7 @@ DESCRIPTION = "Decentralised, asynchronous and coded distributed SGD over MPI."
 
 
 class Help(argparse.HelpFormatter):
-    """Formatter of help texts that does not join the lines of the text below the options."""
+    """Formatter of help texts that keeps the line breaks in the text below the options."""
 
     def _fill_text(self, text, width, indent):
         if "\n" not in text:
@@ -40,8 +40,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands. Parsed options have three more attributes: ``command`` is the function to
-    call, ``on_ranks`` says whether all ranks of a job call it, and ``make_parser`` is this function."""
+    """Return the parser of all commands. Parsed options have three further attributes: ``command``, ``on_ranks`` and
+    ``make_parser``. ``command`` is the function to call. ``on_ranks`` says whether all ranks of a job call ``command``.
+    ``make_parser`` is the function `make_parser` itself."""
     top = Parser(prog="grsgd", description=DESCRIPTION, epilog=examples.TOP, formatter_class=Help)
     top.add_argument("--version", action="version", version=__version__)
     top.set_defaults(command=None, make_parser=make_parser)
@@ -58,8 +59,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def command(add, function, on_ranks: bool = False) -> argparse.ArgumentParser:
-    """Add a command that ``function`` runs. The help of the command is the function's docstring, followed by the
-    command's text in `examples`."""
+    """Add a command that ``function`` runs, and return the command's parser. The help of the command is the first line
+    of the function's docstring, followed by the command's text in `examples`."""
     name = function.__name__.replace("_", "-")
     what = (function.__doc__ or name).splitlines()[0]  # python -OO leaves out docstrings
     more = examples.COMMANDS.get(name)
@@ -71,7 +72,8 @@ def command(add, function, on_ranks: bool = False) -> argparse.ArgumentParser:
 
 
 def configured(add, function, on_ranks: bool = False) -> argparse.ArgumentParser:
-    """Add a command that takes a configuration."""
+    """Add a command that reads a configuration, with the options ``--set`` and ``--data-dir``. Return the command's
+    parser."""
     sub = command(add, function, on_ranks)
     sub.add_argument("config", metavar="CONFIG.toml", help="configuration of the run")
     add_overrides(sub)
@@ -302,7 +304,7 @@ def add_plot(add):
 
 
 def inches(text: str) -> tuple[float, float]:
-    """Return the width and the height in inches of a size such as 3.5x2.5."""
+    """Return (width, height) in inches from a text such as "3.5x2.5"."""
     width, _, height = text.partition("x")
     try:
         size = float(width), float(height)

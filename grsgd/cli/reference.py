@@ -1,4 +1,5 @@
-"""Commands that list the keys of a configuration, the algorithms, and the models."""
+"""Commands ``config``, ``algorithms`` and ``models``, which list the keys of a configuration, the algorithms, and the
+models."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from grsgd import outside
 from grsgd.cli.fields import describe_field, describe_fields
 from grsgd.errors import ConfigError, UsageError
 
-if TYPE_CHECKING:  # other commands must not import pydantic, which takes time
+if TYPE_CHECKING:  # not imported at run time: importing pydantic takes long
     from pydantic import BaseModel
 
 FURTHER_KEYS = {
@@ -26,9 +27,9 @@ FURTHER_KEYS = {
     "task": "further keys: metric and bytes_per_token of language_modelling, unit of regression",
     "optimizer": "further keys: the arguments of the torch optimizer, such as momentum and weight_decay",
 }
-"""Text on the keys of a section that are not fields of its pydantic model."""
+"""Texts, by section of a configuration, about the keys that are not fields of the section's pydantic model."""
 WIDTH = 120
-"""Number of letters of a line if the output is no terminal."""
+"""Number of characters of a line if the output is no terminal."""
 
 
 def config(options) -> int:
@@ -48,13 +49,14 @@ def config(options) -> int:
 
 
 def section_of(model: type[BaseModel], name: str) -> type[BaseModel] | None:
-    """Return the section called ``name``; None for a key outside of sections."""
+    """Return the class of the configuration section ``name``; None if ``name`` is a plain key."""
     annotation = model.model_fields[name].annotation
     return annotation if hasattr(annotation, "model_fields") else None
 
 
 def described(model: type[BaseModel], wanted: str) -> list[str]:
-    """Return the lines that describe a section or a key, such as ``train`` or ``train.epochs``; raises UsageError."""
+    """Return the lines that describe a configuration's section or key, such as ``train`` or ``train.epochs``. Raises
+    UsageError for an unknown name."""
     from grsgd.config.complaints import unknown_key
 
     name, _, key = wanted.partition(".")
@@ -134,19 +136,19 @@ def kind(algorithm) -> str:
 
 
 def summary(cls: type) -> str:
-    """Return the first paragraph of the docstring of a class, in one line."""
+    """Return the first paragraph of the docstring of the class ``cls``, in one line."""
     paragraph = (inspect.getdoc(cls) or "").partition("\n\n")[0]
     return " ".join(paragraph.split()).replace("``", "`").rstrip(" :")
 
 
 def brief(cls: type) -> str:
-    """Return the first sentence of the docstring of a class."""
+    """Return the first sentence of the docstring of the class ``cls``, without a full stop."""
     return summary(cls).partition(". ")[0].rstrip(".")
 
 
 def authors(paper: str) -> str:
-    """Return the authors and the year of a paper. If a paper has more than two authors, only the first is named, with
-    "et al."."""
+    """Return the authors and the year of a paper from its citation ``paper``. If there are more than two authors, only
+    the first author is named, with "et al."."""
     found = re.match(r"(.*?)( \d{4})", paper)
     if not found:
         return paper
@@ -155,12 +157,12 @@ def authors(paper: str) -> str:
 
 
 def columns() -> int:
-    """Return the largest number of letters of an output line."""
+    """Return the largest number of characters of an output line: the terminal's width, or `WIDTH`."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
 
 
 def say(lines: list[str]):
-    """Print lines; on a terminal, wrap lines that are too long, with an indent."""
+    """Print ``lines``. On a terminal, lines that are too long are wrapped, with an indent."""
     for line in lines:
         indent = line[: len(line) - len(line.lstrip())] + "    "
         if sys.stdout.isatty() and len(line) > columns():
@@ -169,7 +171,8 @@ def say(lines: list[str]):
 
 
 def print_table(rows: list[tuple], headers: list[str], flexible: int):
-    """Print a table. If it is wider than the output, column number ``flexible`` is made narrower."""
+    """Print a table. If the table is wider than the output, column number ``flexible``, counted from 0, is made
+    narrower."""
     from tabulate import tabulate
 
     widths = [max(len(str(row[k])) for row in [headers, *rows]) for k in range(len(headers))]

@@ -1,4 +1,4 @@
-"""Job of ``grsgd run``, which is started again after the loss of a host (``--restarts``)."""
+"""Job of ``grsgd run`` that is started again after the loss of a host (``--restarts``)."""
 
 import os
 import secrets
@@ -24,25 +24,25 @@ from grsgd.text import hosts_in_words
 from grsgd.training import memory_folder
 
 OVERLAP = "SLURM_OVERLAP"
-"""Environment variable by which srun starts ranks on cores that Slurm still counts as used by the job that has lost a
-node."""
+"""Environment variable with which srun starts ranks even on cores that Slurm still counts as used by the attempt that
+has lost a node."""
 WITHOUT_GRSGD = (
     "no rank of this job has called grsgd, so each of the {} processes has trained alone, if it has trained: call "
     "grsgd.distribute(), or give Trainer, Fabric or Accelerate the strategy of grsgd"
 )
 """Warning after a job of a script that never called grsgd."""
 PATIENCE_SECONDS = 30.0
-"""Seconds in which a host must answer after a loss; otherwise the job ends."""
+"""Seconds after the loss of a host in which enough hosts must answer. If too few hosts answer, the job ends."""
 ROUND_SECONDS = 1.0
-"""Seconds between two rounds in which all hosts are asked after a loss."""
+"""Seconds between two rounds of questions to all hosts after the loss of a host."""
 
 
 class Restarting:
-    """Job of ``grsgd run`` on ``ranks`` ranks.
+    """Job of ``grsgd run`` on ``ranks`` ranks, with its restarts.
 
-    ``options`` are the options of ``run``. ``of_train`` are the options of ``train``, or None for a script. ``hosts``
-    are the hosts of ``--hosts``. Without them the launcher chooses hosts until a host is lost, and afterwards the nodes
-    of the Slurm allocation are the hosts.
+    ``options`` are the options of ``grsgd run``. ``of_train`` are the options of ``grsgd train``, or None for a script.
+    ``hosts`` are the hosts in the option ``--hosts``. Without ``hosts`` the launcher chooses hosts until a host is
+    lost. After a loss the nodes of the Slurm allocation are the hosts.
     """
 
     def __init__(self, options, of_train, ranks: int, hosts: Sequence[Host]):
@@ -50,15 +50,15 @@ class Restarting:
         self.config: Config | None = None
         self.hosts = list(hosts) or (places.of_allocation(ranks) if options.restarts else [])
         self.missed: set[str] = set()
-        """Names of the hosts that were lost, or have not answered."""
+        """Names of the hosts that were lost, or that have not answered when they were last asked."""
         self.used = places.placed(hosts, ranks)
         self.left: set[str] = set()
-        """Names of the hosts of all attempts that have lost a host."""
+        """Names of all hosts of each attempt that has ended by the loss of a host."""
         self.losses: list[Loss] = []
         self.id = secrets.token_hex(8)
-        """Id of the job, the same in all attempts."""
+        """Id of the job, equal in all attempts (starts of the job)."""
         self.asked = 0
-        """Signal that has asked for the end of the job; 0 without a signal."""
+        """Number of the signal that has asked for the end of the job; 0 without a signal."""
         self.folder = (of_train.checkpoint or of_train.resume) if of_train else None
         if options.restarts and of_train and not self.folder:
             raise UsageError("--restarts: only with --checkpoint FOLDER, from which the job goes on")
@@ -77,7 +77,7 @@ class Restarting:
             raise UsageError("--restarts: only with --hosts a:4,b:4, or in an allocation of Slurm")
 
     def command(self) -> start.JobCommand:
-        """Return the command of the next attempt, which goes on from the last checkpoint if there is one."""
+        """Return the command of the next attempt, which goes on from the last checkpoint if a checkpoint exists."""
         options, arguments = self.options, list(self.options.arguments)
         if self.losses and self._has_checkpoint():
             arguments += ["--resume", self.folder]
@@ -86,11 +86,11 @@ class Restarting:
         )
 
     def run(self) -> int:
-        """Run the job until it ends without the loss of a host, or no restart is left; return its exit code.
+        """Run the job until it ends without the loss of a host, or no restart is left. Return the job's exit code.
 
-        Between two attempts there is nothing to save. A signal that asks for the end then ends the job before the next
-        attempt, and SIGUSR2 has no effect. A signal that has asked for the end of an attempt also prevents the next
-        attempt.
+        Between two attempts the job has no results to save. So a signal that asks for the end ends the job before the
+        next attempt, and SIGUSR2 has no effect. A signal that has asked for the end of an attempt also prevents the
+        next attempt.
         """
         before = {}
         if self.options.restarts:
@@ -111,8 +111,8 @@ class Restarting:
                 signal.signal(number, handler)
 
     def _clear_hosts_left_behind(self):
-        """Remove the states of this job from the memory of hosts on which no rank of the last attempt can remove them,
-        if these hosts answer."""
+        """Remove this job's states (checkpoints in memory) from hosts on which no rank of the last attempt has run, if
+        these hosts answer."""
         if self.of_train and self.of_train.memory is not None:
             behind = self.left - {host.name for host in self.used}
             places.run_on(behind, memory_folder.removal(Path(self.of_train.memory_folder), self.id))
@@ -122,7 +122,7 @@ class Restarting:
             self.asked = number
 
     def _heed(self):
-        """Raise KeyboardInterrupt if a signal has asked for the end."""
+        """Raise KeyboardInterrupt if a signal has asked for the end of the job."""
         if self.asked:
             raise KeyboardInterrupt
 
@@ -144,7 +144,7 @@ class Restarting:
             print(f"grsgd: restart {number}: {self.ranks} ranks on {on}", file=sys.stderr, flush=True)
 
     def _attempt(self) -> tuple[int, Loss | None]:
-        """Run the job once; return its exit code, and the loss of hosts that has ended it."""
+        """Run the job once. Return its exit code, and the loss of hosts that has ended the job, or None."""
         job, trains = self.command(), self.of_train is not None
         print(job if self.options.verbose else job.short(), file=sys.stderr, flush=True)
         hearing = self._hearing()
@@ -169,12 +169,12 @@ class Restarting:
         return (code or 1, Loss(hearing.lost_at or time.time(), lost)) if lost else (code, None)
 
     def _has_ended(self, code: int, hearing: Hearing) -> bool:
-        """Return whether the job has ended by itself or by a signal. Open MPI's launcher also returns 0 if a host dies
-        before the ranks of a script have begun."""
+        """Return whether the job has ended by itself or by a signal, not by the loss of a host. For a script, ``code``
+        0 counts only if a rank has begun, because Open MPI's launcher also returns 0 if a host dies before."""
         return code in (EXIT_CODE, CHECKPOINTED) or (code == 0 and (self.of_train is not None or bool(hearing.hosts)))
 
     def _hearing(self) -> Hearing | None:
-        """Return a watch over the hosts of an attempt; None for a job on this host only."""
+        """Return the object that watches over the hosts of an attempt; None for a job on this host only."""
         if self.hosts or int(os.environ.get("SLURM_JOB_NUM_NODES") or 1) > 1:
             absence = Absence(self.used, has_answered=bool(self.losses))
             names, fences = [host.name for host in self.hosts], self.options.restarts > 0
@@ -182,10 +182,11 @@ class Restarting:
         return None
 
     def _lost(self, hearing: Hearing) -> str:
-        """Return the hosts that a job has lost, as text with their ranks; "" if none was lost.
+        """Return a text with the hosts that an attempt has lost and their ranks; "" if no host was lost.
 
-        If the hearts do not tell which hosts were lost, the hosts of ``--hosts`` are asked. In an allocation of Slurm a
-        host is also asked if its hearts have said no last word, because srun may have killed them on a living host.
+        If the ranks' heart processes (`grsgd.job.heart`) do not show which hosts were lost, the hosts of the attempt
+        are asked. In an allocation of Slurm a host is also asked if its heart processes have sent no last datagram.
+        srun may have killed these processes on a living host.
         """
         known = [*hearing.lost]
         lost = hearing.conclude()
@@ -208,8 +209,8 @@ class Restarting:
         return hosts_in_words(silent) if silent else ""
 
     def _move(self) -> bool:
-        """Place the ranks on hosts that answer, and first on hosts that were not missed; return whether any number of
-        ranks fits there."""
+        """Place the ranks on hosts that answer, with hosts that were not missed before as the first choice. Return
+        whether the job can train with some number of ranks on these hosts."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             self._heed()
@@ -238,7 +239,7 @@ class Restarting:
         return self.folder is not None and any(Path(self.folder).glob("samples-*/rank-*.ckpt"))
 
     def _refusal(self, ranks: int) -> str:
-        """Return why the job cannot train with ``ranks`` processes, or "" if it can."""
+        """Return the reason why the job cannot train with ``ranks`` processes; "" if it can."""
         spares = (self.of_train or self.options).spares or 0
         if ranks <= spares:
             return f"all of them are spares, --spares {spares}"

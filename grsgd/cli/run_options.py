@@ -1,4 +1,4 @@
-"""Options of ``grsgd run``."""
+"""Command-line options of ``grsgd run``, as argparse reads them."""
 
 import argparse
 

@@ -1,5 +1,5 @@
-"""``grsgd sweep``: runs a configuration with all combinations of the values of some keys. Finished runs are not
-repeated."""
+"""Command ``grsgd sweep``, which runs a configuration with all combinations of the values of some keys. Finished runs
+are not repeated."""
 
 import itertools
 import os
@@ -19,20 +19,22 @@ from grsgd.errors import UsageError
 from grsgd.runs.finished import finished_run, is_tested
 
 MAX_LETTERS = 120
-"""Largest number of letters in a file name before the digest."""
+"""Largest number of characters in the name of a sweep's run file before the digest."""
 OWN = ("--out", "--ranks", "-n")
-"""Options of a single run that the sweep sets itself, so that users cannot give them."""
+"""Options of a single run that the sweep itself sets, so that users cannot give these options."""
 ONE_FILE = ("--save", "--save-best", "--csv", "--tensorboard", "--timeline", "--trace", "--checkpoint", "--resume")
-"""Options that name one file or folder, which the runs of a sweep would overwrite."""
+"""Options of a single run that name one file or folder, which the runs of a sweep would overwrite."""
 AUTO = "auto"
-"""Value of ``--jobs`` that stands for as many runs at a time as there are cores for."""
+"""Value of ``--jobs`` with which the number of cores determines how many runs are made at a time."""
 
 Starter = Callable[[list[str], Path | None], Started]
-"""Function that starts ``grsgd`` with arguments, and with a file for the output, or None for the terminal."""
+"""Type of a function that starts ``grsgd``. The function's arguments are the arguments of ``grsgd``, and a file for the
+output (None for the terminal)."""
 
 
 class SweepRun(NamedTuple):
-    """One run of a sweep: its varied values in words, its file, and the arguments of ``grsgd`` that make the file."""
+    """One run of a sweep: the varied keys and values as text, the path of the run file, and the arguments of ``grsgd``
+    that make this run."""
 
     words: str
     out: Path
@@ -40,26 +42,27 @@ class SweepRun(NamedTuple):
 
     @property
     def log(self) -> Path:
-        """File of the run's output, if runs are made side by side."""
+        """Path of the file with the output of this run's process, if several runs are made at a time."""
         return self.out.with_suffix(".log")
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run need not be made: its file has a run that diverged, or that completed and was tested."""
+        """Whether the run need not be made, because its run file has a run that diverged, or that completed and was
+        tested."""
         run = finished_run(self.out)
         return run is not None and is_tested(run)
 
 
 def sweep(options: Namespace, load: Callable[[list[str]], Config], starter: Starter = start) -> int:
-    """Make the missing runs, print their table and draw their plot; return the exit code of the last run that failed,
-    or 0.
+    """Make the missing runs of a sweep, print a table and draw a plot of all finished runs. Return the exit code of the
+    last run that failed, or 0.
 
-    All configurations are read before the first run. If a run fails, the sweep prints its name and goes on with the
-    next run; the same command later repeats only the failed run. An interrupted run ends the sweep; the same command
-    continues it. The table and the plot show all finished runs. A run that diverges is finished.
+    All configurations are read before the first run. If a run fails, the sweep prints the run's name and goes on with
+    the next run. The same ``grsgd sweep`` command later repeats only the failed run. An interrupted run ends the sweep.
+    After an interruption the same command continues the sweep. A run that diverges counts as finished.
 
     ``options`` are the options of ``grsgd sweep``. ``load`` returns the configuration for the arguments of a run.
-    Raises UsageError.
+    Raises UsageError for wrong options.
     """
     if wrong := next((word for word in options.arguments if word.partition("=")[0] in OWN), None):
         raise UsageError(f"{wrong}: not after the configuration: a sweep itself names the files; -n stands before it")
@@ -77,7 +80,7 @@ def sweep(options: Namespace, load: Callable[[list[str]], Config], starter: Star
 
 
 def runs_of(options: Namespace, load: Callable[[list[str]], Config]) -> Iterator[SweepRun]:
-    """Yield the runs of a sweep. Raises UsageError."""
+    """Yield the runs of a sweep, one per combination of values. Raises UsageError for wrong options."""
     for changed in combinations(options.vary):
         arguments = arguments_of(options, changed)
         out = Path(options.out) / f"{name(changed)}-{digest(load(arguments), options.ranks, *where(options))}.h5"
@@ -85,7 +88,8 @@ def runs_of(options: Namespace, load: Callable[[list[str]], Config]) -> Iterator
 
 
 def make_missing(runs: Sequence[SweepRun], jobs: int, starter: Starter) -> dict[Path, int]:
-    """Make the runs that are not finished, ``jobs`` at a time; return the exit codes of failed runs by their files."""
+    """Make the runs that are not finished, ``jobs`` at a time. Return a dictionary from the run file of each failed run
+    to its exit code."""
     numbers = {run.out: number for number, run in enumerate(runs, 1)}
 
     def missing() -> Iterator[SweepRun]:
@@ -110,7 +114,7 @@ def make_missing(runs: Sequence[SweepRun], jobs: int, starter: Starter) -> dict[
 
 
 def end(runs: Sequence[SweepRun], failed: dict[Path, int]) -> int:
-    """Print the number of runs that are finished, and name the others; return the exit code of the sweep."""
+    """Print the number of finished runs, and the names of the other runs. Return the exit code of the sweep."""
     unfinished = [run for run in runs if not run.is_finished]
     if unfinished:
         say(f"grsgd sweep: {len(runs) - len(unfinished)} of {len(runs)} runs are finished; the same command goes on")
@@ -122,7 +126,7 @@ def end(runs: Sequence[SweepRun], failed: dict[Path, int]) -> int:
 
 
 def last_line(log: Path) -> str:
-    """Return the last line of a run's output, for the line that names the run."""
+    """Return the last line of a run's output in the file ``log``, for the line that names a failed run."""
     lines = log.read_text(errors="replace").split("\n") if log.exists() else []
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     return f": {last}" if last else ""
@@ -133,9 +137,10 @@ def say(line: str):
 
 
 def jobs_of(options: Namespace) -> int:
-    """Return the number of runs that are made side by side: ``--jobs``, limited by the cores of this process.
+    """Return the number of runs that are made at a time: the value of ``--jobs``, limited by the cores of this process.
 
-    A run needs a core per rank, and a run in simulated time needs one core. Raises UsageError.
+    A run needs a core per rank, and a run in simulated time needs one core. Raises UsageError if ``--jobs`` is no whole
+    number above 0.
     """
     most = max(cores() // (1 if options.simulate else options.ranks), 1)
     if options.jobs == AUTO:
@@ -149,16 +154,15 @@ def jobs_of(options: Namespace) -> int:
 
 
 def cores() -> int:
-    """Return the number of cores that this process and its children may use, at least 1."""
+    """Return the number of cores that this process and its child processes may use, at least 1."""
     here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cpu_quota()
     return max(min(here, int(quota.cores)) if quota is not None else here, 1)
 
 
 def combinations(varied: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Return the ``KEY=VALUE`` settings of each run, from ``KEY=A,B,...`` texts; the last key varies fastest.
-
-    Raises UsageError.
+    """Return, for each run, its tuple of ``KEY=VALUE`` settings, from the ``KEY=A,B,...`` texts ``varied``. The last
+    key varies fastest. Raises UsageError for a text in another form.
     """
     axes = []
     for one in varied:
@@ -171,13 +175,14 @@ def combinations(varied: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def split(values: str) -> list[str]:
-    """Return the values that commas separate; commas within quotes and brackets do not separate."""
+    """Return the list of values in the text ``values``, which are separated by commas. Commas within quotes and
+    brackets do not separate values."""
     found = re.findall(r"""(?:"[^"]*"|'[^']*'|\[[^\]]*\]|\{[^}]*\}|[^,])+""", values)
     return [value.strip() for value in found] or [""]
 
 
 def arguments_of(options: Namespace, changed: Sequence[str]) -> list[str]:
-    """Return the arguments of ``grsgd`` for one run, without its ``--out``."""
+    """Return the arguments of ``grsgd`` for the run with the settings ``changed``, without the option ``--out``."""
     sets = [word for change in changed for word in ("--set", change)]
     if options.simulate:
         return ["simulate", options.config, *options.arguments, "--ranks", str(options.ranks), *sets]
@@ -185,10 +190,10 @@ def arguments_of(options: Namespace, changed: Sequence[str]) -> list[str]:
 
 
 def where(options: Namespace) -> list[str]:
-    """Return the texts that decide the results of a run in addition to its configuration.
+    """Return texts on the inputs that decide the results of a run in addition to its configuration.
 
-    The texts are: whether runs are simulated, their other options, and the content of files that options name, such as
-    network files.
+    The texts say whether runs are simulated. Further texts are the runs' other options, and the content of files that
+    options name, such as network files.
     """
     files = [Path(word.rpartition("=")[2]) for word in options.arguments]
     contents = [file.read_text(errors="replace") for file in files if file.suffix == ".toml" and file.is_file()]
@@ -196,5 +201,5 @@ def where(options: Namespace) -> list[str]:
 
 
 def name(changed: Sequence[str]) -> str:
-    """Return the beginning of the file name of a run with the settings ``changed``."""
+    """Return the beginning of the name of the run file of a run with the settings ``changed``."""
     return re.sub(r"[^\w.=+-]+", "_", "-".join(changed))[:MAX_LETTERS]

@@ -1,4 +1,4 @@
-"""Options of ``grsgd sweep``."""
+"""Command-line options of ``grsgd sweep``, as argparse reads them."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""Results of a sweep: a table with a row per combination, and a plot."""
+"""Results of a sweep: a table with a row per combination of values, and a plot."""
 
 import os
 import shutil
@@ -10,14 +10,16 @@ from grsgd.cli.outcome import SkippedFiles, print_error
 from grsgd.errors import RunFileError
 
 TABLE, NUMBERS, PLOT = "sweep.md", "sweep.csv", "sweep.png"
-"""Files of the table in Markdown, of the same numbers in full, and of the plot."""
+"""Names of a sweep's files: the table in Markdown, the unrounded numbers of the table as CSV, and the plot."""
 
 
 def show(files: Sequence[Path], folder: Path):
-    """Print the table of run files, write it to ``folder`` in two forms, and draw the plot there.
+    """Print the table of the run files ``files``, write the table to ``folder`` as Markdown and as CSV, and draw a plot
+    in ``folder``.
 
-    Runs that differ in the seed alone share a row and a curve: mean and 95 % interval in the table, a band from the
-    least to the greatest value in the plot. Does nothing without files.
+    Runs that differ only in the seed share a row and a curve. The table has the mean over the seeds and its 95 %
+    interval. The plot has a band from the least to the greatest value of the seeds. The function does nothing if
+    ``files`` is empty.
     """
     if not files:
         return
@@ -38,8 +40,9 @@ def show(files: Sequence[Path], folder: Path):
 
 
 def draw(files: Sequence[Path], picture: Path):
-    """Draw the runs; raises RunFileError."""
-    os.environ.pop("MPLBACKEND", None)  # figures are files here, and an unknown backend would be an error
+    """Draw the plot of the run files ``files`` to the file ``picture``. Raises RunFileError if the runs cannot be
+    drawn."""
+    os.environ.pop("MPLBACKEND", None)  # the figure is only a file, and an unknown backend of matplotlib is an error
     from grsgd.runs.plot import plot
 
     plot(files, picture, SkippedFiles())

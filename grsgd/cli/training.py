@@ -1,5 +1,5 @@
-"""Commands that train: ``train`` on the ranks of a job, ``run`` in a job that it starts, ``simulate`` in simulated
-time, ``sweep`` in many runs."""
+"""Commands that train: ``train`` on the ranks of a job, ``run`` in a new job, ``simulate`` in simulated time, and
+``sweep`` in many runs."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ SIZE_VARIABLES = (
     "FLUX_JOB_SIZE",
     "SLURM_NTASKS",
 )
-"""Environment variables in which launchers tell a process the number of ranks of its job."""
+"""Environment variables in which launchers give the number of ranks of a job."""
 
 
 def train(options) -> int:
@@ -32,16 +32,16 @@ def train(options) -> int:
     if options.check:
         return check(options, int(count_of_ranks()) if options.ranks is None else options.ranks)
     if options.ranks is not None:
-        options.on_ranks = False  # MPI has not started, so there is no job that the error must end
+        options.on_ranks = False  # the error must end no job, because MPI has not started
         n = options.ranks
         raise UsageError(f"--ranks {n}: only with --check; `grsgd run -n {n}` starts {n} ranks")
-    with Interruption(not_yet_training, lambda: None):  # torch takes seconds to import
+    with Interruption(not_yet_training, lambda: None):  # importing torch takes seconds
         return train_on_all_ranks(options)
 
 
 def not_yet_training(reason: str):
-    """End this process after a signal that arrives before MPI has started, or after the run. Called in the thread that
-    handles signals."""
+    """End this process after a signal that arrives before MPI has started, or after the run. The thread that handles
+    signals calls this function."""
     if rank() in (None, "0"):
         say(f"{reason} outside of training")
     time.sleep(PASSING_ON_SECONDS)
@@ -49,7 +49,8 @@ def not_yet_training(reason: str):
 
 
 def train_on_all_ranks(options) -> int:
-    """Train on this rank, and return the exit code if the process still lives at the end."""
+    """Train on this rank, and return the exit code of the command. Some ends of a run end the process before the
+    function returns."""
     start_up = StartUp(options.verbose)
     with ProgressLine(is_shown=rank() in (None, "0")) as line:
         line.doing(f"starting {ranks()}", only_live=True)
@@ -82,7 +83,7 @@ def train_on_all_ranks(options) -> int:
         try:
             more = {"keeping": keeping, "spares": options.spares, "timeline": path_or_none(options.timeline)}
             end = run(mpi, config, out, start_up, line, models, **more)
-        except SavedElsewhere as error:  # the run file is in another place; raised on one rank only
+        except SavedElsewhere as error:  # on one rank only: a file is in another place
             problem, end = error, error.end
         reason, remaining, checkpoint, survived = end
         if problem:
@@ -109,11 +110,11 @@ def run(options) -> int:
     if trains and options.spares is not None:
         options.arguments += ["--spares", str(options.spares)]
     of_train = None
-    if trains:  # errors of options are found here, before the launcher starts, and so printed once
+    if trains:  # so errors of options are printed once, before the launcher starts
         of_train = options.make_parser().parse_args(["train", options.target, *options.arguments])
     check_at_least("--restarts", options.restarts, 0)
     first = start.job(options.target, options.arguments, options.ranks, options.launcher, options.spares, options.bind)
-    options.launcher = "srun" if first.command[0] == "srun" else "mpiexec"  # the trial of srun is made once
+    options.launcher = "srun" if first.command[0] == "srun" else "mpiexec"  # so srun is tried only once
     ranks = options.ranks if options.ranks is not None else start.tasks_of_allocation()
     found = hosts.read(options.hosts, ranks) if options.hosts else []
     if found and hosts.slots(found) < ranks:
@@ -149,9 +150,9 @@ def sweep(options) -> int:
 
 
 def check(options, ranks: int, simulated=None) -> int:
-    """Check a run of `train`, or of `simulate` with the options ``simulated``, and describe it. Return the exit code 0;
-    raises UsageError if the run would fail."""
-    options.on_ranks = False  # MPI does not start, so an error has no job to end
+    """Check a run of `train`, or of `simulate` with the options ``simulated``, and print a description of the run.
+    Return the exit code 0. Raises UsageError if the run would fail."""
+    options.on_ranks = False  # an error must end no job, because MPI does not start
     check_at_least("--ranks", ranks, 1)
     config = load_config(options)
     with importing():
@@ -161,13 +162,13 @@ def check(options, ranks: int, simulated=None) -> int:
 
 
 def count_of_ranks() -> str:
-    """Return the number of ranks of the job from the launcher's environment variables, because MPI has not started
-    yet."""
+    """Return the number of ranks of the job, as text, from the launcher's environment variables, because MPI has not
+    started."""
     return next((os.environ[name] for name in SIZE_VARIABLES if os.environ.get(name)), "1")
 
 
 def ranks() -> str:
-    """Return the number of ranks of the job as text."""
+    """Return the number of ranks of the job as text, such as "1 rank" or "4 ranks"."""
     count = count_of_ranks()
     return f"{count} rank{'s' if count != '1' else ''}"
 
@@ -179,7 +180,7 @@ def simulate(options) -> int:
     from grsgd.job.signals import EXIT_CODE, as_exceptions
 
     try:
-        with as_exceptions():  # torch takes seconds to import
+        with as_exceptions():  # importing torch takes seconds
             return simulate_until_interrupted(options)
     except KeyboardInterrupt as interrupt:
         print_error(f"{interrupt} while nothing was simulated: there is no run file")
@@ -188,7 +189,7 @@ def simulate(options) -> int:
 
 def simulate_until_interrupted(options) -> int:
     """Simulate the run of ``options``, and return the exit code of the command. A signal raises KeyboardInterrupt if it
-    arrives before there is anything to save, or after everything is saved."""
+    arrives before the simulation has results to save, or after the results are saved."""
     with importing():
         from grsgd.comm.communicator import LostRank
         from grsgd.job.rescue import NotSavedThere, path_of

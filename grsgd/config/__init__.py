@@ -1,4 +1,4 @@
-"""Configuration of a run: one TOML file. The types and values of all keys are checked before anything starts."""
+"""Configuration of a run, read from a TOML file. The types and values of all keys are checked before the run starts."""
 
 from pathlib import Path
 from typing import Literal
@@ -31,13 +31,13 @@ from grsgd.errors import ConfigError
 from grsgd.runs.metric import ACCURACY
 
 ELEMENT_WISE = "adadelta adagrad adam adamax adamw asgd nadam radam rmsprop rprop sgd".split()
-"""Optimizers whose update of an element of the model depends on no other element, so that several servers can each
-update a slice of the model."""
+"""Names of optimizers whose update of a model element depends on no other element. With such an optimizer several
+parameter servers can each update a slice of the model."""
 
 
 class Config(Section):
-    """Configuration of a run. ``algorithm_options`` are the options of the algorithm, from the keys of ``[algorithm]``
-    other than ``name``."""
+    """Configuration of a run, with one attribute per key or section of the TOML file. ``algorithm_options`` has the
+    keys of ``[algorithm]`` other than ``name``."""
 
     seed: int = Field(0, ge=0, lt=2**63, description="seed of all random choices: models, shards, batches, partners")
     device: Literal["auto", "cpu", "cuda"] = Field(
@@ -68,16 +68,17 @@ class Config(Section):
 
     @property
     def traits(self) -> Traits:
-        """The traits of the algorithm with its options."""
+        """Traits (facts about the behaviour) of the algorithm with the options of this configuration."""
         return self.algorithm_class.traits_of(self.algorithm_options)
 
     def make_task(self) -> tasks.Task:
-        """Return the task that the model is trained for; raises ConfigError."""
+        """Return the task for which the model is trained. Raises ConfigError if the task cannot be built."""
         return tasks.build(self.task.name, self.task.options)
 
     @property
     def target(self) -> float | None:
-        """Value of the task's metric that the run should reach, or None; reports give the time until then."""
+        """Value of the task's metric that the run should reach, or None. Reports give the time until the run reaches
+        the target."""
         return self.train.target if self.train.target_accuracy is None else self.train.target_accuracy
 
     def toml(self) -> str:
@@ -94,7 +95,7 @@ class Config(Section):
         return tomli_w.dumps(content)
 
     def check_measured(self):
-        """Raise ConfigError for an option that is possible only in simulated time."""
+        """Raise ConfigError if this configuration has an option that is possible only in simulated time."""
         if self.train.stop_at_target:
             raise ConfigError(
                 "train.stop_at_target = true: only in simulated time (grsgd simulate), because evaluation during "
@@ -102,7 +103,8 @@ class Config(Section):
             )
 
     def check_simulated(self, timing_only: bool):
-        """Raise ConfigError for an option that simulated time does not have; ``timing_only``: nothing is computed."""
+        """Raise ConfigError if this configuration has an option that is impossible in simulated time. ``timing_only``
+        says whether only times are simulated, without gradients."""
         if self.gradient.compile and not timing_only:
             raise ConfigError(
                 "gradient.compile = true: torch compiles for one rank per process, but all simulated ranks are in one "
@@ -110,7 +112,7 @@ class Config(Section):
             )
 
     def check_ranks(self, ranks: int):
-        """Raise ConfigError if a value is not possible with ``ranks`` ranks."""
+        """Raise ConfigError if a value of this configuration is not possible in a job of ``ranks`` ranks."""
         for kind in ("slowdown", "tail", "pause"):
             for rank in getattr(self.stragglers, kind):
                 if rank >= ranks:
@@ -136,17 +138,19 @@ class Config(Section):
 
 
 def load(path: str | Path, overrides: list[str] = ()) -> Config:
-    """Read a TOML file and apply ``key=value`` overrides such as ``"optimizer.lr=0.05"``; raises ConfigError.
+    """Read a TOML file, apply ``key=value`` overrides such as ``"optimizer.lr=0.05"``, and return the checked
+    configuration. Raises ConfigError for a file that cannot be read, and for a wrong key or value.
 
     The key ``base`` of a file names another file, from which missing keys are taken. If a file or an override sets
-    another ``name`` in a section than the base, the options of the base's name are dropped. If it sets another end of
-    training in [train], the base's end is dropped.
+    another ``name`` in a section than its base, the options of the base's name are dropped. If a file or an override
+    sets another end of training in [train], the base's end of training is dropped.
     """
     return parse(override(read(Path(path)), list(overrides)), str(path))
 
 
 def parse(content: dict, where: str = "config") -> Config:
-    """Return the checked configuration of nested dictionaries; raises ConfigError."""
+    """Return the configuration whose keys and values are in the nested dictionaries ``content``. ``where`` begins each
+    error message. Raises ConfigError for a wrong key or value."""
     check_whole_numbers(content, where)
     try:
         config = Config.model_validate(content)
@@ -188,7 +192,8 @@ def parse(content: dict, where: str = "config") -> Config:
 
 
 def check_target(config: Config, where: str):
-    """Raise ConfigError for a task that cannot be built, and for a target that does not fit the task's metric."""
+    """Raise ConfigError for a task that cannot be built, and for a target key (``target`` or ``target_accuracy``) that
+    does not fit the task's metric."""
     try:
         metric = config.make_task().metric
     except ConfigError as error:

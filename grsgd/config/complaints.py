@@ -1,4 +1,4 @@
-"""Error messages, of one line, for errors that pydantic finds in a configuration."""
+"""Error messages of one line for the errors that pydantic finds in a configuration."""
 
 from pydantic import BaseModel, ValidationError
 
@@ -7,7 +7,8 @@ from grsgd.errors import did_you_mean
 
 
 def describe(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
-    """Return one line that describes all errors of a validation."""
+    """Return one line that describes all errors which pydantic found in ``model``. ``prefix`` stands before each
+    key."""
     return "; ".join(describe_one(complaint, model, prefix) for complaint in error.errors())
 
 
@@ -36,7 +37,8 @@ def describe_one(complaint: dict, model: type[BaseModel], prefix: str) -> str:
 
 
 def section(model: type[BaseModel], path: list[str]) -> type:
-    """Return the section of a configuration at ``path``; `object` if it does not exist."""
+    """Return the class of the configuration section at ``path``, a list of keys; `object` if the section does not
+    exist."""
     for part in path:
         fields = getattr(model, "model_fields", {})
         model = fields[part].annotation if part in fields else object
@@ -44,7 +46,7 @@ def section(model: type[BaseModel], path: list[str]) -> type:
 
 
 def inherited(model: type, name: str) -> dict:
-    """Return the entries of the class variable ``name`` of ``model`` and its base classes."""
+    """Return the merged entries of the class variable ``name``, a dict, of ``model`` and its base classes."""
     entries = {}
     for cls in reversed(model.__mro__):
         entries |= vars(cls).get(name, {})
@@ -59,7 +61,7 @@ def allowed_keys(model: type[BaseModel], path: list[str]) -> list[str]:
     for part in path:
         annotation = model.model_fields[part].annotation if part in model.model_fields else None
         if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-            for candidate in (Tail, Pause):  # values of stragglers.tail and stragglers.pause
+            for candidate in (Tail, Pause):  # the values of stragglers.tail and stragglers.pause are tables
                 if path[1:2] == [candidate.__name__.lower()]:
                     return list(candidate.model_fields)
             return []

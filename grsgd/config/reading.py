@@ -1,5 +1,5 @@
-"""Reading of TOML files, which may be based on other files, and of ``key=value`` overrides, into nested dictionaries
-that are not checked yet."""
+"""Reading of TOML files, and of ``key=value`` overrides, into nested dictionaries. A TOML file may be based on another
+file. The keys and values in these dictionaries are not yet checked."""
 
 import os
 import tomllib
@@ -11,27 +11,28 @@ from grsgd.memory import check_fits
 from grsgd.runs.ending import STOP_CRITERIA
 
 SHARED_KEYS = {"algorithm": (), "model": (), "data": tuple(Data.model_fields), "task": (), "schedule": ("warmup",)}
-"""Sections in which the value of ``name`` decides which other keys are allowed, each with the keys that are allowed for
+"""Dictionary from each section whose ``name`` decides which other keys are allowed to the keys that are allowed for
 every name."""
 OF_FILES = (
     *((table, "name") for table in ("algorithm", "model", "data", "task", "optimizer", "schedule")),
     ("algorithm", "topology"),
 )
-"""(Section, key) of the keys whose value may be ``FILE.py:NAME``, a name in a Python file."""
+"""Pairs (section, key) of a configuration whose value may be ``FILE.py:NAME``, a name in a Python file."""
 
 
 def read(path: Path, derived: tuple[str, ...] = ()) -> dict:
-    """Return the content of a TOML file, completed by the content of the file that its key ``base`` names; raises
-    ConfigError.
+    """Return the content of a TOML file. Missing keys are taken from the file that the key ``base`` names. Raises
+    ConfigError if a file cannot be read or is not valid TOML.
 
-    ``derived`` has the real paths of the files that are based on this file, to find circles.
+    ``derived`` has the real paths of the files that are based on this file. ``derived`` serves to find files that are
+    based on themselves.
     """
     try:
         check_fits(path)
         content = tomllib.loads(path.read_text("utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-    except (ValueError, RecursionError) as error:  # a number may have too many digits, which is not a TOMLDecodeError
+    except (ValueError, RecursionError) as error:  # a number with too many digits raises no TOMLDecodeError
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
     find_beside(path, content)
     if "base" not in content:
@@ -51,10 +52,10 @@ def read(path: Path, derived: tuple[str, ...] = ()) -> dict:
 
 
 def find_beside(path: Path, content: dict):
-    """Complete the path in values ``"FILE.py:NAME"``, such as ``algorithm.name``, if the file lies next to the
-    configuration.
+    """Replace FILE.py in values ``"FILE.py:NAME"``, such as ``algorithm.name``, by its path in the folder of the
+    configuration, if FILE.py is in this folder.
 
-    A path is looked for in the working directory first, and then in the folder of the configuration.
+    A file in the working directory has precedence over a file in the folder of the configuration.
     """
     for table, key in OF_FILES:
         name = section(content, table).get(key)
@@ -70,26 +71,27 @@ def code_in(content: dict) -> set[str]:
 
 
 def merge_with_base(base: dict, own: dict) -> dict:
-    """Return the content of a file, ``own``, completed by the content of its ``base``."""
+    """Return the content ``own`` of a configuration file, with missing keys taken from the content ``base`` of its base
+    file."""
     return merge(without_replaced(base, own), own)
 
 
 def without_replaced(base: dict, own: dict) -> dict:
     """Return ``base`` without the keys that ``own`` makes invalid: the options of a name that ``own`` replaces, and the
-    end of training if ``own`` sets another end."""
+    end of training if ``own`` sets one."""
     base = dict(base)
     for name, shared in SHARED_KEYS.items():
         chosen, before = section(own, name).get("name"), section(base, name)
         if isinstance(chosen, str) and chosen != before.get("name"):
             base[name] = {key: value for key, value in before.items() if key in shared}
-    if not section(own, "train").keys().isdisjoint(STOP_CRITERIA):  # a given end replaces any other end
+    if not section(own, "train").keys().isdisjoint(STOP_CRITERIA):  # an end in ``own`` replaces the end in ``base``
         base["train"] = {key: value for key, value in section(base, "train").items() if key not in STOP_CRITERIA}
     return base
 
 
 def merge(base: dict, own: dict) -> dict:
-    """Return the content of ``base`` and ``own`` together. Tables that are in both are merged; any other value that is
-    in both is taken from ``own``."""
+    """Return the merged content of the nested dictionaries ``base`` and ``own``. Tables in both dictionaries are
+    merged. Of two other values of a key, the value in ``own`` is taken."""
     both = {
         key: merge(base[key], value)
         for key, value in own.items()
@@ -99,14 +101,14 @@ def merge(base: dict, own: dict) -> dict:
 
 
 def section(content: dict, name: str) -> dict:
-    """Return a section of a configuration; an empty dictionary if the section is missing or, by mistake, a plain
-    value."""
+    """Return the section ``name`` of a configuration's ``content``. Return an empty dictionary if the section is
+    missing or, by mistake, a plain value."""
     found = content.get(name)
     return found if isinstance(found, dict) else {}
 
 
 def check_whole_numbers(content, where: str, key: str = ""):
-    """Raise ConfigError for an integer beyond 64 bits, which TOML forbids and Python's reader accepts."""
+    """Raise ConfigError for an integer beyond 64 bits. TOML forbids such integers, but Python's reader accepts them."""
     if isinstance(content, int) and not -(2**63) <= content < 2**63:
         raise ConfigError(f"{where}: {key} = {content}: whole numbers are from -2^63 to 2^63 - 1")
     for name, value in content.items() if isinstance(content, dict) else ():
@@ -116,10 +118,11 @@ def check_whole_numbers(content, where: str, key: str = ""):
 
 
 def override(content: dict, settings: list[str]) -> dict:
-    """Return the content with ``key=value`` settings applied. A setting of another ``name``, or of another end of
-    training, drops the keys that belong to the old value.
+    """Return ``content`` with the ``key=value`` texts in ``settings`` applied. A setting of another ``name``, or of
+    another end of training, drops the keys that belong to the old value.
 
-    Of several settings of one key the last counts; otherwise the order of settings does not matter. Raises ConfigError.
+    The last of several settings of a key counts. The order of settings of different keys has no effect. Raises
+    ConfigError for a text in another form, or with an unknown section.
     """
     own = {}
     for setting in settings:
@@ -131,7 +134,8 @@ def override(content: dict, settings: list[str]) -> dict:
 
 
 def apply(override: str, content: dict):
-    """Set ``key=value`` in nested dictionaries. The value is read as TOML; if it is not valid TOML, it is a string."""
+    """Set a value in the nested dictionaries ``content`` by the text ``override`` = ``key=value``. The value is read as
+    TOML. A value that is not valid TOML is a string."""
     key, equals, value = override.partition("=")
     path = key.strip().split(".")
     if not equals or not all(path):
@@ -147,5 +151,5 @@ def apply(override: str, content: dict):
             raise ConfigError(f"--set {override}: {part} is not a section")
     if path[0] == "train" and path[-1] in STOP_CRITERIA:
         for other in STOP_CRITERIA:
-            table.pop(other, None)  # this end of training replaces any other end
+            table.pop(other, None)  # the new end of training replaces the old end
     table[path[-1]] = parsed

@@ -1,4 +1,4 @@
-"""The sections of a configuration: their keys, types, bounds and defaults."""
+"""Sections of a configuration as pydantic models, with the types, bounds, defaults and descriptions of all keys."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -15,8 +15,8 @@ class Section(BaseModel):
 
 
 class Named(Section):
-    """Section in which the value of ``name`` decides which further keys are allowed. The algorithm, model or other part
-    of that name checks the further keys."""
+    """Section in which the value of ``name`` decides which further keys are allowed. The algorithm, model or other
+    class with this name checks the further keys."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
     name: str = Field(description="name of the part; it decides which further keys are allowed")
@@ -27,7 +27,7 @@ class Named(Section):
 
 
 def integer_keys(table):
-    """Return a table whose keys are ranks, with the keys as integers, because keys are strings in TOML."""
+    """Return ``table``, whose keys are ranks, with the keys as integers. Keys are strings in TOML."""
     if not isinstance(table, dict):
         return table
     return {int(k) if isinstance(k, str) and k.isdecimal() else k: v for k, v in table.items()}
@@ -127,7 +127,7 @@ class Schedule(Named):
 
     @property
     def is_own(self) -> bool:
-        """Whether the schedule is a function outside this package, such as ``FILE.py:NAME``."""
+        """Whether the learning-rate schedule is a function outside of the package grsgd, such as ``FILE.py:NAME``."""
         return self.name not in SCHEDULES
 
     @model_validator(mode="after")
@@ -141,7 +141,7 @@ class Schedule(Named):
 
 
 class Gradient(Section):
-    """Computation of the gradient of a rank's batch: its precision, its compilation and its micro-batches."""
+    """Options of the computation of the gradient of a rank's batch: precision, compilation and micro-batches."""
 
     autocast: Literal["off", "bfloat16"] = Field(
         "off", description="dtype to which torch.autocast rounds the inputs of matrix products and convolutions"
@@ -208,7 +208,7 @@ class Train(Section):
 
 
 class Tail(Section):
-    """Random delays of a rank: each step is delayed with ``probability``, by an exponentially distributed time with
+    """Random delays of a rank. Each step is delayed with ``probability``, by an exponentially distributed time with
     mean ``seconds``."""
 
     probability: float = Field(gt=0, le=1, description="probability that a step is delayed")
@@ -216,7 +216,7 @@ class Tail(Section):
 
 
 class Pause(Section):
-    """Pauses of a rank: after each ``every`` steps the rank pauses for ``seconds``."""
+    """Periodic pauses of a rank. After each ``every`` steps the rank pauses for ``seconds``."""
 
     every: int = Field(ge=1, description="number of steps from one pause to the next")
     seconds: PositiveFloat = Field(description="length of a pause in seconds")
@@ -235,14 +235,15 @@ class Stragglers(Section):
 
 
 class Cut(Section):
-    """Cut of a rank's link to the network, from ``at`` seconds after the start of training on, for ``seconds``."""
+    """Interruption of a rank's link to the network. The interruption begins ``at`` seconds after the start of training,
+    and lasts for ``seconds``."""
 
     at: float = Field(ge=0, description="seconds after the start of training")
     seconds: PositiveFloat = Field(description="seconds until the link works again")
 
 
 class Faults(Section):
-    """Planned deaths of processes and cuts of links.
+    """Planned faults of a run: deaths of processes, and interruptions of links.
 
     docs/how-to/failures.md says which algorithms and MPI libraries go on after a death.
     """
@@ -268,7 +269,7 @@ class Faults(Section):
 
     @property
     def are_deadly(self) -> bool:
-        """Whether the death of any process is planned."""
+        """Whether this section plans the death of any process."""
         return bool(self.die) or self.every is not None
 
 

@@ -1,4 +1,5 @@
-"""Files outside this package that a configuration uses, and the attributes of a run file that record them."""
+"""Files outside of the package grsgd that a configuration uses, and the attributes of a run file that record these
+files."""
 
 import hashlib
 import json
@@ -8,12 +9,12 @@ from grsgd import outside
 from grsgd.config import Config
 
 DIGEST_LETTERS = 12
-"""Hexadecimal digits of a digest in the name of a file."""
+"""Number of hexadecimal digits of a configuration's digest in the name of a run file."""
 
 
 def sources_of(config: Config) -> dict[str, str | None]:
-    """Return the attributes of a run file with path, content and digest of each file outside this package; None for
-    parts of this package."""
+    """Return the attributes of a run file with the path, content and digest of each file outside of the package grsgd
+    that ``config`` uses. An attribute is None if the configuration uses a part of the package grsgd."""
     attributes = {}
     for name, thing in parts_of(config).items():
         attributes |= outside.attributes_of(name, thing)
@@ -21,15 +22,16 @@ def sources_of(config: Config) -> dict[str, str | None]:
 
 
 def digests_of(config: Config) -> dict[str, str | None]:
-    """Return only the digests of `sources_of`, by which runs with changed code are told apart."""
+    """Return only the digests among the attributes of `sources_of`, by which runs with changed code are
+    distinguished."""
     return {name: value for name, value in sources_of(config).items() if name.endswith("_sha256")}
 
 
 def digest(config: Config, ranks: int, *where: str) -> str:
-    """Return a digest of everything that decides the results of a run, so that runs with equal digests need not be
+    """Return a digest of all inputs of a run of ``config`` on ``ranks`` ranks. A run with an equal digest need not be
     repeated.
 
-    ``where`` describes in text everything else on which the run depends, such as its network, computing times or hosts.
+    ``where`` has texts on further inputs of the run, such as its network, computing times or hosts.
     """
     outside_code = {name: value for name, value in digests_of(config).items() if value is not None}
     more = [json.dumps(outside_code, sort_keys=True)] if outside_code else []
@@ -38,8 +40,8 @@ def digest(config: Config, ranks: int, *where: str) -> str:
 
 
 def parts_of(config: Config) -> dict:
-    """Return the parts of a configuration that may come from a user's file, by the beginning of their attributes in the
-    run file."""
+    """Return the classes and functions of a configuration that may come from a user's file. The dictionary's keys are
+    the first parts of the names of the run file's attributes about these classes and functions."""
     topology = config.algorithm_options.model_dump().get("topology")
     names = {
         "models": config.model.name,

@@ -1,1 +1,2 @@
-"""``grsgd doctor``: examination of hosts, launcher and MPI library before a training, in 30 seconds at most."""
+"""Package of ``grsgd doctor``, which examines hosts, launcher and MPI library before a training, in at most 30
+seconds."""

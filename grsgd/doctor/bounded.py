@@ -1,4 +1,5 @@
-"""Calls that may hang, such as reading from a broken file system, in a process that is left behind after a time."""
+"""Calls that may hang, such as reading from a broken file system, in a child process that is left behind after a time
+limit."""
 
 import os
 import pickle
@@ -12,11 +13,13 @@ CHUNK = 65536
 
 
 def in_child(function: Callable, seconds: float, *arguments):
-    """Return ``function(*arguments)``, called in a forked process; raises the function's exceptions.
+    """Return ``function(*arguments)``, called in a forked child process. Raises the function's exceptions as
+    RuntimeError.
 
-    After ``seconds`` the process is killed and left behind, because not even a killed process ends while it waits for a
-    file system. Raises TimeoutError then. The process has no open file but the pipe of its answer. So no launcher waits
-    for it. MPI must not have started.
+    Raises TimeoutError after ``seconds``. The child process is then killed and left behind, because even a killed
+    process does not end while it waits for a file system. The child process has only one open file, the pipe of its
+    answer. So no launcher waits for the child process. `in_child` must be called before MPI starts, because it forks
+    this process.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -46,14 +49,14 @@ def in_child(function: Callable, seconds: float, *arguments):
 
 
 def _answer(writing: int, function: Callable, arguments):
-    """Write the result of the function, or its exception, to the pipe, and end this process."""
+    """Write the result of ``function(*arguments)``, or its exception, to the pipe, and end this child process."""
     with suppress(BaseException):
         null = os.open(os.devnull, os.O_RDWR)
         for stream in range(3):
             os.dup2(null, stream)
         for file in [int(name) for name in os.listdir("/proc/self/fd")]:
             if file > 2 and file != writing:
-                with suppress(OSError):  # the file of the list itself is closed already
+                with suppress(OSError):  # the list's own file is closed already
                     os.close(file)
         try:
             text = pickle.dumps(function(*arguments))

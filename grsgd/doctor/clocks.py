@@ -1,4 +1,4 @@
-"""Clocks of the hosts: their difference from the clock of rank 0."""
+"""Measurement of the differences between the hosts' clocks and the clock of rank 0, for ``grsgd doctor``."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -10,12 +10,13 @@ from grsgd.doctor.post import Post
 GROUP = "clocks"
 ROUNDS = 10
 MAX_OFFSET_SECONDS = 1.0
-"""Difference of two clocks above which times of files and of batch systems mislead, and credentials may be refused."""
+"""Difference of two clocks, in seconds, above which times of files and batch systems are misleading, and credentials
+may be refused."""
 
 
 class ClockOffset(NamedTuple):
-    """Difference of the clock of a rank's host from the clock of rank 0, in seconds. ``error`` seconds are half of the
-    time in which it was measured."""
+    """Difference between the clock of a rank's host and the clock of rank 0, in ``seconds``. ``error`` is half of the
+    seconds that the measurement took."""
 
     rank: int
     seconds: float
@@ -23,7 +24,8 @@ class ClockOffset(NamedTuple):
 
 
 def offset(post: Post, rank: int, seconds: float, clock: Callable[[], float] = time.time) -> ClockOffset:
-    """Return the difference of the clock of ``rank``, which runs `answer`; raises SilentRank after ``seconds``."""
+    """Return the difference between the clock of ``rank``, which runs `answer`, and this rank's clock. Raises
+    SilentRank after ``seconds``."""
     found = []
     for _ in range(ROUNDS):
         begin = clock()
@@ -35,14 +37,15 @@ def offset(post: Post, rank: int, seconds: float, clock: Callable[[], float] = t
 
 
 def answer(post: Post, seconds: float, clock: Callable[[], float] = time.time):
-    """Tell rank 0 the time `ROUNDS` times; raises SilentRank if rank 0 does not ask within ``seconds``."""
+    """Send the time of this rank's clock to rank 0, `ROUNDS` times. Raises SilentRank if rank 0 does not ask within
+    ``seconds``."""
     for _ in range(ROUNDS):
         post.receive(0, seconds)
         post.send(clock(), 0)
 
 
 def findings(offsets: Sequence[ClockOffset], hosts: int) -> list[Finding]:
-    """Return the finding about the clocks of as many hosts as have an offset; ``hosts`` is the number of all hosts."""
+    """Return the finding about the clocks of the hosts in ``offsets``. ``hosts`` is the number of all hosts."""
     if not offsets:
         return [Finding(GROUP, "offsets", "one host has one clock" if hosts == 1 else "not measured")]
     far = max(offsets, key=lambda one: abs(one.seconds))

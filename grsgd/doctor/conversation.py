@@ -1,4 +1,5 @@
-"""Conversation of rank 0 with all other ranks: rank 0 asks for facts and measurements, and the others answer."""
+"""Conversation of rank 0 with all other ranks, in which rank 0 asks for facts and measurements, and the other ranks
+answer."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,23 +14,24 @@ from grsgd.doctor.post import Post
 MAX_CLOCKS = 32
 """Largest number of hosts whose clocks are compared with the clock of rank 0."""
 CLOCK_SECONDS = 3.0
-"""Seconds in which a rank must tell its time."""
+"""Seconds in which a rank must send the time of its clock to rank 0."""
 
 
 class TellTime(NamedTuple):
-    """Request to tell the time of a host's clock."""
+    """Request of rank 0 to send the time of a host's clock."""
 
 
 class TryGpu(NamedTuple):
-    """Request to try the ways of sending GPU memory, on the GPU of the rank's number ``local_rank`` on its host."""
+    """Request of rank 0 to try the ways of sending GPU memory. ``local_rank`` is the receiving rank's number on its
+    host, which determines the rank's GPU."""
 
     local_rank: int
     library_seconds: float
-    """Seconds that the trial of the MPI library may take."""
+    """Seconds in which the MPI library's own way of sending GPU memory must be tried."""
 
 
 class Conversation:
-    """One rank's side of the conversation.
+    """Conversation of rank 0 with the other ranks, as one rank takes part in it.
 
     Parameters
     ----------
@@ -46,8 +48,8 @@ class Conversation:
     # ---- ranks that answer
 
     def answer(self, facts):
-        """Tell rank 0 the ``facts`` of this rank, and do all that rank 0 asks for, until the end. Raises SilentRank if
-        rank 0 does not ask in time."""
+        """Send the ``facts`` of this rank to rank 0, and answer all requests of rank 0 until the end of the
+        examination. Raises SilentRank if no request arrives in time."""
         self.post.send(facts, 0)
         while (request := self.post.receive(0, self.left())) is not None:
             if isinstance(request, TellTime):
@@ -61,29 +63,30 @@ class Conversation:
         self.post.send("farewell", 0)
 
     def be_measured(self, link: PairRequest):
-        """Answer the messages of a measurement; an error is told by the other rank."""
+        """Answer the messages of a measurement by another rank. The other rank reports any error."""
         try:
             links.answer(self.driver, self.comm, link)
         except (WaitTimeout, LostRank):
             return
 
     def try_gpu(self, request: TryGpu) -> str:
-        """Return the result of a trial of sending GPU memory. Collective."""
+        """Return the result of a trial of sending GPU memory; to be called on all ranks."""
         try:
             return gpus.transfer(self.comm.backend.mpi, *request)
-        except Exception as error:  # a library may raise any error, which is then the result
+        except Exception as error:  # any error of a library is the result
             return f"none: {error}"
 
     # ---- rank 0
 
     def gather(self, facts, seconds: float) -> list:
-        """Return the facts of all ranks, on rank 0; None in place of a rank that has not told its facts in time."""
+        """Return the list of the facts of all ranks; to be called on rank 0. A rank whose facts have not arrived within
+        ``seconds`` has None."""
         found = self.post.receive_all(range(1, self.comm.size), min(seconds, self.left()))
         return [facts, *(found.get(rank) for rank in range(1, self.comm.size))]
 
     def offsets(self, hosts: Sequence[str]) -> list[ClockOffset]:
-        """Return the clocks of other hosts, on rank 0; ``hosts`` has a text for the host of each rank. Raises
-        SilentRank."""
+        """Return the clock differences of other hosts; to be called on rank 0. ``hosts`` has a text for the host of
+        each rank. Raises SilentRank if a rank does not answer in time."""
         firsts = [hosts.index(host) for host in dict.fromkeys(hosts)][1 : MAX_CLOCKS + 1]
         found = []
         for rank in firsts:
@@ -92,7 +95,8 @@ class Conversation:
         return found
 
     def measured(self, link: PairRequest) -> MeasuredPair:
-        """Return the measurement of a pair of ranks, on rank 0. Raises SilentRank."""
+        """Return the measurement of the pair of ranks in ``link``; to be called on rank 0. Raises SilentRank if the
+        pair does not answer in time."""
         first, second = link.ranks
         self.post.send(link, second)
         if first == 0:
@@ -101,15 +105,16 @@ class Conversation:
         return self.post.receive(first, min(3 * links.PAIR_SECONDS, self.left()))
 
     def transfer(self, local_ranks: Sequence[int]) -> str:
-        """Return the way in which GPU memory is sent, on rank 0; ``local_ranks`` are the ranks' numbers on their
-        hosts."""
+        """Return the way in which GPU memory is sent, as text; to be called on rank 0. ``local_ranks`` has each rank's
+        number on its host."""
         requests = [TryGpu(local_rank, self.left() / 2) for local_rank in local_ranks]
         for rank in range(1, self.comm.size):
             self.post.send(requests[rank], rank)
         return self.try_gpu(requests[0])
 
     def end(self, seconds: float) -> list[int]:
-        """Tell all ranks that the examination has ended, on rank 0; return the ranks that have not answered in time."""
+        """Tell all ranks that the examination has ended; to be called on rank 0. Return the ranks that have not
+        answered within ``seconds``."""
         others = range(1, self.comm.size)
         for rank in others:
             self.post.send(None, rank)

@@ -1,4 +1,5 @@
-"""Examination of a job: facts of all ranks, measurements between ranks, and findings, within a limit of time."""
+"""Examination of a job by ``grsgd doctor``: facts about all ranks, measurements between ranks, and findings, within a
+time limit."""
 
 import os
 import signal
@@ -31,24 +32,25 @@ from grsgd.mpi_environment import flush, rank
 from grsgd.text import ranks_in_words
 
 SECONDS = 28.0
-"""Seconds after which an examination ends, with the findings until then."""
+"""Seconds after which an examination ends, with the findings that were made in this time."""
 START_SECONDS = 12.0
 """Seconds that a rank waits in MPI_Init for the other ranks."""
 SLOW_LOADING_SECONDS = 5.0
-"""Seconds of loading torch above which another rank that does not come counts as slow, not as silent."""
+"""Seconds of loading torch above which another rank that does not reach MPI_Init in time counts as slow, not as
+silent."""
 LOAD_SECONDS = 10.0
 """Seconds that loading the MPI library may take."""
 GATHER_SECONDS = 8.0
 """Seconds that rank 0 waits for the facts of the other ranks."""
 OTHERS_WAIT_SECONDS = output_folder.SECONDS + FIRST_SPEAKS_SECONDS
-"""Seconds that a rank other than rank 0 waits before it prints why it cannot start MPI. Its end may end the whole job,
-so rank 0 shows its findings first."""
+"""Seconds that a rank other than rank 0 waits before it prints why it cannot start MPI. The end of this rank may end
+the whole job, so rank 0 shows its findings first."""
 END_SECONDS = 5.0
-"""Seconds that the end of MPI may take."""
+"""Seconds that MPI_Finalize, and the end of the conversation, may take."""
 RESERVE_SECONDS = 8.0
-"""Seconds before the limit after which no further measurement begins."""
+"""Remaining seconds of the examination below which no further measurement begins."""
 MAX_LINES = 4
-"""Largest number of lines shown of the error with which the MPI library is not loaded. Each line may name a file."""
+"""Largest number of lines that are shown of the error of loading the MPI library. Each line may name a file."""
 GROUP = "examination"
 SILENT_REMEDY = (
     "look at the host of the rank: its process has stopped or died, or a firewall or a wrong network interface keeps "
@@ -60,11 +62,12 @@ SLOW_REMEDY = (
     "torch and CuPy load slowly, or a GPU does not answer: start the examination again, because the files are then in "
     "memory; move the environment to a local disk; `nvidia-smi` shows whether the GPUs answer"
 )
-"""Remedy if `LOADING` or `SENDING_GPU_MEMORY` is not done in time. Both import large libraries."""
+"""Remedy if the action `LOADING` or `SENDING_GPU_MEMORY` does not end in time. These two actions import large
+libraries."""
 
 
 class RankFacts(NamedTuple):
-    """All facts that a rank tells rank 0."""
+    """All facts that a rank sends to rank 0."""
 
     launcher: LauncherFacts
     mpi: MpiFacts
@@ -75,14 +78,14 @@ class RankFacts(NamedTuple):
 
 
 class Examination:
-    """The examination of a job on one of its ranks.
+    """Examination of a job, as one of the job's ranks takes part in it.
 
     Parameters
     ----------
     folder
-        Folder in which run files are to be written; rank 0 tries it.
+        Folder in which run files are to be written. Rank 0 tests whether it can be used.
     form
-        Function that returns the text of a title and findings. One rank prints the text.
+        Function that returns the output text for a title and a list of findings. One rank prints this text.
     seconds
         Seconds after which the examination ends.
     """
@@ -91,12 +94,13 @@ class Examination:
         self.folder, self.form, self.seconds = folder, form, seconds
         self.begin = time.monotonic()
         self.speaks = rank() in (None, "0")
-        """Whether this rank shows the findings. Before MPI has started, the launcher's variables tell the rank."""
+        """Whether this rank prints the findings. Before MPI has started, the rank's number is read from the launcher's
+        environment variables."""
         self.has_shown = False
         self.findings: list[Finding] = []
         self.title = "grsgd doctor"
         self.doing = "looking at this host"
-        """The present action, for the case that it does not end in time."""
+        """Text on the present action, for the error message if the action does not end in time."""
 
     def left(self) -> float:
         """Return the seconds until the examination must end."""
@@ -104,8 +108,8 @@ class Examination:
 
     @contextmanager
     def watched(self):
-        """Show the findings of the examination, and end this process with exit code 1, if the block does not end in
-        time."""
+        """Run the block. If the block does not end within ``seconds`` (an attribute), print the findings and end this
+        process with exit code 1."""
         done = threading.Event()
 
         def watch():
@@ -126,7 +130,8 @@ class Examination:
             done.set()
 
     def conclude(self, more: list[Finding]) -> int:
-        """Show the findings and ``more`` if this rank speaks; return the exit code."""
+        """Print the findings and ``more`` if this rank is the rank that prints. Return the exit code: 1 if a finding
+        reports a fault, else 0."""
         found = [*self.findings, *more]
         if self.speaks:
             self.has_shown = True
@@ -135,17 +140,17 @@ class Examination:
         return 1 if hurting(found) else 0
 
     def conclude_without_mpi(self, fault: Finding) -> int:
-        """Show the findings and ``fault``, for which this rank cannot start MPI; return the exit code. A rank other
-        than rank 0 prints the fault only."""
+        """Print the findings and ``fault``, the reason why this rank cannot start MPI. Return the exit code. A rank
+        other than rank 0 prints only the fault."""
         if not self.speaks:
-            signal.signal(signal.SIGTERM, lambda number, frame: os._exit(1))  # for the exit code of srun
+            signal.signal(signal.SIGTERM, lambda number, frame: os._exit(1))  # so that srun's exit code is 1
             time.sleep(OTHERS_WAIT_SECONDS)
             print(f"grsgd: rank {rank()}: {fault.name}: {fault.value}: {fault.remedy}", file=sys.stderr, flush=True)
         return self.conclude([fault])
 
     def run(self) -> int:
-        """Examine the job, and return the exit code of this process. If MPI starts, only the process that shows the
-        findings returns 1, and it ends last."""
+        """Examine the job on this rank, and return the exit code of this process. If MPI starts, only the process that
+        prints the findings returns 1, and this process ends last."""
         with self.watched():
             launcher, place, here, version = launchers.facts(), places.facts(), room.facts(), versions.facts()
             folder = output_folder.facts(self.folder) if self.speaks else None
@@ -179,15 +184,16 @@ class Examination:
             with stopped_within(END_SECONDS, f"MPI_Finalize took over {END_SECONDS:g} s"):
                 module.Finalize()
             self.doing = "waiting for the ends of the other processes"
-            if code and self.speaks:  # a launcher that kills the other processes would not return this exit code
+            if code and self.speaks:  # a launcher that kills other processes returns another exit code
                 time.sleep(PASSING_ON_SECONDS if foreign is None else FIRST_SPEAKS_SECONDS)
             return code if self.speaks else 0
 
     def start(self, module, loading: float):
-        """Start MPI and return MPI_COMM_WORLD. If a rank does not come in time, this process ends with exit code 1.
+        """Start MPI and return MPI_COMM_WORLD. If another rank does not reach MPI_Init in time, this process ends with
+        exit code 1.
 
-        ``loading`` is the number of seconds in which this rank has loaded torch. If this rank was slow, the other ranks
-        may be slower.
+        ``loading`` is the number of seconds in which this rank has loaded torch. If this rank has loaded torch slowly,
+        other ranks may be even slower.
         """
         seconds = launch.start_seconds() if os.environ.get("GRSGD_START_SECONDS") else START_SECONDS
         seconds = min(seconds, self.left() / 2)
@@ -205,7 +211,7 @@ class Examination:
         return mpi
 
     def be_asked(self, conversation: Conversation, facts: RankFacts) -> int:
-        """Answer rank 0 until the end of the examination; return the exit code."""
+        """Answer the requests of rank 0 until the end of the examination. Return the exit code 0."""
         try:
             conversation.answer(facts)
         except SilentRank as error:
@@ -215,8 +221,8 @@ class Examination:
         return 0
 
     def ask(self, conversation: Conversation, facts: RankFacts, folder: FolderFacts | None) -> int:
-        """Ask all ranks, show the findings, and return the exit code, on rank 0. If a rank does not answer, the job
-        ends here."""
+        """Ask all ranks for facts and measurements, print the findings, and return the exit code; to be called on rank
+        0. If a rank does not answer, the job is aborted."""
         size = conversation.comm.size
         self.doing = "waiting for the facts of all ranks"
         told = conversation.gather(facts, GATHER_SECONDS)
@@ -251,8 +257,8 @@ class Examination:
         return self.conclude([])
 
     def measure(self, conversation: Conversation, ranks: list[RankFacts]) -> bool:
-        """Add the findings of all measurements between ranks; return whether all measured pairs have answered. Raises
-        SilentRank."""
+        """Make all measurements between ranks, and add their findings. Return whether all measured pairs of ranks have
+        answered. Raises SilentRank if a rank does not answer in time."""
         hosts = [f"{one.place.host} {one.place.machine}" for one in ranks]
         self.doing = "comparing clocks"
         self.findings += clocks.findings(conversation.offsets(hosts), len(set(hosts)))
@@ -275,7 +281,8 @@ class Examination:
         return have_answered
 
     def give_up(self, conversation: Conversation, what: str | None) -> int:
-        """Show the findings, with the reason ``what`` for the end, and end the job with exit code 1."""
+        """Print the findings, with the reason ``what`` for the end of the examination, and abort the job with exit code
+        1."""
         self.conclude([Finding(GROUP, "ranks", what, SILENT_REMEDY)] if what else [])
         time.sleep(PASSING_ON_SECONDS)
         conversation.comm.backend.mpi.Abort(1)
@@ -283,7 +290,7 @@ class Examination:
 
 
 def silence(ranks: list[int], size: int, seconds: float) -> str:
-    """Return the statement that ``ranks``, of ``size`` ranks, have not answered within ``seconds``."""
+    """Return a text which says that ``ranks``, of ``size`` ranks, have not answered within ``seconds``."""
     return f"{ranks_in_words(ranks, MAX_NAMED)} of {size} did not answer within {seconds:g} s"
 
 

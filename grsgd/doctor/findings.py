@@ -1,4 +1,4 @@
-"""Findings of an examination, and their text for a terminal, an issue or a program."""
+"""Findings of an examination by ``grsgd doctor``, and their output as text for people or as JSON for programs."""
 
 import json
 from collections.abc import Sequence
@@ -7,32 +7,33 @@ from dataclasses import asdict, dataclass
 from grsgd.text import ranks_in_words
 
 MAX_NAMED = 8
-"""Largest number of ranks that are named for one value."""
+"""Largest number of ranks that a finding names for one value."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A fact about the job, in the ``group`` of facts to which it belongs."""
+    """Fact about the job: its ``name``, its ``value`` as text, and the ``group`` of facts to which it belongs."""
 
     group: str
     name: str
     value: str
     remedy: str = ""
-    """Advice to the user; "" if the fact does not hurt a training."""
+    """Advice to the user; "" if the finding is no fault, which would make trainings fail, wrong or slow."""
 
     @property
     def verdict(self) -> str:
-        """Return "hurts" if the fact makes trainings fail, wrong or slow, else "ok"."""
+        """Return "hurts" if the finding makes trainings fail, wrong or slow, else "ok"."""
         return "hurts" if self.remedy else "ok"
 
 
 def hurting(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that hurt."""
+    """Return the findings that report faults. A fault makes trainings fail, wrong or slow, and has a remedy."""
     return [finding for finding in findings if finding.remedy]
 
 
 def by_ranks(values: Sequence[str]) -> str:
-    """Return the values of all ranks in one line: each different value once, with its ranks if there are several."""
+    """Return the ``values`` of all ranks in one line. Each different value occurs once, with its ranks if there are
+    several values."""
     ranks: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         ranks.setdefault(value, []).append(rank)
@@ -42,7 +43,8 @@ def by_ranks(values: Sequence[str]) -> str:
 
 
 def in_text(title: str, findings: Sequence[Finding]) -> str:
-    """Return the findings as text: one line each, below the name of their group, and at the end what hurts."""
+    """Return the findings as text. Each finding is one line below the name of its group. The findings that report
+    faults are repeated at the end with their remedies."""
     width = max((len(finding.name) for finding in findings), default=0)
     lines, group = [title], None
     for finding in findings:
@@ -58,7 +60,7 @@ def in_text(title: str, findings: Sequence[Finding]) -> str:
 
 
 def in_json(title: str, findings: Sequence[Finding]) -> str:
-    """Return the findings as a JSON object with ``title``, ``hurts`` (the number of findings that hurt) and
+    """Return the findings as a JSON object with ``title``, ``hurts`` (the number of findings that report faults) and
     ``findings``."""
     listed = [{**asdict(finding), "verdict": finding.verdict} for finding in findings]
     return json.dumps({"title": title, "hurts": len(hurting(findings)), "findings": listed}, indent=2)

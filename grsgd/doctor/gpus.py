@@ -1,4 +1,5 @@
-"""GPUs of the ranks: devices, libraries that use them, and the way in which messages in GPU memory would be sent."""
+"""Facts and findings about the GPUs of the ranks: devices, libraries, and the way in which messages in GPU memory would
+be sent."""
 
 import os
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from grsgd.text import ranks_in_words
 
 GROUP = "GPUs"
 TIMED_BYTES = 4 * 2**20
-"""Bytes of the message in GPU memory by which the ways of sending are compared."""
+"""Size in bytes of the message in GPU memory with which the ways of sending are compared."""
 TRIAL_SECONDS = 4.0
 """Seconds that each test message in GPU memory may take."""
 
@@ -24,9 +25,9 @@ class GpuFacts(NamedTuple):
     """Facts about the GPUs of one rank."""
 
     on_host: int
-    """Number of GPUs of the host."""
+    """Number of GPUs of the rank's host."""
     visible: tuple[str, ...] = ()
-    """Addresses on the PCI bus, or numbers, of the GPUs that torch finds."""
+    """Addresses on the PCI bus (or numbers) of the GPUs that torch finds."""
     names: tuple[str, ...] = ()
     numa: tuple[int, ...] = ()
     """NUMA node of each visible GPU; -1 if unknown."""
@@ -34,11 +35,11 @@ class GpuFacts(NamedTuple):
     """Version of CUDA with which torch was built; "" without CUDA."""
     has_cupy: bool = True
     hidden: str | None = None
-    """Value of CUDA_VISIBLE_DEVICES."""
+    """Value of the environment variable CUDA_VISIBLE_DEVICES; None if it is not set."""
 
 
 def facts(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> GpuFacts:
-    """Return the facts about this process. torch is imported only on a host with a GPU."""
+    """Return the facts about the GPUs of this process. torch is imported only on a host with a GPU."""
     with suppress(OSError):
         count = len(os.listdir(proc / "driver/nvidia/gpus"))
         return of_torch(GpuFacts(count), sys) if count else GpuFacts(0)
@@ -46,7 +47,7 @@ def facts(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> GpuFacts:
 
 
 def of_torch(found: GpuFacts, sys: Path) -> GpuFacts:
-    """Return ``found`` with the GPUs that torch finds."""
+    """Return the facts ``found`` completed by the GPUs that torch finds."""
     import torch
 
     devices = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
@@ -63,13 +64,14 @@ def of_torch(found: GpuFacts, sys: Path) -> GpuFacts:
 
 
 def gtl(library: str) -> Finding | None:
-    """Return the finding that the MPI library ``library`` would abort the job, because GTL is missing; None if the
-    library would not abort it."""
+    """Return the finding that the MPI library ``library`` would abort the job because its GPU library (GTL) is missing.
+    Return None if the library would not abort the job."""
     return Finding(GROUP, "GTL", cray.FAULT, cray.REMEDY) if cray.abort_reason(library) else None
 
 
 def chosen(ranks: Sequence[GpuFacts], places: Sequence[PlaceFacts]) -> list[int | None]:
-    """Return the index of each rank's GPU among its visible GPUs: ranks of a host take GPUs in turn."""
+    """Return the index of each rank's GPU among the rank's visible GPUs; None without a GPU. The ranks of a host take
+    GPUs in turn."""
     taken: dict[str, int] = {}
     found: list[int | None] = []
     for gpu, place in zip(ranks, places, strict=True):
@@ -80,15 +82,15 @@ def chosen(ranks: Sequence[GpuFacts], places: Sequence[PlaceFacts]) -> list[int 
 
 
 def can_try(ranks: Sequence[GpuFacts]) -> bool:
-    """Return whether all ranks have a GPU and the libraries to send its memory."""
+    """Return whether all ranks, of at least two, have a GPU and the libraries (CuPy) to send GPU memory."""
     return len(ranks) > 1 and all(gpu.visible and gpu.has_cupy for gpu in ranks)
 
 
 def transfer(mpi, local_rank: int, library_seconds: float) -> str:
     """Return the way in which messages in GPU memory are sent, with the time of each way or the reason against it.
 
-    The trial of the MPI library itself may take ``library_seconds``, with the imports of its processes. Collective;
-    raises ConfigError.
+    The trial of the MPI library's own way may take ``library_seconds``, including imports in its processes. All ranks
+    must call this function. Raises ConfigError.
     """
     from grsgd.comm.backend import MpiBackend
     from grsgd.comm.gpu.select import select_transport
@@ -101,7 +103,8 @@ def transfer(mpi, local_rank: int, library_seconds: float) -> str:
 
 
 def findings(ranks: Sequence[GpuFacts], places: Sequence[PlaceFacts], transfer: str | None) -> list[Finding]:
-    """Return the findings about the GPUs of all ranks; ``transfer`` is the result of a trial, or None."""
+    """Return the findings about the GPUs of all ranks. ``transfer`` is the result of a trial of sending GPU memory, or
+    None."""
     if not any(gpu.on_host for gpu in ranks):
         return [Finding(GROUP, "devices", "none")]
     mine = chosen(ranks, places)
@@ -120,7 +123,7 @@ def findings(ranks: Sequence[GpuFacts], places: Sequence[PlaceFacts], transfer: 
 
 
 def unseen(ranks: Sequence[GpuFacts]) -> str:
-    """Return the remedy if a rank finds no GPU; "" if all find one."""
+    """Return the remedy if a rank finds no GPU; "" if all ranks find a GPU."""
     for gpu in ranks:
         if gpu.visible:
             continue
@@ -147,7 +150,8 @@ def shared(ranks: Sequence[GpuFacts], places: Sequence[PlaceFacts], mine: Sequen
 
 
 def near(ranks: Sequence[GpuFacts], places: Sequence[PlaceFacts], mine: Sequence[int | None]) -> Finding:
-    """Return the finding about NUMA nodes: a rank whose cores are all far from its GPU hurts."""
+    """Return the finding about the NUMA nodes of the ranks' GPUs. The finding reports a fault if no core of a rank is
+    on the NUMA node of the rank's GPU."""
     values, remedy = [], ""
     for gpu, place, index in zip(ranks, places, mine, strict=True):
         node = -1 if index is None else gpu.numa[index]

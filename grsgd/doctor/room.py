@@ -1,4 +1,4 @@
-"""Room for messages: memory, shared memory, and limits of this process."""
+"""Facts and findings about the resources of each rank: free memory, shared memory, and limits of its process."""
 
 import os
 import resource
@@ -14,32 +14,33 @@ from grsgd.runs.numbers import human_bytes
 GROUP = "room"
 SHARED = Path("/dev/shm")
 MIN_SHARED_BYTES = 256 * 2**20
-"""Free bytes of /dev/shm below which messages may not fit. MPI libraries and all-reduces through shared memory write
-there. Docker's default is 64 MiB."""
+"""Free bytes of /dev/shm below which messages may not fit. MPI libraries and all-reduces through shared memory write to
+/dev/shm. Docker's default size of /dev/shm is 64 MiB."""
 MIN_LOCKED_BYTES = 2**30
-"""Smallest harmless limit of locked memory in bytes on a host with InfiniBand, which locks all message buffers."""
+"""Smallest limit of locked memory, in bytes, that is no fault on a host with InfiniBand. InfiniBand locks all message
+buffers."""
 FILES_PER_RANK, OTHER_FILES = 4, 256
-"""Number of open files that a rank may need per other rank, and for everything else."""
+"""Number of open files that a rank may need per rank of the job, and number for all other purposes."""
 
 
 class RoomFacts(NamedTuple):
-    """Facts about the room that one rank has. Sizes are in bytes; -1 means no limit."""
+    """Facts about the memory and the limits of one rank. Sizes are in bytes, and -1 means no limit."""
 
     free: int
     shared: int | None
-    """Size of /dev/shm; None if the system has none, or none that this process may write to."""
+    """Size of /dev/shm in bytes; None if the system has no /dev/shm to which this process may write."""
     shared_free: int | None
     locked: int
-    """Limit of locked memory."""
+    """Limit of locked memory in bytes."""
     files: int
-    """Limit of the number of open files."""
+    """Limit of the number of open files of the process."""
     address_space: int
     has_rdma: bool
-    """Whether the host has an active port of InfiniBand, which reads and writes locked memory."""
+    """Whether the host has an active InfiniBand port, which reads and writes locked memory."""
 
 
 def facts(shared: Path = SHARED, devices: Path = Path("/sys/class/infiniband")) -> RoomFacts:
-    """Return the facts about this process."""
+    """Return the facts about the memory and the limits of this process."""
     try:
         usage = shutil.disk_usage(shared)
         size, free = (usage.total, usage.free) if os.access(shared, os.W_OK) else (None, None)
@@ -57,7 +58,8 @@ def facts(shared: Path = SHARED, devices: Path = Path("/sys/class/infiniband")) 
 
 
 def has_infiniband(devices: Path) -> bool:
-    """Return whether a port of the ``devices`` is InfiniBand and active. The folder also lists Ethernet cards."""
+    """Return whether the folder ``devices`` lists an active InfiniBand port. The folder ``devices`` also lists Ethernet
+    cards."""
     for port in devices.glob("*/ports/*"):
         try:
             layer, state = ((port / name).read_text() for name in ("link_layer", "state"))
@@ -69,14 +71,14 @@ def has_infiniband(devices: Path) -> bool:
 
 
 def limit(value: int, unit: str = "bytes") -> str:
-    """Return a limit as text."""
+    """Return a limit of this process as text. ``value`` is in ``unit``, for example bytes."""
     if value == resource.RLIM_INFINITY:
         return "unlimited"
     return human_bytes(value) if unit == "bytes" else f"{value:,}"
 
 
 def findings(ranks: Sequence[RoomFacts]) -> list[Finding]:
-    """Return the findings about the room of all ranks."""
+    """Return the findings about the memory and the limits of all ranks."""
     needed = FILES_PER_RANK * len(ranks) + OTHER_FILES
     return [
         Finding(GROUP, "free memory", by_lowest([room.free for room in ranks])),
@@ -109,13 +111,14 @@ def findings(ranks: Sequence[RoomFacts]) -> list[Finding]:
 
 
 def by_lowest(sizes: Sequence[int]) -> str:
-    """Return the lowest of the ranks' sizes as text, with its rank if there are several ranks."""
+    """Return the lowest of ``sizes`` (bytes, one per rank) as text, with its rank if there are several ranks."""
     lowest = min(range(len(sizes)), key=sizes.__getitem__)
     return human_bytes(sizes[lowest]) + (f" at least (rank {lowest})" if len(sizes) > 1 else "")
 
 
 def shared_memory(ranks: Sequence[RoomFacts]) -> Finding:
-    """Return the finding about /dev/shm; a small or missing one hurts."""
+    """Return the finding about /dev/shm. The finding reports a fault if /dev/shm is missing, or has little free
+    space."""
     lowest = min(ranks, key=lambda room: -1 if room.shared_free is None else room.shared_free)
     rank = ranks.index(lowest)
     if lowest.shared is None:

@@ -1,4 +1,4 @@
-"""Versions of this program and of the libraries that it uses; ranks with different versions hurt."""
+"""Facts and findings about the versions of grsgd, Python and libraries, some of which must be equal on all ranks."""
 
 import os
 import platform
@@ -12,19 +12,19 @@ from grsgd.doctor.findings import Finding, by_ranks
 
 GROUP = "versions"
 PACKAGES = ("torch", "numpy", "mpi4py", "h5py", "cupy-cuda12x", "cupy-cuda13x", "lightning")
-"""Packages whose versions are shown if they are installed."""
+"""Names of the Python packages whose versions are shown if they are installed."""
 SAME_EVERYWHERE = ("grsgd", "torch", "numpy", "mpi4py", "Python")
-"""Names of the versions that must be the same on all ranks."""
+"""Names of the packages and programs whose versions must be equal on all ranks."""
 
 
 class VersionFacts(NamedTuple):
-    """Versions on one rank, by the name of the program or package."""
+    """Versions on one rank, in a dictionary by the name of the program or package."""
 
     versions: dict[str, str]
 
 
 def facts() -> VersionFacts:
-    """Return the versions on this host, without importing the packages."""
+    """Return the versions of the packages and programs on this host, without importing the packages."""
     found = {"grsgd": __version__, "Python": f"{platform.python_version()}, {sys.executable}"}
     for package in PACKAGES:
         try:

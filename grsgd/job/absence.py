@@ -1,4 +1,5 @@
-"""Search for hosts that die during the launch of a job: `grsgd run` has heard no heart there, and asks these hosts."""
+"""Search for hosts that die during the launch of a job, for `grsgd run`, which asks each host without a sign of
+life."""
 
 import socket
 import sys
@@ -9,40 +10,44 @@ from grsgd.job import hosts as places
 from grsgd.job.hosts import Host
 
 LAUNCH_SECONDS = 60.0
-"""Seconds after the launch, and between two rounds of questions, in which each host should have been heard."""
+"""Seconds after the launch, and between two rounds of questions to hosts, in which each host should have sent a
+datagram."""
 AGAIN_SECONDS = 4.0
-"""Seconds after which hosts are asked again if one of them has not answered. Within this time the hearts of other hosts
-get answers, so that no heart kills its rank."""
+"""Seconds after which hosts are asked again if a host has not answered. The time is short enough that the heart
+processes of other hosts get answers in time and kill no rank."""
 
 
 class Absence:
     """Search for lost hosts among ``hosts``, on which a job is being launched.
 
-    Launchers wait for hours for a host that loses power during the launch. A host of which no heart was heard is
-    therefore asked to start a process. The host is lost if it does not answer in two rounds, one after the other. A
-    host that starts a process is not lost, although a firewall may keep the datagrams of its hearts away.
+    Launchers wait for hours for a host that loses power during the launch. A host whose heart processes have sent no
+    datagram is therefore asked to start a process. A host is lost if it does not answer in two successive rounds of
+    questions. A host that starts a process is not lost, although a firewall may block the datagrams of its heart
+    processes.
 
-    The questions themselves may become impossible, for example without a valid key of ssh. So a round without any
-    answer has no effect, except with ``has_answered``: all hosts have answered just before the launch, and none since.
-    A single host is asked at once, before the launch, because no other host can show that questions are possible. If it
-    does not answer, a line on stderr says so.
+    Asking hosts may become impossible, for example without a valid key of ssh. So a round of questions without any
+    answer has no effect unless ``has_answered`` is True. ``has_answered`` says that all hosts answered just before the
+    launch, and that no host has answered since. A job on a single host asks this host before the launch, because no
+    other host can show that asking is possible. If the single host does not answer, the constructor prints a line on
+    stderr.
     """
 
     def __init__(self, hosts: Sequence[Host], has_answered: bool, clock: Callable[[], float] = time.monotonic):
         self.hosts, self.has_answered, self.clock = hosts, has_answered, clock
         self._missed: set[str] = set()
-        """Names of the hosts that have not answered in the last round."""
+        """Names of the hosts that have not answered in the last round of questions."""
         if len(hosts) == 1 and not has_answered and not is_here(hosts[0].name):
             self.has_answered = bool(self._ask())
             if not self.has_answered:
-                line = f"host {hosts[0].name} does not answer: its death during the launch would not be noticed"
+                line = f"host {hosts[0].name} does not answer: its loss during the launch would not be noticed"
                 print(f"grsgd: {line}", file=sys.stderr, flush=True)
         self._due = clock() + LAUNCH_SECONDS
 
     def look(self, heard: Collection[str]) -> list[str]:
-        """Return the names of newly lost hosts; ``heard`` are the names of the hosts of which a heart was heard.
+        """Return the names of newly lost hosts. ``heard`` has the names of the hosts whose heart processes have sent
+        datagrams.
 
-        A round of questions takes at most `grsgd.job.hosts.ANSWER_SECONDS` seconds.
+        Asking all hosts takes at most `grsgd.job.hosts.ANSWER_SECONDS` seconds.
         """
         if self.clock() < self._due:
             return []
@@ -56,8 +61,8 @@ class Absence:
         return lost
 
     def _unheard(self, heard: Collection[str]) -> list[str]:
-        """Return the names of the hosts that were not heard. This machine is left out, because it lives. If as many
-        hosts were heard as the job has, these are its hosts, perhaps by other names."""
+        """Return the names of the hosts that have sent no datagram. This machine is left out, because it is alive. If
+        as many hosts have sent datagrams as the job has hosts, the list is empty, because hosts may use other names."""
         if len(heard) >= len(self.hosts):
             return []
         names = [host.name for host in self.hosts if not any(places.is_same(host.name, other) for other in heard)]
@@ -66,7 +71,7 @@ class Absence:
     def _ask(self) -> list[str]:
         try:
             return [host.name for host in places.answering(self.hosts, silently=True)]
-        except OSError:  # no ssh, so that no host can be asked
+        except OSError:  # without ssh no host can be asked
             return [host.name for host in self.hosts]
 
 

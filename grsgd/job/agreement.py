@@ -1,4 +1,5 @@
-"""Last acts of a job whose processes may die, repeated until all living processes have done them."""
+"""Function that repeats the last work of a job (evaluation and saving) without processes that die, until all living
+processes have done the work."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,11 +10,12 @@ from grsgd.comm.watchdog import within
 
 
 def on_the_living(world, timeout: float, attempt: Callable):
-    """Call ``attempt(living, made)`` on all living processes at once, again without processes that die meanwhile.
+    """Call ``attempt(living, made)`` on all living processes at once, and repeat the call if a process dies meanwhile.
 
-    Return the result of the attempt that all its processes have ended. ``world`` is an mpi4py communicator of all
-    processes, and ``living`` a new one without the dead. ``attempt`` adds further communicators that it makes to the
-    list ``made``. The processes have to meet within ``timeout`` seconds.
+    Return the result of the first call of ``attempt`` that all of its processes have completed. ``world`` is an mpi4py
+    communicator of all processes, and ``living`` is a new communicator without the dead processes. ``attempt`` adds
+    further communicators that it makes to the list ``made``. All living processes must reach this function within
+    ``timeout`` seconds.
     """
     while True:
         with within(timeout, "meeting all processes that live, after training"):
@@ -31,7 +33,7 @@ def on_the_living(world, timeout: float, attempt: Callable):
 
 
 def agreed(mpi, is_done: bool) -> bool:
-    """Return whether all processes of ``mpi`` live and have done their part."""
+    """Return whether all processes of ``mpi`` are alive and have called this function with ``is_done`` = True."""
     with suppress(RuntimeError):
         return bool(mpi.Agree(int(is_done)))
     return False

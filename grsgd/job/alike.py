@@ -1,5 +1,5 @@
-"""Comparison, before training, of the inputs that each rank reads for itself and that must be the same on all ranks:
-configuration, data, model."""
+"""Comparison, before training, of the configuration, data and model, which each rank reads for itself and which must be
+equal on all ranks."""
 
 from collections.abc import Callable
 from functools import partial
@@ -19,17 +19,18 @@ from grsgd.text import ranks_in_words
 from grsgd.training.inputs import in_own_code
 
 MANY = 4
-"""Largest number of ranks, and of values, that an error message lists."""
+"""Largest number of ranks, and of different values, that the error message of `check_alike` lists."""
 MISSING = "not there"
-"""Text in place of a fact's value, if a rank lacks the fact, such as a key of the rank's configuration."""
+"""Text in place of a value that a rank lacks, such as a key that is absent from the rank's configuration."""
 
 
 def check_alike(mpi, make_facts: Callable[[], dict[str, object]], cure: str, seconds: float):
-    """Raise SetupError on all ranks if a fact differs between the ranks, or if a rank cannot determine its facts. All
-    ranks must call this function.
+    """Raise SetupError on all ranks if a fact (named value) differs between ranks, or if a rank cannot determine its
+    facts. All ranks must call this function.
 
-    ``make_facts`` returns this rank's facts: small values by name. A fact with the value None is not compared; a fact
-    that only some ranks have is a difference. ``cure`` is the end of the error message.
+    ``make_facts`` returns this rank's facts: small values by name. A fact with the value None is not compared. A fact
+    that only some ranks have counts as a difference. ``cure`` is the end of the error message, with the advice to the
+    user.
     """
     with launch.collective_setup(mpi, seconds):
         facts = make_facts()
@@ -44,7 +45,8 @@ def check_alike(mpi, make_facts: Callable[[], dict[str, object]], cure: str, sec
 
 
 def by_rank(values: list) -> str:
-    """Return a text with the ``values``, one per rank, each with its ranks: "60 on ranks 0, 2; 66 on rank 1"."""
+    """Return a text that names, for each different value of the list ``values`` (one per rank), the ranks that have it:
+    "60 on ranks 0, 2; 66 on rank 1"."""
     holders: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         holders.setdefault(f"{value}", []).append(rank)
@@ -53,10 +55,10 @@ def by_rank(values: list) -> str:
 
 
 def check_configuration(mpi, config: Config):
-    """Raise SetupError on all ranks if the ranks' configurations differ, or if the code that the configurations name
-    differs.
+    """Raise SetupError on all ranks if the ranks' configurations differ, or if the user's code that the configurations
+    name differs.
 
-    The folder of the data may differ.
+    The folder of the data (``data.dir``) may differ between ranks.
     """
     cure = "all ranks must read the same configuration and code"
     check_alike(mpi, partial(facts_of_configuration, config), cure, config.comm.timeout)
@@ -64,7 +66,7 @@ def check_configuration(mpi, config: Config):
 
 def facts_of_configuration(config: Config) -> dict[str, str | None]:
     facts = {key: f"{value}" for key, value in flattened(config.model_dump(exclude={"data": {"dir"}}))}
-    for table, key in OF_FILES:  # the file's folder may differ between hosts
+    for table, key in OF_FILES:  # only the file's name is compared, because its folder may differ between hosts
         if f"{table}.{key}" in facts:
             facts[f"{table}.{key}"] = facts[f"{table}.{key}"].rpartition("/")[2]
     return {"the version of grsgd": __version__} | facts | digests_of(config)

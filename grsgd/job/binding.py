@@ -1,4 +1,4 @@
-"""Binding of the ranks of a job to cores: by srun, or by the ranks themselves where their launcher leaves them free."""
+"""Binding of the ranks of a job to cores, by srun or by the ranks themselves if their launcher does not bind them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ if TYPE_CHECKING:
     import torch
 
 MAX_NAMED = 4
-"""Most ranks whose cores the first line of a run names."""
+"""Largest number of ranks whose cores the first line of a run names."""
 
 
 def srun_options(trains: bool, way: str | None = None) -> list[str]:
-    """Return the options by which srun binds ranks to cores.
+    """Return the command-line options by which srun binds ranks to cores.
 
-    ``trains`` says whether the ranks run ``grsgd train``. With GPUs, these ranks bind themselves near their GPUs; a
-    script with GPUs is left to the site's default. SLURM_CPU_BIND and ``way`` = "off" leave all jobs to the default.
-    ``way`` is the value of GRSGD_BIND, by default the present one.
+    ``trains`` is True if the ranks run ``grsgd train``, and False if they run a script. On hosts with GPUs, the ranks
+    of ``grsgd train`` bind themselves near their GPUs, and scripts get the site's default binding. With SLURM_CPU_BIND
+    or ``way`` = "off" all jobs get the site's default binding. ``way`` is the value of GRSGD_BIND, by default the value
+    in the present environment.
     """
     environment = os.environ
     if "SLURM_CPU_BIND" in environment or (way or environment.get(BIND)) == OFF or not slurm_binds():
@@ -36,8 +37,8 @@ def srun_options(trains: bool, way: str | None = None) -> list[str]:
 
 
 def slurm_binds() -> bool:
-    """Return whether Slurm has the plug-in that binds tasks to cores; without it srun prints an error for
-    ``--cpu-bind``, and goes on."""
+    """Return whether Slurm has the plug-in that binds tasks to cores. Without Slurm's affinity plug-in srun prints an
+    error for ``--cpu-bind``, and starts the job."""
     try:
         config = subprocess.run(["scontrol", "show", "config"], capture_output=True, text=True, timeout=60).stdout
     except (OSError, subprocess.SubprocessError):
@@ -46,10 +47,11 @@ def slurm_binds() -> bool:
 
 
 def bind_ranks(mpi, ranks: int, device: torch.device) -> list[str]:
-    """Bind each of the first ``ranks`` processes of ``mpi`` to its share of the cores of its host, if it is to be
-    bound. Return a text for each process with its cores and the reason for them. Collective.
+    """Bind each of the first ``ranks`` processes of ``mpi`` to its share of its host's cores, unless binding is off.
+    Return a text for each process with its cores and the reason for this choice. All processes must call this function.
 
-    The share is near the GPU ``device``, if the device is one. The other processes are spares, which only wait.
+    The cores are near ``device`` if ``device`` is a GPU. Processes from number ``ranks`` on are spares, which only
+    wait.
     """
     from mpi4py import MPI
 
@@ -63,7 +65,7 @@ def bind_ranks(mpi, ranks: int, device: torch.device) -> list[str]:
 
 
 def node_of(device: torch.device) -> int:
-    """Return the NUMA node of a GPU; -1 if the system does not tell, and for a CPU."""
+    """Return the NUMA node of ``device``; -1 for a CPU, or if the system does not tell the node of a GPU."""
     if device.type != "cuda":
         return -1
     import torch
@@ -72,8 +74,8 @@ def node_of(device: torch.device) -> int:
 
 
 def tell(bindings: Sequence[str], threads: int):
-    """Print the cores of the ranks, and the number of ``threads`` that compute in each, on the first line of a run that
-    has an allocation or binds its ranks."""
+    """Print the ranks' cores and the number of computing ``threads`` per rank on stderr. Print nothing if the job is
+    outside of an allocation of Slurm and no rank is bound."""
     if all(NO_ALLOCATION in text for text in bindings):
         return
     reasons = {text.partition(", ")[2] for text in bindings}

@@ -1,4 +1,5 @@
-"""Communicators for the parts of a job, so that messages of one part are never received by another part."""
+"""Communicators of a job, one for each purpose (training, evaluation, checkpoints), so that messages of different
+purposes never mix."""
 
 from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
@@ -8,31 +9,32 @@ from grsgd.job.timeline_file import TimelineFile
 
 
 class Communicators:
-    """Communicators of all ranks. A run creates them from ``backend``.
+    """Communicators of all ranks, which a run creates by copying ``backend``.
 
-    All ranks must create each communicator at the same time, and free all of them at the same time.
+    All ranks must create each communicator together, and must call `free` together.
     """
 
     def __init__(self, backend: MpiBackend):
         self.backend = backend
         self.membership: Membership | None = None
-        """Record of which process holds each rank, if the run goes on without processes that die; else None."""
+        """Record of which process holds each rank, if the run survives the death of processes; else None."""
         self.timeline: TimelineFile | None = None
         """Recorder of the messages of training, if the user has asked for a timeline."""
         self.copies: list[MpiBackend] = []
 
     def copy(self) -> MpiBackend:
-        """Return a copy of the backend, whose messages do not mix with other copies' messages."""
+        """Return a copy of the MPI backend, whose messages do not mix with the messages of other copies."""
         self.copies.append(self.backend.dup())
         return self.copies[-1]
 
     def communicator(self) -> Communicator:
-        """Return a communicator of all ranks whose messages do not mix with other communicators' messages."""
+        """Return a communicator of all ranks, whose messages do not mix with the messages of other communicators."""
         backend = self.copy()
         return Communicator(MembersBackend(backend, self.membership) if self.membership else backend)
 
     def of_training(self) -> Communicator:
-        """Return a communicator for the messages of the algorithm."""
+        """Return a communicator of all ranks for the algorithm's messages, which are recorded if the run has a
+        timeline."""
         comm = self.communicator()
         return Communicator(self.timeline.recorded(comm.backend)) if self.timeline else comm
 
@@ -41,8 +43,8 @@ class Communicators:
         return Communicator(self.copy())
 
     def free(self):
-        """Free all communicators. An MPI library has only some thousands of them, and one process can make many
-        runs."""
+        """Free all communicators. An MPI library has only some thousands of communicators, and one process can make
+        many runs."""
         with within(self.backend.timeout, "freeing communicators"):
             for backend in self.copies:
                 backend.free()

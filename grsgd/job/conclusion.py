@@ -1,4 +1,4 @@
-"""End of a run: its last evaluation, its files, and the lines printed about it."""
+"""End of a run: evaluation of its snapshots and final model, and writing of its run file and model files."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from grsgd.training.saving import ModelFiles
 
 
 class RunEnd(NamedTuple):
-    """End of a run: its reason, and an mpi4py communicator of the ranks that remained to the end, whose rank 0 has
-    saved the run.
+    """End of a run: the reason of the end, and ``remaining``, an mpi4py communicator of the ranks that remained to the
+    end. Rank 0 of ``remaining`` has saved the run.
 
-    ``checkpoint`` is the last complete checkpoint, if checkpoints were taken. ``survived`` says whether the run would
-    have gone on after deaths; all living processes have then reached the end.
+    ``checkpoint`` is the last complete checkpoint, if checkpoints were taken. ``survived`` says whether the run could
+    survive the death of processes. If ``survived`` is True, all living processes have reached the end of the run.
     """
 
     reason: str
@@ -32,8 +32,8 @@ class RunEnd(NamedTuple):
 
 
 class SavedElsewhere(RunFileError):
-    """Error of a run whose run file or model file could not be written to the path which the user gave. ``end`` says
-    how the run ended."""
+    """Error of a run whose run file or model file could not be written to the path which the user gave. The attribute
+    ``end`` is the `RunEnd` of the run."""
 
     def __init__(self, problem: str, end: RunEnd):
         super().__init__(problem)
@@ -48,9 +48,9 @@ def evaluate(
     evaluation: Communicator,
     models: ModelFiles,
 ) -> str | None:
-    """Evaluate the snapshots and the final model, and write the run file and the models on the lowest rank. A run file
-    without accuracies is written first, because the evaluation can take long. Return an error message if a file could
-    not be written, else None."""
+    """Evaluate the snapshots and the final model, and write the run file and the models on the lowest remaining rank. A
+    run file without accuracies is written first, because the evaluation can take long. Return an error message if the
+    run file or a model file could not be written, else None."""
     out = job.rescue.out
     job.rescue.supersede()
     if remaining.rank == 0:
@@ -69,6 +69,6 @@ def evaluate(
     if remaining.rank == 0:
         try:
             save_with_models(out, assemble(records, attributes, qualities, final), models, job.trainer.replica.model)
-        except RunFileError as error:  # only this rank reports it: all ranks have done their work
+        except RunFileError as error:  # only this rank reports the error, because all ranks have done their work
             return str(error)
     return None

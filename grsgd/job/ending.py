@@ -1,4 +1,4 @@
-"""Ending of the processes that a program has started, however the program itself ends."""
+"""Functions that end the child processes of a program, however the program itself ends."""
 
 import ctypes
 import os
@@ -12,15 +12,16 @@ from pathlib import Path
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 BEFORE_ABORT: list[Callable[[int], None]] = []
-"""Functions that a rank calls with its number before it ends the whole job (`grsgd.job.launch.abort`)."""
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # numbers of these options in linux/prctl.h
+"""Functions that `grsgd.job.launch.abort` calls with the rank's number before the rank ends the whole job."""
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # constants of linux/prctl.h
 ORPHANS_SECONDS = 2.0
-"""Seconds in which all orphans of a process must have been killed."""
+"""Seconds after which `kill_orphans` gives up, even if child processes are left."""
 
 
 def exit_on_signals() -> dict:
-    """Make the signals of `ENDING` raise SystemExit, unless the program handles them already; return the earlier
-    handlers. Do nothing outside of the main thread, because only the main thread can have signal handlers."""
+    """Make the signals of `ENDING` raise SystemExit, except signals that the program handles already. Return the
+    earlier handlers by signal. Do nothing outside of the main thread, because only the main thread can set signal
+    handlers."""
 
     def leave(number, frame):
         raise SystemExit(128 + number)
@@ -33,25 +34,25 @@ def exit_on_signals() -> dict:
 
 def with_parent() -> Callable[[], None]:
     """Return a function that a child process must call first. Linux then kills the child when the thread that has
-    started the child ends, for any reason. SIGTERM is not sufficient for this: an mpiexec that is just starting loses
-    the signal."""
+    started the child ends, for any reason. Sending SIGTERM to the child would not suffice, because an mpiexec that is
+    just starting loses the signal."""
     parent = os.getpid()
     # prctl is looked up before the fork, because few calls are safe after a fork
     return partial(end_with, parent, ctypes.CDLL(None).prctl)
 
 
 def end_with_launcher():
-    """Make Linux kill this process after its launcher has ended. Do nothing if the launcher started this process in
-    another thread than its main thread, as Open MPI's launcher does with many ranks on a host: Linux would kill this
-    process when that thread ends."""
+    """Make Linux kill this process after its launcher has ended. Do nothing if another thread than the launcher's main
+    thread started this process, because Linux would kill this process when that thread ends. Open MPI's launcher starts
+    ranks in other threads than its main thread if it starts many ranks on a host."""
     parent = os.getppid()
-    with suppress(OSError):  # not all kernels have this file
+    with suppress(OSError):  # some kernels lack the file "children"
         if str(os.getpid()) in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
             end_with(parent)
 
 
 def end_with(parent: int, prctl=None):
-    """Make Linux kill this process after the thread of ``parent`` that has started it has ended."""
+    """Make Linux kill this process after the end of the thread of process ``parent`` that has started this process."""
     prctl = prctl or ctypes.CDLL(None).prctl
     prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     if os.getppid() != parent:  # the parent process has ended before this call
@@ -59,15 +60,16 @@ def end_with(parent: int, prctl=None):
 
 
 def adopt_orphans():
-    """Make Linux give this process the orphans among its descendants, so that `kill_orphans` finds them."""
+    """Make this process the parent of all orphans among its descendants, so that `kill_orphans` finds the orphans."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def kill_orphans():
-    """Kill all children of this process, and the children that it inherits from them.
+    """Kill all child processes of this process, and their own children, which this process then inherits.
 
-    A launcher that was killed leaves its agents, such as ssh, which wait for a dead host, and keep open the pipe into
-    which this process writes. Nothing is killed on kernels without lists of children in /proc.
+    A killed launcher leaves processes such as ssh, which wait for a dead host. The processes that a killed launcher
+    leaves keep open the pipe into which this process writes. The function kills no process on kernels without lists of
+    child processes in /proc.
     """
     deadline = time.monotonic() + ORPHANS_SECONDS
     while (children := own_children()) and time.monotonic() < deadline:
@@ -81,7 +83,8 @@ def kill_orphans():
 
 
 def own_children() -> list[int]:
-    """Return the numbers of the child processes of this process; an empty list if the kernel does not list them."""
+    """Return the PIDs of the child processes of this process; an empty list if the kernel does not list child
+    processes."""
     found: list[int] = []
     with suppress(OSError):
         for task in Path("/proc/self/task").iterdir():

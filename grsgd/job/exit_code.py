@@ -1,5 +1,5 @@
-"""Exit code that a script has given to ``sys.exit``, known while Python still calls the functions that were registered
-with ``atexit``."""
+"""Record of the exit code that a script has given to ``sys.exit``, for functions that Python calls through
+``atexit``."""
 
 import builtins
 import sys
@@ -10,41 +10,45 @@ _plain_exit = sys.exit
 
 
 class ScriptExit(SystemExit):
-    """SystemExit of ``sys.exit``, which notes its code when Python itself reads the code, at the end of the script.
+    """SystemExit that ``sys.exit`` raises, which records its exit code when Python itself reads the code at the end of
+    the script.
 
-    An exit that the script catches is not noted.
+    The exit code of a SystemExit that the script catches is not recorded.
     """
 
     @property
     def code(self):
         value = self.args[0] if self.args else None
-        if sys._getframe().f_back is None:  # no Python code reads the attribute
+        if sys._getframe().f_back is None:  # the interpreter itself, not Python code, reads ``code``
             _noted[0] = code_of(value)
         return value
 
 
-ScriptExit.__name__ = SystemExit.__name__  # which tracebacks and messages show
+ScriptExit.__name__ = SystemExit.__name__  # the name that tracebacks and messages show
 
 
 def note():
-    """Note from now on the code that the script gives to ``sys.exit``; Python itself tells no function this code.
+    """Record from now on the exit code that the script gives to ``sys.exit``, because Python gives this code to no
+    function.
 
-    A script that raises SystemExit itself, calls ``exit``, or has imported ``sys.exit`` by name, ends with the code 0
-    as far as `noted` knows, unless `note_every_exit` is called.
+    If a script raises SystemExit itself, calls ``exit``, or has imported ``sys.exit`` by name, `noted` returns 0 unless
+    `note_every_exit` was called.
     """
     sys.exit = exit_with
 
 
 def note_every_exit():
-    """Note the code also if the script raises SystemExit itself, calls ``exit``, or has imported ``sys.exit`` by name.
+    """Record the exit code of every exit, even if the script raises SystemExit itself, calls ``exit``, or has imported
+    ``sys.exit`` by name.
 
-    For this the built-in name SystemExit and the names of ``sys.exit`` in all modules lead to this module.
+    The function replaces the built-in name SystemExit, and the names of ``sys.exit`` in all modules, by objects of this
+    module.
     """
     note()
     if builtins.SystemExit is ScriptExit:
         return
     builtins.SystemExit = ScriptExit
-    before, plain = threading.excepthook, _plain_exit  # the loop replaces the name in this module, too
+    before, plain = threading.excepthook, _plain_exit  # the loop below also replaces ``_plain_exit``
     threading.excepthook = lambda caught: None if caught.exc_type is ScriptExit else before(caught)
     for module in list(sys.modules.values()):
         names = vars(module) if isinstance(module, type(sys)) else {}
@@ -53,13 +57,14 @@ def note_every_exit():
 
 
 def exit_with(code=None, /):
-    """Raise SystemExit, as ``sys.exit`` does; threads end silently by the built-in SystemExit alone."""
+    """Raise SystemExit, as ``sys.exit`` does. Other threads than the main thread get the built-in SystemExit, by which
+    alone they end silently."""
     is_main = threading.current_thread() is threading.main_thread()
     raise (ScriptExit if is_main else builtins.SystemExit)(*() if code is None else (code,))
 
 
 def noted() -> int:
-    """Return the exit code, from 0 to 255; 0 if the script has not ended by ``sys.exit``."""
+    """Return the recorded exit code, from 0 to 255; 0 if the script has not ended by ``sys.exit``."""
     return _noted[0]
 
 

@@ -1,5 +1,5 @@
-"""Detection of launchers that have started several processes without connecting them by MPI, so that each process would
-train alone."""
+"""Detection of launchers that have started several processes without connecting them by MPI. Processes that MPI does
+not connect would each train alone."""
 
 import multiprocessing
 import os
@@ -14,33 +14,35 @@ from grsgd.errors import SetupError
 
 
 class ForeignLauncher(NamedTuple):
-    """A launcher, as the processes that it starts see it in their environment variables."""
+    """A launcher, recognised by the environment variables that it sets for the processes which it starts."""
 
     size: str
-    """Variable with the number of processes. It is the variable ``number`` for a launcher that tells no number of
-    processes: the number of a process shows that there are more."""
+    """Name of the variable with the number of processes. For a launcher without such a variable ``size`` equals
+    ``number``, because a process number above 0 shows that several processes were started."""
     number: str
-    """Variable with the number of this process, counted from 0."""
+    """Name of the variable with the number of this process, counted from 0."""
     name: str
     starts_jobs: bool = False
-    """Whether the launcher belongs to a batch system. Another launcher below it may start the processes of MPI, so the
-    numbers of processes may then differ."""
+    """Whether the launcher belongs to a batch system. A second launcher, started by this launcher, may start the
+    processes of MPI, so the numbers of processes may differ."""
     needs_number: bool = False
-    """Whether only both variables together show the launcher, because users set ``size`` for other programs, too."""
+    """Whether only ``size`` and ``number`` together show the launcher, because users set the variable ``size`` for
+    other programs, too."""
 
     def has_started(self, environment: Mapping[str, str]) -> bool:
-        """Return whether the variables of this launcher are set."""
+        """Return whether the variables of this launcher are set in ``environment``."""
         return self.size in environment and (self.number in environment or not self.needs_number)
 
     def started(self, environment: Mapping[str, str]) -> int:
-        """Return the number of processes that this launcher has started; 1 without its variables."""
+        """Return the number of processes that this launcher has started; 1 if its variables are not set."""
         text = environment.get(self.size, "")
         if not text.isdecimal() or not self.has_started(environment):
             return 1
         return int(text) + 1 if self.size == self.number else int(text)
 
     def is_first(self, environment: Mapping[str, str]) -> bool:
-        """Return whether this process is the launcher's first process, or the first that can know of others."""
+        """Return whether this process is the launcher's first process, or the first process that can know of other
+        processes."""
         return environment.get(self.number, "0") == ("1" if self.size == self.number else "0")
 
 
@@ -57,28 +59,30 @@ FOREIGN_LAUNCHERS = (
     ForeignLauncher("PALS_LOCAL_SIZE", "PALS_RANKID", "mpiexec of PALS", starts_jobs=True),
     ForeignLauncher("PALS_RANKID", "PALS_RANKID", "mpiexec of PALS", starts_jobs=True),
 )
-"""All launchers that are recognised. ``SLURM_NTASKS`` is not among the variables: in an allocation it counts the tasks
-that a user may start, and ``SLURM_STEP_NUM_TASKS`` counts the tasks that ``srun`` has started. PALS and Hydra
-(``MPI_LOCALNRANKS``) also count the processes of this host only."""
+"""All launchers that `unconnected` recognises. ``SLURM_NTASKS`` is not among the variables, because it counts the tasks
+that a user may start in an allocation. ``SLURM_STEP_NUM_TASKS`` counts the tasks that ``srun`` has started. The
+launchers PALS and Hydra (``MPI_LOCALNRANKS``) also count the processes of this host only."""
 WITHOUT_MPI = ("horovodrun", "torchrun")
 """Names of the launchers that never connect processes by MPI."""
 FIRST_SPEAKS_SECONDS = 3.0
-"""Seconds that all processes except the first wait before they end. torchrun kills all processes as soon as one process
-has ended. So the first process must print the error before the others end."""
+"""Seconds that all processes of a launcher except the first wait before they end after an error. torchrun kills all
+processes as soon as one process has ended. The launcher's first process must print the error before any other process
+ends."""
 
 TERMINAL = Path("/dev/tty")
-"""The terminal of this process; a process without a terminal cannot open the file."""
+"""Path of this process's terminal. A process without a terminal cannot open this path."""
 SHELL_VARIABLES = ("SLURM_STEP_NUM_TASKS", "PMI_SIZE")
-"""Variables in which ``srun`` tells the number of its tasks. PMI_SIZE is set by its plug-in pmi2."""
+"""Variables in which ``srun`` gives the number of its tasks. PMI_SIZE is set by srun's plug-in pmi2."""
 
 SRUN_PLUGINS = {"Open MPI": "pmix", "CRAY MPICH": "cray_shasta", "MVAPICH": "pmi2", "MPICH": "pmi2", "Intel": "pmi2"}
-"""Part of the name of an MPI library, and the plug-in of ``srun`` that usually connects the library's ranks."""
+"""Dictionary from a part of an MPI library's name to the plug-in of ``srun`` that usually connects the library's
+ranks."""
 
 
 def check_launcher(ranks: int, library: str):
     """Raise SetupError if a launcher has started more processes than the ``ranks`` that MPI connects.
 
-    ``library`` has name and version of the MPI library.
+    ``library`` is a text with the name and version of the MPI library.
     """
     found = unconnected(ranks, os.environ)
     if found is not None:
@@ -86,11 +90,12 @@ def check_launcher(ranks: int, library: str):
 
 
 def unconnected(ranks: int, environment: Mapping[str, str]) -> ForeignLauncher | None:
-    """Return the launcher that has started more processes than the ``ranks`` that MPI connects; None without one.
+    """Return the launcher that has started more processes than the ``ranks`` that MPI connects; None if no launcher
+    has.
 
-    A batch system's launcher counts only for a process that MPI connects with no other process. It does not count if a
-    launcher below it has started this process as a job of one rank, and ``srun`` does not count in the shell of
-    ``srun --pty bash``.
+    A batch system's launcher is returned only for a process that MPI connects with no other process. A batch system's
+    launcher is not returned if a second launcher has started this process as a job of one rank. ``srun`` is not
+    returned in the shell of ``srun --pty bash``.
     """
     if in_shell_of_srun(environment):
         environment = {key: value for key, value in environment.items() if key not in SHELL_VARIABLES}
@@ -104,15 +109,16 @@ def unconnected(ranks: int, environment: Mapping[str, str]) -> ForeignLauncher |
         for launcher in FOREIGN_LAUNCHERS
         if launcher.started(environment) > ranks and not (launcher.starts_jobs and is_job_of_its_own)
     ]
-    # srun, Flux and PALS also set the variables of PMI, by which their processes would be mpiexec's
+    # srun, Flux and PALS also set the variables of PMI, by which mpiexec is recognised, so batch systems come first
     return next((launcher for launcher in found if launcher.starts_jobs), found[0] if found else None)
 
 
 def in_shell_of_srun(environment: Mapping[str, str]) -> bool:
-    """Return whether this process belongs to the shell of ``srun -n4 --pty bash``, whose other tasks have no terminal.
+    """Return whether this process belongs to the shell of ``srun -n4 --pty bash``. The other three tasks have no
+    terminal.
 
-    The tasks of a second ``srun``, typed in this shell, inherit its variables but not its `TERMINAL`. A program that is
-    a task itself, as in ``srun -n4 --pty python train.py``, belongs to no shell.
+    The tasks of a second ``srun``, typed in this shell, inherit the shell's variables but not its `TERMINAL`. A program
+    that ``srun`` starts without a shell, as in ``srun -n4 --pty python train.py``, belongs to no shell.
     """
     if "SLURM_PTY_PORT" not in environment or environment.get("SLURM_TASK_PID") == str(os.getpid()):
         return False
@@ -124,14 +130,15 @@ def in_shell_of_srun(environment: Mapping[str, str]) -> bool:
 
 
 def disagreement(launcher: ForeignLauncher, ranks: int) -> str:
-    """Return the statement that ``launcher`` has started more processes than the ``ranks`` that MPI connects."""
+    """Return the part of an error message which says that ``launcher`` started more processes than the ``ranks`` that
+    MPI connects."""
     processes = "tasks" if launcher.name == "srun" else "processes"
     count, seen = launcher.started(os.environ), f"{ranks} rank{'s' if ranks > 1 else ''}"
     return f"{launcher.name} started {count} {processes} ({launcher.size}), but MPI sees only {seen}"
 
 
 def remedy(launcher: ForeignLauncher, library: str) -> str:
-    """Return the advice to a user whose ``launcher`` does not connect the ranks of ``library``, an MPI library's name
+    """Return the advice to a user whose ``launcher`` does not connect the ranks. ``library`` is the MPI library's name
     and version."""
     count, alone = launcher.started(os.environ), f"unset {launcher.size} to train alone"
     if launcher.name == "srun":
@@ -153,14 +160,15 @@ def remedy(launcher: ForeignLauncher, library: str) -> str:
 
 
 def refuse(message: str, is_first: bool):
-    """Raise SetupError on this process of a launcher; only the launcher's first process prints ``message``."""
+    """Raise SetupError with ``message``. Only the launcher's first process (``is_first``) prints the message."""
     if not is_first:
         time.sleep(FIRST_SPEAKS_SECONDS)
     raise SetupError(message, is_printed=is_first)
 
 
 def check_alone(command: str):
-    """Raise SetupError if a launcher has started several processes of ``command``, which itself starts the ranks."""
+    """Raise SetupError if a launcher has started several processes of the grsgd command ``command``, which itself
+    starts the ranks."""
     launcher = unconnected(1, os.environ)
     if launcher is not None:
         refuse(

@@ -1,4 +1,4 @@
-"""Handover of snapshots and measurements to a further process, the evaluating process, which writes the run file if the
+"""Handover of a rank's model snapshots and measurements to the evaluating process, which writes the run file if the
 launcher kills the job."""
 
 import os
@@ -14,25 +14,26 @@ from grsgd.runs.timeline import FinishedTimeline
 from grsgd.training.record import RankMeasurements
 
 PROGRAM = "grsgd.simulator.late_evaluation"
-"""Module that the evaluating process runs; it is not imported here."""
+"""Name of the module that the evaluating process runs. The ranks do not import the evaluating process's module."""
 LENGTH_BYTES = 8
-"""Number of bytes in front of each note that encode the note's length."""
+"""Number of bytes that encode a note's length, written before the note."""
 
 
 class HandoverTask(NamedTuple):
-    """Task of the evaluating process: write the run file of a job, with accuracies, unless the job has done so."""
+    """Task of the evaluating process: write the run file of a job, with accuracies, unless the job has written the
+    file."""
 
     out: Path
     attributes: dict
-    """Attributes of the run file, except the end of the run."""
+    """Attributes of the run file, except the attributes about the end of the run."""
     models: tuple[Path | None, Path | None]
-    """Files in which the final model and the best model are saved."""
+    """Paths of the files in which the final model and the best model are saved; None for a model that is not saved."""
     timeline: Path | None = None
-    """File of the timeline, if it is asked for."""
+    """Path of the timeline file, if the user has asked for a timeline."""
 
 
 class Note(NamedTuple):
-    """Measurements of a rank at the time at which it learns that the run ends early."""
+    """Measurements of a rank at the time at which the rank learns that the run ends early."""
 
     reason: str
     wall_seconds: float
@@ -41,21 +42,23 @@ class Note(NamedTuple):
 
 
 class Files(NamedTuple):
-    """File descriptors, in a rank's process, of the snapshots and notes that the rank hands over."""
+    """File descriptors, in a rank's process, of the model snapshots and the notes (measurements) that the rank hands
+    over."""
 
     snapshots: int
     notes: int
 
 
 class Handover:
-    """One rank's part in the handover. A handover needs features of Linux; on other systems nothing is handed over.
+    """One rank's handover of its snapshots and measurements. A handover needs features of Linux, and does nothing on
+    other systems.
 
-    ``snapshots`` is the descriptor of this rank's snapshots. The rank learns the descriptors of other ranks in
-    `exchange`, which all ranks call together.
+    ``snapshots`` is the file descriptor of this rank's snapshots. The rank receives the descriptors of the other ranks
+    in `exchange`, which all ranks call together.
     """
 
     def __init__(self, snapshots: int, task: HandoverTask):
-        self._task = pickle.dumps(task)  # pickled now, because after a signal there is little time
+        self._task = pickle.dumps(task)  # the task is pickled now, because little time is left after a signal
         self._notes = os.memfd_create("grsgd-notes") if hasattr(os, "memfd_create") else -1
         self._files, self._processes = [Files(snapshots, self._notes)], []
 
@@ -76,21 +79,20 @@ class Handover:
             os.write(self._notes, len(content).to_bytes(LENGTH_BYTES) + content)
 
     def close(self):
-        """Close the notes, because the job has written the run file itself."""
+        """Close the file of notes, because the job itself has written the run file."""
         if self._notes >= 0:
             os.close(self._notes)
             self._notes = -1
 
     def is_possible(self, rank: int, gone: Collection[int] = ()) -> bool:
-        """Return whether all ranks except ``gone`` are on the host of this rank, ``rank``, and can hand over."""
+        """Return whether all ranks except ``gone`` are on the host of this rank, whose number is ``rank``, and can hand
+        over."""
         hosts = {self._processes[other][0] for other in self._left(gone)}
         return self._notes >= 0 and hosts == {self._processes[rank][0]}
 
     def start(self, rank: int, gone: Collection[int] = ()) -> bool:
         """Start the evaluating process, which waits until all ranks except ``gone`` have ended; to be called on one
-        rank.
-
-        Returns whether the process could be started.
+        rank. Return whether the evaluating process could be started.
         """
         if not self.is_possible(rank, gone):
             return False
@@ -129,4 +131,4 @@ def last_note(file: int) -> Note | None:
         begin += LENGTH_BYTES + length
         if begin <= len(content):
             last = content[begin - length : begin]
-    return None if last is None else pickle.loads(last)  # a rank of this job has written it
+    return None if last is None else pickle.loads(last)  # safe: a rank of this job has written the note

@@ -1,5 +1,4 @@
-"""Watch over the hosts of a job: `grsgd run` and `grsgd testbed` hear the hearts of its ranks, and know which host was
-lost."""
+"""Detection of lost hosts, for `grsgd run` and `grsgd testbed`, by datagrams from each rank's heart process."""
 
 import os
 import secrets
@@ -17,33 +16,35 @@ from grsgd.text import hosts_in_words, ranks_in_words
 
 HEART = Path(__file__).with_name("heart.py")
 SILENT_SECONDS = 4.0
-"""Seconds without any datagram of a host after which the host is lost."""
+"""Seconds without any datagram from a host after which the host counts as lost."""
 FENCE_SECONDS = 4.5
-"""Seconds without an answer after which a heart kills its rank, so that no rank long outlives the loss of its host.
+"""Seconds without an answer after which a heart process kills its rank. So no rank lives long after its host was
+declared lost.
 
-This time is longer than `SILENT_SECONDS`. Otherwise a link that comes back between the two times would have cost its
-host the ranks, although the host is not lost."""
+`FENCE_SECONDS` is longer than `SILENT_SECONDS`. With a shorter `FENCE_SECONDS`, a link that fails for slightly less
+than `SILENT_SECONDS` would cost a host its ranks, although the host is not lost."""
 STOPPED_SECONDS = 1.0
-"""Seconds between two looks after which this process itself must have been stopped, so that nothing could be heard."""
+"""Seconds between two calls of `Hearing.look` after which this process itself must have been stopped, so that it could
+receive no datagrams."""
 LAST_WORDS_SECONDS = 1.0
-"""Seconds that the hearts have to say their last words after the launcher has ended."""
+"""Seconds that the heart processes have to send their last datagrams after the launcher has ended."""
 LOOK_SECONDS = 0.1
-"""Seconds between two looks for datagrams."""
+"""Seconds between two calls of `Hearing.look`, which receives datagrams."""
 
 
 class Hearing:
-    """Receiver of the datagrams of the hearts of one job.
+    """Receiver of the datagrams that the heart processes of one job send.
 
     Parameters
     ----------
     hosts
-        Hosts of the job, if they are known; this machine's addresses are then the addresses that lead to these hosts.
+        Names of the job's hosts, if they are known; they decide which addresses of this machine heart processes use.
     fences
-        Whether hearts that get no answers kill their ranks.
+        Whether heart processes without answers kill their ranks.
     clock
         Function that returns seconds.
     absent
-        See `absent`.
+        See the attribute `absent`.
     """
 
     def __init__(
@@ -55,48 +56,50 @@ class Hearing:
     ):
         self.clock, self.fences = clock, fences
         self.absent = absent
-        """Function that returns newly lost hosts of which no heart was heard, given the hosts that were heard. The
-        function, such as `Absence.look`, is called at each look while the launcher runs."""
+        """Function that returns newly lost hosts from which no datagram has arrived. Its argument is the collection of
+        hosts from which datagrams have arrived. The function, such as `Absence.look`, is called in each `look`."""
         self.key = secrets.token_hex(8)
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind(("", 0))
         self.socket.setblocking(False)
         self.names = own_addresses(hosts)
         self.hosts: dict[str, dict[int, bool]] = {}
-        """Ranks of each host that was heard, and whether the rank's heart has said a last word."""
+        """Ranks of each host from which datagrams have arrived. The value that belongs to a rank is True if the rank's
+        heart process has sent a last datagram (`TOLD` or `BYE`)."""
         self.heard: dict[str, float] = {}
-        """Time of the last datagram of each host."""
+        """Time of the last datagram from each host, in seconds of ``clock``."""
         self.lost: list[str] = []
-        """Hosts that are lost, in the order in which their loss was noticed."""
+        """Names of the lost hosts, in the order in which their loss was noticed."""
         self.lost_at: float | None = None
-        """Time at which a loss was first noticed, in seconds since 1970."""
+        """Time at which the loss of a host was first noticed, in seconds since 1970; None before."""
         self.cut: set[str] = set()
-        """Hosts where answers do not arrive, so that a heart there has killed its rank; such a host is lost."""
+        """Names of lost hosts at which no answers arrive, so that a heart process of the host has killed its rank."""
         self.asked = 0
-        """Signal that has asked for the end of the job while its launcher ran; 0 without a signal."""
+        """Number of the signal that has asked for the end of the job while its launcher ran; 0 without a signal."""
         self._places: set[tuple[str, int]] = set()
         self._looked = clock()
 
     @property
     def arguments(self) -> list[str]:
-        """Key and places, the first arguments of a heart."""
+        """First two arguments of a heart process: the key of the job, and the addresses to which the process sends."""
         port = self.socket.getsockname()[1]
         return [self.key, ",".join(f"{name}:{port}" for name in self.names)]
 
     def variables(self) -> dict[str, str]:
-        """Return the environment variables by which the ranks of the job start their hearts."""
+        """Return the environment variables by which the ranks of the job start their heart processes."""
         return {HEARTS: " ".join([*self.arguments, str(FENCE_SECONDS if self.fences else 0.0)])}
 
     def look(self) -> list[str]:
-        """Receive the datagrams that have arrived, and answer them; return the hosts that are newly lost, while the
-        launcher of the job runs."""
+        """Receive and answer the datagrams that have arrived. Return the names of newly lost hosts. To be called while
+        the launcher of the job runs."""
         lost = self._hear()
         absent = [host for host in self.absent(self.hosts) if host not in self.lost]
         self._lose(absent)
         return lost + absent
 
     def _hear(self) -> list[str]:
-        """Receive the datagrams that have arrived, and answer them; return the hosts that are newly silent or cut."""
+        """Receive and answer the datagrams that have arrived. Return the names of hosts that have newly become silent
+        or `cut`."""
         now = self.clock()
         if now - self._looked > STOPPED_SECONDS:
             self.heard = dict.fromkeys(self.heard, now)
@@ -124,7 +127,7 @@ class Hearing:
         self.lost += hosts
 
     def _come(self) -> Iterator[tuple[int, str, str, tuple[str, int]]]:
-        """Yield rank, word, host and place of each datagram of this job that has arrived."""
+        """Yield (rank, word, host name, sender's address) of each datagram of this job that has arrived."""
         while True:
             try:
                 content, place = self.socket.recvfrom(400)
@@ -141,13 +144,13 @@ class Hearing:
             pass
 
     def pause(self):
-        """Tell the hearts that this process is about to be stopped, and will not answer."""
+        """Tell the heart processes that this process is about to be stopped, and will send no answers."""
         for place in self._places:
             self._send(PAUSE, place)
 
     def conclude(self) -> list[str]:
-        """Return all lost hosts, after the launcher of the job has ended: a host is also lost if none of its hearts has
-        said a last word, although a heart of another host has."""
+        """Return the names of all lost hosts; to be called after the launcher of the job has ended. A host is also lost
+        if it has sent no last datagram (`TOLD` or `BYE`), although another host has."""
         deadline = self.clock() + LAST_WORDS_SECONDS
         self._hear()
         while self._unsaid() and self.clock() < deadline:
@@ -158,18 +161,18 @@ class Hearing:
         return self.lost
 
     def _unsaid(self) -> list[str]:
-        """Return the hosts that are not lost, and none of whose hearts has said a last word."""
+        """Return the names of the hosts that are not lost, but whose heart processes have sent no last datagram."""
         return [host for host in self.hosts if host not in self.lost and not self._said(host)]
 
     def _said(self, host: str) -> bool:
         return any(self.hosts[host].values())
 
     def has_said(self, hosts: int) -> bool:
-        """Return whether hearts of ``hosts`` hosts or more have said a last word."""
+        """Return whether a last datagram has come from the heart processes of at least ``hosts`` hosts."""
         return sum(map(self._said, self.hosts)) >= hosts
 
     def why(self, hosts: Collection[str]) -> str:
-        """Return a text on the loss of ``hosts``."""
+        """Return a text with the reason why ``hosts`` count as lost."""
         if not any(host in self.hosts for host in hosts):
             return f"no sign of life of {self.in_words(hosts)} since the launch"
         if self.cut.issuperset(hosts):
@@ -177,13 +180,14 @@ class Hearing:
         return f"no sign of life of {self.in_words(hosts)} for {SILENT_SECONDS:g} s"
 
     def in_words(self, hosts: Collection[str]) -> str:
-        """Return ``hosts`` as text for a sentence, with the ranks that were heard there."""
+        """Return ``hosts`` as text for a sentence, with the ranks of each host from which datagrams have arrived."""
         ranks = {host: f" ({ranks_in_words(sorted(found))})" for host, found in self.hosts.items()}
         return hosts_in_words([host + ranks.get(host, "") for host in hosts])
 
 
 def own_addresses(hosts: Collection[str]) -> list[str]:
-    """Return the addresses of this machine that lead to ``hosts``; without hosts, or if none is known, its name."""
+    """Return the addresses of this machine from which ``hosts`` are reached. Return this machine's name if ``hosts`` is
+    empty or no host is reached."""
     found = []
     for host in hosts:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
@@ -197,7 +201,8 @@ def own_addresses(hosts: Collection[str]) -> list[str]:
 
 @contextmanager
 def heard_by(hearing: Hearing | None):
-    """Run the block with the environment variables by which a job that is started in it is heard."""
+    """Run the block with the environment variables by which the heart processes of a job send datagrams to
+    ``hearing``."""
     if hearing is None:
         yield
         return
@@ -209,16 +214,16 @@ def heard_by(hearing: Hearing | None):
 
 
 _hearts: list[subprocess.Popen] = []
-"""Hearts that this process has started, kept because Python warns of a child process that is forgotten."""
+"""Heart processes that this process has started, kept because Python warns of a forgotten child process."""
 
 
 def start_heart():
-    """Start the heart of this rank, if `grsgd run` or `grsgd testbed` watches over the hosts of this job."""
+    """Start the heart process of this rank, if `grsgd run` or `grsgd testbed` watches over the hosts of this job."""
     if os.environ.get(HEARTS) and not _hearts:
         key, places, fence = os.environ[HEARTS].split()
         command = [sys.executable, "-I", "-S", HEART, FROM_STDIN, places, rank() or "0", fence, str(os.getpid())]
         quiet = subprocess.DEVNULL
         heart = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet)
-        with suppress(OSError), heart.stdin:  # the heart may have ended already
+        with suppress(OSError), heart.stdin:  # the heart process may have ended already
             heart.stdin.write(f"{key}\n".encode())
         _hearts.append(heart)

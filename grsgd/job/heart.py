@@ -1,7 +1,7 @@
-"""Heart of a rank: a small process that tells ``grsgd run``, by datagrams, that the rank's host is alive.
+"""Heart process of a rank: a small process that tells ``grsgd run``, by datagrams, that the rank's host is alive.
 
-The file is run as a script, with nothing but Python's standard library, so that a heart starts in milliseconds and
-needs little memory. `grsgd.job.hearing` has the other end.
+This file is run as a script that imports only Python's standard library. So a heart process starts in milliseconds and
+needs little memory. `grsgd.job.hearing` receives the datagrams.
 """
 
 import os
@@ -12,22 +12,25 @@ import time
 from contextlib import suppress
 
 BEAT_SECONDS = 0.25
-"""Seconds between two datagrams of a heart."""
+"""Seconds between two datagrams of a heart process."""
 STOPPED_SECONDS = 1.0
-"""Seconds between two beats after which the whole host must have been stopped, so that nothing could be heard."""
+"""Seconds between two datagrams of a heart process after which its whole host must have been stopped, so that no answer
+could be received."""
 BEATS, TOLD, BYE, CUT, HERE, SEEN, PAUSE = "beats", "told", "bye", "cut", "here", "seen", "pause"
-"""Words of datagrams. A heart says ``beats`` again and again, ``told`` after a signal that ends the job, and ``bye``
-after the end of its rank. A heart without answers kills its rank and says ``cut``. A host that is asked says ``here``.
-The launcher's side answers ``seen``, and says ``pause`` before it is stopped."""
+"""Words in datagrams. A heart process sends ``beats`` again and again, ``told`` after a signal that ends the job, and
+``bye`` after the end of its rank. A heart process without answers kills its rank and sends ``cut``. A host that is
+asked whether it is alive sends ``here``. The process of ``grsgd run`` answers ``seen``, and sends ``pause`` before it
+is stopped."""
 FROM_STDIN = "-"
-"""Argument in place of a key that is read from stdin, because all users of a host can read arguments."""
+"""Argument that stands for a key read from stdin. The key is no argument, because all users of a host can read
+arguments."""
 REPEATS = 3
-"""Number of datagrams with each word that is said once, because datagrams may be lost."""
+"""Number of times that a word other than ``beats`` is sent, because datagrams may be lost."""
 
 
 def addresses_of(text: str) -> list[tuple[str, int]]:
-    """Return (address, port) of each place in ``text``, such as ``"10.0.0.1:4000,head:4000"``, without unknown
-    names."""
+    """Return (address, port) of each entry of ``text``, such as ``"10.0.0.1:4000,head:4000"``. Entries with unknown
+    host names are left out."""
     found = []
     for place in text.split(","):
         name, _, port = place.rpartition(":")
@@ -41,8 +44,8 @@ def addresses_of(text: str) -> list[tuple[str, int]]:
 class Heart:
     """Sender of datagrams of rank ``rank`` to all addresses in ``text``. Each datagram begins with ``key``.
 
-    With ``fence_seconds`` above 0 the rank ``parent`` is killed if no answer has arrived for this time, because the job
-    has then begun again without its host.
+    If ``fence_seconds`` is above 0, the rank's process ``parent`` (a PID) is killed after ``fence_seconds`` without an
+    answer, because the job then goes on without this host.
     """
 
     def __init__(self, key: str, text: str, rank: str, fence_seconds: float = 0.0, parent: int = 0):
@@ -53,7 +56,7 @@ class Heart:
         self.is_told = False
 
     def say(self, word: str, times: int = 1):
-        """Send ``word`` to all places, ``times`` times."""
+        """Send ``word`` to all addresses, ``times`` times."""
         line = f"{self.key} {self.rank} {word} {socket.gethostname()}".encode()
         for _ in range(times):
             for place in self.places:
@@ -63,7 +66,7 @@ class Heart:
                     continue
 
     def hear(self):
-        """Receive the answers that have arrived."""
+        """Receive the answers of ``grsgd run`` that have arrived."""
         while True:
             try:
                 words = self.socket.recv(200).decode(errors="replace").split()
@@ -75,7 +78,8 @@ class Heart:
                 self.seen = None
 
     def beat(self):
-        """Say that this host is alive until the rank has ended, or is killed for want of answers."""
+        """Send signs of life of this host until the rank has ended. Kill the rank if no answers of ``grsgd run``
+        arrive."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP):
             signal.signal(number, self._tell if number == signal.SIGTERM else signal.SIG_IGN)
         while os.getppid() == self.parent:

@@ -1,4 +1,4 @@
-"""Folder in the memory of this rank's host (``--memory``) during one attempt of a job: its lock, and its removal."""
+"""Folder of a job in the memory of each host, for checkpoints in memory (``--memory``): its lock and its removal."""
 
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,44 +16,44 @@ from grsgd.training.memory_folder import LOCK_SECONDS, Neighbours
 
 
 class HostFolder(NamedTuple):
-    """Folder of a job in the memory of this rank's host. ``hosts`` has the host of every rank."""
+    """Folder of a job in the memory of this rank's host. ``hosts`` has the host name of every rank."""
 
     folder: Path
     hosts: list[str]
 
     def neighbours(self, rank: int) -> Neighbours:
-        """Return the ranks with which ``rank`` exchanges states."""
+        """Return the ranks with which ``rank`` exchanges states (its part of a checkpoint)."""
         return Neighbours.of(rank, self.hosts)
 
     def remove_except(self, rank: int, keep: set[str]):
-        """Remove the states on the host of process ``rank``, except the states of the checkpoints whose names are in
-        ``keep``; to be called on all processes, while no process of the host uses the other states."""
+        """Remove the states in memory on the host of process ``rank``, except the states of checkpoints whose names are
+        in ``keep``. To be called on all processes, while no process uses the states to be removed."""
         if self.neighbours(rank).leads:
             memory_folder.remove_except(self.folder, keep)
 
 
 def check_memory(config: Config, steps: int | None, has_folder: bool):
-    """Raise ConfigError if checkpoints in memory every ``steps`` steps are asked for, but this job cannot take them.
-    ``has_folder`` says whether the run also takes checkpoints in a folder."""
+    """Raise ConfigError if the user has asked for checkpoints in memory every ``steps`` steps, but this job cannot take
+    such checkpoints. ``has_folder`` says whether the run also takes checkpoints in a folder."""
     if steps is None:
         return
     if steps < 1:
         raise ConfigError(f"--memory {steps}: must be 1 or more steps")
     if not has_folder:
-        raise ConfigError("--memory: only with --checkpoint FOLDER, for the loss of two neighbours at once")
+        raise ConfigError("--memory: only with --checkpoint FOLDER, because two neighbouring hosts may be lost at once")
     if not job_id():
         raise ConfigError("--memory: only in a job of `grsgd run --restarts N`, which starts the job again")
     if survives(config):
-        raise ConfigError("--memory: not if the run goes on without processes that die (--with-ft ulfm, --spares)")
+        raise ConfigError("--memory: not in a run that survives the death of processes (--with-ft ulfm, --spares)")
 
 
 @contextmanager
 def held(mpi, config: Config, base: Path):
-    """Run the block with this job's folder in the memory of each host, which the lowest rank on the host locks.
+    """Run the block with this job's folder in the memory of each host. The lowest rank on the host locks the folder.
 
-    The folder is removed if the block ends without an error, and if it holds no states. Folders of dead jobs are
-    removed at the beginning. After a restart, stopped ranks of the last attempt may hold the lock for up to
-    `LEASE_SECONDS`. Raises SetupError on all ranks if a folder cannot be used.
+    The folder is removed at the end if the block ends without an error, or if the folder holds no states. Folders of
+    dead jobs are removed at the beginning. After a restart, the job waits up to `LEASE_SECONDS` for the lock, because
+    stopped ranks of the last attempt may hold it. Raises SetupError on all ranks if a folder cannot be used.
     """
     timeout = config.comm.timeout
     with within(timeout, "telling all ranks their hosts"):

@@ -1,4 +1,5 @@
-"""Hosts of a job (``--hosts``, or the nodes of a Slurm allocation): how many ranks each takes, and which answer."""
+"""Hosts of a job (``--hosts``, or the nodes of a Slurm allocation): the number of ranks on each host, and checks which
+hosts answer."""
 
 import os
 import re
@@ -14,7 +15,7 @@ from grsgd.errors import UsageError
 from grsgd.job.hearing import HEART, Hearing
 
 ANSWER_SECONDS = 2.0
-"""Seconds in which a host must answer to count as alive."""
+"""Seconds in which a host must answer a question to count as alive."""
 AGENTS = ("PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent", "HYDRA_LAUNCHER_EXEC")
 """Environment variables that name the program by which the launcher starts processes on other hosts."""
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={ANSWER_SECONDS:.0f}")
@@ -31,8 +32,8 @@ class Host(NamedTuple):
 
 
 def read(text: str, ranks: int) -> list[Host]:
-    """Return the hosts in ``text``, such as ``a:4,b``. A host without a number has an even share of ``ranks``, rounded
-    up. Raises UsageError, also if a host is named twice."""
+    """Return the hosts in ``text``, such as ``a:4,b``. A host without a number gets ``ranks`` divided by the number of
+    hosts, rounded up. Raises UsageError if ``text`` has another form or names a host twice."""
     names, share = text.split(","), -(-ranks // len(text.split(",")))
     found = [re.fullmatch(r"([^:\s]+?)(?::([1-9]\d*))?", name.strip()) for name in names]
     if not all(found):
@@ -62,7 +63,8 @@ def in_allocation() -> bool:
 
 
 def placed(hosts: Sequence[Host], ranks: int) -> list[Host]:
-    """Return the first of ``hosts`` that hold ``ranks`` ranks, or all if they hold fewer; the others are spare."""
+    """Return the first of ``hosts`` that together hold ``ranks`` ranks, or all hosts if they hold fewer ranks. The
+    hosts that are not returned are spare."""
     found: list[Host] = []
     for host in hosts:
         if (held := slots(found)) < ranks:
@@ -71,28 +73,30 @@ def placed(hosts: Sequence[Host], ranks: int) -> list[Host]:
 
 
 def slots(hosts: Sequence[Host]) -> int:
-    """Return the number of ranks that ``hosts`` hold together."""
+    """Return the number of ranks that may run on ``hosts`` together."""
     return sum(host.slots for host in hosts)
 
 
 def options(launcher: str, hosts: Sequence[Host]) -> list[str]:
-    """Return the options by which ``launcher``, "srun" or an MPI library, starts the ranks on ``hosts``."""
+    """Return the command-line options by which ``launcher`` starts the ranks on ``hosts``. ``launcher`` is "srun" or
+    the name of an MPI library."""
     if launcher == "srun":
         return [f"--nodes={len(hosts)}", f"--nodelist={','.join(host.name for host in hosts)}"]
     if launcher == "MPICH":
         return ["-hosts", ",".join(map(str, hosts))]
-    # without this mapping, all ranks may run on the first host
+    # without the option --map-by, all ranks may run on the first host
     return ["--host", ",".join(map(str, hosts)), "--map-by", "slot:OVERSUBSCRIBE"]
 
 
 def answering(
     hosts: Sequence[Host], missed: Collection[str] = (), seconds: float = ANSWER_SECONDS, silently: bool = False
 ) -> list[Host]:
-    """Return the hosts that answer within ``seconds``: a process can be started there, and its datagrams arrive.
+    """Return the hosts that answer within ``seconds``: a process can be started on the host, and the process's
+    datagrams arrive.
 
-    All hosts are asked at once. The function returns as soon as all hosts that are not named in ``missed`` have
-    answered, or all hosts if all are missed. With ``silently`` a host also answers if the process ends there without
-    an error, although a firewall keeps its datagrams away.
+    All hosts are asked at the same time. The function returns as soon as all hosts that are not named in ``missed``
+    have answered. If ``missed`` names all hosts, the function waits for all of them. With ``silently`` a host also
+    counts as answering if the process on it ends without an error, although a firewall blocks its datagrams.
     """
     hearing, come = Hearing([host.name for host in hosts]), set()
     awaited = {number for number, host in enumerate(hosts) if host.name not in missed} or {*range(len(hosts))}
@@ -114,7 +118,8 @@ def answering(
 
 
 def run_on(hosts: Collection[str], program: list[str], seconds: float = ANSWER_SECONDS):
-    """Run ``program`` on all ``hosts`` at once, and wait for at most ``seconds`` altogether. Errors are ignored."""
+    """Run ``program`` on all ``hosts`` at once, and wait for at most ``seconds`` altogether. Errors of starting or
+    running the program are ignored."""
     running, deadline = [], time.monotonic() + seconds
     for host in hosts:
         with suppress(OSError):
@@ -127,18 +132,19 @@ def run_on(hosts: Collection[str], program: list[str], seconds: float = ANSWER_S
 
 
 def start_on(host: str, program: list[str]) -> subprocess.Popen:
-    """Start a program, given as its words, on ``host``, without input and output."""
+    """Start ``program`` (the list of the words of its command line) on ``host``, without input and output."""
     quiet = subprocess.DEVNULL
     return subprocess.Popen([*agent(host), *program_for(program)], stdin=quiet, stdout=quiet, stderr=quiet)
 
 
 def is_same(name: str, other: str) -> bool:
-    """Return whether two names may be of one host: they are equal, or one of them is the other without its domain."""
+    """Return whether ``name`` and ``other`` may name the same host: they are equal, or they differ only by a domain at
+    the end."""
     return f"{name}.".startswith(f"{other}.") or f"{other}.".startswith(f"{name}.")
 
 
 def agent(host: str) -> list[str]:
-    """Return the beginning of a command line that is executed on ``host``."""
+    """Return the words of a command, such as ``ssh``, that runs the words which follow it on ``host``."""
     if in_allocation():
         return ["srun", f"--nodelist={host}", "--nodes=1", "--ntasks=1", "--overlap", "--mpi=none"]
     own = next((os.environ[name] for name in AGENTS if os.environ.get(name)), None)
@@ -146,5 +152,6 @@ def agent(host: str) -> list[str]:
 
 
 def program_for(program: list[str]) -> list[str]:
-    """Return the words of ``program`` as `agent` needs them: other agents than srun pass them through a shell."""
+    """Return the words of ``program`` in the form that `agent` needs. For other programs than srun the words are quoted
+    and joined, because ssh passes its words to a shell."""
     return program if in_allocation() else [shlex.join(program)]

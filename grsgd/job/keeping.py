@@ -1,5 +1,5 @@
-"""Options of checkpoints (``--checkpoint``, ``--every``, ``--resume``): checks of these options, the lock of
-the folder, and the checkpoint from which a job goes on."""
+"""Checks of the options of checkpoints (``--checkpoint``, ``--every``, ``--resume``), the lock of the folder, and the
+choice of the checkpoint from which a job goes on."""
 
 import sys
 from contextlib import contextmanager, nullcontext
@@ -18,11 +18,12 @@ from grsgd.training.trainer import Trainer
 
 
 class Keeping(NamedTuple):
-    """Checkpoints of a run: their folder and interval, and the folder of the checkpoints from which the run goes on.
+    """Options of a run's checkpoints: the folder, the interval, and the folder of the checkpoints from which the run
+    goes on.
 
-    ``memory`` is the number of steps between two further checkpoints in the memory of hosts, or None. ``base`` is the
-    folder in memory in which each host has its folder for them; ``host`` has this host's folder, as soon as `alone` has
-    made it.
+    ``memory`` is the number of steps between two checkpoints in the memory of hosts; None without such checkpoints.
+    ``base`` is the folder in memory in which each host has a folder for its checkpoints. ``host`` is this host's
+    folder, after `alone` has made the folder.
     """
 
     folder: Path | None = None
@@ -38,8 +39,8 @@ NOTHING_KEPT = Keeping()
 
 @contextmanager
 def alone(mpi, config: Config, keeping: Keeping):
-    """Run the block while no other job writes checkpoints to the same folder; yield ``keeping`` with the folder in the
-    memory of this host. Raises SetupError on all ranks if another job uses the folder."""
+    """Run the block while no other job writes checkpoints to the folder of ``keeping``. Yield ``keeping`` with the
+    job's folder in the memory of this host. Raises SetupError on all ranks if another job uses the folder."""
     lock = None
     try:
         with launch.collective_setup(mpi, config.comm.timeout):
@@ -55,7 +56,8 @@ def alone(mpi, config: Config, keeping: Keeping):
 
 
 def check_keeping(config: Config, keeping: Keeping):
-    """Raise ConfigError if checkpoints are asked for, but the algorithm or the folder does not allow them."""
+    """Raise ConfigError if the user has asked for checkpoints, but the algorithm or the folder does not allow
+    checkpoints."""
     check_memory(config, keeping.memory, keeping.folder is not None)
     if keeping.folder and config.algorithm_class.remembers is None:
         raise ConfigError(f"--checkpoint: {config.algorithm.name} does not say which attributes to keep (`remembers`)")
@@ -70,9 +72,11 @@ def check_keeping(config: Config, keeping: Keeping):
 
 
 def find_resumed(mpi, config: Config, keeping: Keeping, ranks: int) -> tuple[Resumed | None, Config]:
-    """Return the checkpoint from which this run of ``ranks`` ranks goes on, or None, and the configuration to use.
+    """Return the checkpoint from which this run of ``ranks`` ranks goes on (None for a new run), and the configuration
+    to use.
 
-    All other states of this job are removed from the memory of this host. Raises SetupError if the run cannot go on.
+    All states of other checkpoints of this job are removed from the memory of this host. Raises SetupError if the run
+    cannot go on from a checkpoint.
     """
     timeout, resumed = config.comm.timeout, None
     if keeping.host is not None and restarts.restarts():
@@ -92,20 +96,21 @@ def find_resumed(mpi, config: Config, keeping: Keeping, ranks: int) -> tuple[Res
 
 
 def about(resumed: Resumed | None, config: Config, ranks: int) -> dict:
-    """Return the attributes of the run file about the checkpoint from which ``ranks`` ranks go on, and about the
-    restarts of `grsgd run`."""
+    """Return the attributes of the run file about the checkpoint from which ``ranks`` ranks go on, and about restarts
+    by `grsgd run`."""
     steps = resumed.steps(config.data.batch_size, ranks) if resumed else 0
     where = "in memory" if resumed and resumed.memory else ""
     return {"resumed": resumed.samples if resumed else None} | restarts.attributes(steps, ranks, where)
 
 
 def say_from_where(resumed: Resumed, ranks: int):
-    """Print the checkpoint from which ``ranks`` ranks go on."""
+    """Print the path of the checkpoint from which ``ranks`` ranks go on, on stderr."""
     others = f"; {ranks} ranks start from the average of the models of {resumed.ranks}"
     print(f"{resumed}: goes on from here{others * (resumed.ranks != ranks)}", file=sys.stderr, flush=True)
 
 
 def go_on_from(resumed: Resumed, trainer: Trainer):
-    """Set the state of a rank, whose algorithm has just started, to the state in the checkpoint."""
+    """Set the state of ``trainer``'s rank, whose algorithm has just started, to the state in the checkpoint
+    ``resumed``."""
     curve = resumed.restore(trainer)
     trainer.recovery.go_on_from_checkpoint(resumed.folder, resumed.samples, resumed.whole, curve)

@@ -1,4 +1,4 @@
-"""Start and end of a job: start of MPI, facts about ranks, and errors that are printed once and end all
+"""Start and end of a job: start of MPI, the number of ranks on a host, and errors that are printed once and end all
 ranks."""
 
 import os
@@ -24,39 +24,40 @@ from grsgd.mpi_environment import fault_tolerant, flush
 from grsgd.runs.ending import INTERRUPTED
 
 INTERRUPTED_CODE = 130
-"""Exit code after Ctrl-C, and after signals that a recording treats as Ctrl-C."""
+"""Exit code after Ctrl-C, and after signals that `grsgd.record` treats as Ctrl-C."""
 
 EXPLAINED = (Stopped, LostRank, WaitTimeout, UnevenCalls, UnevenSteps, SilentRanks, UnequalBlocks, UsageError)
-"""Errors whose message explains the error, so that no traceback is printed."""
+"""Classes of errors whose message alone is printed, without a traceback."""
 
 START_SECONDS = 600.0
-"""Seconds that a rank waits in MPI_Init for the other ranks, before any configuration is read; the environment variable
-GRSGD_START_SECONDS changes it."""
+"""Seconds that a rank waits in MPI_Init for the other ranks, before it reads a configuration. The environment variable
+GRSGD_START_SECONDS replaces `START_SECONDS`."""
 
 MPI_INIT_GRACE_SECONDS = 1.0
-"""Seconds that a rank waits under Slurm between MPI_Init and its first message. Ranks leave MPI_Init one after the
-other, and Open MPI 5 crashes in a rank that receives a message before it has left (open-mpi/ompi#12495)."""
+"""Seconds that a rank under Slurm waits between MPI_Init and its first message. Ranks leave MPI_Init one after the
+other. Open MPI 5 crashes in a rank that receives a message before the rank has left MPI_Init (open-mpi/ompi#12495)."""
 
 BROADCASTS = ("OMPI_MCA_coll_libnbc_ibcast_algorithm", "1")
-"""Parameter of Open MPI by which the root of a broadcast sends directly to each rank; without it, ranks forward
-messages if there are more than four. All ranks have a broadcast under way at the same time, so forwarding would relieve
-no link, and a forwarding rank may be busy: on eight hosts, of an eighth of a core each, a step of ``ssgd`` took one and
-a half times as long with forwarding."""
+"""Parameter of Open MPI, and its value, by which the root of a broadcast sends directly to each rank. Without this
+parameter, ranks forward a broadcast's messages in jobs of more than four ranks. In grsgd's algorithms all ranks
+broadcast at the same time, so forwarding would relieve no link. A forwarding rank may also be busy. On eight hosts of
+an eighth of a core each, a step of ``ssgd`` took 1.5 times as long with forwarding."""
 
 
 def world():
-    """Return MPI_COMM_WORLD. MPI starts here, not on import.
+    """Return MPI_COMM_WORLD. MPI starts when this function is called, not when the module is imported.
 
-    If a rank does not reach this call within GRSGD_START_SECONDS, the job ends.
+    If a rank does not call this function within GRSGD_START_SECONDS, the job ends.
 
-    Raises SetupError without an MPI library or its GTL, and in a process that imports the main module again, such as a
-    worker of a DataLoader. Also raises SetupError if a launcher has started several processes without MPI.
+    Raises SetupError without an MPI library or without the GPU library (GTL) of Cray MPICH. Raises SetupError in a
+    process that imports the main module again, such as a worker of a DataLoader. Also raises SetupError if a launcher
+    has started several processes without MPI.
     """
     check_is_no_worker()
     starts = "mpi4py.MPI" not in sys.modules
     os.environ.setdefault(*BROADCASTS)
     if starts and "OMPI_COMM_WORLD_RANK" in os.environ:
-        end_with_launcher()  # otherwise ranks might live on after Open MPI's launcher was killed
+        end_with_launcher()  # else ranks may live on after Open MPI's launcher was killed
     try:
         with starting(start_seconds()) if starts else nullcontext():
             MPI = import_mpi()
@@ -71,7 +72,8 @@ def world():
 
 
 def start_seconds() -> float:
-    """Return the seconds in GRSGD_START_SECONDS; raises SetupError if it is no number of seconds."""
+    """Return the value of the environment variable GRSGD_START_SECONDS, by default `START_SECONDS`. Raises SetupError
+    if the value is no positive number."""
     text = os.environ.get("GRSGD_START_SECONDS") or START_SECONDS
     try:
         if 0 < float(text) < threading.TIMEOUT_MAX:
@@ -82,15 +84,15 @@ def start_seconds() -> float:
 
 
 def starting(seconds: float):
-    """Return a context in which MPI starts; the job ends if that takes more than ``seconds``."""
+    """Return a context in which MPI starts. The job ends if the block takes more than ``seconds``."""
     return stopped_within(
         seconds, f"waited {seconds:g} s in MPI_Init: other ranks of the job have not come (GRSGD_START_SECONDS)"
     )
 
 
 def ranks_on_cores(mpi) -> int:
-    """Return the number of ranks of the job that may run on the same cores as this rank, including this rank; to be
-    called on all ranks."""
+    """Return the number of the job's ranks that may run on a core of this rank, including this rank; to be called on
+    all ranks."""
     from mpi4py import MPI
 
     host = mpi.Split_type(MPI.COMM_TYPE_SHARED)
@@ -114,9 +116,9 @@ def local_ranks(mpi) -> tuple[int, int]:
 def check_place(mpi, algorithm: type[Algorithm], options: Options, local_ranks: int, device):
     """Raise ConfigError if the algorithm cannot run on these hosts or devices.
 
-    Some options need memory that all ranks share, so all ranks must be on one host. Some need message buffers in host
-    memory, so models must not be on a GPU. Sending gradients early from GPUs is untested. ``local_ranks`` is the number
-    of ranks on this host.
+    Some options need memory that all ranks share, so all ranks must be on one host. Other options need message buffers
+    in host memory, so models must not be on a GPU. Sending gradients during the backward pass is untested on GPUs, and
+    so not allowed. ``local_ranks`` is the number of ranks on this host.
     """
     traits = algorithm.traits_of(options)
     if traits.one_host and local_ranks < mpi.size:
@@ -133,10 +135,10 @@ def check_place(mpi, algorithm: type[Algorithm], options: Options, local_ranks: 
 
 
 def driver(mpi, timeout: float, progress_mode: str, **options) -> MpiDriver:
-    """Return the driver of this rank; to be called on all ranks. ``progress_mode`` and ``options`` are arguments of
-    `MpiDriver`.
+    """Return the driver that runs this rank's schedules on MPI; to be called on all ranks. ``progress_mode`` and
+    ``options`` are arguments of `MpiDriver`.
 
-    Raises SetupError if a thread is asked for and the MPI library does not allow calls from two threads.
+    Raises SetupError if ``progress_mode`` is "thread" and the MPI library does not allow calls from two threads.
     """
     from mpi4py import MPI
 
@@ -152,11 +154,11 @@ def driver(mpi, timeout: float, progress_mode: str, **options) -> MpiDriver:
 
 
 def abort_on_error(mpi):
-    """Make an uncaught exception on any rank end the whole job, with its traceback printed once.
+    """Make an uncaught exception on any rank end the whole job, and print the exception's traceback once.
 
-    Without this call the other ranks would wait for ever: MPI does not notice that a Python program has failed. An
-    exception in a process forked from a rank ends only that process. A UsageError, which users can correct, is printed
-    in one line; a SetupError, which all ranks raise, ends each rank with exit code 2.
+    Without this handler the other ranks would wait for ever, because MPI does not notice that a Python program has
+    failed. An exception in a process forked from a rank ends only that process. A UsageError, which users can correct,
+    is printed in one line. A SetupError, which all ranks raise, ends each rank with exit code 2.
     """
     process = os.getpid()
 
@@ -164,18 +166,18 @@ def abort_on_error(mpi):
         if issubclass(kind, SystemExit):
             return
         alone = mpi.size == 1 and thread is None and not explained(value)
-        if os.getpid() != process or alone:  # print the error as Python does; it does not concern other ranks
+        if os.getpid() != process or alone:  # as Python does: other ranks are not affected
             traceback.print_exception(kind, value, trace)
             return
-        if kind is KeyboardInterrupt and mpi.size == 1 and is_alone():  # afterwards Python ends this process by SIGINT
+        if kind is KeyboardInterrupt and mpi.size == 1 and is_alone():  # Python then ends this process by SIGINT
             report(mpi, value)
             return
         if issubclass(kind, SetupError) and thread is None:
             end_alike(value)
         if getattr(value, OF_ANOTHER_RANK, False):
-            time.sleep(TOLD_SECONDS)  # the rank on which the error arose prints it and ends the job
-        # If all ranks fail with the same error, the first rank that prints it ends the job before the other ranks print
-        # it, too.
+            time.sleep(TOLD_SECONDS)  # the rank on which the error arose prints the error and ends the job
+        # If all ranks fail with the same error, the first rank that prints the error ends the job before the other
+        # ranks print the error.
         time.sleep((2 * PASSING_ON_SECONDS if mpi.rank else 0) + stagger(mpi))
         report(mpi, value.with_traceback(trace), thread)
         abort(mpi, failed_here=not explained(value), code=INTERRUPTED_CODE if kind is KeyboardInterrupt else 1)
@@ -185,29 +187,29 @@ def abort_on_error(mpi):
 
 
 OF_ANOTHER_RANK = "_arose_on_another_rank"
-"""Attribute that marks an error which arose on another rank and was raised again on this rank."""
+"""Name of the attribute of an error that arose on another rank and was raised again on this rank."""
 TOLD_SECONDS = 5.0
 
 
 def note_as_told(error: BaseException):
-    """Mark an error of another rank, so that this rank does not print it if the script does not catch it."""
+    """Mark ``error`` as an error of another rank, so that this rank does not print it if the script does not catch
+    it."""
     setattr(error, OF_ANOTHER_RANK, True)
 
 
 ALIKE_SECONDS = 10.0
-"""Seconds that a rank with a SetupError, which all ranks should raise, waits until the other ranks have raised it,
-too."""
+"""Seconds that a rank which has raised a SetupError waits until the other ranks have raised the same error."""
 
 
 def explain_setup_errors():
-    """Make one rank print an uncaught SetupError as one line. Call this function before MPI connects the ranks."""
+    """Make a single rank print an uncaught SetupError in one line. Call this function before MPI connects the ranks."""
     sys.excepthook = lambda kind, value, trace: (
         end_alike(value) if issubclass(kind, SetupError) else sys.__excepthook__(kind, value, trace)
     )
 
 
 def end_alike(error: SetupError):
-    """End this process with exit code 2, as all ranks do after a SetupError; one rank prints the message.
+    """End this process with exit code 2, as all ranks do after a SetupError. Only one rank prints the error's message.
 
     If other ranks go on without the error, this rank prints a message that says so, and ends the job.
     """
@@ -221,13 +223,13 @@ def end_alike(error: SetupError):
 
 
 def stagger(mpi) -> float:
-    """Return the seconds that this rank waits before it prints an error, so that a lower rank can print the same error
-    first."""
+    """Return the seconds that this rank waits before it prints an error. In this time a lower rank can print the same
+    error."""
     return 0.05 * min(mpi.rank, 40)
 
 
 def explained(error: BaseException) -> str | None:
-    """Return the line to print for an error that needs no traceback; None for any other error."""
+    """Return the line to print for ``error`` if it needs no traceback; None for any other error."""
     if isinstance(error, EXPLAINED):
         return str(error)
     if isinstance(error, KeyboardInterrupt):
@@ -236,7 +238,7 @@ def explained(error: BaseException) -> str | None:
 
 
 def report(mpi, error: BaseException, thread: str | None = None):
-    """Print the error of this rank."""
+    """Print ``error`` on stderr with this rank's number, as one line or with a traceback."""
     where = f"rank {mpi.rank} of {mpi.size}" + (f", thread {thread}" if thread else "")
     line = explained(error)
     if line is not None:
@@ -248,13 +250,13 @@ def report(mpi, error: BaseException, thread: str | None = None):
 
 
 def abort(mpi, failed_here: bool = True, code: int = 1):
-    """End the whole job with exit code ``code``, which must not be 0, after a pause in which the launcher passes on the
-    output.
+    """End the whole job with exit code ``code``, which must not be 0. The function first waits while the launcher
+    passes on the ranks' output.
 
-    ``failed_here`` says whether the error arose on this rank.
+    ``failed_here`` is True if the error arose on this rank.
     """
     flush()
-    for tell in list(BEFORE_ABORT):  # another thread may end its loop meanwhile
+    for tell in list(BEFORE_ABORT):  # a copy, because another thread may change the list
         tell(mpi.rank)
     time.sleep(PASSING_ON_SECONDS)
     if mpi.size == 1 and is_alone():
@@ -267,7 +269,7 @@ def abort(mpi, failed_here: bool = True, code: int = 1):
     others = set(range(mpi.size)) - {mpi.rank}
     while others and min(others) > mpi.rank and time.perf_counter() < deadline:
         with suppress(RuntimeError):
-            mpi.Iprobe()  # MPI reports deaths only within its calls
+            mpi.Iprobe()  # MPI reports deaths only within calls of MPI
         others -= set(died_in(mpi))
         time.sleep(0.01)
     if not others or (min(others) > mpi.rank and not failed_here):
@@ -276,15 +278,15 @@ def abort(mpi, failed_here: bool = True, code: int = 1):
 
 
 def is_alone() -> bool:
-    """Return whether the job has only one rank."""
+    """Return whether the whole job has only one rank."""
     from mpi4py import MPI
 
     return MPI.COMM_WORLD.size == 1
 
 
 def end_after_failure(mpi, last: bool):
-    """End this rank with exit code 1, after all ranks have learnt that the job fails. The rank with ``last`` ends the
-    whole job, after a shorter pause than the other ranks."""
+    """End this rank with exit code 1, after all ranks have learnt that the job fails. If ``last`` is True, this rank
+    waits for less time than the other ranks before it ends the whole job."""
     flush()
     if fault_tolerant():
         time.sleep(PASSING_ON_SECONDS)
@@ -294,8 +296,8 @@ def end_after_failure(mpi, last: bool):
 
 
 def barrier(mpi, seconds: float = 600.0, watch=lambda: None):
-    """Wait until all ranks of ``mpi`` have made this call. Raises WaitTimeout, LostRank, and the errors of ``watch()``,
-    which is called while this rank waits."""
+    """Wait until all ranks of ``mpi`` have called this function. Raises WaitTimeout after ``seconds``, LostRank if a
+    rank has died, and the errors of ``watch()``, which is called while this rank waits."""
     request, begin = mpi.Ibarrier(), time.perf_counter()
     while not is_complete(request, mpi):
         watch()
@@ -306,7 +308,7 @@ def barrier(mpi, seconds: float = 600.0, watch=lambda: None):
 
 
 def is_complete(request, mpi) -> bool:
-    """Return whether a barrier is complete; raises LostRank."""
+    """Return whether the barrier ``request`` is complete. Raises LostRank if a rank has died."""
     try:
         return request.Test()
     except RuntimeError as error:
@@ -317,11 +319,11 @@ def is_complete(request, mpi) -> bool:
 
 @contextmanager
 def collective_setup(mpi, seconds: float = 600.0):
-    """Run the block on all ranks, as a step of the set-up that must succeed on all: if it raises UsageError on some
-    ranks, all ranks raise SetupError.
+    """Run the block on all ranks, as a part of the set-up that must succeed on all ranks. If the block raises
+    UsageError on any rank, all ranks raise SetupError.
 
-    The SetupError has the message of the lowest rank that failed, and names this rank unless all ranks failed. Raises
-    WaitTimeout if a rank does not reach the end of the block.
+    The SetupError has the message of the lowest rank that failed, and names the failed rank unless all ranks failed.
+    Raises WaitTimeout if a rank does not reach the end of the block.
     """
     message = None
     try:
@@ -339,31 +341,31 @@ def collective_setup(mpi, seconds: float = 600.0):
 
 
 def library() -> str:
-    """Return name and version of the MPI library."""
+    """Return the name and version of the MPI library in one text."""
     from mpi4py import MPI
 
     return MPI.Get_library_version().split(",")[0].split("\n")[0].strip(" \0")
 
 
 def wait_for_abort(seconds: float = 3600.0):
-    """Wait for the end of the job, on a rank that the other ranks have excluded; they end the whole job when they are
-    done."""
+    """Wait for the end of the job, on a rank that the other ranks have excluded. The other ranks end the whole job
+    after their work."""
     time.sleep(seconds)
     os._exit(1)
 
 
 def exit_job(mpi, code: int, complete: bool = True):
-    """End this process without finalising MPI, because messages may be under way after a run that ended early; to be
-    called on all ranks of ``mpi``.
+    """End this process with exit code ``code`` but without MPI_Finalize, because messages may be under way after a run
+    that ended early. To be called on all ranks of ``mpi``.
 
     If ``complete`` is False, the job has ranks outside of ``mpi``, which no longer answer, so the whole job is aborted.
     """
     flush()
-    with suppress(RuntimeError):  # a process has died meanwhile
+    with suppress(RuntimeError):  # a process has died before the barrier
         mpi.Barrier()
     if not complete:
         if mpi.rank == 0:
-            time.sleep(0.3)  # the launcher passes on the output meanwhile
+            time.sleep(0.3)  # so that the launcher passes on the output
             mpi.Abort(code)
-        time.sleep(3)  # meanwhile a launcher that is not fault-tolerant ends this process, too
+        time.sleep(3)  # in this time a launcher that is not fault-tolerant ends this process
     os._exit(code)

@@ -1,5 +1,5 @@
-"""Choice of a checkpoint in the memory of hosts, after the loss of a host: each rank gets the states that it needs from
-the hosts that have them."""
+"""Choice of a checkpoint in the memory of hosts after the loss of a host, and transfer of its states to the hosts that
+need them."""
 
 import sys
 from collections.abc import Iterable
@@ -20,18 +20,20 @@ from grsgd.training.checkpoint_folder import Found, file_of, make_place, name_of
 from grsgd.training.memory_folder import headers
 
 PIECE = 2**26
-"""Number of bytes in a message with a piece of a state."""
+"""Largest number of bytes of a rank's state that one message carries."""
 SLOWEST = 5e5
-"""Bytes per second that a network between hosts carries at least: the time limit of a transfer of states follows from
-this rate."""
+"""Smallest rate, in bytes per second, that a network between hosts is expected to have. The time limit of a transfer of
+states follows from this rate."""
 
 
 def find(mpi, memory: HostFolder, folder: Path, timeout: float, ranks: int, least: int) -> Resumed | None:
-    """Return this rank's part of the newest checkpoint in memory after more than ``least`` samples, or None on all
-    ranks, for a run of the first ``ranks`` processes; to be called on all processes.
+    """Return this rank's part of the newest usable checkpoint in memory, for a run of the first ``ranks`` processes.
+    Only checkpoints after more than ``least`` samples count. Return None on all ranks if no usable checkpoint exists.
+    To be called on all processes.
 
-    Only a checkpoint of which every rank's state exists undamaged on some host is used. Prints a line with a reason
-    for each newer checkpoint that is passed over. ``folder`` has the snapshots of the curve.
+    A checkpoint is usable if each rank's state exists undamaged on some host. The function prints a line with the
+    reason for each newer checkpoint that is not used. ``folder`` has the model snapshots from which the accuracy curve
+    is computed.
     """
     first = [memory.hosts.index(host) for host in memory.hosts]
     with within(timeout, "looking for checkpoints in memory"):
@@ -47,7 +49,7 @@ def find(mpi, memory: HostFolder, folder: Path, timeout: float, ranks: int, leas
         missing = next((rank for rank in range(checkpoint.ranks) if not any(rank in states for states in there)), None)
         problem, resumed = f"the state of rank {missing} of {checkpoint.ranks} is on no host, or damaged", None
         if missing is None:
-            memory.remove_except(mpi.rank, {name_of(each) for each, _ in found if each <= samples})  # makes room
+            memory.remove_except(mpi.rank, {name_of(each) for each, _ in found if each <= samples})  # frees memory
             problem = _fetch(mpi, memory, checkpoint, there, ranks, timeout)
         if not problem:
             problem, resumed = together(mpi, timeout, partial(load, memory.folder, checkpoint, mpi.rank, ranks))
@@ -55,14 +57,14 @@ def find(mpi, memory: HostFolder, folder: Path, timeout: float, ranks: int, leas
             resumed = with_all_ranks(mpi, timeout, resumed, ranks)
             return replace(resumed, folder=folder, memory=memory.folder, on_disk=least)
         if mpi.rank == 0:
-            line = f"{name_of(samples)} in memory: {problem}: goes back to an older checkpoint"
+            line = f"{name_of(samples)} in memory: {problem}: the run uses an older checkpoint"
             print(line, file=sys.stderr, flush=True)
     return None
 
 
 def _undamaged(mpi, memory: HostFolder, told: list[list[Header]], which: tuple, timeout: float) -> list[set[int]]:
-    """Return for each process the ranks of which its host has undamaged states in a checkpoint. The processes of a host
-    share the work, and so each state is named by one of them."""
+    """Return, for each process, a set of ranks whose undamaged states in a checkpoint are on the process's host. The
+    processes of a host divide the work, so each state on the host is in the set of only one process."""
     here = [process for process, host in enumerate(memory.hosts) if host == memory.hosts[mpi.rank]]
     own = sorted(header.rank for header in told[here[0]] if (header.samples, header.id) == which)
     undamaged = set()
@@ -76,10 +78,11 @@ def _undamaged(mpi, memory: HostFolder, told: list[list[Header]], which: tuple, 
 
 
 def _fetch(mpi, memory: HostFolder, checkpoint: Found, there: list[set[int]], ranks: int, timeout: float) -> str:
-    """Copy the states that the processes of a host need, and the host lacks, from other hosts. Return the reason why a
-    host cannot keep a state, or "".
+    """Copy from other hosts the states that each host needs and lacks. Return the reason why a host cannot store a
+    state; "" if all states were stored.
 
-    The job ends if the transfer takes longer than ``timeout`` seconds and the time of all states at the rate `SLOWEST`.
+    The job ends if the transfer takes longer than ``timeout`` seconds plus the time that all states take at the rate
+    `SLOWEST`.
     """
     place = memory.folder / name_of(checkpoint.samples)
     transfers = list(_transfers(memory.hosts, checkpoint, there, ranks))
@@ -93,8 +96,8 @@ def _fetch(mpi, memory: HostFolder, checkpoint: Found, there: list[set[int]], ra
 
 
 def _exchange(mpi, place: Path, transfers: list[tuple[int, int, int]], sizes: list[dict[int, int]]) -> str:
-    """Send and receive this process's part of ``transfers``. Return the reason why a received state cannot be kept in
-    the folder ``place``, or ""."""
+    """Send and receive the states of this process's ``transfers``. Return the reason why a received state cannot be
+    stored in the folder ``place``; "" if all states were stored."""
     sending, problem = [], ""
     for source, to, rank in transfers:
         if source == mpi.rank:
@@ -119,10 +122,10 @@ def _exchange(mpi, place: Path, transfers: list[tuple[int, int, int]], sizes: li
 def _transfers(
     hosts: list[str], checkpoint: Found, there: list[set[int]], ranks: int
 ) -> Iterable[tuple[int, int, int]]:
-    """Yield (process that sends, process that receives, rank of the state) for each state that a host lacks.
+    """Yield (process that sends, process that receives, rank of the state) for each state that a host needs and lacks.
 
-    The lowest process on a host receives. With another number of ranks than the checkpoint's, the host of rank 0 needs
-    all states, and the other hosts need the state of rank 0.
+    The lowest process on each host receives. If the number of ranks differs from the checkpoint's, the host of rank 0
+    needs all states. The other hosts then need only the state of rank 0.
     """
     for host in dict.fromkeys(hosts):
         here = [process for process, other in enumerate(hosts) if other == host]

@@ -1,4 +1,4 @@
-"""Byte counters of the host's network interfaces, which include the traffic of all programs."""
+"""Byte counters of the host's network interfaces, which count the traffic of all programs."""
 
 from pathlib import Path
 
@@ -8,10 +8,11 @@ COUNTERS = Path("/proc/self/net/dev")
 
 
 def counters() -> np.ndarray:
-    """Return the bytes that this host's interfaces, except loopback, have sent and received so far, float64 (2,).
+    """Return the bytes that this host's network interfaces, except loopback, have sent and received so far: float64
+    (2,).
 
-    These bytes include headers, acknowledgements, and the traffic of other programs. Returns NaN if the system has no
-    such counters, such as systems other than Linux.
+    The counted bytes include headers, acknowledgements, and the traffic of other programs. The array is NaN on a system
+    without these counters, for example a system other than Linux.
     """
     try:
         lines = COUNTERS.read_text().splitlines()[2:]

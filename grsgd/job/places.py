@@ -1,4 +1,4 @@
-"""Places of the ranks of a job: the host and the process of each rank, and ranks whose processes have ended."""
+"""Hosts and processes of the ranks of a job, and the ranks whose processes have ended."""
 
 import os
 from collections.abc import Collection
@@ -13,13 +13,13 @@ def hosts(mpi) -> list[str]:
 
 
 def processes(mpi) -> list[tuple[str, int]]:
-    """Return (text with host and PID namespace, PID) of every rank's process; to be called on all ranks."""
+    """Return (text with host name and PID namespace, PID) of every rank's process; to be called on all ranks."""
     from mpi4py import MPI
 
     try:
         place = f"{MPI.Get_processor_name()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
-        place = f"rank {mpi.rank}"  # no other rank is known to be in the same PID namespace
+        place = f"rank {mpi.rank}"  # so no two ranks count as being on one host
     return mpi.allgather((place, os.getpid()))
 
 
@@ -36,7 +36,8 @@ def has_ended(pid: int) -> bool:
 
 
 def other_hosts(processes: list[tuple[str, int]], rank: int, ranks: Collection[int]) -> dict[str, list[int]]:
-    """Return the hosts, except the host of ``rank``, of which all ranks are in ``ranks``, each with its ranks."""
+    """Return a dictionary from host name to ranks, of the hosts all of whose ranks are in ``ranks``. The host of
+    ``rank`` is left out."""
     places: dict[str, list[int]] = {}
     for other, (place, _) in enumerate(processes):
         places.setdefault(place, []).append(other)

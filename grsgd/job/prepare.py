@@ -53,7 +53,7 @@ from grsgd.training.trial_batch import check_batch
 
 
 def prepare(mpi, request: RunRequest, comms: Communicators) -> Prepared:
-    """Prepare the run on this rank up to its first step, together with all other ranks; raises SetupError."""
+    """Prepare the run up to its first step, on all ranks together. Raises SetupError if the run is impossible."""
     config, timeout, ranks = request.config, request.config.comm.timeout, mpi.size - request.spares
     start_up, line = request.start_up, request.line
     alike.check_configuration(mpi, config)
@@ -115,10 +115,10 @@ def prepare(mpi, request: RunRequest, comms: Communicators) -> Prepared:
 
 
 class ComputePlace(NamedTuple):
-    """Place at which a process computes.
+    """Device and cores on which a process computes.
 
-    use_device: call that selects the device in a thread. local_ranks: number of ranks on the host. driver: driver of
-    schedules. bindings: text for each rank with its cores.
+    ``use_device()`` selects the device in the calling thread. ``local_ranks`` is the number of ranks on this host.
+    ``driver`` runs this rank's schedules. ``bindings`` has a text with the cores of each rank.
     """
 
     device: torch.device
@@ -129,8 +129,8 @@ class ComputePlace(NamedTuple):
 
 
 def find_place(mpi, request: RunRequest) -> ComputePlace:
-    """Return the place at which this process computes, after checks that the run is possible. Raises SetupError if the
-    run is impossible."""
+    """Return the device and cores on which this process computes, after checks that the run is possible. Raises
+    SetupError if the run is impossible."""
     config, out, spares, timeline = request.config, request.out, request.spares, request.timeline
     timeout, ranks = config.comm.timeout, mpi.size - spares
     with within(timeout, "looking for ranks on the same host"):
@@ -141,7 +141,7 @@ def find_place(mpi, request: RunRequest) -> ComputePlace:
         check_spares(config, spares, mpi.size)
         config.check_ranks(ranks)
         if timeline and survives(config):
-            raise ConfigError("--timeline: not if the run goes on without processes that die (--with-ft ulfm)")
+            raise ConfigError("--timeline: not in a run that survives the death of processes (--with-ft ulfm)")
         if mpi.rank == 0:
             check_writable(out, expected_bytes(config, ranks))
             check_timeline(timeline, out) if timeline else None
@@ -165,7 +165,7 @@ def find_place(mpi, request: RunRequest) -> ComputePlace:
 
 
 class Inputs(NamedTuple):
-    """Data set, model, and the number of early snapshots for which every rank has enough memory or disk space."""
+    """Data set, model, and the number of early model snapshots for which every rank has enough memory or disk space."""
 
     dataset: Dataset
     model: torch.nn.Module
@@ -173,7 +173,7 @@ class Inputs(NamedTuple):
 
 
 def load(mpi, request: RunRequest, place: ComputePlace) -> Inputs:
-    """Read the data and build the model. Raises SetupError on all ranks if this fails on any rank."""
+    """Read the data and build the model. Raises SetupError on all ranks if reading or building fails on any rank."""
     config, start_up, line = request.config, request.start_up, request.line
     timeout = config.comm.timeout
     line.doing(f"reading {config.data.name}")
@@ -182,7 +182,7 @@ def load(mpi, request: RunRequest, place: ComputePlace) -> Inputs:
         check_fits(config, dataset, mpi.size, place.local_ranks, place.device)
         start_up.passed("data")
     alike.check_data(mpi, config, dataset)
-    # no rank has built its model before all ranks have looked at the free memory above
+    # `check_fits` above has measured the free memory on all ranks before any rank builds its model below
     with launch.collective_setup(mpi, timeout):
         model = build_model(config, dataset, place.device)
         check_batch(config, dataset, model)
@@ -207,10 +207,10 @@ def trainer_maker(
     resumed: Resumed | None,
     survival: Survival | None,
 ) -> tuple[Callable[[], Trainer], dict]:
-    """Return a function that makes the trainer of this process's rank, and the reasons for the values of options that
-    were "auto", as attributes of the run file.
+    """Return a function that makes the trainer of this process's rank. Also return attributes of the run file, with the
+    reasons for the values of options that were "auto".
 
-    Raises ConfigError and DataError.
+    Raises ConfigError or DataError if the values of options that are "auto" cannot be chosen.
     """
     dataset, model, early_marks = inputs
     trial = RankContext(comms.communicator(), comms.communicator(), driver)
@@ -254,8 +254,9 @@ def recovery_of_job(
     resumed: Resumed | None,
     membership: Membership | None,
 ) -> Recovery:
-    """Return the recovery by checkpoints, from which a later job can continue this run. ``comm`` is a communicator for
-    checkpoints alone. ``membership`` has the process of each rank, if the run goes on without processes that die."""
+    """Return the object that takes checkpoints, from which a later job can continue this run. ``comm`` is a
+    communicator that only checkpoints use. ``membership`` has the process of each rank if the run survives the death of
+    processes, else None."""
     config, keeping, go_on = request.config, request.keeping, partial(go_on_from, resumed) if resumed else do_nothing
     if not keeping.folder:
         return Recovery(go_on)
@@ -268,8 +269,8 @@ def recovery_of_job(
 
 
 def give_first_model(mpi, trainer: Trainer | None, resumed: Resumed | None, driver: MpiDriver, timeout: float):
-    """Give all ranks that train the model of rank 0, or of the checkpoint from which the run goes on; raises
-    SetupError."""
+    """Give all ranks that train the model of rank 0, or the model in the checkpoint from which the run goes on. Raises
+    SetupError if the checkpoint's model does not fit."""
     if resumed:
         with launch.collective_setup(mpi, timeout):
             resumed.give_model(trainer.replica) if trainer else None
@@ -280,8 +281,8 @@ def give_first_model(mpi, trainer: Trainer | None, resumed: Resumed | None, driv
 def describe_job(
     mpi, request: RunRequest, trainer: Trainer | None, place: ComputePlace, transfer: Choice
 ) -> dict:
-    """Return the attributes of the run file that the trainer knows, and the host, processor and GPU of each rank; to be
-    called on all processes."""
+    """Return attributes of the run file: facts about the trainer, and the host, processor, GPU and cores of each rank.
+    To be called on all processes."""
     ranks = mpi.size - request.spares
     attributes = {"clock": "wall", "mpi": launch.library()} | (describe(trainer) if trainer else {})
     attributes |= {"transfer": transfer.name, "transfers": str(transfer)}
@@ -290,15 +291,15 @@ def describe_job(
         machines["gpus"] = mpi.allgather(gpu.name(place.device))
         machines["bindings"] = place.bindings
         attributes |= {name: each[:ranks] for name, each in machines.items()}
-        of_run = ("commit", "started")  # rank 0's values count, so that all ranks have the same
+        of_run = ("commit", "started")  # all ranks take these values from rank 0
         return attributes | dict(zip(of_run, mpi.bcast([attributes.get(name) for name in of_run]), strict=True))
 
 
 def hand_over(mpi, request: RunRequest, trainer: Trainer, attributes: dict, processes) -> Handover:
-    """Return the handover of this rank to the process that evaluates the measurements if the job is killed; to be
-    called on all ranks.
+    """Return this rank's `Handover` to the process that evaluates the run if the job is killed; to be called on all
+    ranks.
 
-    ``processes`` are from `places.processes`.
+    ``processes`` is the result of `places.processes`.
     """
     models, timeline = request.models, request.timeline
     task = HandoverTask(
@@ -310,19 +311,21 @@ def hand_over(mpi, request: RunRequest, trainer: Trainer, attributes: dict, proc
 
 
 def make_survival(config: Config, comms: Communicators, place: ComputePlace) -> Survival:
-    """Return the parts of a process for runs that outlive deaths, except the part that ends silent processes."""
+    """Return the objects with which a process survives the death of other processes, without the object that kills
+    silent processes."""
     beside = place.driver.beside(comms.membership.process)
     return Survival(config, comms.membership, beside, comms.of_processes(), comms.copy().mpi)
 
 
 def model_bytes(model: torch.nn.Module, config: Config) -> int:
-    """Return M, the bytes of all parameters that will be trained."""
+    """Return the number of bytes of all parameters that will be trained."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad) * getattr(torch, config.dtype).itemsize
 
 
 def check_room(config: Config, model: torch.nn.Module) -> int:
-    """Return the number of early snapshots for which $TMPDIR has room. Raise ConfigError if $TMPDIR has no room even
-    for the evenly spread snapshots. If the disk fills up later, the curve has fewer points."""
+    """Return the number of early model snapshots for which $TMPDIR has space. Raise ConfigError if $TMPDIR lacks the
+    space even for the ``train.snapshots`` evenly spread snapshots. If the disk becomes full later, the accuracy curve
+    has fewer points."""
     tensors = [*model.parameters(), *(b for b in model.buffers() if b.is_floating_point())]
     each = getattr(torch, config.dtype).itemsize * sum(t.numel() for t in tensors)
     needed = config.train.snapshots * each

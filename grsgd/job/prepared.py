@@ -1,4 +1,4 @@
-"""Data classes: the user's request of a run, and the objects of a rank that is ready to train."""
+"""Data classes for the user's request of a run, and for the objects of a rank that is ready to train."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,11 +19,12 @@ from grsgd.training.trainer import Trainer
 
 
 class RunRequest(NamedTuple):
-    """Request of a run.
+    """Request of a training run by the user.
 
     ``out`` is the path of the run file. ``start_up`` has the times of the phases of this process so far. ``line`` shows
-    the progress. ``models`` are the files in which models are saved. ``keeping`` has the checkpoints. ``spares`` is the
-    number of processes that take the ranks of processes that die. ``timeline`` is the file of the ranks' activities.
+    the run's progress. ``models`` are the files in which models are saved. ``keeping`` has the options of checkpoints.
+    ``spares`` is the number of processes that take the ranks of processes that die. ``timeline`` is the path of the
+    file of the ranks' activities.
     """
 
     config: Config
@@ -37,11 +38,12 @@ class RunRequest(NamedTuple):
 
 
 class Survival(NamedTuple):
-    """Further parts of a rank whose run goes on without processes that die.
+    """Further objects of a rank in a run that survives the death of processes.
 
-    ``membership`` has the process of each rank. ``driver`` runs the schedules in the background of training. ``states``
-    is a communicator of all processes, for `Succession`. ``world`` is an mpi4py communicator of all processes, for the
-    end. ``silence`` ends processes that are silent for too long, if the configuration asks for it.
+    ``membership`` has the process of each rank. ``driver`` runs schedules in the background while the rank trains.
+    ``states`` is a communicator of all processes, for `Succession`. ``world`` is an mpi4py communicator of all
+    processes, for the end of the run. ``silence`` kills processes that send no signs of life, if the configuration has
+    ``comm.silent_seconds``.
     """
 
     config: Config
@@ -53,8 +55,8 @@ class Survival(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """One rank, ready to train. ``make_trainer`` creates a trainer, on a spare for the rank that the spare has
-    taken."""
+    """Objects of one rank that is ready to train. ``make_trainer`` creates the trainer of this process's rank. On a
+    spare process, ``make_trainer`` creates the trainer of the rank that the spare has taken."""
 
     mpi: object
     driver: MpiDriver

@@ -1,4 +1,4 @@
-"""Progress line: the run's present activity and progress, shown to the user in one line."""
+"""Progress line, which shows the run's present activity and progress to the user in one line."""
 
 import math
 import sys
@@ -13,20 +13,20 @@ from grsgd.job.terminal import Terminal
 from grsgd.runs.loggers import Logger, begin, conclude, go_on
 
 REFRESH_SECONDS = 0.2
-"""Seconds between two changes of the line on a terminal."""
+"""Seconds between two changes of the progress line on a terminal."""
 LINES = 20
-"""Number of equal parts of a run; without a terminal, a line is printed after each part."""
+"""Number of equal parts of a run. If the output is no terminal, a line is printed after each part."""
 LINE_SECONDS = 30.0
 """Largest number of seconds between two lines, if the output is no terminal."""
 MIN_LINE_SECONDS = 1.0
 """Smallest number of seconds between two lines, if the output is no terminal."""
 LONG_SECONDS = 2.0
-"""Seconds after which the name of a lasting activity, before or after training, is printed if the output is no
+"""Seconds after which the name of a present activity before or after training is printed, if the output is no
 terminal."""
 
 
 class Mean:
-    """Mean of the values that were added since the last call of `take`."""
+    """Mean of the values, such as losses, that were added since the last call of `take`."""
 
     def __init__(self):
         self.sum, self.count = 0.0, 0
@@ -43,20 +43,22 @@ class Mean:
 
 
 class ProgressLine:
-    """Line that is replaced on the terminal; without a terminal, whole lines on stderr from time to time.
+    """Progress line of a run, which is replaced again and again on a terminal. Without a terminal, new lines are
+    printed on stderr from time to time.
 
     Parameters
     ----------
     name
-        Beginning of the line on the terminal; may be changed.
+        Text at the beginning of the line on the terminal. The attribute may be changed.
     is_shown
-        Whether the line is shown; only one rank of a job shows it.
+        Whether this process shows the line. Only one rank of a job shows the line.
     """
 
     def __init__(self, name: str = "grsgd", is_shown: bool = True):
         self.name, self.is_shown = name, is_shown
         self.loggers: list[Logger] = []
-        """Loggers that get the run's numbers after every twentieth of the run, and at least every half minute."""
+        """Loggers that get the run's numbers (such as loss and samples) after every twentieth of the run, and at least
+        every 30 s."""
         self.terminal = Terminal.find() if is_shown else None
         self._what = ""
         self._timer: threading.Timer | None = None
@@ -74,21 +76,21 @@ class ProgressLine:
         self._each_logger(lambda logger: logger.close())
 
     def clear(self):
-        """Remove the line, to make room for other output."""
+        """Remove the line from the terminal, so that other output can be printed."""
         self._stop_timer()
         if self.terminal is not None and self.terminal.is_in_foreground():
             self.terminal.clear()
 
     def hide(self):
-        """Show nothing from now on."""
+        """Remove the line, and show no further lines from now on."""
         self.clear()
         self.is_shown = False
 
     # ---- before and after training
 
     def doing(self, what: str, only_live: bool = False):
-        """Show the text ``what`` about the present activity until the next text; with ``only_live`` show the text only
-        on a terminal."""
+        """Show the text ``what`` about the present activity until the next call. With ``only_live`` the text is shown
+        only on a terminal."""
         if not self.is_shown:
             return
         self._stop_timer()
@@ -102,7 +104,7 @@ class ProgressLine:
         self._timer.start()
 
     def counted(self, done: int):
-        """Show that ``done`` parts of the present activity are done."""
+        """Show that ``done`` parts of the present activity, such as snapshots that are evaluated, are complete."""
         if not self.is_shown:
             return
         text, now = [LinePart(self._what, 0), LinePart(f"{done} done", 1)], time.perf_counter()
@@ -116,8 +118,8 @@ class ProgressLine:
     # ---- while training
 
     def training(self, trainer, simulated: bool = False):
-        """Show the training of this rank's ``trainer``, which calls `update` after each step; its clock may be
-        simulated. The loggers are told that training begins."""
+        """Show from now on the training by this rank's ``trainer``, which calls `update` after each step. ``simulated``
+        says whether the trainer's clock is simulated. The loggers are told that training begins."""
         self._stop_timer()
         self._each_logger(begin)
         self.trainer, self.simulated = trainer, simulated
@@ -126,9 +128,9 @@ class ProgressLine:
         self._loss, self._row_loss = Mean(), Mean()
 
     def update(self, progress, loss: float | None):
-        """Show the progress of the run; ``loss`` is this rank's loss in its last step."""
-        if not self.is_shown or self.trainer.stop_signal.request is not None:  # a signal has asked for the end
-            return  # the line about the end has been shown already
+        """Show the progress of the run. ``loss`` is this rank's loss in its last step, or None."""
+        if not self.is_shown or self.trainer.stop_signal.request is not None:  # after a signal
+            return  # a line about the end was shown already
         if loss is not None:
             self._loss.add(loss)
             self._row_loss.add(loss)
@@ -147,7 +149,7 @@ class ProgressLine:
             self._print(parts(self.status(progress, now, self._loss.take())))
 
     def status(self, progress, now: float, loss: float | None) -> Status:
-        """Return the state of the run at the time ``now``."""
+        """Return the state of the run at the time ``now``, for the progress line and the loggers."""
         elapsed, share, totals = max(progress.elapsed(), 1e-9), min(progress.share(), 1.0), self.trainer.totals
         return Status(
             share,
@@ -163,15 +165,16 @@ class ProgressLine:
         )
 
     def log(self, step: int, values: dict[str, float]):
-        """Give numbers to the loggers. A logger that fails gets no further numbers, and the run goes on."""
+        """Give the numbers ``values``, by name, to the loggers. A logger that fails gets no further numbers, and the
+        run goes on."""
         self._each_logger(lambda logger: logger.log(step, values))
 
     def go_on(self, step: int):
-        """Tell the loggers that the run goes on after ``step``, so that their earlier rows stay."""
+        """Tell the loggers that the run goes on after ``step``, so that they keep the rows of earlier steps."""
         self._each_logger(lambda logger: go_on(logger, step))
 
     def conclude(self, run):
-        """Give the loggers the finished run."""
+        """Give the finished run to the loggers."""
         self._each_logger(lambda logger: conclude(logger, run))
 
     def _each_logger(self, call: Callable[[Logger], None]):
@@ -183,7 +186,7 @@ class ProgressLine:
                 self.clear()
                 print(f"warning: {error}: nothing more is written there", file=sys.stderr, flush=True)
 
-    # ---- where it is shown
+    # ---- output on the terminal or on stderr
 
     def _is_live(self) -> bool:
         return self.terminal is not None and self.terminal.is_in_foreground()
@@ -192,7 +195,7 @@ class ProgressLine:
         self.terminal.show(line(text, self.name, self.terminal.width()))
 
     def _print(self, text: list[LinePart]):
-        """Print a whole line."""
+        """Print ``text`` as a new line on stderr."""
         if self.terminal is not None and self.terminal.stops_background():
             return
         self._printed = time.perf_counter()
@@ -206,5 +209,5 @@ class ProgressLine:
 
 
 def after(share: float) -> float:
-    """Return the share of the run at which the next line is due."""
+    """Return the completed share of the run, above ``share``, at which the next line is due."""
     return (math.floor(share * LINES) + 1) / LINES

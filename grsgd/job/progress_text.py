@@ -5,41 +5,42 @@ from typing import NamedTuple
 
 
 class LinePart(NamedTuple):
-    """Part of a line; if there is too little room, the parts with the greatest ``rank`` are left out first."""
+    """Part of the progress line. If the terminal is too narrow, the parts with the greatest ``rank`` are left out
+    first."""
 
     text: str
     rank: int
 
 
 class Status(NamedTuple):
-    """State of a run. Unknown values are None."""
+    """State of a run, for the progress line and for loggers. Unknown values are None."""
 
     share: float | None
     """Completed share of the run, from 0 to 1."""
     step: int
-    """Number of steps that this rank has taken."""
+    """Number of steps that this rank has completed."""
     samples: int
     """Number of samples that all ranks together have processed."""
     epoch: float
     loss: float | None
     samples_per_second: float
-    """Number of samples of all ranks per second since training began; in simulated time, per simulated second."""
+    """Number of samples of all ranks per second since training began, or per simulated second if time is simulated."""
     waiting: float
     """Share of this rank's time in which it has waited."""
     left: float | None
-    """Remaining seconds of real time."""
+    """Estimated seconds of real time until the end of the run."""
     seconds: float
-    """Seconds since training began; in simulated time, simulated seconds."""
+    """Seconds since training began, or simulated seconds if time is simulated."""
     is_simulated: bool = False
 
     def numbers(self) -> dict[str, float]:
-        """Return the numbers of this state that go into a log file, by name, without unknown values."""
+        """Return the numbers that go into a log file, by name. Unknown values are left out."""
         names = ("seconds", "samples", "epoch", "loss", "samples_per_second", "waiting")
         return {name: float(getattr(self, name)) for name in names if getattr(self, name) is not None}
 
 
 def parts(status: Status) -> list[LinePart]:
-    """Return the parts of the line, in order."""
+    """Return the parts of the progress line, in their order on the line."""
     simulated = status.is_simulated
     rate = f"{status.samples_per_second:,.0f} samples" + (" per simulated s" if simulated else "/s")
     return [
@@ -59,7 +60,7 @@ def loss_text(loss: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time in a suitable unit."""
+    """Return a duration as text in a suitable unit, from "s" to "days"."""
     if seconds < 99.5:
         return f"{seconds:.0f} s"
     if seconds < 99.5 * 60:
@@ -70,7 +71,7 @@ def duration(seconds: float) -> str:
 
 
 def line(parts: list[LinePart], name: str = "", width: float = math.inf) -> str:
-    """Return ``name`` and ``parts`` as a line, leaving out parts that do not fit into ``width`` letters."""
+    """Return ``name`` and ``parts`` as a line of at most ``width`` characters. Parts that do not fit are left out."""
     beginning = f"{name}: " if name else ""
     left = list(parts)
     while left:

@@ -1,4 +1,4 @@
-"""Saving of a run that ends early: the run file has the measurements so far and the reason of the end."""
+"""Saving of a run that ends early. The run file has the measurements so far and the reason of the end."""
 
 import sys
 import threading
@@ -30,28 +30,29 @@ from grsgd.training.saving import ModelFiles
 from grsgd.training.trainer import ignore
 
 SIGNAL_SECONDS = 0.1
-"""Seconds that ranks wait for each other's measurements when the job is about to be killed."""
+"""Seconds that ranks wait for each other's measurements after a signal, because the launcher may kill the job soon."""
 STOP_SECONDS = 0.04
-"""Seconds that ranks wait for their own last snapshot when the job is about to be killed."""
+"""Seconds that a rank waits for its own last model snapshot after a signal, because the launcher may kill the job
+soon."""
 FAILURE_SECONDS = 5.0
-"""Seconds that ranks wait for each other's measurements after a failure, which other ranks notice only after their
+"""Seconds that ranks wait for each other's measurements after a failure. Other ranks notice a failure only after their
 present step."""
 
 
 _unfinished: list = []
-"""Requests of messages that may be under way, kept because the messages' buffers must outlive the call that sends
-them."""
+"""MPI requests of messages that may be under way. The requests are kept because a message's buffer must exist until the
+message has arrived."""
 
 
 class Rescue:
-    """Rescue of the ranks' measurements when a run ends early.
+    """Collector of all ranks' measurements when a run ends early, which saves the run file.
 
     ``mpi`` is a communicator that carries only messages of this class. ``processes`` is the result of
-    `places.processes`. ``interface()`` returns the bytes counted by the host's interfaces. ``attributes`` are the
-    attributes of the run file, except the attributes about the run's end. ``handover`` gives the measurements to
-    another process if the job is killed. ``membership`` has the process of each rank, if the run goes on without
-    processes that die. ``timeline`` writes the timeline of all ranks; None if the run has no timeline. Training begins
-    at `begin`.
+    `places.processes`. ``interface()`` returns the bytes counted by the host's network interfaces. ``attributes`` are
+    the attributes of the run file, except the attributes about the run's end. ``handover`` gives the measurements to
+    another process, which saves them if the job is killed. ``membership`` has the process of each rank if the run
+    survives the death of processes, else None. ``timeline`` writes the timeline of all ranks; None if the run has no
+    timeline. The run's time begins with the call of `begin`.
     """
 
     def __init__(
@@ -78,12 +79,12 @@ class Rescue:
         self._stamp_before = stamp(out)
 
     def begin(self):
-        """Set the beginning of the run's time to now, because training begins."""
+        """Set the beginning of the run's time to the present time; to be called when training begins."""
         self.began += time.perf_counter() - self._made
 
     def supersede(self):
-        """Save nothing from now on, because the job itself writes the run file, which a late signal must not
-        overwrite."""
+        """Save no run file from now on, because the job itself writes the run file. A late signal must not overwrite
+        the run file."""
         with self._saving:
             self._is_superseded = True
 
@@ -92,42 +93,44 @@ class Rescue:
         return RankMeasurements.of(self.trainer, self.interface())
 
     def nothing(self) -> RankMeasurements:
-        """Return the record for a rank that does not send its measurements."""
+        """Return an empty record, for a rank that has sent no measurements."""
         return RankMeasurements.of_nothing()
 
     def assembled(self, records: list[RankMeasurements], attributes: dict) -> Run:
-        """Return the run that is made of all ranks' records, without accuracies, which would have to be computed."""
+        """Return the run that consists of all ranks' ``records`` and ``attributes``. Accuracies are missing, because
+        computing them takes long."""
         return assemble(records, attributes)
 
     def interrupted(self, reason: str, stop: bool = True):
-        """Save the measurements without accuracies, because the launcher may kill this job soon; ask all ranks to stop.
+        """Save the measurements without accuracies after a signal, because the launcher may kill this job soon. Ask all
+        ranks to stop.
 
-        With ``stop=False`` the ranks are not asked to stop, because they end by themselves after a checkpoint.
+        If ``stop`` is False, the ranks are not asked to stop, because they end by themselves after a checkpoint.
 
-        Launchers also send SIGTERM after a rank has died; if it was on this host, the death becomes the reason. If the
-        run has been completed without this rank, the signal only ends this process, and nothing is saved.
+        Launchers also send SIGTERM after a rank has died. If the dead rank was on this host, the reason in the run file
+        is this death. If the run was completed without this rank, no run file is saved.
         """
         if self._failing or self._has_completed():
             return
         lost = sorted(places.ended_ranks(self.processes, self.mpi.rank))
         reason = died(lost) if lost else reason
         if stop:
-            self.stop_signal.request = reason  # the trainer stops and leaves the core to this thread
+            self.stop_signal.request = reason  # the trainer stops, so that this thread has the core
         is_lowest = not set(range(self.mpi.rank)) - set(lost)
         if self.handover is not None:
-            self.trainer.on_step = ignore  # no more progress is shown
+            self.trainer.on_step = ignore  # the progress line is shown no more
             if is_lowest and watchdog.rank() is not None and self.handover.is_possible(self.mpi.rank, lost):
-                lives_on = reason in (INTERRUPTED, ASKED_TO_END)  # `grsgd run` then prints the reason
+                lives_on = reason in (INTERRUPTED, ASKED_TO_END)  # in these cases `grsgd run` prints the reason
                 why = "" if lives_on else f"stopped early: {reason}; "
-                self._speaker(f"{self.early_out}: {why}accuracies follow")  # printed first, because time is short
+                self._speaker(f"{self.early_out}: {why}accuracies follow")  # printed first: time is short
                 self._has_said = True
             self.hand_over(reason, self._has_said, lost)
             deadline = time.perf_counter() + STOP_SECONDS
-            # in this time the trainer takes a last snapshot
+            # until the deadline the trainer can take a last snapshot
             while not self.trainer.has_ended and time.perf_counter() < deadline:
                 time.sleep(1e-3)
             self.hand_over(reason, False)
-            if self.timeline is not None:  # last, because it takes longer, and the job may be killed
+            if self.timeline is not None:  # the timeline takes longest, so it is handed over last
                 self.hand_over(reason, False, with_timeline=True)
         self._save(reason, SIGNAL_SECONDS, tags.RESCUE_AFTER_SIGNAL, set(lost) | self._gone())
 
@@ -143,17 +146,18 @@ class Rescue:
     def hand_over(
         self, reason: str, starts: bool, lost: Collection[int] = (), with_timeline: bool = False
     ) -> bool:
-        """Hand this rank's measurements over to a process that writes the run file if the launcher kills the job; some
-        launchers do so 0.2 s after a signal. With ``starts`` this rank also starts that process. Return whether the
-        process was started."""
+        """Hand this rank's measurements over to the evaluating process, which writes the run file if the launcher kills
+        the job. Some launchers kill a job 0.2 s after a signal. If ``starts`` is True, this rank also starts the
+        evaluating process. Return whether the evaluating process was started."""
         seconds = self.attributes.get("wall_seconds", time.perf_counter() - self.began)
         self.handover.note(reason, seconds, self.measured(), self.timeline.timeline.kept() if with_timeline else None)
         return starts and self.handover.start(self.mpi.rank, lost)
 
     def failed(self, error: Exception):
-        """Print ``error``, tell the other ranks, save, and end the job; does not return.
+        """Print ``error``, report it to the other ranks, save the measurements, and end the job. The function does not
+        return.
 
-        If ``error`` is a Stopped, another rank has failed, and this rank only sends its measurements.
+        If ``error`` is of the class Stopped, another rank has failed, and this rank only sends its measurements.
         """
         self._failing = True
         if not isinstance(error, Stopped):
@@ -164,14 +168,14 @@ class Rescue:
         launch.end_after_failure(self.mpi, last=saved)
 
     def _gone(self) -> set[int]:
-        """Return the numbers of the processes that have no measurements: dead processes and spares."""
+        """Return the numbers of the processes without measurements: dead processes and spares."""
         if self.membership is None:
             return set(self.stop_signal.comm.lost)
         return self.membership.dead | self.membership.spares
 
     def _told(self, seconds: float) -> bool:
-        """Return whether another rank reports a failure within ``seconds``. So only one rank prints the reason if all
-        ranks fail with the same error."""
+        """Return whether another rank reports a failure within ``seconds``. Because each rank waits for ``seconds``
+        before it prints, only one rank prints the reason if all ranks fail with the same error."""
         deadline = time.perf_counter() + seconds
         while not self.stop_signal.failed and time.perf_counter() < deadline:
             with suppress(Stopped, RuntimeError):
@@ -180,7 +184,7 @@ class Rescue:
         return self.stop_signal.failed
 
     def _reason(self, error: Exception) -> str:
-        """Return the reason why the run ends, as one line for the run file."""
+        """Return the reason why the run ends after ``error``, as one line for the run file."""
         lost = self.stop_signal.comm.lost
         if has_died(error) or (isinstance(error, LostRank) and lost):
             return died(lost) if lost else "a rank was lost: its process has died"
@@ -192,7 +196,8 @@ class Rescue:
         return f"{type(error).__name__}{': ' if text else ''}{text} on rank {self.mpi.rank}"
 
     def _save(self, reason: str, seconds: float, tag: int, gone: set[int]) -> bool:
-        """Collect the measurements and save them on one rank; return whether this rank has saved them."""
+        """Collect all ranks' measurements and save the run file on one rank. Return whether this rank has saved the run
+        file."""
         with self._saving:
             if self._is_superseded:
                 return False
@@ -215,18 +220,19 @@ class Rescue:
             return True
 
     def _save_timeline(self, seconds: float, gone: set[int]):
-        """Save the timeline, if there is one, on the lowest remaining rank; the run file comes first."""
+        """Save the timeline, if the run has one, on the lowest remaining rank. The run file is saved before the
+        timeline."""
         if self.timeline is not None:
             left = set(range(self.mpi.size)) - gone
             self.timeline.rescue(self.mpi, min(left), left, seconds)
 
     def tell(self, line: str, tag: int):
-        """Print a line about the run file."""
+        """Print ``line``, which is about the run file, on stderr."""
         (self._speaker if tag == tags.RESCUE_AFTER_SIGNAL else print_error)(line)
 
     def _collect(self, seconds: float, tag: int, gone: set[int]) -> dict[int, RankMeasurements | None]:
-        """Return the answers of the ranks that answer within ``seconds``, and of this rank: higher ranks answer with
-        their records, and lower ranks with None."""
+        """Return the answers, by rank, that arrive within ``seconds``, and this rank's own record. Higher ranks answer
+        with their records, and lower ranks with None."""
         mpi, mine = self.mpi, self.measured()
         answers: dict[int, RankMeasurements | None] = {mpi.rank: mine}
         sending = {}
@@ -252,11 +258,11 @@ class Rescue:
         return answers
 
     def _saves(self, answers: dict, gone: set[int], silent: dict[str, list[int]], tag: int) -> bool:
-        """Return whether this rank, which has the ``answers`` of other ranks, saves the measurements.
+        """Return whether this rank must save the measurements. ``answers`` has the answers of other ranks, by rank.
 
-        After a signal there is no time to find out whether a lower rank is alive: it is taken to be alive if its death
-        is not known and another rank of its host has answered. If its host is in ``silent``, this rank saves unless the
-        lower rank has already saved.
+        After a signal there is no time to find out whether a lower rank is alive. A lower rank counts as alive if its
+        death is not known and a rank of its host has answered. If the lower rank's host is in ``silent``, this rank
+        saves unless the lower rank has already saved.
         """
         if min(answers) < self.mpi.rank:
             return False
@@ -268,22 +274,23 @@ class Rescue:
         )
 
     def _by_rank(self, answers: dict[int, RankMeasurements | None]) -> list[RankMeasurements]:
-        """Return the records of all ranks, with empty records for ranks that have not answered."""
+        """Return the measurements of all ranks, with empty records for ranks that have not answered."""
         holders = range(self.mpi.size) if self.membership is None else self.membership.holders
         return [answers.get(holder) or self.nothing() for holder in holders]
 
 
 OF_RUN = ("started", "config", "ranks")
-"""Attributes of a run file by which two runs are told apart."""
+"""Names of the attributes of a run file by which two runs are distinguished."""
 
 
 def is_same(found: dict, attributes: dict) -> bool:
-    """Return whether two sets of attributes belong to one run."""
+    """Return whether ``found`` and ``attributes``, attributes of two run files, belong to one run."""
     return all(found.get(name) == attributes.get(name) for name in OF_RUN)
 
 
 def is_of_run(path: Path, attributes: dict) -> bool:
-    """Return whether another rank has written the file for the run that has ``attributes``."""
+    """Return whether the run file ``path`` belongs to the run with ``attributes``, so that another rank has written
+    this file."""
     try:
         return is_same(load_run(path).attributes, attributes)
     except RunFileError:
@@ -302,8 +309,8 @@ def sent_to(sending: dict, rank: int) -> bool:
 
 
 def path_of(out: Path, reason: str) -> Path:
-    """Return the path to which a run that ended for ``reason`` is saved: ``out``, or a path with ".interrupted" if the
-    run ended early and ``out`` is a completed run."""
+    """Return the path to which a run that ended for ``reason`` is saved. The path is ``out``, or contains
+    ".interrupted" if the run ended early and ``out`` already has a completed run."""
     if how_ended(reason) is Ended.COMPLETED or not Path(out).exists():
         return Path(out)
     try:
@@ -314,14 +321,15 @@ def path_of(out: Path, reason: str) -> Path:
 
 
 class NotSavedThere(RunFileError):
-    """Error of a run that could not be saved to the path that was asked for; the message names the path where it was
-    saved."""
+    """Error of a run that could not be saved to the path that the user gave. The message names the path where the run
+    was saved."""
 
 
 def save(out: Path, run: Run) -> Path:
-    """Write the run file of a run, however it ended; return the path.
+    """Write the run file of ``run``, which may have ended early, and return the path of the file.
 
-    Raises NotSavedThere if that is not possible; the message names the path where the run was saved instead.
+    Raises NotSavedThere if the file cannot be written to ``out``. The message names the path where the run was saved
+    instead.
     """
     path = path_of(out, run.attributes["reason"])
     if was_replaced(path) and not is_of_run(path, run.attributes):
@@ -334,7 +342,7 @@ def save(out: Path, run: Run) -> Path:
 
 
 def save_elsewhere(path: Path, run: Run) -> str:
-    """Save a run that cannot be written to ``path`` in another folder; return a sentence that names the new path."""
+    """Save in another folder a run that cannot be written to ``path``. Return a sentence that names the new path."""
     problems = []
     for place in places_instead(path):
         try:
@@ -346,9 +354,10 @@ def save_elsewhere(path: Path, run: Run) -> str:
 
 
 def save_with_models(out: Path, run: Run, models: ModelFiles, final):
-    """Write the models of a run, including the ``final`` one, and then the run file, which names their files.
+    """Write the models of a run, including the ``final`` model, and then the run file, which names the models' files.
 
-    Raises NotSavedThere, after all files, if any file could not be written to the path that was asked for.
+    Raises NotSavedThere, after the attempt to write all files, if a file could not be written to the path that the user
+    gave.
     """
     saved = models.save(final, run.attributes["reason"])
     run.attributes |= saved.attributes

@@ -1,4 +1,5 @@
-"""Losses of hosts after which ``grsgd run --restarts N`` has started the job again, as its ranks know them."""
+"""Record of the losses of hosts after which ``grsgd run --restarts N`` has started the job again, for the job's
+ranks."""
 
 import json
 import os
@@ -12,10 +13,10 @@ from grsgd.mpi_environment import JOB, RESTARTS
 
 
 class Loss(NamedTuple):
-    """Loss of hosts.
+    """Loss of one or several hosts, after which a job was started again.
 
-    ``seconds`` is the time of the loss since 1970. ``hosts`` is text with the hosts and their ranks. ``sequel`` says
-    where training went on after the loss; it is empty if training has not gone on yet.
+    ``seconds`` is the time of the loss in seconds since 1970. ``hosts`` is a text with the hosts and their ranks.
+    ``sequel`` is a text on where training went on after the loss. ``sequel`` is empty while training has not gone on.
     """
 
     seconds: float
@@ -28,31 +29,31 @@ class Loss(NamedTuple):
 
 
 def variables(losses: list[Loss], job: str = "") -> dict[str, str]:
-    """Return the environment variables by which ranks know the losses, and the id of their job."""
+    """Return the environment variables that tell ranks the losses and the id of their job."""
     return {RESTARTS: json.dumps(losses), JOB: job}
 
 
 def job_id() -> str:
-    """Return the id of this job, which is the same after a restart; "" if `grsgd run` has not started the job."""
+    """Return the id of this job, which stays equal after a restart; "" if `grsgd run` has not started the job."""
     found = os.environ.get(JOB, "")
     return found if re.fullmatch("[0-9a-f]{1,32}", found) else ""
 
 
 def losses() -> list[Loss]:
-    """Return the losses after which this job was started again."""
+    """Return the losses of hosts after which this job was started again, the oldest first."""
     return [Loss(*each) for each in json.loads(os.environ.get(RESTARTS) or "[]")]
 
 
 def restarts() -> int:
-    """Return how often `grsgd run --restarts N` has started this script again; 0 at its first start."""
+    """Return how often `grsgd run --restarts N` has started this job again; 0 at the first start."""
     return len(losses())
 
 
 def attributes(steps: int, ranks: int, where: str = "") -> dict:
     """Return the attributes of the run file about restarts, and tell `grsgd run` where training goes on.
 
-    To be called when training begins on ``ranks`` ranks, after ``steps`` steps of this rank. ``where`` is text on the
-    place of the checkpoint, such as "in memory".
+    The function must be called when training begins on ``ranks`` ranks, after ``steps`` steps of this rank. ``where``
+    is a text on the place of the checkpoint, such as "in memory".
     """
     found = losses()
     if not found:

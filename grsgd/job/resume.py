@@ -1,5 +1,5 @@
-"""Run that goes on from a checkpoint, on any number of ranks: choice of the checkpoint, refusal of another
-configuration, and each rank's state."""
+"""Continuation of a run from a checkpoint, on any number of ranks: choice of the checkpoint, check of the
+configuration, and restoring of each rank's state."""
 
 import math
 import sys
@@ -30,29 +30,29 @@ from grsgd.training.rank_state import restore
 from grsgd.training.trainer import Trainer
 
 OWN_LOOP = "own_loop"
-"""Key of the entries that only checkpoints of loops over `grsgd.surviving` have."""
+"""Key in the configuration of a checkpoint that only loops over `grsgd.surviving` write."""
 MAY_CHANGE = ("train", "comm", "device", "stragglers", "faults")
-"""Parts of a configuration that are allowed to change when a run goes on from a checkpoint."""
+"""Top-level keys of a configuration whose values may change when a run goes on from a checkpoint."""
 MIN_LOST = 1e-6
-"""Share of the weights of all ranks in a checkpoint. If a larger share is missing, messages with weights were under way
-at the checkpoint."""
+"""Share of the sum of all ranks' model weights. If a larger share than `MIN_LOST` is missing in a checkpoint, messages
+with weights were under way when the checkpoint was taken."""
 MOST = 10**15
-"""Upper bound of any count or time (in seconds) in a checkpoint's state."""
+"""Upper bound of each count, and of each time in seconds, in a checkpoint's state."""
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """Checkpoint from which one rank goes on.
+    """Checkpoint from which one rank continues its run.
 
     ``folder`` is the folder of the checkpoints. ``samples`` is the number of samples of all ranks at this checkpoint.
     ``ranks`` is the number of ranks of the job that took the checkpoint. ``state`` is this rank's state, or rank 0's
-    state if the number of ranks has changed. ``model`` has parameters and buffers, averaged over all ranks; it is None
-    on other ranks than rank 0, and if the number of ranks has not changed. ``config`` is the configuration, as TOML.
-    ``reached`` has the samples and the seconds that the run had reached, the largest values that any rank knew.
-    ``weights`` is the sum of all ranks' weights in the average of the models, if the number of ranks has not changed.
-    ``memory`` is the folder in the memory of this host, if the checkpoint comes from there; the snapshots of the curve
-    are in ``folder`` nevertheless. ``on_disk`` is then the number of samples at the newest whole checkpoint in
-    ``folder``, or 0.
+    state if the number of ranks has changed. ``model`` has parameters and buffers, averaged over all ranks. ``model``
+    is None on other ranks than rank 0, and if the number of ranks has not changed. ``config`` is the checkpoint's
+    configuration, as TOML. ``reached`` has the number of samples and the seconds that the run had reached, the largest
+    values that any rank knew. ``weights`` is the sum of all ranks' weights in the average of the models, if the number
+    of ranks has not changed. ``memory`` is the folder in the memory of this host if the checkpoint was read from
+    memory, else None. The model snapshots of the accuracy curve are always in ``folder``. For a checkpoint in memory,
+    ``on_disk`` is the number of samples at the newest whole checkpoint in ``folder``, or 0.
     """
 
     folder: Path
@@ -71,21 +71,23 @@ class Resumed:
 
     @property
     def elapsed(self) -> float:
-        """Seconds that the run had trained at this checkpoint."""
+        """Seconds of training time of the run at this checkpoint."""
         return self.state["progress"]["elapsed"]
 
     @property
     def whole(self) -> list[tuple[str, str]]:
-        """Names of the newest whole checkpoint in ``folder``, if there is one, and of the folder of the curve."""
+        """List with one pair of names: the newest whole checkpoint in ``folder``, and the folder of the curve's
+        snapshots. Empty without a whole checkpoint."""
         samples = self.on_disk if self.memory else self.samples
         return [(name_of(samples), self.state["curve"]["name"])] if samples else []
 
     def configured(self, config: Config, ranks: int) -> Config:
-        """Return the configuration with which the run goes on: options of the algorithm that are "auto" get the
+        """Return the configuration with which the run goes on. Options of the algorithm that are "auto" get the
         checkpoint's values.
 
-        Raises ConfigError if ``config`` is not the checkpoint's configuration, or cannot go on with ``ranks`` ranks.
-        The checkpoint may come from another user, so code that it names is imported only if ``config`` names it, too.
+        Raises ConfigError if ``config`` differs from the checkpoint's configuration, or if the run cannot go on with
+        ``ranks`` ranks. The checkpoint may come from another user. So code that the checkpoint names is imported only
+        if ``config`` names the same code.
         """
         try:
             before, wanted = tomllib.loads(self.config), tomllib.loads(config.toml())
@@ -101,15 +103,15 @@ class Resumed:
             if key not in MAY_CHANGE and now != was:
                 raise ConfigError(f"{self}: was made with another {difference(key, was, now)}")
         if ranks != self.ranks and issubclass(config.algorithm_class, CentralAlgorithm):
-            raise ConfigError(f"{self}: is of {self.ranks} ranks, a server among them: resume it with {self.ranks}")
+            raise ConfigError(f"{self}: was taken on {self.ranks} ranks with a server: resume it on {self.ranks} ranks")
         return configurations.parse(wanted, str(self))
 
     def other_code(self, config: Config) -> list[str]:
-        """Return a line for each file of the user's own code that has changed since the checkpoint."""
+        """Return a warning line for each file of the user's own code that has changed since the checkpoint."""
         before, now = self.state["code"], digests_of(config)
         return [
-            f"{self}: {name.removesuffix('_sha256')} has changed since: SHA-256 {short(before.get(name))}, "
-            f"now {digest!r}; the run goes on with the code of now"
+            f"{self}: {name.removesuffix('_sha256')} has changed since the checkpoint: SHA-256 "
+            f"{short(before.get(name))}, now {digest!r}; the run goes on with the present code"
             for name, digest in now.items()
             if before.get(name) != digest
         ]
@@ -117,7 +119,7 @@ class Resumed:
     def give_model(self, replica: Replica):
         """Copy the average of all ranks' models into ``replica``, if the number of ranks has changed.
 
-        Raises ConfigError for a model that does not fit.
+        Raises ConfigError if the model in the checkpoint does not fit ``replica``.
         """
         if self.model is not None:
             try:
@@ -127,16 +129,16 @@ class Resumed:
                 raise ConfigError(f"{self}: {unfit(error)}") from None
 
     def steps(self, batch: int, ranks: int) -> int:
-        """Return the number of steps after which each of ``ranks`` ranks goes on, with ``batch`` samples per step; rank
-        0's number if the number of ranks has not changed."""
+        """Return the number of steps after which each of ``ranks`` ranks goes on, with ``batch`` samples per step. If
+        the number of ranks has not changed, return the number in the checkpoint's state."""
         return self.state["totals"]["steps"] if ranks == self.ranks else self.samples // (batch * ranks)
 
     def restore(self, trainer: Trainer) -> CurveFile | None:
-        """Set a rank, whose algorithm has just started, to its state in the checkpoint; if the number of ranks has
-        changed, set only the progress.
+        """Set the state of ``trainer``'s rank, whose algorithm has just started, to the state in the checkpoint. If the
+        number of ranks has changed, set only the progress.
 
-        Returns the file of the rank's snapshots if it is undamaged, else None. Raises ConfigError if the state does not
-        fit.
+        Return the file of the rank's model snapshots if the file is undamaged, else None. Raises ConfigError if the
+        state does not fit the trainer.
         """
         if self.ranks != trainer.comm.size:
             self._begin(trainer)
@@ -147,11 +149,11 @@ class Resumed:
             kept = self.state["curve"]
             curve = CurveFile(self.folder, trainer.comm.rank, kept["name"], kept["digests"])
             return curve if curve.give(trainer.snapshots) else None
-        except Exception as error:  # the state may be of another version or from another user, and have any content
+        except Exception as error:  # a state of another version or user may have any content
             raise ConfigError(f"{self}: {unfit(error)}") from error
 
     def scale_weight(self, algorithm: Algorithm):
-        """Scale the weight of a rank's model, if messages with weights were under way at the checkpoint."""
+        """Scale the weight of a rank's model, if messages with weights were under way when the checkpoint was taken."""
         if abs(self.weights - self.ranks) > MIN_LOST * self.ranks:
             algorithm.scale_weight(self.ranks / self.weights)
 
@@ -165,7 +167,8 @@ class Resumed:
 
 
 def difference(key: str, was, now) -> str:
-    """Return the first key in which two parts of a configuration differ, with both values."""
+    """Return a text with the first key below ``key`` whose values differ, and with these values. ``was`` and ``now``
+    are two values of ``key`` in configurations."""
     if not isinstance(was, dict) or not isinstance(now, dict):
         return f"{key}: {short(was)}, now {short(now)}"
     first = next(name for name in {**was, **now} if was.get(name) != now.get(name))
@@ -180,8 +183,9 @@ def short(value) -> str:
 def find(mpi, folder: Path, timeout: float, ranks: int) -> Resumed | None:
     """Return this rank's part of the newest whole checkpoint, for a run of the first ``ranks`` processes.
 
-    Returns None, on all ranks, if the folder has only parts of the job's first checkpoint; the run then begins anew.
-    Prints a line with a reason for each newer checkpoint that is not whole. Raises SetupError, on all ranks.
+    Return None, on all ranks, if ``folder`` has only an incomplete first checkpoint of the job. If the function returns
+    None, the run begins anew. Prints a line with the reason for each newer checkpoint that is not whole. Raises
+    SetupError on all ranks if no other checkpoint can be used.
     """
     found, was_complete = listed(mpi, folder, timeout)
     problems = []
@@ -191,7 +195,7 @@ def find(mpi, folder: Path, timeout: float, ranks: int) -> Resumed | None:
             problem, resumed = together(mpi, timeout, partial(load, folder, checkpoint, mpi.rank, ranks))
         if resumed:
             for line in problems if mpi.rank == 0 else ():
-                print(f"{line}: goes back to an older one", file=sys.stderr, flush=True)
+                print(f"{line}: the run uses an older checkpoint", file=sys.stderr, flush=True)
             return with_all_ranks(mpi, timeout, resumed, ranks)
         place = folder / name_of(checkpoint.samples)
         problems.append(f"{place}: {problem.removeprefix(f'{place}/')}")
@@ -200,22 +204,23 @@ def find(mpi, folder: Path, timeout: float, ranks: int) -> Resumed | None:
         if not found:
             raise RunFileError(f"{folder}: holds no checkpoint that this version can read (format {FORMAT})")
         if not is_first:
-            raise RunFileError(f"{problems[0]}; no checkpoint is whole: another folder begins anew")
+            raise RunFileError(f"{problems[0]}; no checkpoint is whole: with another folder the training begins anew")
     if mpi.rank == 0:
         print(f"{folder}: the first checkpoint is not complete: the training begins anew", file=sys.stderr, flush=True)
     return None
 
 
 def listed(mpi, folder: Path, timeout: float) -> tuple[list[Found], bool]:
-    """Return the checkpoints in the folder, the newest first, and whether one was ever complete; to be called on all
-    ranks."""
+    """Return the checkpoints in ``folder``, the newest first, and whether any checkpoint in ``folder`` was ever
+    complete; to be called on all ranks."""
     with within(timeout, "looking for checkpoints"):
         told = mpi.allgather((parts(folder, mpi.rank, mpi.size), (folder / COMPLETE).exists()))
     return checkpoints(part for of_rank, _ in told for part in of_rank), told[0][1]
 
 
 def with_all_ranks(mpi, timeout: float, resumed: Resumed, ranks: int) -> Resumed:
-    """Return ``resumed`` with numbers of all ranks: the progress of the run, and the sum of the weights."""
+    """Return ``resumed`` with two values computed from all ranks' states: the progress of the run, and the sum of the
+    models' weights."""
     with within(timeout, "telling all ranks how far the run is"):
         told = mpi.allgather((resumed.reached, resumed.state["weight"]))
     reached = tuple(max(each) for each in zip(*(each for each, _ in told), strict=True))
@@ -223,8 +228,8 @@ def with_all_ranks(mpi, timeout: float, resumed: Resumed, ranks: int) -> Resumed
 
 
 def together(mpi, timeout: float, read: Callable[[], Resumed]) -> tuple[str, Resumed | None]:
-    """Return ("", this rank's result of ``read``). If ``read`` fails on any rank, return (the lowest such rank's error,
-    None) on all ranks."""
+    """Return ("", this rank's result of ``read()``). If ``read()`` fails on any rank, return (error message of the
+    lowest failed rank, None) on all ranks."""
     try:
         problem, resumed = "", read()
     except RunFileError as error:
@@ -236,8 +241,8 @@ def together(mpi, timeout: float, read: Callable[[], Resumed]) -> tuple[str, Res
 
 
 def load(folder: Path, checkpoint: Found, rank: int, ranks: int) -> Resumed:
-    """Read this rank's part of a checkpoint. Read rank 0's part on a spare, and if the number of ranks has changed.
-    Raises RunFileError."""
+    """Read this rank's part of ``checkpoint`` in ``folder``. A spare reads rank 0's part, and so do all ranks if the
+    number of ranks has changed. Raises RunFileError if a part is damaged or does not fit."""
     place, is_same = folder / name_of(checkpoint.samples), checkpoint.ranks == ranks
     _, state, config = read(place / file_of(rank if is_same and rank < ranks else 0))
     try:
@@ -255,7 +260,7 @@ def load(folder: Path, checkpoint: Found, rank: int, ranks: int) -> Resumed:
 
 
 def check_counts(state: dict):
-    """Raise ValueError for an impossible count or time in a state. Otherwise training would fail later."""
+    """Raise ValueError for an impossible count or time in ``state``, with which training would fail later."""
     for section in ("progress", "totals"):
         for name, value in state[section].items():
             if type(value) not in (int, float) or not 0 <= value < MOST:
@@ -263,7 +268,7 @@ def check_counts(state: dict):
 
 
 def unfit(error: Exception) -> str:
-    """Return the part of an error message that says why a run cannot go on from a checkpoint."""
+    """Return the part of an error message which says that ``error`` prevents a run from going on from a checkpoint."""
     what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     return f"is not what this version of grsgd, or of your own code, goes on from ({what})"
 
@@ -273,7 +278,7 @@ def average(folder: Path, ranks: int) -> tuple[np.ndarray, np.ndarray]:
     unweighted mean of their buffers."""
     weights, parameters, buffers, alike = 0.0, 0.0, 0.0, set()
     for rank in range(ranks):
-        # one state is read at a time, because states of optimizers are large
+        # one rank's state is read at a time, because states of optimizers are large
         _, state, _ = read(folder / file_of(rank))
         weight, model = float(state["weight"]), state["model"] | state["result"]
         weights += weight

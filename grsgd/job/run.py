@@ -1,4 +1,4 @@
-"""Run on real MPI, from the configuration to the run file."""
+"""Training run on real MPI, from the configuration to the run file, for ``grsgd train``."""
 
 import os
 import time
@@ -43,19 +43,19 @@ def run(
     """Train on all processes of ``mpi`` except the last ``spares``, and write the run file on the lowest remaining
     rank.
 
-    The last ``spares`` processes replace processes that die.
+    The last ``spares`` processes take the ranks of processes that die.
 
-    ``start_up`` has the seconds of each part of the start of this process; if the user has asked for them, they are
-    printed before training begins. ``line`` shows the progress, by default nothing. ``models`` are the files in which
-    models are saved, by default none. ``timed()`` returns a context in which the ranks train; loading data and
-    computing accuracies happen outside of it. ``keeping`` has the checkpoints. ``timeline`` is the file of the ranks'
-    activities, by default none.
+    ``start_up`` has the seconds of each phase of the start of this process. If the user has asked for the times of the
+    phases, the times are printed before training begins. ``line`` shows the progress; by default no line is shown.
+    ``models`` are the files in which models are saved, by default none. ``timed()`` returns a context in which the
+    ranks train. Data are loaded and accuracies computed outside of the context ``timed()``. ``keeping`` has the options
+    of checkpoints. ``timeline`` is the path of the file of the ranks' activities, by default none.
 
-    The function does not return on a rank that the other ranks have gone on without. It returns on no rank if a rank
+    The function does not return on a rank that the other ranks have excluded. The function returns on no rank if a rank
     has failed during training.
 
-    Raises SetupError, on all ranks, for errors in configuration, data or output path; SavedElsewhere on the rank that
-    saves, if a file could not be written at the end.
+    Raises SetupError, on all ranks, for errors in configuration, data or output path; raises SavedElsewhere, on the
+    rank that saves, if a file could not be written at the end.
     """
     takes_none = partial(takes_no_checkpoint, mpi)
     early = Interruption(partial(before_training, mpi), takes_none)
@@ -80,7 +80,7 @@ def run(
         problem = evaluate(job, records, attributes, remaining, evaluation, models)
         job.driver.close()
         job.rescue.handover.close()
-        if reason in STOP_CRITERIA and not lost:  # after an early end messages may be under way
+        if reason in STOP_CRITERIA and not lost:  # else messages may be under way
             comms.free()
     end = RunEnd(reason, remaining, job.trainer.recovery.last)
     if problem:
@@ -89,10 +89,10 @@ def run(
 
 
 def train(job: Prepared) -> tuple[str, list[RankMeasurements], object, Communicator]:
-    """Train on this rank. The function does not return if a rank has failed.
+    """Train on this rank. The function does not return if any rank has failed.
 
-    Returns the reason of the end, the measurements of all ranks, and the ranks that remain, twice: as an mpi4py
-    communicator, and as a communicator for evaluation.
+    Return the reason of the end, the measurements of all ranks, an mpi4py communicator of the remaining ranks, and a
+    communicator of the remaining ranks for evaluation.
     """
     mpi, driver, stop_signal, trainer, rescue = job.mpi, job.driver, job.stop_signal, job.trainer, job.rescue
     evaluation = job.evaluation
@@ -132,8 +132,8 @@ def before_training(mpi, reason: str):
 
 
 def while_training(job: Prepared, reason: str):
-    """Save the measurements after a signal, and end the run; with ``--checkpoint`` a checkpoint is taken first, if the
-    launcher leaves time."""
+    """Save the measurements after a signal, and end the run. With ``--checkpoint`` a checkpoint is taken first, if the
+    launcher leaves enough time."""
     if not job.trainer.recovery.asks_for_checkpoint(reason):
         job.rescue.interrupted(reason)
     elif reason != ASKED_TO_END:
@@ -141,26 +141,27 @@ def while_training(job: Prepared, reason: str):
 
 
 def take_checkpoint(job: Prepared):
-    """Ask all ranks for a checkpoint after a signal, and go on."""
+    """Ask all ranks to take a checkpoint after a signal, and go on with the training."""
     if not job.trainer.recovery.asks_for_checkpoint(GO_ON):
         takes_no_checkpoint(job.mpi)
 
 
 def takes_no_checkpoint(mpi):
-    """Say on rank 0 that no checkpoint is taken after a signal that asked for one."""
+    """Print on rank 0 that no checkpoint is taken, after a signal that asked for a checkpoint."""
     if mpi.rank == 0:
         say("SIGUSR2: no checkpoint is taken, because training is not under way or the run has no --checkpoint")
 
 
 def while_evaluating(job: Prepared, remaining, of_run: str, reason: str):
-    """End this process after a signal that arrived after training, which ended for the reason ``of_run``."""
+    """End this process after a signal that arrived during the evaluation. ``of_run`` is the reason of the end of
+    training."""
     follow = job.rescue.hand_over(of_run, remaining.rank == 0, job.trainer.lost)
     what = "they follow" if follow else "they are missing"
     leave_early(remaining, f"{job.rescue.out}: {reason} while accuracies were computed: {what}")
 
 
 def leave_early(mpi, line: str):
-    """End this process, in the thread that has learnt of a signal; rank 0 prints ``line``."""
+    """End this process from the thread that handles signals. Rank 0 prints ``line`` before."""
     if mpi.rank == 0:
         say(line)
     time.sleep(PASSING_ON_SECONDS)

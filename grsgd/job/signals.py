@@ -1,5 +1,5 @@
-"""Handling of Ctrl-C, SIGTERM and SIGUSR1, after which a run must still save its measurements, and of SIGUSR2, which
-asks for a checkpoint."""
+"""Handlers of the signals SIGINT (Ctrl-C), SIGTERM and SIGUSR1, after which a run saves its measurements, and of
+SIGUSR2, which asks for a checkpoint."""
 
 import os
 import signal
@@ -10,26 +10,27 @@ from contextlib import contextmanager
 from grsgd.runs.ending import ASKED_TO_END, INTERRUPTED, TERMINATED
 
 REASONS = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGUSR1: ASKED_TO_END}
-"""Reason of a run's end, by the signal that ended it. Some launchers, such as Open MPI's, send SIGTERM to their ranks
-after Ctrl-C."""
+"""Dictionary from the signal that ended a run to the reason of the run's end. Some launchers, such as Open MPI's, send
+SIGTERM to their ranks after Ctrl-C."""
 
 CHECKPOINT = signal.SIGUSR2
 """Signal that asks for a checkpoint. The run goes on after the checkpoint."""
 
 EXIT_CODE = 130
-"""Exit code of a run that was ended by one of these signals."""
+"""Exit code of a run that was ended by a signal of `REASONS`."""
 CHECKPOINTED = 75
-"""Exit code of a run that ended after a signal with a checkpoint: EX_TEMPFAIL, the code of programs that can be run
-again."""
+"""Exit code of a run that took a checkpoint after a signal and ended. The code is EX_TEMPFAIL, by which programs say
+that they can be run again."""
 
 
 class Interruption:
-    """Handler that calls ``on_signal(reason)`` once, in its own thread, at the first signal of `REASONS` in the block.
+    """Context manager that calls ``on_signal(reason)`` once, in a separate thread, at the first signal of `REASONS` in
+    its block.
 
     ``on_checkpoint()`` is called in the same thread at each signal `CHECKPOINT` in the block. Without ``on_checkpoint``
-    this signal is not handled. Both functions can be replaced in the block. A thread is used because some launchers
-    kill their ranks 0.2 s after Ctrl-C, and a Python signal handler would run only after the present gradient is
-    computed.
+    the signal `CHECKPOINT` is not handled. ``on_signal`` and ``on_checkpoint`` can be replaced in the block. A thread
+    is used because some launchers kill their ranks 0.2 s after Ctrl-C, and a Python signal handler would run only after
+    the present gradient is computed.
     """
 
     def __init__(self, on_signal: Callable[[str], None], on_checkpoint: Callable[[], None] | None = None):
@@ -57,7 +58,7 @@ class Interruption:
         os.close(self._read)
 
     def _listen(self):
-        while number := os.read(self._read, 1):  # the read is empty after __exit__ has closed the pipe
+        while number := os.read(self._read, 1):  # empty after __exit__ has closed the pipe
             if number[0] in REASONS and not self.happened:
                 self.happened = True
                 self.on_signal(REASONS[number[0]])
@@ -66,13 +67,13 @@ class Interruption:
 
 
 def raise_interrupt(number: int, frame):
-    """Raise KeyboardInterrupt with the reason of the signal ``number``; a signal handler."""
+    """Signal handler that raises KeyboardInterrupt with the reason in `REASONS` of the signal ``number``."""
     raise KeyboardInterrupt(REASONS[number])
 
 
 @contextmanager
 def as_exceptions():
-    """Raise KeyboardInterrupt in the block, with the reason, in the main thread, for the signals of `REASONS`."""
+    """Run the block so that each signal of `REASONS` raises KeyboardInterrupt, with its reason, in the main thread."""
     handlers = {number: signal.signal(number, raise_interrupt) for number in REASONS}
     try:
         yield
@@ -83,8 +84,8 @@ def as_exceptions():
 
 @contextmanager
 def first_asks(ask: Callable[[str], None]):
-    """Call ``ask(reason)`` for the first of these signals in the block, in the main thread, between two of Python's
-    instructions; later signals have their former effect."""
+    """Run the block, and call ``ask(reason)`` in the main thread at the first signal of `REASONS`. Later signals have
+    the effect that they had before the block."""
     handlers = {}
 
     def first(number, frame):

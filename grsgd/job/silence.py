@@ -1,7 +1,8 @@
-"""Kill processes that are silent for too long, such as stopped processes, from another process on the same host.
+"""Killing of processes that send no signs of life for too long, such as stopped processes, by another process on the
+same host.
 
-A silent process that lives may later send messages of steps which the other ranks have finished without it. So it is
-killed; MPI then reports its death to all ranks, which go on as after any other death.
+A silent process that is alive may later send messages of steps that the other ranks have finished without this process.
+So a silent process is killed. MPI then reports the death to all ranks, which go on as after any other death.
 """
 
 import os
@@ -18,12 +19,13 @@ from grsgd.comm.elastic.membership import Membership, Tolerant
 from grsgd.comm.pollables import Until
 
 SIGNS = 4
-"""Number of signs of life (messages) that a process sends within the time after which it would count as silent."""
+"""Number of signs of life (messages) that a process sends within ``seconds``, the time limit after which it would count
+as silent."""
 
 
 class Silence:
-    """Sender of signs of life to the other processes on this host; it also kills processes on this host that send no
-    signs.
+    """Sender of signs of life to the other processes on this host. The object also kills processes on this host that
+    send no signs of life.
 
     Parameters
     ----------
@@ -51,23 +53,23 @@ class Silence:
         self.heard: dict[int, float] = {}
         """Time of the last sign of life of each process."""
         self.is_over = False
-        """Whether training is over on this process: from then on this process kills no silent process, because
+        """Whether training is over on this process. After training this process kills no silent process, because
         processes may end by themselves."""
         self._signed = self._looked = -np.inf
         self._sending: list[Tolerant] = []
 
     def attend(self):
-        """Call `look` again and again; a schedule (a generator that yields the objects it waits for), run in the
-        background without end."""
+        """Call `look` again and again, without end. This method is a schedule (a generator that yields the objects it
+        waits for), which runs in the background."""
         yield Until(self.look, "silent processes")
 
     def look(self) -> bool:
-        """Send a sign of life if one is due, and kill processes that are silent for too long. Return False, so that the
-        schedule calls this method again."""
+        """Send a sign of life if it is due, and kill processes that are silent for too long. Return False, so that the
+        schedule `attend` calls this method again."""
         now = self.membership.clock()
         if now - self._looked < self.seconds / SIGNS / 4:
             return False
-        if now - self._looked > self.seconds / 2:  # this process itself was stopped, and heard nothing
+        if now - self._looked > self.seconds / 2:  # this process itself was stopped, and received no signs
             self.heard = dict.fromkeys(self.ids, now)
         self._looked = now
         while (sign := receive_if_come(self.comm, tags.SIGN_OF_LIFE, 1, np.int64)) is not None:
@@ -86,8 +88,8 @@ class Silence:
             self._sending.append(Tolerant(self.comm.Isend(sign, process, tags.SIGN_OF_LIFE), sign))
 
     def _end_silent(self, now: float):
-        """Kill silent processes, if this process is the lowest on its host that is not silent, so that only one process
-        kills."""
+        """Kill the silent processes on this host. Only the lowest process on the host that is not silent kills other
+        processes."""
         living = self.ids.keys() - self.membership.dead
         silent = {process for process in living if now - self.heard[process] > self.seconds}
         if min(living - silent | {self.comm.rank}) == self.comm.rank:
@@ -100,5 +102,5 @@ class Silence:
         who = f"rank {holders.index(process)}" if process in holders else f"process {process}, a spare,"
         with suppress(ProcessLookupError):
             self.kill(self.ids[process], signal.SIGKILL)
-            said = f"{who} has given no sign of life for {self.seconds:g} s: its process is ended"
+            said = f"{who} has given no sign of life for {self.seconds:g} s: its process is killed"
             print(f"\ngrsgd: {said}", file=sys.stderr, flush=True)

@@ -1,5 +1,5 @@
-"""``grsgd run``: starts a job of several ranks with an available launcher, and after a signal lets the job save its
-results."""
+"""Start of a job of several ranks with an available launcher, for ``grsgd run``. After a signal the job can still save
+its results."""
 
 import os
 import re
@@ -25,47 +25,48 @@ from grsgd.machine.binding import BIND, computing_threads
 from grsgd.mpi_environment import DEFAULTS, HEARTS, JOB, RESTARTS, SPARES, WORDS, find_mpiexec, module
 
 LAUNCHERS = ("auto", "srun", "mpiexec")
-"""Values of ``--launcher``."""
+"""Allowed values of the option ``--launcher``."""
 
 ENDING_SECONDS = 600.0
-"""Seconds in which a job that was asked to stop can compute accuracies and save its results. After this time the job is
-killed."""
+"""Seconds in which a job that was asked to stop can compute accuracies and save its results before it is killed."""
 KILLING_SECONDS = 5.0
-"""Seconds that the launcher has to end the job at once, before the launcher is killed."""
+"""Seconds that the launcher has to end the job after a second signal, before the launcher is killed."""
 LOST_SECONDS = 1.5
 """Seconds that the launcher has to end a job that has lost a host, before the launcher is killed."""
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals to this process that end the job."""
+"""Signals to the process of ``grsgd run`` that end the job."""
 GENTLE = signal.SIGUSR1
-"""Signal that is sent to the launcher in place of the signals `ENDING`. After those signals a launcher would soon kill
-its ranks; all launchers pass this signal on to the ranks and go on. The signal also ends a training if it is sent to
-this process."""
+"""Signal that is sent to the launcher in place of the signals `ENDING`. After a signal of `ENDING` a launcher would
+soon kill its ranks. All launchers pass the signal `GENTLE` on to the ranks and go on. `GENTLE` also ends a training if
+it is sent to the process of ``grsgd run``."""
 
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
-"""Signals to this process that are passed on to the launcher, which passes them on to the ranks. A run with checkpoints
-takes a checkpoint after SIGUSR2, and goes on."""
+"""Signals to the process of ``grsgd run`` that are passed on to the launcher, which passes them on to the ranks. A run
+with checkpoints takes a checkpoint after SIGUSR2, and goes on."""
 
 KILLED_BY_IT = (-GENTLE, GENTLE, 128 + GENTLE)
-"""Exit codes of launchers whose ranks were killed by the signal `GENTLE`, because they could not handle it yet."""
+"""Exit codes of launchers whose ranks were killed by the signal `GENTLE` before the ranks had a handler for this
+signal."""
 
 ALONE = {"PMI_SIZE": "1"}
-"""Environment variable, not read by Open MPI, that makes Hugging Face Accelerate treat each rank as a single process,
-so that it starts no process group in addition to MPI."""
+"""Environment variable that makes Hugging Face Accelerate treat each rank as a single process, without a process group
+in addition to MPI. Open MPI does not read PMI_SIZE."""
 
 class JobCommand(NamedTuple):
-    """Command of a job, and the environment variables that must be set for it in addition to the present ones."""
+    """Command line of a job, and the environment variables that must be set for it in addition to the present
+    environment."""
 
     variables: dict[str, str]
     command: list[str]
 
     def __str__(self) -> str:
-        """Return the job as one line for a shell."""
+        """Return the variables and the command as one line for a shell."""
         variables = (f"{name}={shlex.quote(value)}" for name, value in self.variables.items())
         return " ".join([*variables, self.short()])
 
     def short(self) -> str:
-        """Return the job's command without the variables."""
+        """Return the job's command line for a shell, without the environment variables."""
         words = list(self.command)
         for place, name in ((0, Path(words[0]).name), (words.index(sys.executable), "python")):
             found = shutil.which(name)
@@ -83,12 +84,12 @@ def job(
     bind: str | None = None,
     hosts: Sequence[Host] = (),
 ) -> JobCommand:
-    """Return the job that trains a configuration, or runs a script, on ``ranks`` ranks.
+    """Return the command of a job that trains a configuration, or runs a script, on ``ranks`` ranks.
 
-    ``target`` is the configuration, a script, its folder, or ``python``; ``arguments`` are for ``grsgd train``, the
-    script or ``python``. With ``ranks=None`` the job has as many ranks as the allocation has tasks. ``bind`` is the
-    value of GRSGD_BIND for the ranks; None leaves the present value. ``hosts`` are the hosts of the ranks; if there are
-    none, the launcher chooses.
+    ``target`` is the file of a configuration, a script, a folder with a script, or ``python``. ``arguments`` are the
+    arguments of ``grsgd train``, of the script, or of ``python``. With ``ranks=None`` the job has as many ranks as the
+    Slurm allocation has tasks. ``bind`` is the value of GRSGD_BIND for the ranks; None keeps the value in the present
+    environment. ``hosts`` are the hosts of the ranks. If ``hosts`` is empty, the launcher chooses the hosts.
 
     Raises UsageError, ConfigError, and SetupError if a launcher has started several processes of this command.
     """
@@ -121,7 +122,7 @@ def job(
         if library_of(command[0]) != "Open MPI":
             raise ConfigError(f"run: --spares {spares}: only with Open MPI's mpiexec, which can survive deaths")
         command[1:1] = ["--with-ft", "ulfm", "-x", f"{SPARES}={spares}"]
-    if bind is not None and library_of(command[0]) == "Open MPI":  # it passes no other variables on to other hosts
+    if bind is not None and library_of(command[0]) == "Open MPI":  # Open MPI passes on only -x variables
         command[1:1] = ["-x", f"{BIND}={bind}"]
     if not trains and sys.stderr.isatty() and AT_ONCE in version_of(command[0]):
         command[1:1] = ["--output", ":raw"]  # pass on incomplete lines, such as progress bars
@@ -134,15 +135,17 @@ def job(
 
 
 def placing(launcher: str, hosts: Sequence[Host]) -> list[str]:
-    """Return the options by which a launcher starts ranks on ``hosts`` with the variables of `grsgd run`."""
+    """Return the options by which ``launcher`` starts ranks on ``hosts``, with the environment variables that `grsgd
+    run` sets."""
     library = "srun" if launcher == "srun" else library_of(launcher)
-    # other launchers pass all variables on
+    # launchers other than Open MPI's pass all variables on
     passed = (WORDS, HEARTS, RESTARTS, JOB, "OMP_NUM_THREADS") if library == "Open MPI" else ()
     return [*options(library, hosts), *(word for name in passed for word in ("-x", name))]
 
 
 def is_python(target: str) -> bool:
-    """Return whether ``target`` is the Python interpreter, such as ``python3``, so that arguments of Python follow."""
+    """Return whether ``target`` names the Python interpreter, for example ``python3``, so that arguments of Python
+    follow."""
     return re.fullmatch(r"python3?(\.\d+)?", Path(target).name) is not None and not target.endswith(".py")
 
 
@@ -176,7 +179,7 @@ def tasks_of_allocation() -> int:
 
 
 def start_command(launcher: str, ranks: int) -> tuple[dict[str, str], list[str]]:
-    """Return the environment variables that a launcher needs, and its part of the command."""
+    """Return the environment variables that a launcher needs, and the launcher's part of the job's command line."""
     is_allocated = in_allocation()
     cores = int(os.environ.get("SLURM_CPUS_PER_TASK") or 0)
     threads = {"OMP_NUM_THREADS": str(computing_threads(cores)) if cores else DEFAULTS["OMP_NUM_THREADS"]}
@@ -184,7 +187,7 @@ def start_command(launcher: str, ranks: int) -> tuple[dict[str, str], list[str]]
     library = library_of(mpiexec) if mpiexec else None
     if launcher == "srun" or (launcher == "auto" and is_allocated and library != "MPICH" and srun_starts()):
         plugin = os.environ.get("SLURM_MPI_TYPE") or "pmix"
-        # srun does not inherit this value from sbatch
+        # srun does not inherit SLURM_CPUS_PER_TASK from sbatch
         variables = threads | ({"SRUN_CPUS_PER_TASK": str(cores)} if cores else {})
         return variables, ["srun", f"--mpi={plugin}", f"--ntasks={ranks}", "--kill-on-bad-exit=1"]
     command = [mpiexec or find_mpiexec(), "-n", str(ranks)]
@@ -198,16 +201,16 @@ def start_command(launcher: str, ranks: int) -> tuple[dict[str, str], list[str]]
             "run: mpiexec: with --gpus-per-task, all ranks of a further node would share its first GPUs: ask Slurm for "
             "--gpus-per-node, or use --launcher srun"
         )
-    if is_allocated:  # Slurm's allocation decides the hosts of the ranks, and they bind themselves
+    if is_allocated:  # Slurm's allocation decides the hosts of the ranks, and the ranks bind themselves
         for name in ("PRTE_MCA_rmaps_default_mapping_policy", "OMPI_MCA_rmaps_base_oversubscribe"):
             variables.pop(name)
-        variables.pop("OMPI_MCA_mpi_yield_when_idle")  # no other program needs the cores
+        variables.pop("OMPI_MCA_mpi_yield_when_idle")  # in an allocation no other program needs the cores
         variables |= {"PRTE_MCA_hwloc_default_binding_policy": "none", "OMPI_MCA_hwloc_base_binding_policy": "none"}
     return variables, command
 
 
 def mpiexec_if_any() -> str | None:
-    """Return the path of the ``mpiexec`` that would be used; None if none is found."""
+    """Return the path of the ``mpiexec`` that would be used; None if no ``mpiexec`` is found."""
     try:
         return find_mpiexec()
     except ConfigError:
@@ -229,13 +232,14 @@ def version_of(program: str, seconds: float = 60.0) -> str:
 
 
 AT_ONCE = "Open MPI) 5"
-"""Text in the version of an ``mpiexec`` that can pass on incomplete lines of its ranks' output."""
+"""Text in the output of ``mpiexec --version`` if this ``mpiexec`` can pass on incomplete lines of its ranks' output."""
 MARKS = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "HYDRA": "MPICH"}
-"""Words in the output of ``mpiexec --version``, each with the MPI library to which it points."""
+"""Dictionary from a text in the output of ``mpiexec --version`` to the MPI library that this text shows."""
 
 
 def srun_starts() -> bool:
-    """Return whether a trial of ``srun`` with a PMI plug-in succeeds; not every plug-in that ``srun`` lists works."""
+    """Return whether ``srun`` with its PMI plug-in can start a program, tested with ``true``. Some plug-ins that
+    ``srun`` lists do not work."""
     plugin = os.environ.get("SLURM_MPI_TYPE") or "pmix"
     trial = ["srun", f"--mpi={plugin}", "--nodes=1", "--ntasks=1", "true"]
     try:
@@ -245,17 +249,18 @@ def srun_starts() -> bool:
 
 
 def run(job: JobCommand, gently: bool, hearing: Hearing | None = None) -> int:
-    """Run a job; return its exit code, or 128 plus the signal that killed it.
+    """Run ``job``, and return its exit code, or 128 plus the number of the signal that killed its launcher.
 
-    If this process was told to end the job, an exit code other than 0 and 75, the code of a checkpoint, becomes 130.
+    If a signal to this process has asked for the end of the job, an exit code other than 0 and 75 becomes 130. Exit
+    code 75 says that the job took a checkpoint.
 
-    ``hearing`` watches over the hosts of the job: the job is ended when one of them is lost.
+    ``hearing`` watches over the hosts of the job. The job is ended when a host is lost.
 
-    Use ``gently`` for a job that trains, so that it can save its measurements after Ctrl-C or another signal. The
-    launcher is then cut off from the terminal's signals and input. Without ``gently`` the job behaves as if its
+    Use ``gently`` for a job that trains, so that the job can save its measurements after Ctrl-C or another signal. With
+    ``gently`` the launcher does not get the terminal's signals and input. Without ``gently`` the job behaves as if its
     launcher had been started directly.
     """
-    # signals that this process ignores are left out, such as SIGHUP under nohup
+    # signals that this process ignores, such as SIGHUP under nohup, remain ignored
     ending = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
     watched = {*ending, signal.SIGCHLD, *PASSED_ON, *((signal.SIGTSTP, signal.SIGCONT) if gently else ())}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
@@ -282,7 +287,7 @@ def run(job: JobCommand, gently: bool, hearing: Hearing | None = None) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     code = process.returncode if process.returncode >= 0 else 128 - process.returncode
     if hearing is not None and hearing.lost:
-        code = code or 1  # Open MPI's launcher may return 0
+        code = code or 1  # after a loss Open MPI's launcher may return 0
     if ended and gently and process.returncode in KILLED_BY_IT:
         tell("interrupted before training began: there is no run file")
     return EXIT_CODE if ended and code not in (0, CHECKPOINTED) else code
@@ -295,8 +300,8 @@ def tell(line: str):
 def attend(
     process: subprocess.Popen, watched: set[signal.Signals], gently: bool, hearing: Hearing | None = None
 ) -> bool:
-    """Wait until the launcher ends, and handle the blocked signals ``watched``; return whether a signal has asked for
-    the end. End the job if a host is lost."""
+    """Wait until the launcher ``process`` ends, and handle the blocked signals ``watched``. End the job if a host is
+    lost. Return whether a signal has asked for the end of the job."""
     ending, is_lost, deadline = 0, False, None
     while process.poll() is None:
         if hearing is not None and (lost := hearing.look()):
@@ -308,7 +313,7 @@ def attend(
         info = signal.sigtimedwait(watched, min(left, LOOK_SECONDS))
         number = None if info is None else info.si_signo
         is_overdue = deadline is not None and time.monotonic() >= deadline
-        asks = number in ENDING or (number == GENTLE and gently and not ending)  # a script may go on after this signal
+        asks = number in ENDING or (number == GENTLE and gently and not ending)  # scripts may go on after GENTLE
         if asks and hearing is not None:
             hearing.asked = number
         if number == signal.SIGTSTP:
@@ -329,13 +334,13 @@ def attend(
 
 
 def end(process: subprocess.Popen, number: int, attempt: int, gently: bool, is_from_terminal: bool) -> float:
-    """Ask a job to end after a signal; from the second attempt on, force it. Return the seconds in which the job must
-    end."""
+    """Ask a job to end after the signal ``number``. From the second ``attempt`` on, force the job to end. Return the
+    seconds in which the job must end."""
     if attempt > 2:
-        process.kill()  # the ranks end when their launcher is killed
+        process.kill()  # killing the launcher also ends the ranks
         return KILLING_SECONDS
     if not gently:
-        if not is_from_terminal:  # a terminal has sent its signal to the launcher, too
+        if not is_from_terminal:  # else the terminal has sent the signal to the launcher, too
             process.send_signal(number)
         return ENDING_SECONDS
     if attempt == 2:

@@ -1,4 +1,4 @@
-"""Start of MPI in this process."""
+"""Start of MPI in this process, with a check for Cray MPICH on GPUs."""
 
 import sys
 
@@ -10,8 +10,8 @@ from grsgd.mpi_environment import rank
 def import_mpi():
     """Return `mpi4py.MPI`, whose first import starts MPI.
 
-    Raises SetupError on all ranks if Cray MPICH would abort the job, because GPU memory is asked for and GTL is
-    missing.
+    Raises SetupError on all ranks if Cray MPICH would abort the job, because GPU support is switched on and its GPU
+    library (GTL) is missing.
     """
     if "mpi4py.MPI" not in sys.modules and wants_gpu():
         import mpi4py

@@ -1,4 +1,4 @@
-"""Times of the phases between the start of a rank's process and its first step."""
+"""Times of the phases of start-up, between the start of a rank's process and the rank's first step."""
 
 import atexit
 import gc
@@ -13,15 +13,15 @@ from grsgd.comm.watchdog import within
 
 class StartUp:
     """Real time and processor time of each phase of the start-up, in seconds. ``shown`` says whether `tell` prints
-    them.
+    these times.
 
-    Phases follow one another without a gap. The first phase begins with the process.
+    Each phase of the start-up begins when the previous phase ends. The first phase begins with the process.
     """
 
     def __init__(self, shown: bool = False):
         self.shown = shown
         self.phases: dict[str, tuple[float, float]] = {}
-        """Seconds of real time, and seconds of processor time, of each phase."""
+        """Seconds of real time, and seconds of processor time, by name of the phase."""
         self._last = time.perf_counter() - age(), 0.0
 
     def passed(self, phase: str):
@@ -32,7 +32,8 @@ class StartUp:
         self._last = now
 
     def tell(self, mpi, timeout: float):
-        """Make rank 0 print the phases of the rank that has needed most processor time; to be called on all ranks."""
+        """Make rank 0 print the times of the phases of the rank that has used most processor time; to be called on all
+        ranks."""
         if not self.shown:
             return
         with within(timeout, "telling rank 0 how long the start-up took"):
@@ -42,7 +43,8 @@ class StartUp:
 
 
 def line(ranks: list[dict[str, tuple[float, float]]]) -> str:
-    """Return the phases of the rank that has needed most processor time, in a line."""
+    """Return a line with the times of the phases of the rank that has used most processor time. ``ranks`` has the
+    phases of each rank."""
     processors = [sum(processor for _, processor in phases.values()) for phases in ranks]
     busiest = max(range(len(ranks)), key=processors.__getitem__)
     phases = ranks[busiest]
@@ -52,8 +54,8 @@ def line(ranks: list[dict[str, tuple[float, float]]]) -> str:
 
 
 def age() -> float:
-    """Return the seconds since this process began. If the system does not tell this time, return the process's
-    processor time, which is shorter."""
+    """Return the seconds since this process began. If the system does not give the time of the start, return the
+    process's processor time, which is shorter."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
@@ -63,11 +65,10 @@ def age() -> float:
 
 @contextmanager
 def importing():
-    """Import torch in the block, without garbage collection. Python would otherwise search the imported modules for
-    garbage again and again, which takes a fifth of the import's time, although modules are never garbage. Objects that
-    the block creates are never searched. At the end of the process no objects are searched, either, to save the
-    time."""
-    # if torch was imported earlier, other objects than modules may exist, so garbage collection stays on
+    """Import torch in the block, without garbage collection. With garbage collection Python would search the imported
+    modules again and again, which takes a fifth of the import's time. Modules are never garbage. Objects that the block
+    creates are never searched later. No objects are searched at the end of the process, either, to save time."""
+    # garbage collection stays on if torch was imported earlier, because objects other than modules may exist
     if "torch" in sys.modules:
         yield
         return

@@ -1,5 +1,4 @@
-"""Conditions under which a run goes on without processes that die, and errors for options that need these
-conditions."""
+"""Conditions under which a run survives the death of processes, and errors for options that need these conditions."""
 
 from grsgd.config import Config
 from grsgd.errors import ConfigError
@@ -9,21 +8,23 @@ WHERE_SURVIVED = "under mpiexec --with-ft ulfm (Open MPI 5), with an algorithm t
 
 
 def survives(config: Config) -> bool:
-    """Return whether the run goes on without processes that die."""
+    """Return whether a run of ``config`` survives the death of processes: MPI is fault-tolerant, and the algorithm
+    allows deaths."""
     return fault_tolerant() and bool(config.traits.survives_deaths)
 
 
 def check_spares(config: Config, spares: int, processes: int):
-    """Raise ConfigError for spares, planned deaths or other faults that are not possible in this job."""
+    """Raise ConfigError for ``spares``, planned deaths or other faults that are impossible in this job of ``processes``
+    processes."""
     if config.faults.cut:
         raise ConfigError(
             "faults.cut works in simulated time only; to cut links in real time, use the hosts of grsgd testbed"
         )
     if config.faults.are_deadly and not survives(config):
-        raise ConfigError(f"faults: in real time only {WHERE_SURVIVED}")
+        raise ConfigError(f"faults: deaths of processes in real time need a run {WHERE_SURVIVED}")
     if config.comm.silent_seconds is not None and not survives(config):
         raise ConfigError(
-            f"comm.silent_seconds = {config.comm.silent_seconds:g}: only if the run goes on without a process: "
+            f"comm.silent_seconds = {config.comm.silent_seconds:g}: only in a run that survives deaths: "
             f"{WHERE_SURVIVED}"
         )
     if not spares:

@@ -1,4 +1,4 @@
-"""Run that goes on when processes die. Spare processes can take the ranks of dead processes."""
+"""Training run that goes on when processes die. Spare processes can take the ranks of dead processes."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from grsgd.training.record import RankMeasurements
 from grsgd.training.trainer import Trainer
 
 LATER_LOOK_SECONDS = 0.05
-"""Seconds between two looks for deaths by a spare process, if another spare is the next to take a rank."""
+"""Seconds between two checks for deaths by a spare process, if another spare is the next to take a rank."""
 
 
 class RankEnd(NamedTuple):
-    """Result of one rank's training, which the rank tells the other ranks."""
+    """Result of one rank's training, which the rank sends to the other ranks."""
 
     rank: int
     record: RankMeasurements
@@ -42,8 +42,8 @@ class RankEnd(NamedTuple):
 
 
 def run(job: Prepared, models, interruption, timed):
-    """Train on a rank, or wait as a spare; return the `RunEnd`. The function does not return on a spare that was not
-    needed."""
+    """Train on a rank, or wait as a spare, and return the `RunEnd`. The function does not return on a spare that was
+    not needed."""
     survival = job.survival
     interruption.on_signal = partial(while_training, job)
     takes_none = interruption.on_checkpoint
@@ -59,8 +59,8 @@ def run(job: Prepared, models, interruption, timed):
 
 
 def while_training(job: Prepared, reason: str):
-    """Save the measurements after a signal, and end the run, as `grsgd.job.run.while_training` does. A spare saves
-    nothing, and ends when the ranks have ended."""
+    """Save the measurements after a signal, and end the run, as `grsgd.job.run.while_training` does. A spare saves no
+    measurements, and ends when the ranks have ended."""
     trainer = job.rescue.trainer
     if trainer is None:
         return
@@ -71,19 +71,21 @@ def while_training(job: Prepared, reason: str):
 
 
 def take_checkpoint(job: Prepared, takes_none: Callable[[], None]):
-    """Ask all ranks for a checkpoint after a signal, and go on. ``takes_none()`` is called if none can be taken."""
+    """Ask all ranks to take a checkpoint after a signal, and go on. ``takes_none()`` is called if no checkpoint can be
+    taken."""
     trainer = job.rescue.trainer
     if trainer is None or not trainer.recovery.asks_for_checkpoint(GO_ON):
         takes_none()
 
 
 def stand_by(job: Prepared) -> Trainer | None:
-    """Wait, on a spare, until it must take a rank; return the trainer of that rank, or None if all ranks have ended."""
+    """Wait, on a spare process, until the process must take the rank of a dead process. Return the trainer of this
+    rank, or None if all ranks have ended."""
     survival = job.survival
     membership, config = survival.membership, survival.config
     began, number = time.monotonic(), membership.process - membership.size
     away = comes_back(config.faults, membership.size, config.seed, number)
-    while not membership.is_called():  # running a schedule would take too much of a core on which ranks train
+    while not membership.is_called():  # this loop uses less of a core, on which ranks train, than a schedule would
         membership.is_there = time.monotonic() - began >= away
         if survival.silence:
             survival.silence.look()
@@ -99,8 +101,8 @@ def stand_by(job: Prepared) -> Trainer | None:
 
 
 def train(job: Prepared) -> RankEnd | None:
-    """Train on this process's rank. Return None if the run ended before this process could train. The function does not
-    return if the run has failed."""
+    """Train on this process's rank. Return None if the run had ended before this process could train. The function does
+    not return if the run has failed."""
     survival, trainer = job.survival, job.trainer
     membership = survival.membership
     is_late = job.mpi.rank >= membership.size
@@ -145,8 +147,8 @@ def die_as_planned(trainer: Trainer):
 
 
 def conclude(job: Prepared, part: RankEnd | None, models):
-    """Evaluate and save the run, on all living processes. If a process dies during this work, repeat the work without
-    the dead process."""
+    """Evaluate and save the run, on all living processes. If a process dies during evaluation or saving, repeat
+    evaluation and saving without the dead process."""
     known = {part.rank: part} if part else {}
     if job.survival.silence:
         job.survival.silence.is_over = True
@@ -161,11 +163,11 @@ def conclude(job: Prepared, part: RankEnd | None, models):
 
 
 def attempt(job: Prepared, part: RankEnd | None, models, known: dict[int, RankEnd], living, made: list):
-    """Evaluate and save the run, with all processes of ``living``. New communicators are appended to ``made``.
+    """Evaluate and save the run, with all processes of ``living``. The function appends new communicators to ``made``.
 
-    ``known`` has the parts that this process knows, by rank, including earlier attempts. A rank whose process dies
-    during the evaluation still counts as having trained to the end. Returns the end of the run, and an error message
-    about files or None. On a spare it returns (None, None).
+    ``known`` has the results of training that this process knows, by rank, including results from earlier attempts. A
+    rank whose process dies during the evaluation still counts as having trained to the end. Returns the end of the run,
+    and an error message about files or None. Returns (None, None) on a process that has not trained.
     """
     if not any(living.allgather(part is not None)):
         if living.rank == 0:
@@ -192,8 +194,7 @@ def attempt(job: Prepared, part: RankEnd | None, models, known: dict[int, RankEn
 
 
 def records_of(known: dict[int, RankEnd], left: set[int], ranks: int, trainer: Trainer) -> list[RankMeasurements]:
-    """Return the measurements of all ranks, with a warning for each rank outside of ``left``, whose process has
-    died."""
+    """Return the measurements of all ranks. Each rank outside of ``left``, whose process has died, gets a warning."""
     config, labels = trainer.config, trainer.data.train.labels
     died = {rank for each in known.values() for rank, *_ in each.deaths}
     records, lost = [], sorted(set(range(ranks)) - left)

@@ -1,5 +1,5 @@
-"""Timeline of a run on real MPI: each rank records its activities (spans of time), and one rank writes the file when
-training ends."""
+"""Timeline of a run on real MPI. Each rank records its activities (spans of time), and one rank writes the timeline
+file when training ends."""
 
 import os
 import sys
@@ -24,24 +24,24 @@ CLOCK = "wall: ranks of one host have one clock, and clocks of different hosts w
 
 
 class TimelineFile:
-    """This rank's part of the timeline file ``path``, which all ranks of ``mpi`` make together at the end."""
+    """This rank's part of the timeline file ``path``, which all ranks of ``mpi`` write together when training ends."""
 
     def __init__(self, path: Path, mpi):
         self.path, self.mpi = path, mpi
         self.timeline = Timeline(mpi.rank, time.perf_counter, limit_of(mpi.size), SHORTEST)
 
     def recorded(self, backend: Backend) -> Backend:
-        """Return the backend with its messages recorded."""
+        """Return ``backend`` wrapped so that its messages are recorded in the timeline."""
         return TimelineBackend(backend, self.timeline)
 
     def observed(self, schedule: Schedule) -> Schedule:
-        """Return the schedule with its computations and waits recorded."""
+        """Return ``schedule`` wrapped so that its computations and waits are recorded in the timeline."""
         return observed(schedule, self.timeline)
 
     def begin(self, timeout: float):
         """Set the zero of the timeline to the beginning of training; to be called on all ranks. Ranks on one host have
-        the same clock. For ranks on different hosts the zero is the moment at which they leave a barrier. This is the
-        second of two barriers, so that no rank waits in it for long."""
+        the same clock. For ranks on different hosts the zero of the timeline is the moment at which they leave a
+        barrier. Two barriers are executed, so that no rank waits long in the second barrier, which sets the zero."""
         for _ in range(2):
             launch.barrier(self.mpi, timeout)
         now = time.perf_counter()
@@ -50,14 +50,16 @@ class TimelineFile:
             self.timeline.begin(self.mpi.allgather(now)[hosts.index(hosts[self.mpi.rank])])
 
     def gather(self, remaining, timeout: float):
-        """Write the file on the lowest rank of ``remaining``; to be called on all its ranks."""
+        """Write the timeline file on the lowest rank of the communicator ``remaining``; to be called on all ranks of
+        ``remaining``."""
         with within(timeout, "collecting the timelines of all ranks"):
             kept = remaining.gather(self.timeline.kept())
         if remaining.rank == 0:
             self.write(kept)
 
     def write(self, kept: Iterable[FinishedTimeline]):
-        """Write the timelines of the ranks, and print a line on each missing part, or on a failed write."""
+        """Write the timelines of the ranks to the file. Print a line on stderr for each missing part, or for a failed
+        write."""
         try:
             lines = write(self.path, kept, CLOCK)
         except RunFileError as error:
@@ -66,8 +68,8 @@ class TimelineFile:
             print(f"grsgd: {line}", file=sys.stderr, flush=True)
 
     def rescue(self, mpi, saver: int, ranks: Iterable[int], seconds: float):
-        """Write the timelines that arrive when the job ends early. Each of ``ranks`` sends its own to rank ``saver``,
-        over ``mpi``, within ``seconds`` seconds."""
+        """Write the timelines that arrive when the job ends early. Each of ``ranks`` sends its timeline to rank
+        ``saver``, over ``mpi``, within ``seconds`` seconds."""
         deadline, mine = time.perf_counter() + seconds, self.timeline.kept()
         if mpi.rank != saver:
             sending = mpi.isend(mine, saver, tags.RESCUED_TIMELINE)
@@ -89,8 +91,8 @@ class TimelineFile:
 
 
 _unfinished: list = []
-"""Requests of messages that may be under way, kept because the messages' buffers must outlive the call that sends
-them."""
+"""MPI requests of messages that may be under way. The requests are kept because a message's buffer must exist until the
+message has arrived."""
 
 
 def is_sent(sending) -> bool:
@@ -101,9 +103,9 @@ def is_sent(sending) -> bool:
 
 
 def check(path: str | os.PathLike, out: str | os.PathLike):
-    """Check before training whether a timeline can be written to ``path``; ``out`` is the run file.
+    """Check before training whether a timeline can be written to ``path``. ``out`` is the path of the run file.
 
-    Raises ConfigError if both are the same file, RunFileError if the timeline cannot be written.
+    Raises ConfigError if ``path`` and ``out`` are the same file. Raises RunFileError if the timeline cannot be written.
     """
     if os.path.realpath(path) == os.path.realpath(out):
         raise ConfigError(f"--timeline {path}: is the file of --out, too: each option needs its own file")

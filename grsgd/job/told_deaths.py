@@ -1,4 +1,4 @@
-"""Lines on stderr about the deaths of processes that a job survives."""
+"""Output of lines on stderr about the deaths of processes that a job survives."""
 
 import sys
 
@@ -6,9 +6,11 @@ from grsgd.comm.elastic.membership import Membership
 
 
 class ToldDeaths:
-    """Lines about the ranks of a `Membership` whose processes die, and about the spares that take ranks.
+    """Printer of lines about the ranks of a `Membership` whose processes die, and about the spares that take these
+    ranks.
 
-    Only the lowest living process prints. If this process dies together with others, a line may be missing.
+    Only the lowest living process of the job prints these lines. If the lowest living process dies together with other
+    processes, a line may be missing.
     """
 
     def __init__(self, membership: Membership):
@@ -28,5 +30,5 @@ class ToldDeaths:
 
 
 def say(line: str):
-    """Print a line to stderr."""
+    """Print ``line`` on stderr, after an empty line and with the prefix "grsgd"."""
     print(f"\ngrsgd: {line}", file=sys.stderr, flush=True)

@@ -1,9 +1,10 @@
-"""Files called words, by which ranks tell the process that has started their job whether the run is complete: the
-launcher's exit code does not tell.
+"""Word files, by which ranks tell the process that has started their job whether the run is complete. The launcher's
+exit code does not always show whether the run is complete.
 
 With ``--with-ft ulfm`` Open MPI's launcher returns 0 after a job whose processes were killed, or whose host has died.
-So `grsgd run` and `grsgd testbed` give the ranks a folder. Each rank writes a word, a file with a fixed name, into this
-folder when it begins and when it ends. The rank that saves a run writes another word when the run file is complete.
+So `grsgd run` and `grsgd testbed` give the ranks a folder for word files. Each rank writes a word file, named by a
+fixed word and the rank, into this folder when it begins and when it ends. The rank that saves a run writes another word
+file when the run file is complete.
 """
 
 import atexit
@@ -27,51 +28,53 @@ BEGUN, GONE_ON, ENDED, WHOLE = "begun", "gone-on", "ended", "whole"
 
 
 def leave(word: str, text: str = "", process: int | None = None):
-    """Write a word of this rank, if the process that has started the job has given a folder for words.
+    """Write the word file ``word`` of this rank, if the process that has started the job has made a folder for word
+    files.
 
-    ``process`` is the rank of a process that has died, if the word is written in its place.
+    ``process`` is the rank of a dead process, if this process writes the word file in place of the dead process.
     """
     folder = os.environ.get(WORDS)
     if folder:
-        with suppress(OSError):  # the folder does not exist on this host
+        with suppress(OSError):  # the folder may be missing on this host
             Path(folder, f"{word}-{rank() or 0 if process is None else process}").write_text(text)
 
 
 def begin():
-    """Write the word that this rank has begun, and start the rank's heart."""
+    """Write the word file which says that this rank has begun, and start the rank's heart process
+    (`grsgd.job.heart`)."""
     leave(BEGUN)
     start_heart()
 
 
 @cache
 def of_script():
-    """Begin the script of this rank (`begin`), and write at its end the word that the rank has ended."""
+    """Call `begin` for the script of this rank, and `script_has_ended` when the script ends."""
     begin()
     process = os.getpid()
-    exit_code.note_every_exit() if fault_tolerant() else exit_code.note()  # other launchers pass codes on
+    exit_code.note_every_exit() if fault_tolerant() else exit_code.note()  # without ULFM launchers pass exit codes on
     atexit.register(lambda: script_has_ended() if os.getpid() == process else None)
 
 
 def script_has_ended():
-    """Write the word that this rank has ended, with the exit code of its script."""
+    """Write the word file which says that this rank has ended, with the exit code of its script."""
     leave(ENDED, str(exit_code.noted()))
 
 
 class Words:
-    """Words of one job in ``folder``; ``out`` is the run file, if it is known."""
+    """Word files of one job in ``folder``. ``out`` is the path of the run file, if it is known."""
 
     def __init__(self, folder: Path, out: Path | None = None):
         self.folder, self.out, self.since = folder, out, time.time()
 
     def ranks(self, word: str) -> list[int]:
-        """Return the ranks that have written the file of the word ``word``."""
+        """Return the ranks that have written the word file ``word``."""
         return sorted(int(path.name.rpartition("-")[2]) for path in self.folder.glob(f"{word}-*"))
 
     def missing(self, leaves_file: bool) -> str | None:
-        """Return a text on the missing part of a job whose launcher reports success; None if nothing is missing.
+        """Return a text on the missing results of a job whose launcher reports success; None if the job is complete.
 
-        ``leaves_file`` says whether the job must write a run file; otherwise the job may be a program that writes no
-        words.
+        ``leaves_file`` says whether the job must write a run file. If ``leaves_file`` is False, the job may be a
+        program that writes no word files.
         """
         if failed := self._failed():
             return failed
@@ -89,8 +92,8 @@ class Words:
         return not any(self.folder.iterdir())
 
     def _failed(self) -> str | None:
-        """Return a text on the ranks whose scripts have ended with an exit code other than 0; None without such
-        ranks."""
+        """Return a text on the ranks whose scripts have ended with an exit code other than 0; None if all exit codes
+        are 0."""
         codes = {rank: self._code(rank) for rank in self.ranks(ENDED)}
         failed = {rank: code for rank, code in codes.items() if code}
         if not failed:
@@ -99,19 +102,19 @@ class Words:
         return f"{ranks_in_words(list(failed))} {'has' if len(failed) == 1 else 'have'} ended with exit code {found}"
 
     def gone_on(self) -> str:
-        """Return from where training went on after a restart, in the words of the lowest rank that wrote them; "" if no
-        rank did."""
+        """Return the text of the lowest rank that has written where training went on after a restart; "" if no rank
+        has."""
         ranks = self.ranks(GONE_ON)
         return (self.folder / f"{GONE_ON}-{ranks[0]}").read_text() if ranks else ""
 
     def _code(self, rank: int) -> int:
-        """Return the exit code with which a rank has ended, as far as its word says."""
+        """Return the exit code in the word file that ``rank`` has written at its end; 0 if the file has no code."""
         text = (self.folder / f"{ENDED}-{rank}").read_text()
         return int(text) if text.isdecimal() else 0
 
     def _has_new_file(self) -> bool:
-        """Return whether this job has written a complete run file. Ranks on hosts that do not see the folder cannot
-        write words."""
+        """Return whether this job has written a complete run file. The run file is read because ranks on hosts without
+        access to ``folder`` cannot write word files."""
         from grsgd.runs.ending import Ended
         from grsgd.runs.run_file import load_run
 
@@ -122,8 +125,8 @@ class Words:
             return False
 
     def judged(self, code: int, leaves_file: bool) -> tuple[int, str | None]:
-        """Return the exit code of the job and a line that says why. There is no line if ranks say nothing against
-        ``code``, the launcher's exit code, and nothing about its cause."""
+        """Return the exit code of the job, and a line with its reason. The line is None if word files neither
+        contradict nor explain ``code``, the launcher's exit code."""
         if code:
             return code, self._failed()
         missing = self.missing(leaves_file)
@@ -134,10 +137,10 @@ class Words:
 
 @contextmanager
 def asked_for(out: str | None = None, on_hosts: bool = False) -> Iterator[Words]:
-    """Run the block with a folder for the words of a job that is started in it.
+    """Run the block with a folder for the word files of a job that is started in the block.
 
-    In an allocation of Slurm, and for a job ``on_hosts`` other than this host, the folder is in the working directory,
-    which all hosts see; otherwise the folder is in the folder of temporary files.
+    In an allocation of Slurm, and for a job ``on_hosts`` other than this host, the folder is made in the working
+    directory, to which all hosts have access. For all other jobs the folder is made in the folder of temporary files.
     """
     on_hosts = on_hosts or in_allocation()
     place = Path.cwd() if on_hosts and os.access(".", os.W_OK) else None

@@ -1,8 +1,9 @@
-"""Descriptions of the root attributes of a run file, for readers without grsgd: the group ``about``."""
+"""Descriptions of a run file's root attributes, stored in the group ``about`` of each run file for readers without
+grsgd."""
 
 GROUP = "about"
 """HDF5 group that describes the attributes of a run file's root. For each attribute of the root, the group has an
-attribute of the same name, whose value is a text on meaning and unit."""
+attribute with an equal name. Its value is a text on the root attribute's meaning and unit."""
 
 _CODE = {
     "algorithm": "the algorithm, if its file is outside of the package",
@@ -82,7 +83,7 @@ ABOUT = {
     "best_model_sha256": "SHA-256 of the file of the saved best model",
     "best_test_accuracy": "test accuracy of the saved best model, a fraction",
 } | {f"{name}_{part}": f"{text} of {what}" for name, what in _CODE.items() for part, text in _PARTS.items()}
-"""Description of each attribute."""
+"""Description of each attribute that the root of a run file may have."""
 
 
 def described(attributes: dict) -> dict[str, str]:

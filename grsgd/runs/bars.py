@@ -1,4 +1,5 @@
-"""Bar panels of a figure of runs: bytes sent, time of a step, and parts of the time."""
+"""Bar panels of a figure of runs: bytes sent, time of a step, and parts of the time (compute, communicate, wait,
+other)."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -28,22 +29,22 @@ TONES = {
     "wait": ("#eeeeee", "...."),
     "other": ("w", ""),
 }
-"""Shade of grey, and hatch, with which each part of the time is drawn."""
+"""Dictionary from each part of a run's time to the shade of grey and the hatch with which its bar is drawn."""
 MIN_PART = 0.002
-"""Fraction of the longest run's time; smaller parts of a run's time are not drawn."""
+"""Smallest part of a run's time that is drawn, as a fraction of the longest run's time."""
 
 
 class Bars(NamedTuple):
-    """Panel of bars. ``name`` is the panel's name among the panels of a figure. ``draw(axes, series)`` draws the bars
-    of all series, and returns the panel's title."""
+    """Panel of a figure with one bar per series. ``name`` is the name by which users choose the panel. ``draw(axes,
+    series)`` draws the bars of all series, and returns the panel's title."""
 
     name: str
     draw: Callable[[Axes, list[Series]], str]
 
 
 def draw_bars(every: Sequence[Axes], series: list[Series], drawn: Sequence[Bars]) -> None:
-    """Draw the panels ``drawn``, one on each of the axes. More than two panels are narrow, so their titles are placed
-    higher."""
+    """Draw the panels ``drawn``, one on each of the axes ``every``. If there are more than two panels, they are narrow,
+    so their titles are placed higher."""
     for axes, bars in zip(every, drawn, strict=True):
         title = bars.draw(axes, series)
         narrow = len(every) > 2
@@ -55,8 +56,8 @@ def draw_bars(every: Sequence[Axes], series: list[Series], drawn: Sequence[Bars]
 
 
 def panels(series: list[Series]) -> list[Bars]:
-    """Return the panels for which the runs have data. Real times and simulated times have separate panels, because
-    simulated seconds are not real seconds."""
+    """Return the bar panels for which the runs of ``series`` have data. Real times and simulated times have separate
+    panels, because simulated seconds are not real seconds."""
     runs = [run for one in series for run in one.runs]
     found = []
     for alike in by_clock(series):
@@ -71,14 +72,14 @@ def panels(series: list[Series]) -> list[Bars]:
 
 
 def shown_by_default(series: list[Series]) -> list[Bars]:
-    """Return the panels to draw if the user names none. The time of a step is among them only if some run has no test
-    values."""
+    """Return the bar panels to draw if the user names no panels. The panel "step" (time of a step) is drawn only if
+    some run has no test values."""
     all_tested = all(is_tested([one]) for one in series)
     return [bars for bars in panels(series) if bars.name != "step" or not all_tested]
 
 
 def _draw_step(axes: Axes, series: list[Series], shown: list[Series]) -> str:
-    """Draw the time of a step, in milliseconds, with bars of the series ``shown`` only; return the title."""
+    """Draw the time of a step, in milliseconds, with bars of the series ``shown`` only. Return the panel's title."""
     virtual = is_virtual(shown[0].runs[0])
     _draw_medians(
         axes, series, lambda run: 1000 * seconds_per_step(run) if is_virtual(run) is virtual else math.nan
@@ -88,8 +89,8 @@ def _draw_step(axes: Axes, series: list[Series], shown: list[Series]) -> str:
 
 
 def _draw_sent(axes: Axes, series: list[Series]) -> str:
-    """Draw the payload that all ranks have sent. A diamond marks the payload in which a multicast counts once, if any
-    run has multicasts. Return the title."""
+    """Draw the payload in bytes that all ranks have sent. If any run has multicasts, a diamond marks the payload in
+    which a multicast counts once. Return the panel's title."""
     unit, size = byte_unit(max(bytes_sent(run) for one in series for run in one.runs))
     _draw_medians(axes, series, lambda run: bytes_sent(run) / size)
     if any(bytes_sent(run) != bytes_sent_once(run) for one in series for run in one.runs):
@@ -101,8 +102,8 @@ def _draw_sent(axes: Axes, series: list[Series]) -> str:
 
 
 def _draw_medians(axes: Axes, series: list[Series], of: Callable[[Run], float]) -> None:
-    """Draw one bar per series: the median of ``of(run)``, with the range over the runs; no bar if no run's value is
-    known."""
+    """Draw one bar per series: the median of ``of(run)``, with the range over the series' runs. A series without known
+    values has no bar."""
     values = [_finite([of(run) for run in one.runs]) or [math.nan] for one in series]
     medians, lows, highs = (np.array([pick(one) for one in values]) for pick in (np.median, min, max))
     spread = np.array([medians - lows, highs - medians])
@@ -135,7 +136,7 @@ def _draw_split(axes: Axes, series: list[Series], shown: list[Series]) -> str:
 
 
 def _median(values: list[float]) -> float:
-    """Return the median of the known values; 0, which draws nothing, if no value is known."""
+    """Return the median of the known values; 0 if no value is known, so that no bar is drawn."""
     return float(np.median(_finite(values) or [0.0]))
 
 
@@ -144,7 +145,7 @@ def _finite(values: list[float]) -> list[float]:
 
 
 def _end(axes: Axes, highest: np.ndarray) -> None:
-    """Let the axis end beyond the longest bar."""
+    """Set the limit of the horizontal axis slightly beyond the longest bar."""
     axes.set_xlim(0, 1.06 * np.nanmax(highest, initial=0) or 1)
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)

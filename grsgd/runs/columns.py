@@ -1,5 +1,5 @@
-"""Columns of reports: their values, titles and meanings, and the order in which they are left out if the table is too
-wide."""
+"""Columns of reports: values, titles and meanings of columns, and the order in which columns are left out of a table
+that is too wide."""
 
 import math
 from collections import Counter
@@ -29,12 +29,13 @@ from grsgd.text import printable
 
 
 class Column(NamedTuple):
-    """Column with a number of each run, computed by ``of(run)``; NaN if the number is not known."""
+    """Column of a report with one number per run, which ``of(run)`` returns; NaN if the number is not known."""
 
     name: str
-    """Name of the column in ``--columns``."""
+    """Name of the column in the option ``--columns`` of ``grsgd report``."""
     data_name: str
-    """Name of the column, with its unit, in CSV and JSON; accuracies and shares are fractions from 0 to 1 there."""
+    """Name of the column, with its unit, in CSV and JSON. Accuracies and shares are fractions from 0 to 1 in CSV and
+    JSON."""
     title: str
     of: Callable[[Run], float]
     text: Callable[[float], str]
@@ -45,21 +46,21 @@ class Column(NamedTuple):
         return spread.text(self.values(runs), self.text)
 
     def data(self, runs: Sequence[Run], spread: Spread) -> dict[str, float | int | None]:
-        """Return the numbers for CSV and JSON, by the suffix that is added to the column's name."""
+        """Return the numbers of ``runs`` for CSV and JSON, by the suffix that is added to the column's name."""
         plain = _count if self.text in (whole, human_bytes) else or_none
         return {end: plain(value) for end, value in spread.numbers(self.values(runs)).items()}
 
     def values(self, runs: Sequence[Run]) -> list[tuple[object, float]]:
-        """Return the seed and the number of each run."""
+        """Return a list of pairs (seed, number of this column), one per run."""
         return [(run.attributes["seed"], self.of(run)) for run in runs]
 
     def is_known(self, runs: Sequence[Run]) -> bool:
-        """Return whether the number of any run is known."""
+        """Return whether this column's number is known for any of ``runs``."""
         return bool(known_values([self.of(run) for run in runs]))
 
 
 class WordsColumn(NamedTuple):
-    """Column with a text about a run, or about several runs that differ only in the seed."""
+    """Column of a report with a text about one run, or about several runs that differ only in the seed."""
 
     name: str
     title: str
@@ -81,8 +82,8 @@ class WordsColumn(NamedTuple):
 
 
 class Key(NamedTuple):
-    """Column with the value of a key of the configurations, such as ``optimizer.lr``; all runs of a row have the same
-    value."""
+    """Column of a report with the value of a configuration key such as ``optimizer.lr``. All runs of a table row have
+    an equal value."""
 
     name: str
     meaning = ""
@@ -108,7 +109,7 @@ AnyColumn = Column | WordsColumn | Key
 
 
 def or_none(value):
-    """Return the value, or None for a number that JSON cannot express."""
+    """Return ``value``, or None for a number that JSON cannot express (NaN or infinity)."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -118,13 +119,13 @@ def _count(value: float | None) -> int | float | None:
 
 BY_IMPORTANCE = """ended data time final to_target loss sent wait_share step epochs samples best rate simulating wait
     participation over_optimum consensus sent_once communicate compute other steps reason""".split()
-"""Names of the columns by importance, most important first. The last columns are left out first if the table is too
-wide."""
+"""Names of the columns of reports, the most important first. If a table is too wide, the last columns in this list are
+left out first."""
 MAX_OWN = 8
-"""Largest number of columns with values that users' scripts have logged."""
+"""Largest number of report columns with values that users' scripts have logged."""
 BY_DEFAULT = """data epochs samples final best loss to_target time simulating step rate sent sent_once wait wait_share
     participation over_optimum consensus reason""".split()
-"""Names of the columns that are shown, in this order, if the user names none."""
+"""Names of the columns that a report shows, in this order, if the user names no columns."""
 
 
 def _part(name: str) -> Column:
@@ -205,7 +206,7 @@ OF_PARTS = (
         "time before, between and after the steps",
     ),
 )
-"""Columns of the parts of the ranks' time."""
+"""Columns of the parts of the ranks' time: compute, communicate, wait, share of waiting, and other."""
 OF_MODELS = (
     Column(
         "over_optimum",
@@ -239,7 +240,8 @@ def all_columns(runs: Sequence[Run]) -> dict[str, AnyColumn]:
 
 
 def _to_target(runs: Sequence[Run]) -> Column:
-    """Return the column of the time to the target; its title names the target if all runs have the same target."""
+    """Return the column of the time to the target. The title names the target's value if all runs have an equal
+    target."""
     targets = {(metric_of(run), target_of(run)) for run in runs}
     title = "to target [s]"
     if len(targets) == 1 and known_values([target for _, target in targets]):
@@ -249,7 +251,8 @@ def _to_target(runs: Sequence[Run]) -> Column:
 
 
 def _own(runs: Sequence[Run], taken: Container[str]) -> list[Column]:
-    """Return a column for each name under which users' own loops have logged values; it has the last value."""
+    """Return a column for each name under which users' own loops have logged values. Each column has the last logged
+    value."""
     logged = [name for run in runs for name in run.curve if name not in LAYOUT["curve"].keys() | columns_of(run)]
     names = {name: f"{name}_logged" if name in taken else name for name in [*dict.fromkeys(logged)][:MAX_OWN]}
     return [
@@ -259,8 +262,8 @@ def _own(runs: Sequence[Run], taken: Container[str]) -> list[Column]:
 
 
 def _of_metric(metric: Metric, runs: Sequence[Run]) -> list[Column]:
-    """Return the columns with the final and the best value of ``metric``; runs with another metric have no value there.
-    The columns' names contain the metric's name, unless it is the metric of the first run."""
+    """Return the columns with the final and the best value of ``metric``. Runs with another metric have no value in
+    these columns. The columns' names contain the metric's name unless ``metric`` is the metric of the first run."""
     every = metrics_of(runs)
     first, alone = metric == metric_of(runs[0]), every == [ACCURACY]
     alike = [other for other in every if other.name == metric.name]
@@ -284,7 +287,8 @@ def _of_metric(metric: Metric, runs: Sequence[Run]) -> list[Column]:
 
 
 def shown_by_default(runs: Sequence[Run]) -> list[AnyColumn]:
-    """Return the columns to show if the user names none; columns that say nothing about these runs are left out."""
+    """Return the columns that a report of ``runs`` shows if the user names no columns. Columns without known or useful
+    values are left out."""
     columns = all_columns(runs)
     in_samples = any(math.isnan(measures.epochs(run)) for run in runs)
     is_tested = any(known_values([measures.best(run)]) for run in runs)
@@ -304,16 +308,16 @@ def shown_by_default(runs: Sequence[Run]) -> list[AnyColumn]:
 
 
 def by_importance(columns: Sequence[AnyColumn]) -> list[str]:
-    """Return the names of the columns, most important first. Values that scripts have logged come before the bytes
-    sent."""
+    """Return the names of the columns, the most important first. Columns of values that scripts have logged come before
+    the column of bytes sent."""
     own = [column.name for column in columns if column.name not in BY_IMPORTANCE]
     at = BY_IMPORTANCE.index("sent")
     return [*BY_IMPORTANCE[:at], *own, *BY_IMPORTANCE[at:]]
 
 
 def chosen(runs: Sequence[Run], wanted: Sequence[str]) -> list[AnyColumn]:
-    """Return the columns, or keys of configurations, that ``wanted`` names, in this order. Raises UsageError for an
-    unknown name."""
+    """Return the columns that ``wanted`` names, in the order of ``wanted``. A name is a column's name or a
+    configuration key. Raises UsageError for an unknown name."""
     columns = all_columns(runs)
     by_name = {column.data_name: column for column in columns.values()} | columns
     keys = {key: Key(key) for run in runs for key in settings(run)}
@@ -325,7 +329,7 @@ def chosen(runs: Sequence[Run], wanted: Sequence[str]) -> list[AnyColumn]:
 
 
 def data_and_model(run: Run) -> str:
-    """Return the names of the data set and the model as "data/model", without a name that is not known."""
+    """Return the names of a run's data set and model as "data/model". A name that is not known is left out."""
     known = [run.attributes[name] for name in ("dataset", "model") if run.attributes.get(name)]
     return "/".join(known) or UNKNOWN
 

@@ -20,26 +20,27 @@ from grsgd.runs.series import Series
 BAND = 0.15  # opacity
 TARGET = {"color": "black", "linestyle": ":", "linewidth": 1}
 MAX_OWN = 4
-"""Largest number of drawn quantities that users' scripts have logged."""
+"""Largest number of curves of values that users' scripts have logged."""
 
 
 class Quantity(NamedTuple):
-    """Quantity that is drawn: a column (dataset) of the run file's curve, multiplied by ``factor``."""
+    """Quantity that is drawn as a curve: a dataset of the run file's group ``curve``, multiplied by ``factor``."""
 
     dataset: str
     title: str
     label: str
     factor: float = 1.0
     metric: Metric | None = None
-    """The metric whose test values the dataset has; None if it has no test values."""
+    """Metric whose test values the dataset has; None if the dataset has no test values."""
 
     @property
     def name(self) -> str:
-        """Name by which users choose the panel: the metric's name, or else the dataset's name."""
+        """Name by which users choose the panel: the metric's name, or the dataset's name if ``metric`` is None."""
         return self.metric.name if self.metric else self.dataset
 
     def of(self, run: Run) -> np.ndarray:
-        """Return the quantity of a run at each snapshot; NaN if it is not known."""
+        """Return the quantity's value at each snapshot of a run, an array [snapshots]; NaN where the value is not
+        known."""
         if self.metric is not None:
             is_of_it = metric_of(run) == self.metric
             return self.factor * values_of(run) if is_of_it else np.full(len(run.curve["time"]), math.nan)
@@ -47,11 +48,11 @@ class Quantity(NamedTuple):
         return np.full(len(run.curve["time"]), math.nan) if values is None else self.factor * values.astype(float)
 
     def is_known(self, series: list[Series]) -> bool:
-        """Return whether the quantity is known for any run, at a snapshot or at the end."""
+        """Return whether the quantity is known for any run of ``series``, at a snapshot or at the end."""
         return any(known_values([*self.of(run), self.final(run)]) for one in series for run in one.runs)
 
     def final(self, run: Run) -> float:
-        """Return the quantity of the run's final model; NaN if it is not known."""
+        """Return the quantity's value for the run's final model; NaN if the value is not known."""
         return self.factor * final_of(run) if self.metric is not None and metric_of(run) == self.metric else math.nan
 
 
@@ -60,8 +61,8 @@ SAMPLES = Quantity("samples", "samples of all ranks", "samples")
 
 
 class Axis(NamedTuple):
-    """Horizontal axis over which the curves of ``series`` are drawn. ``of(run)`` returns its values at each snapshot,
-    and ``end(run)`` its value at the end of the run."""
+    """Horizontal axis over which the curves of ``series`` are drawn. ``of(run)`` returns the axis values of the run's
+    snapshots. ``end(run)`` returns the axis value of the run's end."""
 
     name: str
     label: str
@@ -71,20 +72,21 @@ class Axis(NamedTuple):
 
 
 def time_axes(series: list[Series]) -> list[Axis]:
-    """Return an axis of time for runs in real time, and another axis for simulated runs, because simulated seconds are
+    """Return one time axis for runs in real time and one time axis for simulated runs, because simulated seconds are
     not real seconds. An axis without runs is left out."""
     time = lambda run: run.curve["time"]  # noqa: E731
     return [Axis("time", time_label(alike), time, seconds, alike) for alike in by_clock(series)]
 
 
 def by_clock(series: list[Series]) -> list[list[Series]]:
-    """Return the series of runs in real time, and the series of simulated runs, without empty lists."""
+    """Return a list of two lists: the series of runs in real time, and the series of simulated runs. An empty list is
+    left out."""
     both = [[one for one in series if is_virtual(one.runs[0]) is virtual] for virtual in (False, True)]
     return [alike for alike in both if alike]
 
 
 def samples_axis(series: list[Series]) -> Axis:
-    """Return an axis of epochs, or of samples if the epochs of some run are not known."""
+    """Return a horizontal axis of epochs, or of samples if the number of epochs of some run is not known."""
     in_epochs = not any(math.isnan(epochs(run)) for one in series for run in one.runs)
 
     def unit(run: Run) -> int:
@@ -104,10 +106,10 @@ def time_label(series: list[Series]) -> str:
 
 
 def quantities(series: list[Series]) -> list[Quantity]:
-    """Return the quantities to draw if the user names none: the metrics, or the training loss if no metric is known,
-    and the values that scripts have logged.
+    """Return the quantities to draw if the user names no panels: the metrics, or the training loss if no metric is
+    known, and the values that scripts have logged.
 
-    Returns the number of samples if the runs have nothing else.
+    Return only the number of samples if the runs have no other quantity.
     """
     found = [quantity for quantity in own_quantities(series) if quantity.is_known(series)]
     if is_tested(series):
@@ -118,19 +120,19 @@ def quantities(series: list[Series]) -> list[Quantity]:
 
 
 def all_quantities(series: list[Series]) -> list[Quantity]:
-    """Return all quantities that can be drawn as curves of the runs."""
+    """Return all quantities that can be drawn as curves of the runs in ``series``."""
     every = [*tested(series), LOSS, *own_quantities(series), SAMPLES]
     return [quantity for quantity in every if quantity.is_known(series)]
 
 
 def tested(series: list[Series]) -> list[Quantity]:
-    """Return the metrics of the runs whose test values are known."""
+    """Return a quantity for each metric of which test values are known."""
     runs = [run for one in series for run in one.runs]
     return [*map(quantity_of, metrics_of([run for run in runs if known_values([*values_of(run), final_of(run)])]))]
 
 
 def own_quantities(series: list[Series]) -> list[Quantity]:
-    """Return the quantities that users' scripts have logged, at most `MAX_OWN`."""
+    """Return at most `MAX_OWN` quantities that users' scripts have logged."""
     runs = [run for one in series for run in one.runs]
     own = {name: None for run in runs for name in run.curve if name not in LAYOUT["curve"].keys() | columns_of(run)}
     return [Quantity(name, name, name) for name in [*own][:MAX_OWN] if _is_curve(series, name)]
@@ -146,12 +148,12 @@ def quantity_of(metric: Metric) -> Quantity:
 
 
 def is_tested(series: list[Series]) -> bool:
-    """Return whether the metric of any run is known."""
+    """Return whether any run of ``series`` has a known value of its metric."""
     return any(known_values([*values_of(run), final_of(run)]) for one in series for run in one.runs)
 
 
 def draw_curves(axes: Axes, quantity: Quantity, over: Axis) -> dict[str, Artist]:
-    """Draw one panel; return the entries that it needs in the legend, by label."""
+    """Draw one panel of curves. Return the entries that the panel needs in the legend, by label."""
     entries: dict[str, Artist] = {}
     for one in over.series:
         drawn = [run for run in one.runs if known_values(quantity.of(run))]
@@ -180,14 +182,14 @@ def draw_curves(axes: Axes, quantity: Quantity, over: Axis) -> dict[str, Artist]
 
 def _draw_line(axes: Axes, one: Series, x: np.ndarray, y: np.ndarray) -> None:
     known = ~np.isnan(y)
-    # Different series have markers at different snapshots, so that curves which lie on each other can be told apart.
+    # Different series have markers at different snapshots, so that coinciding curves can be distinguished.
     every = max(known.sum() // 8, 1)
     axes.plot(x[known], y[known], markevery=(one.index % every, every), **one.style)
 
 
 def _draw_seeds(axes: Axes, one: Series, runs: list[Run], quantity: Quantity, over: Axis) -> bool:
-    """Draw the median and the range of the runs with several seeds, over the part of the axis that all runs cover.
-    Return whether there was anything to draw."""
+    """Draw the median and the range of runs with different seeds, over the part of the axis that all runs cover. Return
+    whether a curve was drawn."""
     curves = [(over.of(run), quantity.of(run)) for run in runs]
     curves = [(x[~np.isnan(y)], y[~np.isnan(y)]) for x, y in curves]
     if len(curves) < 2:
@@ -204,7 +206,8 @@ def _draw_seeds(axes: Axes, one: Series, runs: list[Run], quantity: Quantity, ov
 
 
 def _draw_replicas(axes: Axes, one: Series, run: Run, quantity: Quantity, over: Axis) -> bool:
-    """Draw the range between the worst and the best single replica of a run; return whether the replicas differ."""
+    """Draw the range between the worst and the best rank's model (replica) of a run. Return whether the replicas
+    differ."""
     x, least, greatest = over.of(run), *(quantity.factor * values_of(run, end) for end in ("_min", "_max"))
     known = ~np.isnan(least) & ~np.isnan(greatest)
     x, least, greatest, colour = x[known], least[known], greatest[known], one.style["color"]
@@ -216,8 +219,8 @@ def _draw_replicas(axes: Axes, one: Series, run: Run, quantity: Quantity, over: 
 
 
 def _draw_final(axes: Axes, one: Series, quantity: Quantity, over: Axis) -> bool:
-    """Mark the final model's value with a star, if it differs from the last snapshot's value; return whether it was
-    marked."""
+    """Mark the final model's value with a star if it differs from the last snapshot's value. Return whether a star was
+    drawn."""
     finals, ends = [], []
     for run in one.runs:
         final, x, y = quantity.final(run), over.of(run), quantity.of(run)

@@ -1,15 +1,16 @@
-"""End of a run, as recorded in its run file: the kind of end, and the reason as text."""
+"""End of a run, as its run file records it: the kind of end (completed, diverged, interrupted, failed), and the reason
+as text."""
 
 from enum import StrEnum
 
 from grsgd.text import printable
 
 STOP_CRITERIA = ("epochs", "steps", "samples", "seconds")
-"""Keys of ``[train]`` that say when a run ends; a configuration has exactly one of these keys. If a run reaches this
-end, the reason of its end is the name of the key."""
+"""Keys of ``[train]`` that say when a run ends. A configuration has exactly one key of `STOP_CRITERIA`. If a run
+reaches the end that this key sets, the recorded reason is the key's name."""
 
 END_OF_LOOP = "end of the loop"
-"""Reason of the end of a run, if a user's own loop came to its end."""
+"""Reason of the end of a run if a user's own training loop came to its end."""
 
 TARGET_REACHED = "target reached"
 """Reason of the end of a simulated run with ``train.stop_at_target``, if the run reached the target before its stop
@@ -19,16 +20,16 @@ NON_FINITE_LOSS = "non-finite loss"
 """Beginning of the reason of the end of a run that diverged."""
 INTERRUPTED = "interrupted (Ctrl-C)"
 TERMINATED = "terminated (SIGTERM)"
-"""Beginning of the reason of the end of a run after SIGTERM; hosts that did not answer then may follow."""
+"""Beginning of the reason of the end of a run after SIGTERM. The names of hosts that did not answer may follow."""
 ASKED_TO_END = "interrupted"
-"""Reason of the end of a run after SIGUSR1; ``grsgd run`` sends this signal in place of Ctrl-C and SIGTERM."""
+"""Reason of the end of a run after SIGUSR1. ``grsgd run`` sends SIGUSR1 to the ranks in place of Ctrl-C and SIGTERM."""
 
 
 class Ended(StrEnum):
     """Kinds of ends of runs."""
 
     COMPLETED = "completed"
-    """The run reached its stop criterion, the target at which it was to stop, or the end of a user's own loop."""
+    """The run reached its stop criterion, the target at which it had to stop, or the end of a user's own loop."""
     DIVERGED = "diverged"
     """The loss of the run was no longer finite."""
     INTERRUPTED = "interrupted"
@@ -58,6 +59,6 @@ def end_attributes(reason: str) -> dict[str, str]:
 
 
 def joint_reason(reasons: list[str]) -> str:
-    """Return the reason of a run's end from the reasons of its ranks. If some ranks were stopped just after other ranks
-    had completed, return the reason of the stop."""
+    """Return the reason of a run's end from its ranks' ``reasons``. If some ranks were stopped after other ranks had
+    completed, return the reason of the stop."""
     return next((reason for reason in reasons if reason not in STOP_CRITERIA), reasons[0])

@@ -1,4 +1,4 @@
-"""Check of whether a run has to be repeated."""
+"""Functions that say whether the run in a run file is finished and tested, so that it need not be repeated."""
 
 import math
 import os
@@ -10,8 +10,8 @@ from grsgd.runs.run_file import Run, load_run
 
 
 def finished_run(path: str | os.PathLike, **attributes) -> Run | None:
-    """Return the run in a file if the run completed or diverged, and has ``attributes``: it need not be repeated.
-    Otherwise return None."""
+    """Return the run in the file ``path`` if the run completed or diverged, and has ``attributes``. Return None for any
+    other run, which must be repeated."""
     try:
         run = load_run(path)
     except RunFileError:
@@ -21,10 +21,10 @@ def finished_run(path: str | os.PathLike, **attributes) -> Run | None:
 
 
 def is_tested(run: Run) -> bool:
-    """Return whether a finished run has a test result, or needs none.
+    """Return whether a finished run has a test result, or needs no test result.
 
-    A run without a result was killed after its training, while its models were tested. Runs that diverged, and runs
-    without gradients (``--timing-only``), need no result.
+    A run without a test result was killed after its training, while its models were tested. Runs that diverged, and
+    runs without gradients (``--timing-only``), need no test result.
     """
     if run.attributes["ended"] == Ended.DIVERGED or run.attributes.get("timing_only"):
         return True

@@ -1,25 +1,29 @@
 """Safe reading of an HDF5 file that another user may have written. The file is read into nested dicts, within limits of
-size, and no other file is opened.
+size. Reading opens no other file.
 
-The format can refer to other files (external links and storage), to itself (circular links), or to much data in few
-bytes (data that was never written, one group under many names, compression). Files that `grsgd.runs.run_file.save_run`
-writes use none of these features, and the reader refuses files that do.
+The HDF5 format can refer to other files by external links and external storage. A file can refer to itself by circular
+links. A file can also describe much data in few bytes, by data that was never written, one group under many names, or
+compression. Files that `grsgd.runs.run_file.save_run` writes have no links, external storage or compression.
+`Hdf5Reader` refuses files with such features.
 """
 
 import h5py
 import numpy as np
 
 MAX_OBJECTS = 10_000
-"""Largest number of groups and datasets together in a file, and of attributes of any of them."""
+"""Largest number of groups and datasets together in a file, and largest number of attributes of a group or dataset."""
 MAX_LEVELS = 8
 MAX_BYTES = 64 * 2**20
-"""Largest number of bytes of all arrays together; for a file larger than this, the file's size is the limit."""
+"""Largest number of bytes of all arrays of a file together. If the file itself is larger, the file's size is the
+limit."""
 MAX_TEXTS = 2**16
-"""Largest number of elements in an array of texts, because each text may be as long as the file."""
+"""Largest number of elements in an array of texts. The number is limited because each text may be as long as the
+file."""
 
 
 class Hdf5Reader:
-    """Reader of one open file of ``bytes`` bytes. ``units`` has unit and description of each dataset read, by path."""
+    """Reader of one open HDF5 file of ``bytes`` bytes. ``units`` has (unit, description) of each dataset that was read,
+    by path."""
 
     def __init__(self, file: h5py.File, bytes: int):
         self.file = file
@@ -27,20 +31,20 @@ class Hdf5Reader:
         self._bytes, self._objects, self._seen = max(bytes, MAX_BYTES), MAX_OBJECTS, set()
 
     def tree(self) -> tuple[dict, dict]:
-        """Return the attributes of the root, and the root's content as nested dicts: a group is a dict, a dataset is an
-        array, and any other value is an attribute of its group. Raises ValueError for a file that this module
-        refuses."""
+        """Return the attributes of the root, and the root's content as nested dicts. In the nested dicts a group is a
+        dict, a dataset is an array, and any other value is an attribute of its group. Raises ValueError for a file that
+        is too large or uses refused features of HDF5."""
         self._count(self.file, "/")
         return self._attributes(self.file, "/"), self._members(self.file, "", MAX_LEVELS)
 
     def _members(self, group: h5py.Group, path: str, levels: int) -> dict:
         if not levels:
-            raise ValueError(f"{path!r}: groups in groups in groups, more than {MAX_LEVELS} deep")
+            raise ValueError(f"{path!r}: groups are nested more than {MAX_LEVELS} levels deep")
         return {name: self._member(group, name, f"{path}/{name}".strip("/"), levels) for name in group}
 
     def _member(self, group: h5py.Group, name: str, path: str, levels: int):
         if group.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
-            raise ValueError(f"{path!r} is a link, which leads elsewhere")
+            raise ValueError(f"{path!r} is a link to another object or file")
         item = group[name]
         self._count(item, path)
         if isinstance(item, h5py.Group):
@@ -66,8 +70,8 @@ class Hdf5Reader:
         return {name: self._attribute(item, name, f"attribute {name!r} of {path!r}") for name in item.attrs}
 
     def _attribute(self, item, name: str, what: str):
-        """Return an attribute. The lengths of texts are checked after reading, because HDF5 does not tell them
-        before."""
+        """Return the value of the attribute ``name`` of ``item``. The lengths of texts are checked after reading,
+        because HDF5 does not give these lengths before."""
         found = item.attrs.get_id(name)
         self._check(what, found.dtype, int(np.prod(found.shape, dtype=float)))
         value = item.attrs[name]
@@ -92,8 +96,8 @@ class Hdf5Reader:
         return self._texts(item, path) if h5py.check_string_dtype(item.dtype) else np.asarray(item[()])
 
     def _texts(self, item: h5py.Dataset, path: str) -> np.ndarray:
-        """Return an array of texts, which are read one by one. In the file many texts may share one long text, but in
-        the array each takes the space of the longest."""
+        """Return a dataset of texts as an array, after reading its texts one by one. In the file many elements may
+        refer to one long text. In the array each element takes the space of the longest text."""
         texts, longest = np.empty(item.shape, object), 1
         for place in np.ndindex(item.shape):
             texts[place] = item.asstr()[place]
@@ -104,7 +108,8 @@ class Hdf5Reader:
         return texts.astype(str)
 
     def _check(self, what: str, dtype: np.dtype, size: int):
-        """Raise ValueError if an object's dtype is not allowed or its size too large, before its content is read."""
+        """Raise ValueError if the dtype of an attribute or dataset is not allowed, or its size is too large. Must be
+        called before the content of the attribute or dataset is read."""
         if dtype.hasobject:
             if not h5py.check_string_dtype(dtype):
                 raise ValueError(f"{what} holds neither numbers nor text")
@@ -116,7 +121,7 @@ class Hdf5Reader:
 
 
 def plain(value):
-    """Return a value of NumPy as a plain Python value."""
+    """Return a NumPy scalar or array as a plain Python value or list, and bytes as str."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     return value.decode() if isinstance(value, bytes) else value

@@ -5,11 +5,12 @@ from typing import NamedTuple
 import numpy as np
 
 FORMAT = 2
-"""Version of the file layout, kept in the root attribute ``format``; ``load_run`` refuses a higher version."""
+"""Version of the layout of run files, stored in the root attribute ``format``. ``load_run`` refuses a higher
+version."""
 
 
 class Layout(NamedTuple):
-    """Layout of one dataset. Axes with the same name have the same length in all datasets."""
+    """Layout of one dataset of a run file. Axes with an equal name have an equal length in all datasets."""
 
     dtype: type
     axes: tuple[str, ...]
@@ -31,7 +32,7 @@ ATTRIBUTES = {
     "reason": str,
     "hosts": list,
 }
-"""Attributes that every run must have, and their types."""
+"""Names and types of the attributes that every run must have."""
 KNOWN = {
     "final_test_accuracy": float,
     "target_accuracy": float,
@@ -72,7 +73,8 @@ KNOWN = {
     "best_test_accuracy": float,
     "warnings": list,
 }
-"""Attributes that reports read if a run has them, and their types. Any other attribute is kept unchanged."""
+"""Names and types of further attributes, which reports read if a run has them. Reading and saving keeps any other
+attribute unchanged."""
 
 
 def _measured(unit: str, description: str) -> Layout:
@@ -126,8 +128,8 @@ LAYOUT: dict[str, dict[str, Layout]] = {
         "count": Layout(np.int64, ("rank", "value"), "1", "merged models of each age at each rank", optional=True),
     },
 }
-"""Datasets of a run file, by group. If an optional dataset is missing in a file, the read run has an array of NaN, or
-an empty array."""
+"""Datasets of a run file, by group. If an optional dataset is missing in a file, `load_run` returns a run with an array
+of NaN or an empty array."""
 
 UNITS = {f"{group}/{name}": (c.unit, c.description) for group in LAYOUT for name, c in LAYOUT[group].items()}
-"""Unit and description of all datasets, by path."""
+"""Dictionary from the path of each dataset to (unit, description)."""

@@ -16,26 +16,28 @@ from grsgd.errors import ConfigError
 from grsgd.files import atomic_write, temporary_beside
 from grsgd.runs.targets import check_links, naming, target_of
 
-if TYPE_CHECKING:  # a command that only shows progress needs no NumPy
+if TYPE_CHECKING:  # not imported at run time: commands that only show progress need no NumPy
     from grsgd.runs.run_file import Run
 
 
 class Logger(Protocol):
-    """Methods that a logger must have. A logger is used on one rank."""
+    """Methods that a logger must have. A logger is used on only one rank of a job."""
 
     def log(self, step: int, values: dict[str, float]):
-        """Receive the values by name, as measured after ``step`` steps."""
+        """Receive ``values``, by name, that were measured after ``step`` steps of training."""
 
     def close(self):
-        """Write the numbers that are not yet written; `log` is not called after this call."""
+        """Write the numbers that are not yet written to their file or service. `log` is not called after `close`."""
 
 
 class CsvLogger:
-    """CSV file with a column ``step``, a column per name, and a row per call of `log`, which is written at once.
+    """CSV file with a column ``step``, a column per logged name, and a row per call of `log`. Each row is written at
+    once.
 
-    An existing file is replaced when the first row is written, unless `go_on` was called, which keeps its rows up to a
-    step. A new name gets a column at the right, and rows without this name get an empty field. For a new column the
-    whole table is written to a new file in the same folder, which then replaces the old file in one step.
+    An existing file is replaced when the first row is written. If `go_on` was called before, the rows up to its step
+    are kept. A new name gets a column at the right, and rows without this name get an empty field. To add a column, the
+    whole table is written to a new file in the folder of the old file. The new file then replaces the old file in one
+    step.
 
     The constructor and `log` raise RunFileError if the file cannot be written.
     """
@@ -48,11 +50,11 @@ class CsvLogger:
             self._target = target_of(self.path)
             if self._target.exists():
                 open(self._target, "r+b").close()
-            with temporary_beside(self._target) as temporary:  # the temporary file is in the folder of the target
+            with temporary_beside(self._target) as temporary:  # in the folder of the CSV file
                 open(temporary, "x").close()
 
     def go_on(self, step: int):
-        """Keep the rows of an existing file up to ``step``, from which the run goes on."""
+        """Keep the rows of an existing file up to ``step``, from which a resumed run goes on."""
         with naming(self.path):
             rows = self._rows_kept(step)
             self._columns += [name for name in rows[0] if name != "step"] if rows else []
@@ -78,14 +80,15 @@ class CsvLogger:
         return csv.DictWriter(self._file, self._columns, restval="", lineterminator="\n")
 
     def _rows_kept(self, last: float = math.inf) -> list[dict]:
-        """Return the rows of the existing file up to the step ``last``. In the file of a finished run, the rows of the
-        curve follow these rows; they begin with a lower step, and are left out."""
+        """Return the rows of the existing file up to the step ``last``. In the file of a finished run, rows of the
+        accuracy curve follow the rows of training. The rows of the curve are left out, because they begin with a lower
+        step."""
         with open(self._target, newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         return rows if last == math.inf else list(takewhile(goes_up(last), rows))
 
     def _write_anew(self, rows: list[dict]):
-        """Write all rows under the present columns, and keep the file open for more rows."""
+        """Write ``rows`` under the present columns, and keep the file open for more rows."""
         if self._file is not None:
             self._file.close()
         with (
@@ -98,8 +101,8 @@ class CsvLogger:
 
 
 def goes_up(last: float) -> Callable[[dict], bool]:
-    """Return a function that is called with each row in order, and tells whether the row's step is at least the step
-    before, and at most ``last``."""
+    """Return a function that must be called with each row in order. The function returns whether the row's step is not
+    below the previous row's step, and not above ``last``."""
     before = -math.inf
 
     def is_next(row: dict) -> bool:
@@ -124,15 +127,16 @@ def go_on(logger: Logger, step: int):
 
 
 def conclude(logger: Logger, run: Run):
-    """Give a logger the finished run, if it has a method ``conclude(run)``."""
+    """Give the finished run to a logger, if the logger has a method ``conclude(run)``."""
     getattr(logger, "conclude", lambda run: None)(run)
 
 
 class TensorBoardLogger:
-    """Event files for ``tensorboard --logdir FOLDER``, with one scalar per name. They are written every few seconds.
+    """Logger that writes event files for ``tensorboard --logdir FOLDER``, with one scalar per name. The event files are
+    written every 5 s.
 
-    Values for an earlier step than the last logged step of the same name are left out, because TensorBoard's line would
-    go backwards.
+    A value is left out if its step is below the last logged step of its name, because TensorBoard's line would go
+    backwards.
 
     Raises ConfigError if the package ``tensorboard`` is not installed, RunFileError if the folder cannot be written.
     """
@@ -151,7 +155,7 @@ class TensorBoardLogger:
             self._writer = self._make_writer()
 
     def go_on(self, step: int):
-        """Make TensorBoard ignore values that were logged after ``step``, from which the run goes on."""
+        """Make TensorBoard ignore values that were logged after ``step``, from which a resumed run goes on."""
         self._writer.close()
         self._writer = self._make_writer(purge_step=step + 1)
 
@@ -166,7 +170,7 @@ class TensorBoardLogger:
 
 
 def log_curve(run: Run, logger):
-    """Log the known values of each snapshot of a finished run."""
+    """Give the known values of each snapshot of a finished run's curve to ``logger``."""
     curve, known = run.curve, run.attributes.get("train_samples")
     for at, step in enumerate(curve["step"]):
         values = {"seconds" if name == "time" else name: column[at] for name, column in curve.items() if name != "step"}

@@ -1,4 +1,4 @@
-"""Numbers that reports, figures and tables derive from a run."""
+"""Functions that derive numbers, such as the time to the target, from a run, for reports, figures and tables."""
 
 import math
 
@@ -10,7 +10,7 @@ from grsgd.runs.numbers import known_values
 from grsgd.runs.run_file import Run
 
 PARTS = ("compute", "communicate", "wait")
-"""The parts of the time of a rank's steps."""
+"""Names of the parts into which the time of a rank's steps is divided."""
 
 
 def is_virtual(run: Run) -> bool:
@@ -25,9 +25,9 @@ def epochs(run: Run) -> float:
 
 
 def snapshot_at_target(run: Run) -> int | None:
-    """Return the first snapshot whose averaged model reaches the target of the run's metric.
+    """Return the index of the first snapshot whose averaged model reaches the target of the run's metric.
 
-    Returns None if no snapshot reaches the target, and for any run that diverged.
+    Return None if no snapshot reaches the target, and for any run that diverged.
     """
     if run.attributes["ended"] == Ended.DIVERGED:
         return None
@@ -36,21 +36,21 @@ def snapshot_at_target(run: Run) -> int | None:
 
 
 def time_to_target(run: Run) -> float:
-    """Return the time [s] to the target, as `snapshot_at_target` defines it; NaN if it was not reached."""
+    """Return the time [s] of the snapshot that `snapshot_at_target` returns; NaN if the target was not reached."""
     return math.nan if (at := snapshot_at_target(run)) is None else float(run.curve["time"][at])
 
 
 def samples_to_target(run: Run) -> float:
-    """Return the number of samples of all ranks until the target was reached; NaN if it was not reached."""
+    """Return the number of samples of all ranks until the target was reached; NaN if the target was not reached."""
     return math.nan if (at := snapshot_at_target(run)) is None else float(run.curve["samples"][at])
 
 
 def crossing(run: Run, column: str) -> float | None:
-    """Return the value of a column of the curve at the point where the averaged model reaches the target.
+    """Return the value of the curve's ``column`` at the point at which the averaged model reaches the target.
 
     The value is interpolated linearly between the first snapshot that reaches the target and the snapshot before. If
-    already the run's first snapshot reaches the target, its value is returned, which is an upper bound
-    (`crosses_before_first`). Returns None if the target was not reached, as `snapshot_at_target` defines it.
+    already the run's first snapshot reaches the target, this snapshot's value is returned, which is an upper bound
+    (`crosses_before_first`). Return None if `snapshot_at_target` returns None.
     """
     if (at := snapshot_at_target(run)) is None:
         return None
@@ -61,17 +61,17 @@ def crossing(run: Run, column: str) -> float | None:
 
 
 def crosses_before_first(run: Run) -> bool:
-    """Return whether already the first snapshot of the averaged model reaches the target. The crossing was then
-    possibly earlier.
+    """Return whether already the first snapshot of the averaged model reaches the target, so that the target was
+    perhaps reached earlier.
 
-    A crossing at time 0, before any training, is exact.
+    Return False if the target is reached at time 0, before any training, because this time is exact.
     """
     at = snapshot_at_target(run)
     return at is not None and not _known_before(run, at).size and float(run.curve["time"][at]) > 0
 
 
 def _known_before(run: Run, at: int) -> np.ndarray:
-    """Return the snapshots before snapshot ``at`` whose metric is known."""
+    """Return the indices of the snapshots before snapshot ``at`` whose metric is known."""
     return np.flatnonzero(~np.isnan(values_of(run)[:at]))
 
 
@@ -89,18 +89,19 @@ def simulating_seconds(run: Run) -> float:
 
 
 def time_split(run: Run) -> dict[str, float]:
-    """Return the time [s] spent on each of compute, communicate and wait, as the mean over the ranks that train."""
+    """Return the time [s] spent on each of compute, communicate and wait: the mean over the ranks that train."""
     trains = _trains(run)
     return {name: float(run.ranks[f"{name}_seconds"][trains].mean()) for name in PARTS}
 
 
 def other_seconds(run: Run) -> float:
-    """Return the time [s] of the run outside of `time_split`: before, between and after the ranks' steps."""
+    """Return the time [s] of the run that `time_split` does not contain: before, between and after the ranks' steps."""
     return max(seconds(run) - sum(time_split(run).values()), 0.0)
 
 
 def seconds_per_step(run: Run) -> float:
-    """Return the mean time [s] of a step: the number of ranks that train, divided by their steps per second together.
+    """Return the mean time [s] of a step: the number of ranks that train, divided by the sum of these ranks' steps per
+    second.
 
     Only time within steps counts, because the time of the whole run includes receiving the last messages after the
     steps. Returns NaN if no rank has taken a step.
@@ -113,8 +114,8 @@ def seconds_per_step(run: Run) -> float:
 
 
 def _trains(run: Run) -> np.ndarray:
-    """Return a mask of the ranks that have taken steps; ranks without steps serve or were lost. If no rank has taken a
-    step, return all ranks."""
+    """Return a boolean mask of the ranks that have taken steps. Ranks without steps are servers or were lost. If no
+    rank has taken a step, the mask selects all ranks."""
     trains = run.ranks["steps"] > 0
     return trains if trains.any() else ~trains
 
@@ -138,7 +139,7 @@ def waiting_share(run: Run) -> float:
 
 
 def last_value(run: Run, name: str) -> float:
-    """Return the last value of a column of the curve that is not NaN; NaN if no value is known."""
+    """Return the last value that is not NaN in the curve's column ``name``; NaN if no value is known."""
     values = run.curve.get(name)
     is_curve = values is not None and values.ndim == 1 and values.dtype.kind in "biuf"
     known = known_values(values) if is_curve else []
@@ -146,7 +147,7 @@ def last_value(run: Run, name: str) -> float:
 
 
 def final_consensus(run: Run) -> float:
-    """Return the last known consensus distance."""
+    """Return the last known consensus distance of the run (distance of the ranks' models from their average)."""
     return last_value(run, "consensus_distance")
 
 
@@ -161,8 +162,8 @@ def bytes_sent_once(run: Run) -> float:
 
 
 def median_staleness(values: np.ndarray, counts: np.ndarray) -> float:
-    """Return the median of ``values`` (ascending), of which value k occurs ``counts[k]`` times; NaN if all counts are
-    0."""
+    """Return the median of ``values`` (ascending), where ``values[k]`` occurs ``counts[k]`` times; NaN if all counts
+    are 0."""
     up_to = counts.cumsum(dtype=float)
     total = up_to[-1] if up_to.size else 0
     if not total:
@@ -174,7 +175,8 @@ def median_staleness(values: np.ndarray, counts: np.ndarray) -> float:
 def samples(run: Run) -> float:
     """Return the number of samples that all ranks together have processed in training.
 
-    Lost ranks have 0 samples in ``run.ranks``, but the curve includes their samples, so the larger of both sums counts.
+    Lost ranks have 0 samples in ``run.ranks``, but the curve includes their samples. So the larger of the two sums is
+    returned.
     """
     last = run.curve["samples"][-1] if run.curve["samples"].size else 0
     return float(max(run.ranks["samples"].sum(), last))

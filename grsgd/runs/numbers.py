@@ -1,4 +1,4 @@
-"""Numbers as text, for tables."""
+"""Functions that format numbers as text, for tables and other output."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,7 +9,8 @@ UNKNOWN = "—"
 
 
 def number(value: float) -> str:
-    """Return a number with two decimals below 10, one below 1000, and none above: 0.12, 12.3, 1234."""
+    """Return a number as text with two decimals below 10, one decimal below 1000, and no decimals above: 0.12, 12.3,
+    1234."""
     return f"{value:.{0 if value >= 1000 else 1 if value >= 10 else 2}f}"
 
 
@@ -18,12 +19,12 @@ def whole(value: float) -> str:
 
 
 def per_cent(value: float) -> str:
-    """Return a fraction in per cent: 0.9312 -> "93.12"."""
+    """Return a fraction in per cent as text with two decimals: 0.9312 -> "93.12"."""
     return f"{100 * value:.2f}"
 
 
 def share(value: float) -> str:
-    """Return a fraction in per cent: 0.931 -> "93.1"."""
+    """Return a fraction in per cent as text with one decimal: 0.931 -> "93.1"."""
     return f"{100 * value:.1f}"
 
 
@@ -32,7 +33,7 @@ def significant(value: float) -> str:
 
 
 def human_bytes(value: float) -> str:
-    """Return a number of bytes in a suitable binary unit: 1536 -> "1.50 KiB"."""
+    """Return a number of bytes as text in a suitable binary unit: 1536 -> "1.50 KiB"."""
     unit, size = byte_unit(value)
     return f"{value / size:.{2 if size > 1 else 0}f} {unit}"
 
@@ -45,13 +46,13 @@ def byte_unit(value: float) -> tuple[str, int]:
 
 
 def known_values(values: Sequence[float]) -> list[float]:
-    """Return the values that are not NaN."""
+    """Return a list of the ``values`` that are not NaN."""
     return [float(value) for value in values if not math.isnan(value)]
 
 
 def median_and_range(values: Sequence[float], text: Callable[[float], str]) -> str:
-    """Return the text of one value, or of the median and range of several values. If some values are unknown, the text
-    says how many are known."""
+    """Return one value as text, or the median and range of several values. ``text`` is the function that formats a
+    number. If some values are unknown, the result says how many values are known."""
     known = known_values(values)
     if not known:
         return UNKNOWN

@@ -1,5 +1,5 @@
-"""Conversion of run files of format 1, in which attributes about the algorithm are missing; they are derived from its
-options."""
+"""Conversion of run files of format 1, in which some attributes about the algorithm are missing. The missing attributes
+are derived from the algorithm's options."""
 
 import tomllib
 
@@ -12,13 +12,13 @@ COMPARED = {"mode": "pair", "centre": "server", "rho": 1}
 
 
 RENAMED = {"progress": "progress_mode"}
-"""Old names of attributes, each with its new name."""
+"""Dictionary from the old name of an attribute in run files of format 1 to its new name."""
 
 
 def from_format_1(attributes: dict) -> dict:
     """Return the attributes of format 2 for a run, from its attributes of format 1.
 
-    The attributes ``synchronous`` and ``exact_gradient`` cannot be known, so they are left out.
+    The attributes ``synchronous`` and ``exact_gradient`` are left out, because they cannot be derived from format 1.
     """
     options = algorithm_options(attributes.get("config"))
     label = " ".join([str(attributes.get("algorithm", "")), *(str(options[key]) for key in LABELLED if key in options)])

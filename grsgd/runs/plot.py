@@ -1,4 +1,4 @@
-"""Figure of several runs: curves above, and below them bars of bytes sent and parts of the time."""
+"""Figure of several runs, for ``grsgd plot``: curves above bars of bytes sent and of the parts of the time."""
 
 import io
 import math
@@ -23,27 +23,26 @@ from grsgd.runs.series import Series, as_series
 from grsgd.runs.several import load_runs
 
 SUFFIXES = (".png", ".pdf", ".svg")
-"""File types that ``plot`` writes."""
+"""Suffixes of the file types that `plot` can write."""
 WIDTH, NARROW = 11.0, 6.0
 """Width in inches of a figure, and of a narrow figure, which has only one column of curves and no bars."""
 PANEL_HEIGHT = 3.6
-"""Height of a row of curves in inches."""
+"""Height of a row of curve panels in inches."""
 CURVES_TO_BARS = 0.75
-"""Smallest height of the curves as a multiple of the bars' height, so that many bars do not make the curves too
-small."""
+"""Smallest ratio of the curves' height to the bars' height, so that many bars do not make the curves too small."""
 MANY = 8
-"""Number of series above which names are printed in small letters."""
+"""Number of series above which their names are printed in small letters."""
 COLUMN_WIDTH, COLUMN_FONT = 5.0, 7.5
-"""Width in inches up to which a figure is taken to be for a column of a paper, and the size of its letters in
-points."""
+"""Width in inches up to which a figure counts as a figure for one column of a paper, and the font size in points of
+such a figure."""
 
 
 Rows = list[tuple[Quantity, list[Axis]]]
-"""Rows of curves: a quantity, and the axes over which it is drawn."""
+"""Rows of curve panels: each row has a quantity, and the axes over which this quantity is drawn."""
 
 
 class Look(NamedTuple):
-    """Options of the look of a figure, which are parameters of `plot`."""
+    """Options of the appearance of a figure, which are parameters of `plot`."""
 
     panels: Sequence[str] = ()
     labels: Sequence[str] = ()
@@ -79,21 +78,21 @@ def plot(
     runs
         Runs (`Run`), or paths of run files.
     skip
-        Function that is called with the error of each file that cannot be read; without it, such an error is raised.
+        Function that is called with the error of each file that cannot be read. Without ``skip`` the error is raised.
     panels
         Names of the panels, in order; by default all panels for which the runs have data. The name of a metric or of a
         logged value, ``train_loss`` and ``samples`` stand for two panels each, over time and over samples.
-        ``NAME/time`` and ``NAME/samples`` stand for one of these two panels. Panels of bars: ``step``, ``sent`` and
+        ``NAME/time`` and ``NAME/samples`` stand for only one of the two panels. Panels of bars: ``step``, ``sent`` and
         ``split``.
     labels
         Names of the curves and bars, in the order of the legend.
     title
         Title above the figure.
     size
-        Width and height in inches; by default chosen by the content.
+        Width and height in inches. By default the size is chosen by the content.
 
-    Raises RunFileError for a file that ``load_run`` refuses, another suffix, an unwritable ``out``, and if there is
-    nothing to draw; UsageError for unknown panels and a wrong number of labels.
+    Raises RunFileError for a run file that ``load_run`` refuses, for an ``out`` with another suffix or that cannot be
+    written, and for runs without data to draw. Raises UsageError for unknown panels and a wrong number of labels.
     """
     suffix = Path(out).suffix.lower() if out is not None else ""
     if out is not None and suffix not in SUFFIXES:
@@ -109,7 +108,7 @@ def plot(
 
 
 def series_of(runs: Sequence[str | os.PathLike | Run], skip: Callable[[RunFileError], None] | None) -> list[Series]:
-    """Return the series of the given runs and run files."""
+    """Return the series (runs that differ only in the seed) of the given runs and run files."""
     files = [each for each in runs if not isinstance(each, Run)]
     paths, loaded = load_runs(files, skip) if files or not runs else ([], [])
     given = [each for each in runs if isinstance(each, Run)]
@@ -117,10 +116,11 @@ def series_of(runs: Sequence[str | os.PathLike | Run], skip: Callable[[RunFileEr
 
 
 def draw(series: list[Series], look: Look = AS_IT_IS) -> Drawing:
-    """Draw curves above bars, in two subfigures, so that long names at the bars do not make the curves narrower.
+    """Draw the curves and the bars in two subfigures, so that long names at the bars do not make the curves narrower.
 
-    The panels that ``look`` names are drawn, or else all panels for which the runs have data. Raises RunFileError if
-    there is nothing to draw, and UsageError.
+    The panels that ``look`` names are drawn. If ``look`` names no panels, all panels for which the runs have data are
+    drawn. Raises RunFileError if the runs have no data to draw. Raises UsageError for unknown panels and a wrong number
+    of labels.
     """
     series = named(series, look.labels)
     rows, drawn = chosen(series, look.panels)
@@ -181,15 +181,15 @@ def chosen(series: list[Series], panels: Sequence[str]) -> tuple[Rows, list[Bars
 
 
 def _axes_of(quantity: Quantity, over: list[Axis]) -> list[Axis]:
-    """Return the axes of ``over`` for which ``quantity`` is drawn. An axis is left out if its runs lack the quantity,
-    or if it shows the quantity itself."""
+    """Return the axes of ``over`` over which ``quantity`` is drawn. An axis is left out if its runs lack the quantity,
+    or if the axis itself shows the quantity."""
     axes = [axis for axis in over if quantity.is_known(axis.series)]
     return [axis for axis in axes if axis.name != quantity.name]
 
 
 def _heights(series: list[Series], rows: Rows, drawn: list[Bars], width: float) -> list[float]:
-    """Return a list of the heights in inches of the curves with their legend, and of the bars; a missing part has no
-    entry."""
+    """Return a list of heights in inches: the height of the curves with their legend, and the height of the bars. A
+    missing part of the figure has no entry."""
     per_row = 0.25 + 0.15 * _lines(series, 30) if len(series) <= MANY else 0.15 + 0.12 * _lines(series, 45)
     bars_height = (1.7 if len(drawn) > 2 else 1.2) + per_row * _bar_rows(series)
     entries = [_wrapped(one.name, 60) for one in series] + [""] * 3
@@ -251,18 +251,18 @@ def _name_rows(axes: Axes, series: list[Series]) -> None:
 
 
 def _plain(text: str) -> str:
-    """Return a text for matplotlib in which dollar signs are printed, and do not start a formula."""
+    """Return ``text`` with escaped dollar signs, so that matplotlib prints them and starts no formula."""
     return text.replace("$", r"\$")
 
 
 def _wrapped(name: str, width: int) -> str:
-    """Return ``name`` broken into lines of at most ``width`` letters, but not between a number and the word after
-    it."""
+    """Return ``name`` broken into lines of at most ``width`` characters. No line ends between a number and the word
+    after the number."""
     return _plain(textwrap.fill(re.sub(r"(\d) ", "\\1\N{NO-BREAK SPACE}", name), width))
 
 
 def _legend_columns(labels: list[str], width: float) -> int:
-    """Return the number of legend columns that fit into ``width`` inches. A letter of 10 points takes about 0.08 inch;
-    the line sample and the gaps take the room of seven letters."""
+    """Return the number of legend columns that fit into ``width`` inches. A letter of 10 points takes about 0.08 inch.
+    The line sample and the gaps of an entry take the space of seven letters."""
     longest = max((len(line) for label in labels for line in label.splitlines()), default=1)
     return max(int(width / (0.008 * rcParams["font.size"])) // (longest + 7), 1)

@@ -1,5 +1,5 @@
-"""Tables of runs, with one row per run or, for a single run, one row per rank; as text, Markdown, LaTeX, CSV or
-JSON."""
+"""Tables of runs as text, Markdown, LaTeX, CSV or JSON, for ``grsgd report``. A table has one row per run or, for a
+single run, one row per rank."""
 
 import csv
 import io
@@ -36,7 +36,7 @@ from grsgd.text import printable
 
 FORMATS = ("text", "md", "csv", "json", "latex")
 WIDTH = 120
-"""Number of letters per line if the output is no terminal."""
+"""Number of characters per line if the output is no terminal."""
 
 
 def report(
@@ -49,17 +49,18 @@ def report(
     skip: Callable[[RunFileError], None] | None = None,
 ) -> str:
     """Return a table of the runs in the files ``paths``, with one row per run in the given order, and a legend below
-    it.
+    the table.
 
-    With ``group`` runs that differ only in the seed share a row: "median" or True shows the median, with the least and
-    greatest value in brackets; "mean" shows the mean and half of its 95 % interval. ``form`` is one of ``FORMATS``;
+    With ``group`` runs that differ only in the seed share a row. "median" or True shows the median, with the least and
+    greatest value in brackets. "mean" shows the mean and half of its 95 % interval. ``form`` is one of ``FORMATS``;
     "text" is for terminals, "csv" and "json" have unrounded numbers. ``wanted`` has the names of the columns; by
-    default they are chosen by the content of the runs. With ``everything`` and "text", columns that do not fit into
-    ``width`` letters follow in further tables. ``skip`` is called with the error of each file that cannot be read.
+    default the columns are chosen by the content of the runs. With ``everything`` and "text", columns that do not fit
+    into ``width`` characters follow in further tables. ``skip`` is called with the error of each file that cannot be
+    read.
 
-    For a single file, and without ``wanted``, text and Markdown have two more tables: one of the ranks, and one of the
-    busiest cables of a simulated network. Raises RunFileError for a file that ``load_run`` refuses, and UsageError for
-    unknown columns.
+    For a single file, and without ``wanted``, text and Markdown have two more tables: a table of the ranks, and a table
+    of the busiest cables of a simulated network. Raises RunFileError for a file that ``load_run`` refuses, and
+    UsageError for unknown columns.
     """
     paths, runs = load_runs(paths, skip)
     groups = by_experiment(runs) if group else [[i] for i in range(len(runs))]
@@ -96,7 +97,8 @@ def _text(
     width: int,
     spread: Spread,
 ) -> list[str]:
-    """Return the parts of a report whose lines are at most ``width`` letters long."""
+    """Return the parts of a report for a terminal (paragraphs and tables), with lines of at most ``width``
+    characters."""
     runs = [run for row in rows for run in row]
     columns = chosen(runs, wanted) if wanted else _for_terminal(runs)
     known = columns if wanted else [column for column in columns if _tells(column, columns, runs)]
@@ -126,8 +128,8 @@ def _text(
 
 
 def _tells(column: AnyColumn, columns: Sequence[AnyColumn], runs: list[Run]) -> bool:
-    """Return whether a column has anything to say. An empty column of the time to the target has, if models were
-    tested: no run reached the target."""
+    """Return whether a column has known values. Return True for the column of the time to the target if models were
+    tested, because an empty column shows that no run reached the target."""
     if column.name == "to_target":
         return any(other.name.startswith("best") and other.is_known(runs) for other in columns)
     return column.is_known(runs)
@@ -140,8 +142,8 @@ def _laid_out(
 
 
 def _for_terminal(runs: list[Run]) -> list[AnyColumn]:
-    """Return the columns for a terminal. Values that are the same for all runs have no column, because they are printed
-    above the table; reasons of early ends are printed below it."""
+    """Return the columns of a table for a terminal. Values that are equal for all runs have no column, because they are
+    printed above the table. Reasons of early ends are printed below the table."""
     columns = available.all_columns(runs)
     shown = [column for column in shown_by_default(runs) if column.name != "reason"]
     if len({data_and_model(run) for run in runs}) == 1:
@@ -150,7 +152,7 @@ def _for_terminal(runs: list[Run]) -> list[AnyColumn]:
 
 
 def _common(runs: list[Run]) -> str:
-    """Return one line with the facts that are the same for all runs."""
+    """Return one line with the facts (data set, ranks, batch size, seed, clock) that are equal for all runs."""
     facts = (data_and_model, ranks_of, _batch, lambda run: f"seed {run.attributes['seed']}", _clock)
     found = [{fact(run) for run in runs} for fact in facts]
     return ", ".join(one.pop() for one in found if len(one) == 1 and not one & {"", UNKNOWN})
@@ -191,8 +193,8 @@ def _text_columns(
 
 
 def _legend(columns: Sequence[AnyColumn], rows: list[list[Run]], width: int, spread: Spread) -> str:
-    """Return a text with the meaning of each column. Titles are without units, unless two columns differ only in the
-    unit."""
+    """Return a text with the meaning of each column. Titles are given without units, unless two columns differ only in
+    the unit."""
     stems = [column.title.split(" [")[0] for column in columns]
     titles = [column.title if stems.count(stem) > 1 else stem for column, stem in zip(columns, stems, strict=True)]
     meanings = [f"{title}: {column.meaning}" for title, column in zip(titles, columns, strict=True) if column.meaning]
@@ -206,8 +208,8 @@ def _legend(columns: Sequence[AnyColumn], rows: list[list[Run]], width: int, spr
 
 
 def _savings(labels: list[str], rows: list[list[Run]]) -> list[str]:
-    """Return lines on what adaptive communication saves and costs. Each adaptive run is compared with each row of the
-    same algorithm without adaptive communication."""
+    """Return lines on the bytes that adaptive communication saves, and on its final consensus distance. Each adaptive
+    run is compared with each row of its algorithm without adaptive communication."""
     lines = []
     for label, runs in zip(labels, rows, strict=True):
         for other_label, others in zip(labels, rows, strict=True):
@@ -248,7 +250,7 @@ FACTS = (
     *("algorithm", "label", "ranks", "seed", "clock", "dataset", "model", "batch_size"),
     *("target_accuracy", "metric", "target"),
 )
-"""Attributes of the run file that are in each row of CSV and JSON."""
+"""Attributes of the run file that each row of CSV and JSON contains."""
 
 
 def _records(
@@ -258,8 +260,8 @@ def _records(
     wanted: list[AnyColumn] | None,
     spread: Spread | Literal[False],
 ) -> list[dict]:
-    """Return a dict per row for CSV and JSON, all with the same keys. Numbers are not rounded, and unknown numbers are
-    None. ``spread`` summarises the runs of a row; it is False if each row is one run."""
+    """Return a dict per table row for CSV and JSON, all with equal keys. Numbers are not rounded, and unknown numbers
+    are None. ``spread`` summarises the runs of a row. ``spread`` is False if each row is one run."""
     runs = [run for row in rows for run in row]
     columns = [column for column in available.all_columns(runs).values() if column.name != "data"]
     keys = [Key(key) for key in differing([row[0] for row in rows])]

@@ -1,4 +1,4 @@
-"""Result of a run as one line of text."""
+"""Result of a run as one line of text, printed at the end of ``grsgd train`` and ``grsgd simulate``."""
 
 import math
 
@@ -8,15 +8,16 @@ from grsgd.runs.numbers import human_bytes, number, share
 from grsgd.runs.run_file import Run
 
 FAR_POINTS = 10.0
-"""Number of percentage points from which on a final value counts as far worse than the best value."""
+"""Smallest difference in percentage points by which a final value counts as far worse than the run's best value."""
 FAR_PART = 1 / 3
-"""The same for values that are not in per cent: the difference as a part of the larger value."""
+"""Smallest difference by which a final value that is not in per cent counts as far worse than the best value, as a
+fraction of the larger value."""
 
 
 def result_line(run: Run) -> str:
-    """Return the metric of the averaged model, the time to the target, the training time, and the bytes that all ranks
-    have sent, as far as the run has them: the numbers of `grsgd report`. The participation is
-    included if it is below 1, or if the run has lost processes."""
+    """Return a line with the metric of the final averaged model, the time to the target, the training time, and the
+    bytes that all ranks have sent. The numbers are equal to the numbers of `grsgd report`. Unknown numbers are left
+    out. The participation is included if it is below 1, or if the run has lost processes."""
     metric, final, target = metric_of(run), final_of(run), target_of(run)
     unit = "simulated s" if is_virtual(run) else "s"
     parts = []
@@ -35,10 +36,10 @@ def result_line(run: Run) -> str:
 
 
 def far_below_best(metric: Metric, final: float, best: float) -> list[str]:
-    """Return a list with a text on how much worse the final value is than the run's best value; an empty list if it is
-    not far worse.
+    """Return a list with a text on the difference between the final value and the run's best value; an empty list if
+    the final value is not far worse.
 
-    A far worse final value shows that training has become unstable.
+    A final value that is far worse than the best value shows that training has become unstable.
     """
     gap = abs(final - best)
     if not metric.is_better(best, final):

@@ -1,7 +1,7 @@
-"""Run file: the measurements of one training run, in one HDF5 file.
+"""Reading, writing and checks of run files. A run file is an HDF5 file with the measurements of one training run.
 
-The attributes of a run are attributes of the root group; ``curve``, ``ranks``, ``traffic`` and ``staleness`` are groups
-of datasets, listed in `grsgd.runs.layout`. Every dataset carries its ``unit`` and a ``description``.
+The attributes of a run are attributes of the file's root group. ``curve``, ``ranks``, ``traffic`` and ``staleness`` are
+groups of datasets, listed in `grsgd.runs.layout`. Every dataset has the attributes ``unit`` and ``description``.
 """
 
 import math
@@ -29,19 +29,21 @@ from grsgd.text import printable
 class Run:
     """Training run of n ranks with s snapshots.
 
-    - ``attributes``: str, int, float, bool or lists of these; the names in ``ATTRIBUTES`` are required. An attribute
-      that is None is not known, and is not written to the file. ``final_test_accuracy`` (a fraction of 1), or
+    - ``attributes``: values of type str, int, float or bool, or lists of such values, by name. The names in
+      ``ATTRIBUTES`` are required. An attribute that is None is not known, and is not written to the file.
+      ``final_test_accuracy`` (a fraction of 1), or
       ``final_test_`` and the name of the run's metric, is NaN if not known.
-    - ``curve``: arrays [s], one value per snapshot: int64 for ``step`` and ``samples``, else float64, NaN if not
-      measured.
+    - ``curve``: arrays [s], one value per snapshot: int64 for ``step`` and ``samples``, else float64, with NaN for a
+      value that was not measured.
     - ``ranks``: arrays [n], one value per rank: int64 for ``steps`` and ``samples``, else float64, in seconds.
     - ``traffic``: ``sent``, ``messages`` and ``headers``, int64 [n, n], element i, j from rank i to rank j;
       ``sent_once``, int64 [n]; ``interface``, float64 [n, 2], NaN if not counted.
     - ``staleness``: ``value``, int64 [k], in steps, ascending; ``count``, int64 [n, k], the number of models of each
       staleness that each rank has merged.
-    - ``extra``: further groups, which users add, as nested dicts; reading and saving keeps them. In the HDF5 file a
-      dict becomes a group, an array becomes a dataset, and any other value becomes an attribute of its group. A group
-      inside ``curve``, ``ranks``, ``traffic`` or ``staleness`` stands under that name: ``extra["traffic"]["eth0"]``.
+    - ``extra``: further groups, which users add, as nested dicts. Reading and saving keeps users' groups. In the HDF5
+      file a dict becomes a group, an array becomes a dataset, and any other value becomes an attribute of its group. A
+      user's group inside ``curve``, ``ranks``, ``traffic`` or ``staleness`` is stored under the name of the outer
+      group: ``extra["traffic"]["eth0"]``.
     - ``units``: unit and description of each dataset that ``LAYOUT`` does not list, by the path of the dataset, such
       as ``units["traffic/eth0/sent"]``.
     """
@@ -55,10 +57,10 @@ class Run:
     units: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def to_pandas(self, which: str = "curve"):
-        """Return a pandas.DataFrame of the run, with the names and units of the run file.
+        """Return a pandas.DataFrame of a part of the run, with the names and units of the run file.
 
-        ``which`` is "curve", with a row per snapshot; "ranks", a row per rank; "traffic", a row per sender and
-        receiver.
+        ``which`` is "curve" (a row per snapshot), "ranks" (a row per rank), or "traffic" (a row per pair of sender and
+        receiver).
 
         Raises ImportError if the package pandas is missing.
         """
@@ -67,7 +69,8 @@ class Run:
         return frame(self, which)
 
     def plot(self):
-        """Return the figure that ``grsgd plot`` draws of the run, a matplotlib.figure.Figure that notebooks display."""
+        """Return the figure that ``grsgd plot`` draws of this run: a matplotlib.figure.Figure, which notebooks
+        display."""
         from grsgd.runs.views import figure
 
         return figure(self)
@@ -86,8 +89,8 @@ class Run:
 def save_run(path: str | os.PathLike, run: Run) -> None:
     """Write ``run`` to the file ``path``. An existing file is replaced only when the new file is complete.
 
-    HDF5 builds the file in memory, because it would end the process on a full disk. Raises RunFileError if a required
-    name of ``run`` is missing or does not fit, or if the file cannot be written.
+    HDF5 builds the file in memory, because HDF5 would end the process if it met a full disk. Raises RunFileError if a
+    required attribute or dataset of ``run`` is missing or has a wrong type or shape, or if the file cannot be written.
     """
     with naming(path):
         run, target = _as_written(run), target_of(path)
@@ -105,9 +108,9 @@ def save_run(path: str | os.PathLike, run: Run) -> None:
 def check_content(path: str | os.PathLike, attributes: dict) -> None:
     """Check before training whether a run file can hold ``attributes``.
 
-    The attributes are written into memory with the code of `save_run`, and read back.
+    The attributes are written to an HDF5 file in memory with the code of `save_run`, and read back.
 
-    Raises RunFileError, which names ``path``, for an attribute that HDF5 cannot hold or would change.
+    Raises RunFileError, whose message names ``path``, for an attribute that HDF5 cannot store or would change.
     """
     attributes = {name: plain(value) for name, value in attributes.items() if value is not None}
     with naming(path):
@@ -121,8 +124,8 @@ def check_content(path: str | os.PathLike, attributes: dict) -> None:
 
 
 def why_unfit(name: str, array: np.ndarray, unit: tuple[str, str] = ("1", "")) -> str | None:
-    """Return why a run file cannot hold a dataset of this name and (unit, description); None if it can. The function
-    finds this out by writing the dataset to a file in memory."""
+    """Return the reason why a run file cannot hold the dataset ``array`` with this ``name`` and ``unit`` (unit,
+    description); None if a run file can. The function writes the dataset to a file in memory to find the reason."""
     if not isinstance(array, np.ndarray):
         return f"{type(array).__name__}, expected a NumPy array"
     try:
@@ -135,21 +138,21 @@ def why_unfit(name: str, array: np.ndarray, unit: tuple[str, str] = ("1", "")) -
 
 
 def check_writable(path: str | os.PathLike, size: int = 0) -> None:
-    """Check before training whether ``save_run`` can write ``path``; an existing file stays unchanged.
+    """Check before training whether ``save_run`` can write the file ``path``. An existing file stays unchanged.
 
-    ``size`` is the approximate number of bytes of the file. Temporary files that killed processes have left in the same
-    folder are removed.
+    ``size`` is the approximate number of bytes of the run file. Temporary files that killed processes have left in the
+    folder of ``path`` are removed.
 
     Raises RunFileError if the file cannot be written.
     """
     with naming(path):
         target = target_of(path)
-        # Writing is tried, because permission bits say nothing about root, quotas and read-only file systems.
+        # Writing is tried, because permission bits do not show the effects of root, quotas and read-only file systems.
         if target.exists():
             open(target, "r+b").close()
             check_replaceable(target)
             with suppress(OSError, ValueError):
-                try_reading(target)  # the end of the run will read this old file
+                try_reading(target)  # the old file is read when the run ends
         with temporary_beside(target) as temporary:
             with open(temporary, "xb") as file:
                 os.posix_fallocate(file.fileno(), 0, min(max(size, 1), MAX_TRIED_BYTES))
@@ -158,12 +161,13 @@ def check_writable(path: str | os.PathLike, size: int = 0) -> None:
 
 
 _seen: dict[Path, tuple[int, int] | None] = {}
-"""Files that this process will write, each with its `stamp` at the time at which this process last checked or wrote
-it."""
+"""Dictionary from each run file that this process will write to the file's `stamp` when this process last checked or
+wrote the file."""
 
 
 def was_replaced(path: str | os.PathLike) -> bool:
-    """Return whether another process has written a file since this process called `check_writable` for it."""
+    """Return whether another process has written the file ``path`` since this process called `check_writable` with this
+    path."""
     with naming(path):
         target = target_of(path)
     return target in _seen and _seen[target] != stamp(target)
@@ -178,7 +182,7 @@ def load_run(path: str | os.PathLike) -> Run:
     """
     with naming(path):
         target = target_of(path)
-        open(target, "rb").close()  # errors of open() are easier to understand than h5py's
+        open(target, "rb").close()  # open() has clearer error messages than h5py
         if not h5py.is_hdf5(target):
             raise ValueError("not an HDF5 file")
         try_reading(target)
@@ -187,30 +191,32 @@ def load_run(path: str | os.PathLike) -> Run:
                 run = _gather(Hdf5Reader(file, os.path.getsize(target)))
         except ValueError:
             raise
-        except Exception as error:  # h5py raises errors of many kinds for damaged bytes
+        except Exception as error:  # h5py raises errors of many classes for damaged files
             raise ValueError(f"truncated or damaged HDF5 file: {reason_of(error)}") from error
         return _checked(run)
 
 
 MAX_TRIED_BYTES = 2**28
-"""Largest number of bytes that are reserved before training to find out whether the disk has room for the run file."""
+"""Largest number of bytes that `check_writable` reserves to find out whether the disk has enough space for the run
+file."""
 
 
 # ---- between a Run and an open file
 
 LIBVER = "v108"
-"""Version of the HDF5 file format. From 1.8 on attributes may be larger than 64 KiB, such as the host names of many
-ranks."""
+"""Version of the HDF5 file format that is written. From 1.8 on, attributes such as the host names of many ranks may be
+larger than 64 KiB."""
 
 
 def _in_memory() -> h5py.File:
-    """Return a new HDF5 file that is only in memory; its name is random, because names must be unique in a process."""
+    """Return a new HDF5 file that exists only in memory. Its name is random, because names of open HDF5 files must be
+    unique in a process."""
     return h5py.File(secrets.token_hex(), "w", libver=LIBVER, driver="core", backing_store=False)
 
 
 def _as_written(run: Run) -> Run:
-    """Return the run as it is written: with checked and converted content, and without optional datasets that were not
-    measured."""
+    """Return a copy of ``run`` that can be written to a file: with checked and converted content, and without optional
+    datasets that were not measured."""
     checked = _checked(run)
     for group in LAYOUT:
         given, arrays = getattr(run, group), getattr(checked, group)
@@ -264,7 +270,8 @@ def _write(group: h5py.Group, tree: dict, units: dict[str, tuple[str, str]]) -> 
 
 
 def _unfit(name: str, value, reason) -> str:
-    """Return a line on an attribute that HDF5 cannot hold."""
+    """Return an error message, of one line, about the attribute ``name`` that HDF5 cannot store because of
+    ``reason``."""
     text = f"{value!r}"
     found = NOT_TEXT.search(text)
     begin = max(found.start() - 40, 0) if found else 0
@@ -274,12 +281,12 @@ def _unfit(name: str, value, reason) -> str:
 
 
 NOT_TEXT = re.compile(r"\\x00|\\ud[89a-f]")
-"""A letter that HDF5 cannot hold, in the form of `repr`."""
+"""Pattern of a character that HDF5 cannot store, in the form that `repr` gives to the character."""
 
 
 def _storable(value):
-    """Return lists of text as arrays of variable-length UTF-8 strings, as which h5py by itself writes only a single
-    str."""
+    """Return ``value`` in a form that h5py can write. Texts and lists of texts become variable-length UTF-8 strings;
+    h5py itself converts only a single str."""
     return np.asarray(value, h5py.string_dtype()) if np.asarray(value).dtype.kind == "U" else value
 
 
@@ -287,8 +294,9 @@ def _storable(value):
 
 
 def _checked(run: Run) -> Run:
-    """Return the run with attributes as plain Python values, arrays with the dtypes of ``LAYOUT``, and missing optional
-    datasets filled in. Raises ValueError for wrong content."""
+    """Return a copy of ``run`` whose attributes are plain Python values, and whose arrays have the dtypes of
+    ``LAYOUT``. Missing optional datasets are filled in. Raises ValueError for a missing attribute or dataset, a wrong
+    type, or a wrong shape."""
     attributes = {name: plain(value) for name, value in run.attributes.items() if name != "format"}
     final = f"final_test_{attributes.get('metric') or 'accuracy'}"
     attributes.setdefault(final, math.nan)
@@ -339,7 +347,8 @@ def _section(group: str, given: dict, sizes: dict[str, int]) -> dict[str, np.nda
 
 
 def _check_shape(name: str, shape: tuple[int, ...], axes: tuple[str, ...], sizes: dict[str, int]) -> None:
-    """Check a shape: the first dataset with an axis sets the size of that axis, and later datasets must agree."""
+    """Raise ValueError if ``shape`` does not fit the sizes of its axes. The first dataset with an axis sets the axis's
+    size, and later datasets must have an equal size."""
     if len(shape) == len(axes):
         expected = tuple(sizes.setdefault(axis, size) for axis, size in zip(axes, shape, strict=True))
         if shape == expected:

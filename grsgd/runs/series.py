@@ -1,4 +1,5 @@
-"""Series of a figure: the runs of one experiment, which are drawn with the same colour, line style and marker."""
+"""Series of a figure. A series is the runs of one experiment, which are drawn with one colour, line style and
+marker."""
 
 import os
 from collections.abc import Sequence
@@ -7,14 +8,15 @@ from typing import NamedTuple
 from grsgd.runs.run_file import Run
 from grsgd.runs.several import by_experiment, names, seeds_of
 
-# Okabe and Ito's colours, which the colour-blind can tell apart; a dark red replaces the yellow, too light on paper.
+# Okabe and Ito's colours, which colour-blind people can distinguish. A dark red replaces yellow, which is too light on
+# paper.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#56b4e9", "#e69f00", "#882255")
 LINES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "h", "d")
 
 
 def style(index: int) -> dict:
-    """Return the matplotlib style of curve number ``index``; dozens of curves have different styles."""
+    """Return the matplotlib style of curve number ``index``. Dozens of curves have different styles."""
     return {
         "color": COLOURS[index % len(COLOURS)],
         "linestyle": LINES[(index + index // len(COLOURS)) % len(LINES)],
@@ -25,7 +27,8 @@ def style(index: int) -> dict:
 
 
 class Series(NamedTuple):
-    """Runs of one experiment, usually one per seed."""
+    """Runs that differ only in the seed, usually one run per seed, with their ``name`` and the ``index`` of their
+    style."""
 
     name: str
     runs: list[Run]
@@ -37,7 +40,7 @@ class Series(NamedTuple):
 
 
 def as_series(paths: Sequence[str | os.PathLike], runs: Sequence[Run]) -> list[Series]:
-    """Return the series of the runs: runs that differ only in the seed are in one series."""
+    """Return the list of series of the runs. Runs that differ only in the seed are in one series."""
     groups = by_experiment(runs)
     labels = names([paths[group[0]] for group in groups], [runs[group[0]] for group in groups])
     return [

@@ -1,4 +1,5 @@
-"""Configurations of runs as keys with values, and the keys in which the configurations of several runs differ."""
+"""Configurations of runs as dictionaries, and the keys in which the configurations of several runs differ, for names
+and tables of runs."""
 
 import json
 import tomllib
@@ -8,9 +9,9 @@ from grsgd.runs.run_file import Run
 from grsgd.text import printable
 
 MAX_KEYS = 4
-"""Largest number of keys whose values are part of a run's name in reports."""
+"""Largest number of configuration keys whose values are part of a run's name in reports."""
 MAX_LETTERS = 40
-"""Largest number of letters of a value that is part of a run's name."""
+"""Largest number of characters of a key with its value in a run's name."""
 
 
 OF_LOOPS = {
@@ -23,27 +24,29 @@ OF_LOOPS = {
     "config.epochs": "train.epochs",
     "config.steps": "train.steps",
 }
-"""Keys under which a recorded user's own loop keeps a value, each with the key of `grsgd train` that means the same."""
+"""Dictionary from the key under which a recorded user's own loop stores a value to the configuration key with an equal
+meaning."""
 WHERE = ("network", "compute", "device")
-"""Attributes of a run file that say on which machine a run took place. They are treated as keys of the
-configuration."""
+"""Attributes of a run file about the machine on which a run took place. `settings` treats these attributes as
+configuration keys."""
 
 
 def settings(run: Run) -> dict[str, object]:
-    """Return the keys of a run's configuration with their values, in order, and the attributes in `WHERE`. Keys have
-    the form ``SECTION.KEY``; the seed is left out. Returns only the attributes if the configuration is no valid
-    TOML."""
+    """Return a dictionary from the keys of a run's configuration, in order, to their values, followed by the attributes
+    in `WHERE`. Keys have the form ``SECTION.KEY``. The seed is left out. If the configuration is no valid TOML, return
+    only the attributes in `WHERE`."""
     where = {name: run.attributes[name] for name in WHERE if run.attributes.get(name) not in (None, "meta")}
     try:
         table = tomllib.loads(run.attributes["config"])
         known = {OF_LOOPS.get(key, key): value for key, value in flattened(table)}
         return {key: value for key, value in known.items() if key.rpartition(".")[2] != "seed"} | where
-    except (ValueError, RecursionError):  # ValueError also for whole numbers with thousands of digits
+    except (ValueError, RecursionError):  # no TOML, or a number with too many digits
         return where
 
 
 def flattened(table: Mapping, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the keys of nested tables with their values; a key in a table has the table's name and a dot in front."""
+    """Yield (key, value) of each value in nested tables. The name of a table and a dot precede each key in the
+    table."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from flattened(value, f"{prefix}{key}.")
@@ -52,16 +55,17 @@ def flattened(table: Mapping, prefix: str = "") -> Iterator[tuple[str, object]]:
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
-    """Return the keys in which the configurations of runs differ, in the order of the configurations."""
+    """Return the keys in which the configurations of ``runs`` differ, in the order of the configurations."""
     known = [settings(run) for run in runs]
     keys = dict.fromkeys(key for one in known for key in one)
     return [key for key in keys if len({_comparable(one.get(key)) for one in known}) > 1]
 
 
 def distinguishing(runs: Sequence[Run]) -> list[str]:
-    """Return as few keys as possible that tell the configurations of runs apart, in order, and at most `MAX_KEYS`.
+    """Return a short list of keys, at most `MAX_KEYS`, in which the configurations of ``runs`` differ.
 
-    A key is left out if it tells no more runs apart than the keys before it. Some runs may still not be told apart.
+    A key is left out if the keys before it distinguish as many runs without this key. Some runs may have equal values
+    of all returned keys.
     """
     known, chosen = [settings(run) for run in runs], []
     kinds = 1
@@ -84,14 +88,14 @@ def in_words(run: Run, keys: Sequence[str]) -> str:
 
 
 def text(value: object) -> str:
-    """Return a value of a configuration as text."""
+    """Return a value of a configuration as text for a name or a table."""
     if isinstance(value, float):
         return f"{value:g}"
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _short(key: str) -> str:
-    """Return the last word of a key. If it is the number of a rank, return it with the word before."""
+    """Return the last word of a dotted key. If the last word is a rank number, return the last two words."""
     *_, before, last = f".{key}".split(".")
     return f"{before}.{last}" if last.isdigit() else last
 

@@ -1,5 +1,5 @@
-"""Functions on several runs: reading them from files, naming them so that names differ, and grouping them by
-experiment."""
+"""Functions that read several run files, give each run a different name, and group runs that differ only in the
+seed."""
 
 import hashlib
 import os
@@ -18,19 +18,19 @@ DIGESTS = tuple(
     f"{what}_sha256"
     for what in ("algorithm", "model_code", "data_code", "task_code", "schedule_code", "optimizer_code")
 )
-"""Attributes of a run file with the digests of the user's own code that the run used."""
+"""Names of the attributes of a run file with the digests of the user's own code that the run used."""
 
 
 def load_runs(
     paths: Sequence[str | os.PathLike], skip: Callable[[RunFileError], None] | None = None
 ) -> tuple[list[str | os.PathLike], list[Run]]:
-    """Read run files; return the paths of the readable files, and their runs.
+    """Read the run files ``paths``. Return the paths of the readable files, and the runs in these files.
 
     A file with the same content as an earlier file is left out, with a line on stderr, because a copy is not another
     run.
 
-    ``skip`` receives the error of each file that cannot be read. Without ``skip`` the error, a RunFileError, is raised.
-    It is also raised if no file can be read.
+    ``skip`` is called with the error of each file that cannot be read. Without ``skip`` the error, a RunFileError, is
+    raised. If no file can be read, the last error is raised even with ``skip``.
     """
     if not paths:
         raise RunFileError("no run files given")
@@ -43,7 +43,7 @@ def load_runs(
                 runs[i] = run
             else:
                 copy, original = (printable(os.fspath(each)) for each in (path, paths[first]))
-                print(f"grsgd: {copy}: the same as {original}, left out", file=sys.stderr)
+                print(f"grsgd: {copy}: has the same content as {original}, and is left out", file=sys.stderr)
         except RunFileError as error:
             errors.append(error)
             if not skip:
@@ -65,10 +65,10 @@ def _digest(path: str | os.PathLike) -> bytes:
 
 
 def names(paths: Sequence[str | os.PathLike], runs: Sequence[Run], short: bool = False) -> list[str]:
-    """Return a name for each run: label, number of ranks and clock. If runs have the same name, it is extended by the
-    keys in which their configurations differ, and then by the seed or the file.
+    """Return a name for each run: label, number of ranks and clock. Equal names are extended by the keys in which the
+    runs' configurations differ. Names that are still equal are extended by the seed or the file.
 
-    ``short`` leaves out the number of ranks and the clock if these are the same for all runs.
+    With ``short`` the number of ranks is left out if it is equal for all runs, and so is the clock.
     """
     same_ranks = short and len({run.attributes["ranks"] for run in runs}) == 1
     same_clock = short and len({_clock(run) for run in runs}) == 1
@@ -93,7 +93,7 @@ def names(paths: Sequence[str | os.PathLike], runs: Sequence[Run], short: bool =
 
 
 def _alike(names: Sequence[str]) -> list[list[int]]:
-    """Return, for each distinct name, the list of its positions in ``names``."""
+    """Return, for each different name, the list of its positions in ``names``."""
     places: dict[str, list[int]] = {}
     for i, name in enumerate(names):
         places.setdefault(name, []).append(i)
@@ -108,14 +108,15 @@ def _name(run: Run, with_ranks: bool, with_clock: bool) -> str:
 
 
 def _clock(run: Run) -> str:
-    """Return a text on the run's clock; empty for a run in real time."""
+    """Return "simulated" for a run in simulated time, with an addition if only times were computed; "" for a run in
+    real time."""
     is_timed_alone = run.attributes.get("timing_only")
     return "simulated" + ", times alone" * bool(is_timed_alone) if is_virtual(run) else ""
 
 
 def seeds_of(runs: Sequence[Run]) -> str:
-    """Return a text such as "3 seeds", or "4 runs of 3 seeds" if some runs have the same seed. Return "" for a single
-    run."""
+    """Return a text such as "3 seeds", or "4 runs of 3 seeds" if some of ``runs`` have the same seed. Return "" for a
+    single run."""
     seeds = len({run.attributes["seed"] for run in runs})
     if len(runs) == 1:
         return ""
@@ -124,7 +125,7 @@ def seeds_of(runs: Sequence[Run]) -> str:
 
 
 def ranks_of(run: Run) -> str:
-    """Return "1 rank", "4 ranks"."""
+    """Return the number of ranks of a run as text, such as "1 rank" or "4 ranks"."""
     ranks = run.attributes["ranks"]
     return f"{ranks} rank{'s' if ranks > 1 else ''}"
 

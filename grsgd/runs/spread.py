@@ -1,4 +1,5 @@
-"""Summaries of a number over the runs of one experiment: the median and range, or the mean and its 95 % interval."""
+"""Summaries of a number over runs that differ only in the seed: the median and range, or the mean and its 95 %
+interval."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,39 +10,40 @@ import numpy as np
 from grsgd.runs.numbers import UNKNOWN, known_values, median_and_range
 
 Values = Sequence[tuple[object, float]]
-"""Pairs (seed, number) of the runs; the number is NaN if it is not known."""
+"""List of pairs (seed, number), one per run. A number that is not known is NaN."""
 EXACT_QUANTILES = {1: 12.706205, 2: 4.302653, 3: 3.182446, 4: 2.776445, 5: 2.570582, 6: 2.446912}
-"""0.975 quantiles of Student's t distribution for 1 to 6 degrees of freedom. `t_quantile` uses a series for larger
-numbers; for these numbers the series is too inexact."""
+"""0.975 quantiles of Student's t distribution for 1 to 6 degrees of freedom. `t_quantile` uses a series for more
+degrees of freedom. For 1 to 6 degrees of freedom the series of `t_quantile` is not exact enough."""
 NORMAL_QUANTILE = 1.959964
 
 
 class MedianAndRange:
-    """Summary by the median of all runs, with the least and the greatest value."""
+    """Summary of a number by the median over all runs, with the least and the greatest value."""
 
     note = "median (least–greatest)"
 
     def text(self, values: Values, text: Callable[[float], str]) -> str:
-        """Return the summary as text; ``text`` writes one number."""
+        """Return the summary of ``values`` as text. ``text`` formats one number."""
         return median_and_range([value for _, value in values], text)
 
     def numbers(self, values: Values) -> dict[str, float | None]:
-        """Return the summary's numbers, each under the suffix that it adds to a column's name."""
+        """Return the summary's numbers, each by the suffix that this number adds to a column's name."""
         known = known_values([value for _, value in values])
         middle = float(np.median(known)) if known else None
         return {"": middle, "_least": min(known, default=None), "_greatest": max(known, default=None)}
 
 
 class MeanAndInterval:
-    """Summary by the mean over the seeds, with half of its 95 % interval, by Student's t distribution.
+    """Summary of a number by the mean over the seeds, with half of the mean's 95 % interval, by Student's t
+    distribution.
 
-    Runs with the same seed are not independent samples, so their mean counts as one value.
+    Runs with the same seed are not independent samples. So the mean of a seed's runs counts as one value.
     """
 
     note = "mean ± half of its 95 % interval, by Student's t over the seeds"
 
     def text(self, values: Values, text: Callable[[float], str]) -> str:
-        """Return the summary as text; ``text`` writes one number."""
+        """Return the summary of ``values`` as text. ``text`` formats one number."""
         of_seeds = by_seed(values)
         if not of_seeds:
             return UNKNOWN
@@ -51,7 +53,7 @@ class MeanAndInterval:
         return shown if known == len(values) else f"{shown}, {known} of {len(values)}"
 
     def numbers(self, values: Values) -> dict[str, float | None]:
-        """Return the summary's numbers, each under the suffix that it adds to a column's name."""
+        """Return the summary's numbers, each by the suffix that this number adds to a column's name."""
         of_seeds = by_seed(values)
         return {"": fmean(of_seeds) if of_seeds else None, "_half_interval": half_interval(of_seeds)}
 
@@ -62,7 +64,7 @@ Spread = MedianAndRange | MeanAndInterval
 
 
 def by_seed(values: Values) -> list[float]:
-    """Return the mean of each seed's known numbers."""
+    """Return a list with the mean of the known numbers of each seed."""
     seeds: dict[object, list[float]] = {}
     for seed, value in values:
         if not math.isnan(value):
@@ -71,7 +73,7 @@ def by_seed(values: Values) -> list[float]:
 
 
 def half_interval(values: Sequence[float]) -> float | None:
-    """Return half of the 95 % interval of the mean of independent values; None for fewer than two values."""
+    """Return half of the 95 % interval of the mean of the independent ``values``; None for fewer than two values."""
     if len(values) < 2:
         return None
     return t_quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values))

@@ -1,4 +1,4 @@
-"""Tables of text for terminals, in Markdown and in LaTeX. The first column has the names of the rows."""
+"""Layout of tables of text for terminals, in Markdown and in LaTeX. The first column has the names of the rows."""
 
 import re
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from grsgd.text import printable
 GAP = 2
 """Number of spaces between two columns."""
 MIN_NAME = 12
-"""Smallest number of letters to which the names of rows are shortened."""
+"""Smallest number of characters to which the names of rows are shortened."""
 
 
 class TextColumn(NamedTuple):
-    """Column whose cells are text; ``is_number`` says whether they are aligned right."""
+    """Column of a table, with cells of text. ``is_number`` says whether the cells are aligned right."""
 
     name: str
     title: str
@@ -43,15 +43,16 @@ def latex(columns: Sequence[TextColumn]) -> str:
         [printable(cell).replace(UNKNOWN, "---").replace("–", "--") for cell in column.cells] for column in columns
     ]
     plain = [column._replace(cells=one) for column, one in zip(columns, cells, strict=True)]
-    # After the end of a row, LaTeX reads a bracket or a star as an argument of the line break.
+    # LaTeX reads a bracket or star at the beginning of a row as an argument of the line break before it.
     table = re.sub(r"^ ([\[*])", r" {}\1", _table(plain, "latex_booktabs"), flags=re.MULTILINE)
     return "% \\usepackage{booktabs}\n" + table.replace("±", r"$\pm$")
 
 
 def fitted(columns: Sequence[TextColumn], width: int, by_importance: Sequence[str]) -> tuple[str, list[str]]:
-    """Return a table whose lines have at most ``width`` letters, and the names of the columns that were left out.
+    """Return a table whose lines have at most ``width`` characters, and the names of the columns that were left out.
 
-    ``by_importance`` has the names of the columns, the most important first; the last are left out first.
+    ``by_importance`` has the names of the columns, the most important first. The columns at the end of
+    ``by_importance`` are left out first.
     """
     rows, *others = _short(columns, width)
     room, kept = width - rows.width, set()
@@ -64,7 +65,7 @@ def fitted(columns: Sequence[TextColumn], width: int, by_importance: Sequence[st
 
 
 def stacked(columns: Sequence[TextColumn], width: int) -> str:
-    """Return all columns in several tables, one below the other, whose lines have at most ``width`` letters."""
+    """Return all columns in several tables, one below the other, whose lines have at most ``width`` characters."""
     rows, *others = _short(columns, width)
     tables = [[rows]]
     for column in others:
@@ -76,8 +77,8 @@ def stacked(columns: Sequence[TextColumn], width: int) -> str:
 
 
 def _short(columns: Sequence[TextColumn], width: int) -> list[TextColumn]:
-    """Return the columns with cells of one line that are shortened to fit. The names of the rows take at most half of
-    ``width``."""
+    """Return the columns with cells of one line, shortened to fit into ``width`` characters. The names of the rows take
+    at most half of ``width``."""
     rows, *others = [column._replace(cells=[printable(cell) for cell in column.cells]) for column in columns]
     rows = _cut(rows, max(width // 2, MIN_NAME))
     room = max(width - rows.width - GAP, MIN_NAME)
@@ -89,7 +90,7 @@ def _cut(column: TextColumn, most: int) -> TextColumn:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return ``text`` shortened to ``most`` letters, by leaving out letters in the middle."""
+    """Return ``text`` shortened to ``most`` characters, by leaving out characters in the middle."""
     if len(text) <= most:
         return text
     end = (most - 1) // 2
@@ -97,8 +98,8 @@ def shortened(text: str, most: int) -> str:
 
 
 def _plain(columns: Sequence[TextColumn]) -> str:
-    """Return a plain table. The header and the dashes below it are passed to tabulate as ordinary rows, because
-    tabulate makes columns with a header wider."""
+    """Return the columns as a plain table. The header and the dashes below the header are passed to tabulate as
+    ordinary rows, because tabulate makes columns with a header wider."""
     cells = list(zip(*([one.title, "-" * one.width, *one.cells] for one in columns), strict=True))
     text = tabulate(cells, tablefmt="plain", colalign=_alignment(columns), disable_numparse=True)
     return "\n".join(line.rstrip() for line in text.splitlines())

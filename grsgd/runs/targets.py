@@ -1,4 +1,5 @@
-"""Finding the file to which a user's path leads, without following other users' symbolic links; errors are one line."""
+"""Functions that find the file to which a user's path leads, without following other users' symbolic links. Error
+messages have one line."""
 
 import os
 import stat
@@ -20,16 +21,19 @@ def naming(path: str | os.PathLike) -> Iterator[None]:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the text of an error as one line; for an error of the system, the system's text for its number."""
+    """Return the text of ``error`` as one line. For an OSError with a number, return the system's text for this
+    number."""
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
     return printable(str(error))
 
 
 def target_of(path: str | os.PathLike) -> Path:
-    """Return the file behind ``path`` after following symbolic links, so that a link to a run file survives a rewrite.
+    """Return the file to which ``path`` leads through symbolic links. So a link to a run file stays a link if the run
+    file is replaced.
 
-    Links that another user has put into a folder where all may write are refused.
+    Raises ValueError for a link of another user in a folder to which all users may write, and for a path that is no
+    regular file.
     """
     check_links(Path(os.path.abspath(path)))
     target = Path(os.path.realpath(path))
@@ -47,7 +51,8 @@ def target_of(path: str | os.PathLike) -> Path:
 
 
 def check_links(path: Path, depth: int = 40) -> None:
-    """Raise ValueError if a link on the way to an absolute ``path`` must not be followed."""
+    """Raise ValueError if the absolute ``path`` leads through a link of another user in a folder to which all users may
+    write."""
     for place in (*reversed(path.parents), path):
         if depth and place.is_symlink():
             folder, link = place.parent.stat(), place.lstat()
@@ -64,8 +69,8 @@ def check_replaceable(target: Path) -> None:
 
 
 def stamp(path: str | os.PathLike) -> tuple[int, int] | None:
-    """Return (inode, time of the last change), which changes when a file is replaced; None if the file does not
-    exist."""
+    """Return (inode, time of the last change) of a file, which differs after the file was replaced; None if the file
+    does not exist."""
     try:
         found = os.stat(path)
     except OSError:

@@ -1,8 +1,8 @@
-"""Timelines of the activities of every rank, in Chrome's trace-event format: for ui.perfetto.dev or chrome://tracing.
+"""Timelines of every rank's activities, written in Chrome's trace-event format for ui.perfetto.dev or chrome://tracing.
 
-In the file each rank is a process, with the tracks in `TRACKS`. A span is an activity from its begin to its end. Spans
-of a track that overlap, such as messages to several ranks, are on several lanes. An arrow leads from the sending of a
-message to its receipt.
+In a timeline file each rank is a process, with the tracks in `TRACKS`. A span is an activity from its beginning to its
+end. Overlapping spans of a track, such as messages to several ranks, are drawn on several lanes. An arrow leads from
+the sending of a message to its receipt.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from grsgd.runs.targets import naming, target_of
 
 COMPUTE, MERGE, WAIT, SEND, RECEIVE = TRACKS = ("compute", "merge", "wait", "send", "receive")
 MAX_SPANS = 100_000
-"""Largest number of spans that are kept of a rank; later spans are left out. This many spans take about 40 MB of
-memory."""
+"""Largest number of spans (activities) that are stored per rank; later spans are left out. `MAX_SPANS` spans take about
+40 MB of memory."""
 MAX_SPANS_TOGETHER = 1_000_000
-"""Largest number of spans of all ranks of a run that are kept."""
+"""Largest number of spans (activities) of all ranks of a run together that are stored."""
 SHORTEST_MESSAGE = 2e-9
 """Shortest duration in seconds with which a message is drawn, because an arrow must begin and end within a span."""
 ARROW_INSET = 1e-9
@@ -29,10 +29,11 @@ ARROW_INSET = 1e-9
 
 
 class Span(NamedTuple):
-    """Activity of a rank from ``begin`` to ``end``, in seconds since training began.
+    """Activity of a rank, such as computing or a message, from ``begin`` to ``end``, in seconds since training began.
 
-    For a message, ``peer`` is the other rank (None if unknown or several), ``nbytes`` its size and ``tag`` its tag.
-    ``message`` identifies the message; it is equal at sender and receiver.
+    For a message, ``peer`` is the other rank (None if it is unknown or if there are several). ``nbytes`` is the
+    message's size in bytes, and ``tag`` is its MPI tag. ``message`` identifies the message, and is equal at sender and
+    receiver.
     """
 
     track: str
@@ -46,14 +47,14 @@ class Span(NamedTuple):
 
 
 class Timeline:
-    """Spans of one rank.
+    """Recorder of the spans (activities) of one rank.
 
     Parameters
     ----------
     clock
         Function that returns seconds.
     limit
-        Largest number of spans that are kept; later spans are only counted.
+        Largest number of spans that are stored. Later spans are only counted.
     shortest
         Duration in seconds up to which spans are left out as negligible, unless they are messages.
     """
@@ -62,16 +63,16 @@ class Timeline:
         self.rank, self.clock, self.limit, self.shortest = rank, clock, limit, shortest
         self.spans: list[Span] = []
         self.left_out = 0
-        """Number of spans that were left out because of the limit."""
+        """Number of spans that were left out because ``limit`` was reached."""
         self._zero: float | None = None
 
     def begin(self, zero: float):
-        """Begin to record spans. ``zero`` is the time of the clock at which training begins; earlier spans are left
-        out."""
+        """Begin to record spans. ``zero`` is the time, in seconds of ``clock``, at which training begins. Earlier spans
+        are left out."""
         self._zero = zero
 
     def add(self, track: str, name: str, begin: float, end: float, *message):
-        """Record a span from ``begin`` to ``end``, in seconds of the clock; ``message`` has the fields peer, nbytes,
+        """Record a span from ``begin`` to ``end``, in seconds of ``clock``. ``message`` has the fields peer, nbytes,
         tag and message of `Span`."""
         if self._zero is None or begin < self._zero:
             return
@@ -83,12 +84,12 @@ class Timeline:
             self.spans.append(Span(track, sys.intern(name), begin - self._zero, end - self._zero, *message))
 
     def kept(self) -> FinishedTimeline:
-        """Return the recorded spans in the form in which `write` takes them."""
+        """Return the recorded spans as a `FinishedTimeline`, for `write`."""
         return FinishedTimeline(self.rank, list(self.spans), self.left_out)
 
 
 class FinishedTimeline(NamedTuple):
-    """Recorded spans of a rank, and the number of spans that were left out."""
+    """Recorded spans (activities) of a rank, and the number of spans that were left out because of the limit."""
 
     rank: int
     spans: list[Span]
@@ -96,15 +97,16 @@ class FinishedTimeline(NamedTuple):
 
 
 def limit_of(ranks: int) -> int:
-    """Return the largest number of spans that each rank keeps in a run of ``ranks`` ranks."""
+    """Return the largest number of spans that each rank stores in a run of ``ranks`` ranks."""
     return max(1, min(MAX_SPANS, MAX_SPANS_TOGETHER // ranks))
 
 
 def write(path: str | os.PathLike, timelines: Iterable[FinishedTimeline], clock: str) -> list[str]:
-    """Write the timelines of all ranks to a file; no incomplete file is left. ``clock`` is a text on the clock, for
-    readers of the file.
+    """Write the timelines of all ranks to the file ``path``, of which no incomplete version is left. ``clock`` is a
+    text on the clock, for readers of the file.
 
-    Returns a list with a message if spans are missing, else an empty list. Raises RunFileError.
+    Return a list with one message if spans are missing, else an empty list. Raises RunFileError if the file cannot be
+    written.
     """
     timelines = list(timelines)
     missing = [cut_off(path, timelines)] if any(kept.left_out for kept in timelines) else []
@@ -118,21 +120,21 @@ def write(path: str | os.PathLike, timelines: Iterable[FinishedTimeline], clock:
 
 
 def cut_off(path, timelines: list[FinishedTimeline]) -> str:
-    """Return a message that says from which time on spans are missing."""
+    """Return a message that says from which time on spans of ``timelines`` are missing."""
     cut = [kept for kept in timelines if kept.left_out]
     first = min(cut, key=lambda kept: kept.spans[-1].begin)
     return (
-        f"{os.fspath(path)}: has the first {len(first.spans):,} spans of a rank: of rank {first.rank} up to "
-        f"{first.spans[-1].begin:.6g} s, and not the {sum(kept.left_out for kept in cut):,} after them of "
+        f"{os.fspath(path)}: has only the first {len(first.spans):,} spans of a rank: of rank {first.rank} up to "
+        f"{first.spans[-1].begin:.6g} s; {sum(kept.left_out for kept in cut):,} later spans are missing, of "
         f"{len(cut)} rank{'s' * (len(cut) > 1)}"
     )
 
 
 def events(timelines: list[FinishedTimeline]) -> Iterator[dict]:
-    """Yield the events of the file: names of tracks, spans, arrows. Times are in microseconds."""
+    """Yield the events of the timeline file: names of tracks, spans and arrows. Times are in microseconds."""
     sent = {span.message: span.begin for kept in timelines for span in kept.spans if is_end(span, SEND)}
     ends: dict[Hashable, dict[str, tuple[int, int, float]]] = {}
-    tid = 1 + max((kept.rank for kept in timelines), default=0)  # a thread numbered as its process is drawn first
+    tid = 1 + max((kept.rank for kept in timelines), default=0)  # a thread with its process's number is drawn first
     for rank, spans, _ in timelines:
         yield named("process_name", rank, tid, f"rank {rank}")
         yield named("process_sort_index", rank, tid, rank)
@@ -163,8 +165,8 @@ def is_end(span: Span, track: str) -> bool:
 
 
 def as_drawn(span: Span, sent: dict[Hashable, float]) -> Span:
-    """Return a span as it is drawn. The span of receiving a message begins when the message is sent, not when the
-    receiver begins to wait. ``sent`` has the time of sending of each message."""
+    """Return ``span`` with the times with which it is drawn. The span of a received message begins when the message is
+    sent, not when the receiver begins to wait. ``sent`` has the time at which each message was sent."""
     if span.track not in (SEND, RECEIVE):
         return span
     begin = span.begin
@@ -174,8 +176,8 @@ def as_drawn(span: Span, sent: dict[Hashable, float]) -> Span:
 
 
 def lanes_of(spans: list[Span]) -> list[int]:
-    """Return the number of a lane for each of ``spans``, which are in the order of their beginnings. Each span gets the
-    lowest lane in which it overlaps no other span."""
+    """Return the number of a lane (line of the drawing) for each of ``spans``, which are in the order of their
+    beginnings. Each span gets the lowest lane in which it overlaps no other span."""
     lanes, free = [], []
     for span in spans:
         lane = next((number for number, end in enumerate(free) if end <= span.begin), len(free))

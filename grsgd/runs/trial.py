@@ -1,9 +1,9 @@
-"""Trial reading of an HDF5 file, in another process.
+"""Trial reading of an HDF5 file, in a separate helper process.
 
 A damaged file can make HDF5 loop, crash, or allocate all memory, and a call of HDF5 cannot be interrupted.
 
-So a helper process, ``python -m grsgd.runs.trial``, first tries to read each file within limits of time and memory. It
-is started for the first file, and reads all files one after the other.
+So a helper process, ``python -m grsgd.runs.trial``, first tries to read each file within limits of time and memory. The
+helper process is started for the first file, and reads all files one after the other.
 """
 
 import atexit
@@ -25,32 +25,33 @@ from grsgd.mpi_environment import module
 from grsgd.runs.hdf5 import Hdf5Reader
 
 SECONDS = 10.0
-"""Seconds of processor time that reading an empty file may take. Larger files may take one second more per
+"""Seconds of processor time that reading an empty HDF5 file may take. Larger files may take one second more per
 `BYTES_PER_SECOND` bytes."""
 BYTES_PER_SECOND = 8 * 2**20
 MAX_SECONDS = 300.0
 BYTES = 2**30
-"""Number of bytes of memory that reading an empty file may take, in addition to the memory that the process has
-already."""
+"""Number of bytes of memory that reading an empty HDF5 file may take, in addition to the memory that the helper process
+already uses."""
 PATIENCE = 600.0
-"""Seconds to wait for the helper's answer. The helper may get no processor time, or read from a file system that does
+"""Seconds to wait for the helper process's answer. The helper process may get no processor time, or its file system may
 not answer."""
 
 _good: set[tuple] = set()
-"""Files that could be read, each with its size and time of change at that time."""
+"""Files that could be read, each with its size and the time of its last change when it was read."""
 _lock = threading.Lock()
 _helper: tuple[int, subprocess.Popen] | None = None
-"""Number of the process that has started the helper, and the helper. A fork of that process must start its own
-helper."""
+"""PID of the process that has started the helper process, and the helper process. A fork must start its own helper
+process."""
 
 
 def try_reading(path: str | os.PathLike):
-    """Raise ValueError, with a message of one line, if a file cannot be read within the limits."""
+    """Raise ValueError, with a message of one line, if an HDF5 file cannot be read within the limits of time and
+    memory."""
     with _lock:
         key = _key(path)
         if key in _good:
             return
-        size = key[-1]  # may be terabytes, if the file is sparse
+        size = key[-1]  # a sparse file may have terabytes
         seconds = min(SECONDS + size / BYTES_PER_SECOND, MAX_SECONDS)
         most = min(BYTES + 4 * size, max(available(), 2**27))
         answer = _ask({"path": os.path.abspath(path), "seconds": seconds, "bytes": most})
@@ -60,7 +61,7 @@ def try_reading(path: str | os.PathLike):
 
 
 def is_good(path: str | os.PathLike):
-    """Note that a file can be read without a trial, because this process has written it."""
+    """Record that the file ``path`` can be read without a trial, because this process has written the file."""
     with suppress(OSError):
         _good.add(_key(path))
 
@@ -71,10 +72,10 @@ def _key(path) -> tuple:
 
 
 def _ask(request: dict) -> str:
-    """Return an error message if the helper cannot read the file of ``request``, else ""."""
+    """Return an error message if the helper process cannot read the file in ``request``, else ""."""
     try:
         process = _process()
-    except OSError:  # no process can be started, so the file is not tried
+    except OSError:  # without a helper process the file is not tried
         return ""
     try:
         with suppress(BrokenPipeError):
@@ -85,7 +86,7 @@ def _ask(request: dict) -> str:
             return f"not read after {PATIENCE:g} s: the machine is busy, or its folder does not answer"
         if line := process.stdout.readline():
             return json.loads(line)
-    except BaseException:  # after a signal this answer must not be read as the next file's
+    except BaseException:  # the answer must not be read as the next file's
         stop()
         raise
     stop()
@@ -104,7 +105,7 @@ def _process() -> subprocess.Popen:
         root = str(Path(__file__).parents[2])
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([root, *filter(None, [os.getenv("PYTHONPATH")])])}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # further threads would take address space
+        one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # more threads take address space
         command = module("grsgd.runs.trial")
         process = subprocess.Popen(command, env=environment | one_thread, start_new_session=True, **pipes)
         _helper = os.getpid(), process
@@ -113,7 +114,7 @@ def _process() -> subprocess.Popen:
 
 
 def stop():
-    """End the helper; the next file starts a new one."""
+    """End the helper process. The next file starts a new helper process."""
     global _helper
     if _helper is not None and _helper[0] == os.getpid():
         process = _helper[1]
@@ -125,12 +126,12 @@ def stop():
     _helper = None
 
 
-# ---- in the other process
+# ---- in the helper process
 
 
 def main():
-    """Run the helper: for each request (a line on stdin) try to read the file, and print an error message or "" as
-    JSON."""
+    """Run the helper process. For each request (a line on stdin) try to read the file, and print an error message or ""
+    as JSON."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     for line in sys.stdin.buffer:
@@ -144,7 +145,7 @@ def main():
 
 
 def wrong_with(path: str) -> str:
-    """Return the reason why a file cannot be read; "" if it can be read."""
+    """Return the reason why the HDF5 file ``path`` cannot be read; "" if it can be read."""
     try:
         with h5py.File(path, "r", locking=False) as file:
             Hdf5Reader(file, os.path.getsize(path)).tree()
@@ -152,7 +153,7 @@ def wrong_with(path: str) -> str:
         return str(error)[:4000]
     except MemoryError:
         return "damaged HDF5 file: reading it takes too much memory"
-    except Exception as error:  # h5py raises errors of many kinds for damaged bytes
+    except Exception as error:  # h5py raises errors of many classes for damaged files
         return f"truncated or damaged HDF5 file: {str(error)[:4000]}"
     return ""
 

@@ -1,4 +1,4 @@
-"""Views of one run in Python and notebooks: one line of text, a small HTML page, and pandas data frames."""
+"""Views of one run in Python and in notebooks: one line of text, a small HTML page, and pandas data frames."""
 
 import numpy as np
 from tabulate import tabulate
@@ -15,23 +15,23 @@ from grsgd.runs.several import ranks_of
 from grsgd.text import printable
 
 ROWS = 5
-"""Number of snapshots, the last ones, that a notebook shows."""
+"""Number of snapshots that a notebook shows of a run, counted from the last snapshot."""
 BARE = ("run", "ended")
-"""Facts that are shown without their name."""
+"""Names of the facts about a run whose value is shown without the name."""
 FRAMES = ("curve", "ranks", "traffic")
 
 
 def line(run: Run) -> str:
-    """Return one line with the run's label, its end, and its most important numbers."""
+    """Return one line with the run's label, its kind of end, and its most important numbers."""
     try:
         facts = _facts(run)
-    except (KeyError, TypeError, ValueError):  # the run is still being assembled
+    except (KeyError, TypeError, ValueError):  # the run is not yet complete
         return f"<Run: {printable(str(run.attributes.get('algorithm')))}, incomplete>"
     return f"<Run: {'; '.join(value if key in BARE else f'{key} {value}' for key, value in facts.items())}>"
 
 
 def page(run: Run) -> str:
-    """Return HTML with a table of facts about the run, and a table of the curve's last rows."""
+    """Return HTML with a table of facts about the run, and a table of the curve's last `ROWS` snapshots."""
     time = run.curve["time"]
     names = [name for name, values in run.curve.items() if values.shape == time.shape and _is_known(values)]
     header = [f"{name} [s]" if name == "time" else name for name in names]
@@ -60,7 +60,7 @@ def _facts(run: Run) -> dict[str, str]:
 
 
 def frame(run: Run, which: str = "curve"):
-    """Return one of ``FRAMES`` as a DataFrame; see `Run.to_pandas`."""
+    """Return the table ``which`` (one of ``FRAMES``) of a run as a pandas.DataFrame; see `Run.to_pandas`."""
     if which not in FRAMES:
         raise RunFileError(f"to_pandas({which!r}): the allowed tables are {', '.join(map(repr, FRAMES))}")
     try:
@@ -78,7 +78,7 @@ def frame(run: Run, which: str = "curve"):
 
 
 def figure(run: Run):
-    """Return the figure that ``grsgd plot`` draws of the run."""
+    """Return the figure that ``grsgd plot`` draws of ``run``."""
     from grsgd.runs.plot import plot
 
     return plot([run])

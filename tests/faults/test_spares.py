@@ -141,7 +141,7 @@ def test_a_process_that_is_silent_for_too_long_is_ended(algorithm, start):
     job.signal(1, signal.SIGSTOP)
     code, output = job.finish(BOUND)
     assert code == 0 and "Traceback" not in output, output
-    assert "grsgd: rank 1 has given no sign of life for 1.5 s: its process is ended\n" in output, output
+    assert "grsgd: rank 1 has given no sign of life for 1.5 s: its process is killed\n" in output, output
     found = load_run(job.out)
     assert found.extra["death_rank"].tolist() == [1] and np.isfinite(found.extra["death_replaced_seconds"]).all()
     assert found.attributes["reason"] == "seconds" and (found.ranks["steps"] > 0).all()

@@ -289,7 +289,7 @@ def test_a_damaged_checkpoint_is_gone_on_from_the_one_before_it(trained, folder,
     assert found.attributes["resumed"] == older and all(torch.equal(model[name], expected[name]) for name in expected)
     np.testing.assert_array_equal(found.curve["test_accuracy"], whole.curve["test_accuracy"])
     if world.rank == 0:
-        assert "rank-0001.ckpt: damaged: its digest differs: goes back to an older one" in capfd.readouterr().err
+        assert "rank-0001.ckpt: damaged: its digest differs: the run uses an older checkpoint" in capfd.readouterr().err
         (snapshots,) = copy.glob("curve-*/rank-0001.bin")
         snapshots.write_bytes(bytes(snapshots.stat().st_size))
     world.Barrier()

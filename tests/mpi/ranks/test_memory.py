@@ -139,7 +139,7 @@ def test_only_a_whole_checkpoint_of_one_step_is_used(world, find, capfd):
     assert find([*whole, *fewer]) == (36, "d"), "of another number of ranks"
     world.Barrier()
     if world.rank == 0:
-        line = f"{name_of(24)} in memory: the state of rank 0 of {n} is on no host, or damaged: goes back to an older"
+        line = f"{name_of(24)} in memory: the state of rank 0 of {n} is on no host, or damaged: the run uses an older"
         assert line in capfd.readouterr().err
 
 
@@ -157,6 +157,6 @@ def test_a_job_without_room_or_without_restarts_is_refused(world, folder, monkey
     with pytest.raises(SetupError, match="--memory: only with --checkpoint FOLDER"):
         run(world, parse(CONFIG), folder / "run.h5", keeping=keeping._replace(folder=None))
     monkeypatch.setattr(host_memory, "survives", lambda config: True)
-    with pytest.raises(SetupError, match="--memory: not if the run goes on without processes that die"):
+    with pytest.raises(SetupError, match="--memory: not in a run that survives the death of processes"):
         run(world, parse(CONFIG), folder / "run.h5", keeping=keeping)
     assert os.environ["GRSGD_JOB"]

@@ -69,7 +69,7 @@ def test_a_single_host_is_asked_before_the_launch(search, capsys):
     assert lost[0] == (again, "b") and rounds[:3] == [0, LAUNCH_SECONDS, again]
     assert search([None], hosts=HOSTS[1:2])[0] == [] and not capsys.readouterr().err
     assert search([""], hosts=HOSTS[1:2])[0] == []
-    assert "host b does not answer: its death during the launch would not be noticed" in capsys.readouterr().err
+    assert "host b does not answer: its loss during the launch would not be noticed" in capsys.readouterr().err
     assert search(["b"], hosts=HOSTS[1:2])[0] == []
     assert search(["a", ""], hosts=HOSTS[:1]) == ([], [])
 

@@ -142,7 +142,7 @@ def test_code_that_has_changed_is_said():
     assert (
         resumed(state)
         .other_code(config("dpsgd"))[0]
-        .startswith("kept/samples-000000000032: model_code has changed since: SHA-256 '1f', now None")
+        .startswith("kept/samples-000000000032: model_code has changed since the checkpoint: SHA-256 '1f', now None")
     )
     assert dataclasses.replace(resumed({"code": {}})).other_code(config("dpsgd")) == []
 

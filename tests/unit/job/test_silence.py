@@ -38,7 +38,7 @@ def test_a_process_that_stands_still_is_ended_by_those_of_its_host_alone(capsys)
     assert not job.killed
     job.pass_seconds(1, stopped={1})
     assert job.killed == [(101, signal.SIGKILL)]
-    assert capsys.readouterr().err == "\ngrsgd: rank 1 has given no sign of life for 2 s: its process is ended\n"
+    assert capsys.readouterr().err == "\ngrsgd: rank 1 has given no sign of life for 2 s: its process is killed\n"
     job.pass_seconds(5, stopped={1, 3})
     assert len(job.killed) == 1  # nobody of its host is left to end process 3
     job.pass_seconds(5, stopped={0, 1})
@@ -70,7 +70,7 @@ def test_spares_are_named_so(capsys):
     job.pass_seconds(1)
     job.pass_seconds(3, stopped={2})
     said = capsys.readouterr().err
-    assert said == "\ngrsgd: process 2, a spare, has given no sign of life for 2 s: its process is ended\n"
+    assert said == "\ngrsgd: process 2, a spare, has given no sign of life for 2 s: its process is killed\n"
 
 
 def test_after_training_nobody_is_ended():

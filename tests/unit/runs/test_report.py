@@ -257,7 +257,7 @@ def test_a_copy_is_no_other_run(save, tmp_path, capsys):
     (tmp_path / "copy.h5").write_bytes(paths[0].read_bytes())
     (row,) = cells(report([*paths, paths[0], tmp_path / "copy.h5"], group=True))
     assert row["algorithm"] == "gossip, 4 ranks, 2 seeds"
-    assert "copy.h5: the same as" in capsys.readouterr().err
+    assert "copy.h5: has the same content as" in capsys.readouterr().err
     assert main(["report", str(paths[0]), str(paths[0])]) == 0
 
 

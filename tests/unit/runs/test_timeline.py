@@ -22,7 +22,7 @@ def test_the_first_spans_are_kept_and_the_rest_is_told(tmp_path):
     for number in range(5):
         timeline.add("compute", "gradient", number, number + 0.5)
     (line,) = write(tmp_path / "cut.json", [timeline.kept()], "simulated")
-    missing = "has the first 2 spans of a rank: of rank 3 up to 1 s, and not the 3 after them of 1 rank"
+    missing = "has only the first 2 spans of a rank: of rank 3 up to 1 s; 3 later spans are missing, of 1 rank"
     assert line == f"{tmp_path}/cut.json: {missing}"
     assert [e["ts"] for e in spans(events_of(tmp_path / "cut.json"))] == [0.0, 1e6]
     assert json.loads((tmp_path / "cut.json").read_text())["otherData"] == {"clock": "simulated", "missing": [line]}
