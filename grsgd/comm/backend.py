@@ -52,8 +52,8 @@ class Backend(Protocol):
     shares_memory: bool
     """Whether the ranks of one host can share memory by mapping one file."""
     has_multicast: bool | None
-    """Whether the sender of a broadcast sends the array once for all receivers. None if this can be found out only by
-    sending a datagram by IP multicast."""
+    """Whether the sender of a broadcast sends the array once for all receivers. None if only a trial of IP multicast
+    can show whether a broadcast is sent once."""
     hosts: list | None
     """One value per rank that identifies the rank's host. None if this backend does not know the hosts, so that the
     ranks must exchange the names of their hosts."""
@@ -223,8 +223,8 @@ class FromAnyRank:
     """A request of a receive from any rank, in a job in which processes may die.
 
     The receive is given to the MPI library only when a message has arrived, because the sender of a message may die
-    before the whole message has arrived. In such a case, Open MPI 5 never completes a receive from any rank, and never
-    reports the death.
+    before the whole message has arrived. If the sender dies early, Open MPI 5 never completes a receive from any rank,
+    and never reports the death.
 
     When the receive is complete, the attribute ``source`` is the rank that sent the message.
     """
@@ -266,7 +266,7 @@ def countable(array):
         elements, rest = divmod(array.nbytes, np.dtype(dtype).itemsize)
         if rest == 0 and elements <= MAX_ELEMENTS:
             return array.reshape(-1).view(dtype)
-    raise ValueError(f"a message of {array.nbytes} bytes has more elements of at most 8 bytes than MPI can count")
+    raise ValueError(f"a message of {array.nbytes} bytes has more elements of 8 bytes than MPI can count")
 
 
 def has_died(error: RuntimeError) -> bool:

@@ -111,8 +111,8 @@ class Communicator:
 
     @property
     def lost(self) -> tuple[int, ...]:
-        """Return the ranks without a process: their processes have died, as far as `Iprobe` has noticed, and no other
-        process has taken them."""
+        """Return the ranks whose processes have died, as far as `Iprobe` has noticed the deaths, and that no other
+        process has taken."""
         return self.backend.lost
 
     @property

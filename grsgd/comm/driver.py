@@ -97,8 +97,8 @@ class Driver(Protocol):
         """
 
     def abandon(self):
-        """Stop resuming all background schedules that were started so far. After this call none of these schedules
-        changes anything."""
+        """Stop resuming all background schedules that were started so far. After this call, an abandoned schedule
+        changes no data."""
 
 
 class WaitTimeout(RuntimeError):
@@ -135,8 +135,8 @@ class MpiDriver:
     thread_allowed
         Whether the MPI library may be called from a second thread. If False, only the trainer resumes schedules.
     compute_seconds
-        Least processor time in seconds of a `Compute` of amount 1. This option makes the gradients of a small model
-        take as long as the gradients of a large model.
+        Least processor time in seconds of a `Compute` of amount 1. With ``compute_seconds``, gradients of a small model
+        can take as long as gradients of a large model.
     """
 
     def __init__(

@@ -115,9 +115,10 @@ class Engine:
     """The object that resumes the background schedules of a process, in the order in which the schedules were started.
 
     If at least one schedule belongs to a driver with ``progress_mode = "thread"``, the engine's thread resumes all
-    schedules. If no driver has this mode, the trainer resumes the schedules whenever the trainer polls or waits. In
-    this case the thread resumes schedules only if the trainer's last poll was more than `TAKEOVER_SECONDS` ago. If a
-    driver's MPI library allows calls from one thread only, the engine's thread resumes no schedules.
+    schedules. If all drivers have other modes, the trainer resumes the schedules whenever the trainer polls or waits.
+    If all drivers have other modes, the engine's thread resumes schedules only if the trainer's last poll was more than
+    `TAKEOVER_SECONDS` ago. If a driver's MPI library allows calls from one thread only, the engine's thread resumes no
+    schedules.
     """
 
     def __init__(self):
@@ -313,9 +314,9 @@ def back_off(
 ):
     """Yield the core or sleep between two polls of a wait that has lasted ``waited`` seconds.
 
-    During the first ``spin`` seconds of a wait, this function yields the core. Later it sleeps for ``share`` times
-    ``waited`` seconds, but at most ``longest`` seconds. So a waiting rank leaves the core to computing ranks, and a
-    sleep prolongs the wait by a few per cent at most.
+    During the first ``spin`` seconds of a wait, this function yields the core. After ``spin`` seconds, this function
+    sleeps for ``share`` times ``waited`` seconds, but at most ``longest`` seconds. So a waiting rank leaves the core to
+    computing ranks, and a sleep prolongs the wait by a few per cent at most.
     """
     if waited < spin:
         os.sched_yield()

@@ -110,7 +110,7 @@ class SendBuffers:
         background take messages."""
 
     def ready(self, receiver: int) -> bool:
-        """Return whether the last message to ``receiver`` is delivered, so that the next one may be sent."""
+        """Return whether the last message to ``receiver`` is delivered, so that the next message may be sent."""
         return receiver not in self._sending or self._is_over(receiver)
 
     def take_buffer(self) -> ModelMessage:
@@ -217,7 +217,7 @@ class Mailbox(SendBuffers):
         that `receive_loop` was given."""
 
     def ready(self, receiver: int) -> bool:
-        """Return whether the last message to ``receiver`` is delivered, so that the next one may be sent.
+        """Return whether the last message to ``receiver`` is delivered, so that the next message may be sent.
 
         This method returns False for a receiver that has ended its own stream of messages or has died.
         """

@@ -22,8 +22,8 @@ class Pollable(Protocol):
 
 
 class Delay:
-    """A pollable whose ``Test()`` returns True from ``seconds`` seconds after its creation on. It is used for the delay
-    of an injected straggler, and for pauses between two attempts."""
+    """A pollable whose ``Test()`` returns True from ``seconds`` seconds after its creation on. `Delay` is used for the
+    delay of an injected straggler, and for pauses between two attempts."""
 
     def __init__(self, seconds: float):
         self.seconds = seconds

@@ -3,9 +3,9 @@ rows.
 
 The memory is a file that all ranks map. The file's name is removed when all ranks have mapped the file, so no file is
 left even if ranks are killed. The memory is freed when no array uses the memory any more. The function
-``MPI_Win_allocate_shared`` also makes shared memory, but is not used for two reasons. First, this function blocks until
-all ranks have called it, and a schedule must not block. Second, MPI frees the memory that this function makes even if
-arrays still use the memory.
+``MPI_Win_allocate_shared`` also makes shared memory, but is not used for two reasons. The first reason is that
+``MPI_Win_allocate_shared`` blocks until all ranks have called the function, and a schedule must not block. The second
+reason is that MPI frees its shared memory even if arrays still use the memory.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -30,7 +30,7 @@ LINE_BYTES = 64
 so that the writes of one rank do not slow down another rank."""
 FIELDS = LINE_BYTES // 8
 BETWEEN_ROWS_BYTES = PAGE + 9 * LINE_BYTES
-"""Number of bytes between the rows of two ranks. Without this gap, rows would begin at multiples of a power of two, and
+"""Number of bytes between the rows of two ranks. Without a gap, rows would begin at multiples of a power of two, and
 push each other out of the cache."""
 TELLING_BYTES = 1024
 ALLOWED = "ring, halving-doubling, tree, swing, bine, mpi"

@@ -4,7 +4,7 @@ Messages of different purposes have different tags if they may be under way at t
 of different algorithms may be equal, because a run trains with one algorithm.
 
 GPU transports tag the chunks of a message with the upper half of the tags that the MPI library allows
-(`grsgd.comm.gpu.staged`). So all tags in this module are far below that half.
+(`grsgd.comm.gpu.staged`). All tags in this module are far below the upper half of the allowed tags.
 """
 
 ARRAYS = 0
@@ -61,11 +61,12 @@ GROUP = 6
 when they meet after a death."""
 STATE_REQUEST, STATE = 4, 5
 """`STATE_REQUEST`: request for the initial state, from a process that has just taken a rank to another process.
-`STATE`: the answer to this request. Both messages are sent on a communicator that carries no other messages of the
-training."""
+`STATE`: the answer to a `STATE_REQUEST`. Messages with the tags `STATE_REQUEST` and `STATE` are sent on a communicator
+that carries no messages of the training."""
 MODEL_REQUEST, MODEL = 7, 8
 """`MODEL_REQUEST`: request for the present model, from a process that averages models to another process. `MODEL`: the
-answer to this request. Both messages are sent on the communicator of `STATE`."""
+answer to a `MODEL_REQUEST`. Messages with the tags `MODEL_REQUEST` and `MODEL` are sent on the communicator of
+`STATE`."""
 
 # ---- the communicator of signs of life, between all processes of a host
 

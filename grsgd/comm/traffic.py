@@ -28,7 +28,7 @@ class Traffic:
         """Counters per receiver: sent payload in bytes, sent headers in bytes, and number of messages."""
 
     def count(self, receivers: Iterable[int], nbytes: int, header: int = 0):
-        """Count one packet of ``nbytes`` bytes to each of ``receivers``. ``header`` is the number of these bytes that
+        """Count one packet of ``nbytes`` bytes to each of ``receivers``. ``header``: number of bytes of the packet that
         are bookkeeping and no payload."""
         for receiver in receivers:
             self._count(receiver, nbytes, header)

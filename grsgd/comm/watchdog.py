@@ -26,7 +26,7 @@ def within(seconds: float, what: str):
 
     ``what`` names the action of the block, such as "making a communicator". A thread measures the time, so a blocking
     call in the block must let other threads run. All calls of mpi4py let other threads run, except the start and the
-    end of MPI. `stopped_within` limits these two calls.
+    end of MPI. `stopped_within` limits the start and the end of MPI.
     """
     done = threading.Event()
 

@@ -9,7 +9,7 @@ VARIANTS = ("ring", "halving-doubling", "tree")
 
 
 def bfloat16_allreduce(comm, x, tag: int, scale: float):
-    """Schedule that sets x to ``scale`` times its sum over all n ranks, in place.
+    """Schedule that sets x to ``scale`` times the sum of x over all n ranks, in place.
 
     The array ``x`` has the bits of bfloat16 numbers: uint16 of shape [d]. The array consists of n chunks, and each rank
     sends chunk c to rank c. Rank c adds up chunk c of all ranks in float32, in the order of the ranks. Rank c rounds

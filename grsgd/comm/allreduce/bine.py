@@ -4,13 +4,14 @@
 Source: De Sensi et al. 2025, Bine trees: Enhancing collective operations by optimizing communication locality (SC).
 Bine's all-reduce for large arrays is a reduce-scatter with growing distances and an all-gather with shrinking
 distances. The distances are 1, 1, 3, 5, 11, ..., alternately to the left and to the right, as in Swing. So if the
-number n of ranks is a power of two, Bine and Swing send the same messages to the same ranks. This algorithm was taken
-from the source code of the authors' library (``allreduce_bine_bdw_remap`` of HLC-Lab/pico). Like the authors' library,
-this module renumbers the blocks of the array, so that each message is one contiguous piece of the array.
+number n of ranks is a power of two, Bine and Swing send the same messages to the same ranks. The algorithm of this
+module was taken from the source code of the authors' library (``allreduce_bine_bdw_remap`` of HLC-Lab/pico). Like the
+authors' library, this module renumbers the blocks of the array, so that each message is one contiguous piece of the
+array.
 
-Bine and Swing differ if n is no power of two. In this case, only p ranks take part in Bine's steps, where p is the
-largest power of two below n. Each of the other n - p ranks first sends its array to a partner, and finally receives the
-sum from the partner. So n - p pairs of ranks send one more array in each direction.
+Bine and Swing differ if n is no power of two. If n is no power of two, only p ranks take part in Bine's steps, where p
+is the largest power of two below n. Each of the other n - p ranks first sends its array to a partner, and finally
+receives the sum from the partner. So n - p pairs of ranks send one more array in each direction.
 """
 
 from grsgd.comm import tags

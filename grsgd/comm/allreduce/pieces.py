@@ -1,5 +1,5 @@
-"""Division of arrays into parts that ranks own, and into pieces that fit into the cache, for all-reduces. The module
-also handles arrays of float16 and bfloat16.
+"""Division of arrays into parts that ranks own, and into pieces that fit into the cache, for all-reduces. The decorator
+`in_range` adapts an all-reduce to arrays of float16 and bfloat16.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -31,9 +31,9 @@ def in_range(allreduce):
     """Decorate ``allreduce``, so that arrays of float16 are multiplied by a power of two near ``scale`` before the sum,
     and arrays of bfloat16 are summed by `bfloat16_allreduce`.
 
-    Without this multiplication, a sum could be outside the range of float16 although the mean is inside. Arrays of
-    other dtypes are multiplied by ``scale`` after the sum. A sum of n arrays of float32 overflows if the mean is above
-    3.4e38 / n.
+    Without a multiplication before the sum, a sum could be outside the range of float16 although the mean is inside.
+    Arrays of other dtypes are multiplied by ``scale`` after the sum. A sum of n arrays of float32 overflows if the mean
+    is above 3.4e38 / n.
     """
 
     @wraps(allreduce)

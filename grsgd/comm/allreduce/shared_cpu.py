@@ -66,7 +66,7 @@ def reached_soon(flags, column, number, tries):
     for _ in range(tries):
         if reached(flags, column, number):
             return True
-        fence()  # so that the compiler lets the next check read the memory again
+        fence()  # the fence makes the next check read memory again
     return False
 
 
@@ -107,8 +107,8 @@ def replace_rows(rows, begin, end, scale, scratch):
     """Replace the elements ``begin`` to ``end`` of each row by ``scale`` times the sum of these elements over all
     ``rows``.
 
-    ``scratch``: array for sums, whose length is the number of elements that are summed at a time. This array should fit
-    into the processor's cache.
+    ``scratch``: array for sums, whose length is the number of elements that are summed at a time. ``scratch`` should
+    fit into the processor's cache.
     """
     for start in range(begin, end, scratch.size):
         stop = min(start + scratch.size, end)

@@ -14,8 +14,8 @@ PIECE_BYTES = 1024 * 1024
 """Number of bytes of a buffer in shared memory. Each rank has two buffers, through which the rank's array is copied
 piece by piece."""
 SCRATCH_BYTES = 4 * 1024
-"""Number of bytes of sums that are computed at a time in scratch memory. Scratch memory of this size fits into the
-innermost cache."""
+"""Number of bytes of sums that are computed at a time in scratch memory. Scratch memory of `SCRATCH_BYTES` bytes fits
+into the innermost cache."""
 TRIES = 2000
 """Number of times that a rank with a core of its own checks the progress of the other ranks before the rank's schedule
 yields. `TRIES` checks take about 4 us.
@@ -48,8 +48,8 @@ class Buffers:
     piece_bytes
         Length of a buffer in bytes.
     owners
-        Number of ranks that each sum one part of the arrays. These ranks have the lowest numbers. By default all ranks
-        sum a part.
+        Number of ranks that each sum one part of the arrays. The ranks with the lowest numbers sum a part. By default
+        all ranks sum a part.
 
     An all-reduce consists of numbered phases, one per piece of the array. A buffer that is written in phase p is
     written again in phase p + 2. A rank enters phase p + 1 only after it has read the buffers of phase p. Before phase
@@ -155,7 +155,7 @@ class Buffers:
         """
         places = self.memory.flags[:, PLACE].tolist()
         if any(other != place for other in places):
-            raise RuntimeError(f"an all-reduce of arrays that lie in different places of shared memory: {places}")
+            raise RuntimeError(f"an all-reduce of arrays at different positions in shared memory: {places}")
 
     def _replace_part(self, rows: np.ndarray, begin: int, size: int, scale: float, beyond):
         """Schedule that replaces this rank's part of a piece by the sum of the part over all ranks, in the rows of all

@@ -48,11 +48,11 @@ def swing_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float 
 
 
 def beside_the_last(comm: Communicator, share: Share, tag: int, scale: float):
-    """Schedule of Swing for all ranks except the last rank, if the number of ranks is odd. These ranks compute the sums
-    of all blocks except the last block.
+    """Schedule of Swing for all ranks except the last rank, if the number of ranks is odd. All ranks except the last
+    rank compute the sums of all blocks except the last block.
 
-    At the same time, the calling rank exchanges two blocks with the last rank: the last block, and the block that the
-    calling rank owns.
+    During the steps of Swing, the calling rank exchanges two blocks with the last rank: the last block, and the block
+    that the calling rank owns.
     """
     last, x = comm.size - 1, share.x
     block = slice(*part(last, share.blocks, x.size))

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 ANSWER_SECONDS = 0.25
 """Number of seconds without an answer after which a receiver asks the next rank for missing parts. The time that it
-takes to send the answer is added to this number."""
+takes to send the answer is added to `ANSWER_SECONDS`."""
 SILENT_SECONDS = 1.0
 """Number of seconds without a datagram of a packet's sender after which a receiver asks other ranks for missing parts.
-The time for which a rank sends datagrams in an exchange is added to this number.
+The time for which a rank sends datagrams in an exchange is added to `SILENT_SECONDS`.
 
 `SILENT_SECONDS` applies only to a sender that has not sent all datagrams of its packet.
 """

@@ -30,5 +30,5 @@ class Fingerprints:
                 if value != expected:
                     raise UnequalBlocks(
                         f"step {step}: ranks {other} and {rank} have computed different gradients of block {block}: "
-                        "they must compute alike (one kind of processor, version of torch and number of threads)"
+                        "all ranks must have one kind of processor, version of torch and number of threads"
                     )

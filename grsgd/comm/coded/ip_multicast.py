@@ -47,7 +47,7 @@ SHARE = 0.95
 """Share of the network's rate that all ranks together use for datagrams. The remaining share is for messages by MPI."""
 UNREAD_SECONDS = 0.05
 """Longest time in seconds for which a rank is expected to read no datagrams. The kernel must keep the datagrams that
-arrive at the rank's sockets in this time."""
+arrive at the rank's sockets in `UNREAD_SECONDS`."""
 ROOM_SHARE, MIN_ROOM = 2, 4 * 2**20
 """Numbers from which a rank computes how many bytes of unread datagrams the kernel should keep at a socket:
 `ROOM_SHARE` times the bytes that arrive in `UNREAD_SECONDS`, but at least `MIN_ROOM` bytes.
@@ -104,8 +104,8 @@ class IpMulticast(Unicast):
         self.sending_seconds = 0.0
         """Number of seconds that this rank needs to send the datagrams of all its packets in an exchange.
 
-        A receiver that gets no datagrams from a sender waits at least this time before it asks other ranks, because the
-        sender may be sending datagrams to other receivers.
+        A receiver that gets no datagrams from a sender waits at least `sending_seconds` before it asks other ranks,
+        because the sender may be sending datagrams to other receivers.
         """
         self._ended: set[int] = set()
         self.heard = [0.0] * comm.size
@@ -163,8 +163,8 @@ class IpMulticast(Unicast):
         if min(coming, rate * UNREAD_SECONDS) <= room:
             return rate
         self.slower = (
-            f"IP multicast: there is room for {human_bytes(room)} of datagrams, so all ranks together send at "
-            f"{as_rate(room / UNREAD_SECONDS)} instead of {as_rate(rate)}: raise net.core.rmem_max to "
+            f"IP multicast: the kernel keeps at most {human_bytes(room)} of unread datagrams, so all ranks together "
+            f"send at {as_rate(room / UNREAD_SECONDS)} instead of {as_rate(rate)}: raise net.core.rmem_max to "
             f"{min(coming, int(rate * UNREAD_SECONDS))}"
         )
         return room / UNREAD_SECONDS
@@ -358,4 +358,4 @@ class AllEnded:
             return f"the end of IP multicast on {ranks_in_words(sorted(others))}"
         if transport.control.under_way:
             return f"messages to other ranks: {transport.control.under_way[0][0]}"
-        return f"{len(transport.repairs.expected)} answers of ranks that were asked for missing parts"
+        return f"{len(transport.repairs.expected)} answers of ranks that were asked for missing parts of packets"

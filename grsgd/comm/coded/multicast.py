@@ -57,13 +57,13 @@ class Unicast:
         """Record that this rank has sent and received all packets of the present exchange."""
 
     def send(self, packet: Packet, content) -> list:
-        """Start to send ``packet`` with ``content``. Return pollables. When ``Test()`` of all these pollables returns
-        True, the caller may change ``content``."""
+        """Start to send ``packet`` with ``content``. Return pollables whose ``Test()`` returns True when the caller may
+        change ``content``."""
         return [about(packet, self.comm.Isend(content, receiver, self.tag(packet))) for receiver in packet.receivers]
 
     def receive(self, packet: Packet, content) -> list:
-        """Start to receive ``packet`` into ``content``. Return pollables. When ``Test()`` of all these pollables
-        returns True, the packet has arrived.
+        """Start to receive ``packet`` into ``content``. Return pollables whose ``Test()`` returns True when the packet
+        has arrived.
 
         All ranks must send and receive packets in the same order.
         """

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 MAX_SECONDS = 0.01
 """Largest number of bytes that a rank may send at once, expressed as the seconds in which the rank's rate allows these
-bytes. After a pause in sending, a rank can send at once so as to regain lost time."""
+bytes. So a rank can send faster than its rate for a short time after a pause in sending."""
 MAX_DATAGRAMS = 2
 """Number of datagrams that a rank may always send at once. Without `MAX_DATAGRAMS`, a rank with a slow rate could never
 send a datagram."""

@@ -72,11 +72,11 @@ class Outgoing:
         if not self.unanswered:
             state = f"repairs to {len(self.repairs)} ranks are under way"
         elif self.next == all_parts:
-            state = f"all datagrams have left, but there is no answer from {ranks_in_words(sorted(self.unanswered))}"
+            state = f"all datagrams were sent, but there is no answer from {ranks_in_words(sorted(self.unanswered))}"
         elif late is not None:
             state = f"rank {late} has not begun to receive"
         else:
-            state = f"{self.next} of {all_parts} datagrams have left"
+            state = f"{self.next} of {all_parts} datagrams were sent"
         return f"{self.packet}: send by IP multicast ({state})"
 
 
@@ -106,8 +106,8 @@ class Incoming:
         """Request the missing parts of the packet as soon as no more datagrams of the packet are expected.
         ``read_all``: whether this rank has read all datagrams that have arrived."""
         if not self.parts.lacking:
-            # A packet without content is complete before its sender has begun to send. So this rank answers only when
-            # the sender has told that all datagrams of the packet have been sent.
+            # A packet without content is complete before its sender has begun to send. For a packet without content,
+            # this rank answers only when the sender has told that all datagrams of the packet have been sent.
             if not self.has_answered and (self.parts.content or self.all_sent):
                 self.has_answered = True
                 # The message `LACKING` to the sender is short, because it has no bits for parts of the packet. A long
@@ -141,10 +141,10 @@ class Incoming:
 
     def __str__(self):
         there = len(self.parts.is_here) - self.parts.lacking
-        state = "all have left" if self.all_sent else "more are expected"
+        state = "all were sent" if self.all_sent else "more are expected"
         if self.rest is not None and self.rest.asked:
-            state = f"the rest is requested from {ranks_in_words(self.rest.asked)}"
+            state = f"missing parts are requested from {ranks_in_words(self.rest.asked)}"
         return (
             f"{self.packet}: receive from rank {self.packet.sender} by IP multicast ({there} of "
-            f"{len(self.parts.is_here)} datagrams are here, {state})"
+            f"{len(self.parts.is_here)} datagrams have arrived, {state})"
         )

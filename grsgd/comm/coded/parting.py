@@ -28,9 +28,9 @@ class Parting:
 
     Two arbiters are possible, if a lower rank finishes after a higher rank has proposed to end without the lower rank.
     Some ranks may agree to the higher rank's proposal, and other ranks to the lower rank's proposal, so that neither
-    proposal gets the agreement of all ranks. For this reason an arbiter withdraws its proposal if it hears of a lower
-    finished rank before the decision. The arbiter makes no second proposal. Ranks that had agreed to the withdrawn
-    proposal may agree to the lower rank's proposal.
+    proposal gets the agreement of all ranks. Therefore an arbiter withdraws its proposal if the arbiter hears of a
+    lower finished rank before the decision. The arbiter makes no second proposal. Ranks that had agreed to the
+    withdrawn proposal may agree to the lower rank's proposal.
     """
 
     def __init__(self, queues: Queues, streams: Streams, driver, silent: int, patience: float):
@@ -63,7 +63,7 @@ class Parting:
                 lambda heard=heard, was_patient=was_patient, later=later: self.streams.heard != heard
                 or (was_patient and self.is_impatient())
                 or self.driver.clock() > later,
-                "the end of the others' training",
+                "the end of the other ranks' training",
             )
             waited = self.driver.clock() - began
             if self.is_impatient() and waited > 2 * self.patience + self.driver.timeout:
@@ -77,7 +77,7 @@ class Parting:
             later = self.driver.clock() + self.driver.timeout / 2
             yield Until(
                 lambda later=later: bool(self.streams.said[HeaderKind.DECISION]) or self.driver.clock() > later,
-                "the end of the others' training",
+                "the end of the other ranks' training",
             )
 
     def watch_the_clock(self):
@@ -149,7 +149,8 @@ class Parting:
                 if len(missing) > self.silent:
                     silent = ranks_in_words(sorted(missing))
                     raise SilentRanks(
-                        f"silent at the end of the training: {silent}; at most {self.silent} may be (algorithm.silent)"
+                        f"silent at the end of the training: {silent}; at most {self.silent} may be silent "
+                        "(algorithm.silent)"
                     )
                 self.proposed = frozenset(missing)
                 self.tell(HeaderKind.PROPOSAL, self.ranks - missing, self.proposed)

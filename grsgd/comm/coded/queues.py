@@ -18,8 +18,8 @@ from grsgd.comm.elastic.membership import Tolerant
 
 
 class Content:
-    """A buffer that is sent in several messages. After the last of these messages, the buffer is added to ``spare``,
-    the list of free buffers."""
+    """A buffer that is sent in several messages. When all messages that carry the buffer are delivered, the buffer is
+    added to ``spare``, the list of free buffers."""
 
     def __init__(self, buffer, spare: list):
         self.buffer, self._spare, self._users = buffer, spare, 0
@@ -53,8 +53,9 @@ class Queues:
         Communicator that carries the messages. Headers and contents of messages have different tags.
 
     most
-        Largest number of contents that may wait for a receiver. If one more content waits, the receiver is left behind.
-        All messages that wait for this receiver are dropped, and only ``farewell`` is still sent to the receiver.
+        Largest number of contents that may wait for a receiver. If more contents wait for a receiver, the receiver is
+        left behind. All messages that wait for a receiver that is left behind are dropped, and only ``farewell`` is
+        still sent to the receiver.
 
     make_buffer
         Function that returns a new buffer for a content.

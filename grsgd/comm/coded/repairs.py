@@ -2,9 +2,8 @@
 rank, and receives these parts in one message by MPI.
 
 The receiver asks the packet's sender. If the sender is slow, the receiver asks other ranks that hold the packet's
-block, one after the other, and uses the first answer. Every rank that is asked answers once. If a rank that is asked
-has finished the exchange, the rank's block may already belong to another step. In this case the rank sends an empty
-answer.
+block, one after the other, and uses the first answer. Every rank that is asked answers once. A rank that has finished
+the exchange sends an empty answer, because the rank's block may already belong to another step.
 """
 
 import struct
@@ -25,8 +24,8 @@ from grsgd.comm.communicator import Communicator
 ELEMENT_BYTES = 4
 """Number of bytes of an int32, the dtype of the elements of blocks and packets."""
 PIECE = struct.Struct("!HIQQQ")
-"""Format of the fields at the beginning of a request that is sent to another rank than the packet's sender. After these
-fields the request has one bit per part of the packet.
+"""Format of the fields at the beginning of a request that is sent to another rank than the packet's sender. The fields
+are followed by one bit per part of the packet.
 
 The first fields are the sender of the packet and the number of the block. The next fields are begin and end of a range
 of the block's elements, and the number of elements of the packet.

@@ -52,7 +52,7 @@ class Scheme:
     num_blocks: int
     """Number of different blocks that all ranks together compute."""
     lost: frozenset[int] = frozenset()
-    """The silent ranks that the other ranks have left behind. This attribute is set by `close`."""
+    """The silent ranks that the other ranks have left behind, as found out by `close`."""
 
     def __init__(
         self, transport: Unicast, n: int, r: int, rank: int, length: int, fixed_point: FixedPoint, empty: Callable
@@ -99,7 +99,7 @@ class Scheme:
     """Whether the other ranks have ended the present step, so that this rank need not compute its blocks. The schedule
     `look` sets this attribute."""
     is_left_behind = False
-    """Whether the other ranks go on without this rank because it was silent for too long."""
+    """Whether the other ranks go on without this rank because this rank was silent for too long."""
 
     def look(self) -> Iterable:
         """Schedule, run before each step, that sets the attribute `needs_no_blocks`."""

@@ -107,7 +107,7 @@ class Sockets:
     def receive(self, buffer: memoryview) -> memoryview | None:
         """Read the next datagram into ``buffer``. Return the view of ``buffer`` that holds the datagram, or None if no
         datagram has arrived."""
-        for _ in range(2):  # in turn, so that a flood at one socket delays no datagram at the other
+        for _ in range(2):  # read the sockets in turn, so that a flood at one socket does not delay the other socket
             self._turn = 1 - self._turn
             with suppress(BlockingIOError):
                 return buffer[: (self.own, self.common)[self._turn].recv_into(buffer)]

@@ -242,7 +242,7 @@ class TolerantSum(Scheme):
         gone = self.streams.dead | self.streams.said[HeaderKind.GONE].keys()
         if self._without(gone) < self.code.needed and not self.is_left_behind:
             lost = ranks_in_words(sorted(gone))
-            raise SilentRanks(f"lost: {lost}; a step can end without {self.silent} ranks at most (algorithm.silent)")
+            raise SilentRanks(f"lost: {lost}; at most {self.silent} may be lost or silent (algorithm.silent)")
 
     # ---- the end
 

@@ -60,8 +60,8 @@ class CompressionOptions(BaseModel):
 
 
 class RoundingOptions(BaseModel):
-    """Options of algorithms that send whole models. Such an algorithm can send rounded values, but can leave out no
-    value."""
+    """Options of algorithms that send whole models. An algorithm that sends whole models can round values, but can
+    leave out no value."""
 
     compression: Literal["none", "int8", "int4"] | None = Field(
         None, description="compression of sent models: rounded values"

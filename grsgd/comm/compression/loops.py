@@ -173,10 +173,10 @@ def largest(x, y, k: int, values, indices):
     """Write the ``k`` values of x - y with the largest magnitudes to ``values``, and their indices (int32) to
     ``indices``. If ``y`` is None, the values are values of ``x``.
 
-    This function estimates the k-th largest magnitude from a sample of the values. Values of about this magnitude or
-    more are kept, and sorted into bins by the upper bits of their magnitudes. Only the lowest bin from which values are
-    needed has to be searched, because all values in higher bins are among the k values. So ``x`` and ``y`` are read
-    once, and x - y is never written to memory.
+    This function estimates the k-th largest magnitude from a sample of the values. Values of about the estimated
+    magnitude or more are kept, and sorted into bins by the upper bits of their magnitudes. Only the lowest bin from
+    which values are needed has to be searched, because all values in higher bins are among the k values. So ``x`` and
+    ``y`` are read once, and x - y is never written to memory.
     """
     if k == 0:
         return
@@ -236,7 +236,7 @@ def _count_sample(x, y, piece, magnitude, shift, counts):
 @compiled
 def _find(x, y, piece, magnitude, lowest, kept, places):
     """Write the values with at least the magnitude ``lowest`` to ``kept`` (as integers with the values' bits), and
-    their ascending indices to ``places``. Return the number of these values."""
+    their ascending indices to ``places``. Return the number of written values."""
     found = 0
     for begin in range(0, x.size, piece.size):
         words = _difference(x, y, begin, piece).view(kept.dtype)
@@ -254,7 +254,7 @@ def _find(x, y, piece, magnitude, lowest, kept, places):
 @compiled
 def _find_in_piece(words, magnitude, lowest, places):
     """Write to ``places`` the indices of the ``words`` with at least the magnitude ``lowest``. Return the number of
-    these words."""
+    written indices."""
     found = 0
     for i in range(words.size):
         places[found] = i

@@ -1,6 +1,6 @@
 """The group of ranks that train together until the process of one of them dies, or another process joins them.
 
-If a training step needs all ranks, no rank can go on alone after a process has died. So the remaining ranks meet. Each
+If a training step needs all ranks, no rank can go on alone after a process has died, and the remaining ranks meet. Each
 rank tells all other ranks its progress and the processes that it knows to be alive, until all ranks know of the same
 processes. After the meeting, the n remaining ranks are numbered from 0 to n-1 in the order of their former ranks.
 Messages after the meeting have new tags, so that no rank mistakes a late message for a new message.

@@ -39,11 +39,11 @@ class Meeting:
     """The part of a rank in meetings of all ranks. Any rank may `ask` for a meeting at any moment.
 
     Ranks that do not wait for each other meet before their next steps. Ranks in lockstep (ranks that wait for each
-    other in every step) meet before the first step that no rank has begun. To find this step, a rank that receives a
-    request to meet tells all ranks how many steps it has taken. A rank takes at most one more step before it knows the
-    numbers of steps of all ranks. So the ranks meet before a step that no rank has begun, the step after the largest
-    number. All ranks can reach this step, because no rank needs a message from a rank that already waits for the
-    meeting.
+    other in every step) meet before the first step that no rank has begun. To find the first step that no rank has
+    begun, a rank that receives a request to meet tells all ranks how many steps it has taken. A rank takes at most one
+    more step before it knows the numbers of steps of all ranks. So no rank has begun the step after the largest number
+    of steps, and all ranks meet before that step. All ranks can reach the step of the meeting, because no rank needs a
+    message from a rank that already waits for the meeting.
 
     ``comm``: a communicator on which no other messages have the tags of meetings (`grsgd.comm.tags`).
     """

@@ -4,7 +4,7 @@ another process.
 The first n processes of a job hold the n *ranks*, and train. The other processes are *spares*, which wait. When a
 process has died, the lowest living spare takes the lowest rank without a process, and tells all other processes. No
 process decides for all processes, and no process waits for another process. Each process notices deaths without a
-message. When a spare has taken a rank, it tells all other processes by a message.
+message. A spare that has taken a rank tells all other processes by a message.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -287,8 +287,8 @@ class FromMembers:
 
     A receive from a process that is not known to hold a rank is complete only when the process has told its rank.
 
-    ``post()`` starts a receive and returns its request. When this request is complete, its attribute ``source`` is the
-    sending process.
+    ``post()`` starts a receive and returns a request. When the receive is complete, the request's attribute ``source``
+    is the sending process.
     """
 
     def __init__(self, membership: Membership, post: Callable[[], Request]):

@@ -42,8 +42,8 @@ class Memory:
     def _pin(self, nbytes: int) -> np.ndarray:
         """Return new pinned host memory of ``nbytes`` bytes, which is allocated by the system and registered with CUDA.
 
-        The memory has huge pages if the system offers huge pages. MPI libraries copy from such memory to another
-        process of the host a tenth faster than from memory that CUDA allocates.
+        The memory has huge pages if the system offers huge pages. MPI libraries copy from memory that the system
+        allocates to another process of the host a tenth faster than from memory that CUDA allocates.
         """
         pages = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):

@@ -157,7 +157,7 @@ class NcclConnection:
     join
         Function that makes the NCCL communicator together with the other ranks, and returns a `NcclLink`.
     timeout
-        Seconds that a call of NCCL may take. After this time the NCCL communicator is aborted.
+        Seconds that a call of NCCL may take. If a call takes longer, the NCCL communicator is aborted.
     """
 
     def __init__(self, join: Callable, timeout: float):
@@ -208,7 +208,7 @@ class NcclConnection:
             self._abort()
             raise RuntimeError(f"NCCL has failed: {self.error}")
         if time.monotonic() - begin > self.timeout:
-            self.error = WaitTimeout(f"NCCL has not ended a call in {self.timeout:g} s: its communicator is aborted")
+            self.error = WaitTimeout(f"NCCL has not ended a call in {self.timeout:g} s: NCCL's communicator is aborted")
             self._abort()
             raise self.error
 

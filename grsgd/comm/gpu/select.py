@@ -49,7 +49,8 @@ REPEATS = 20
 TRIAL_SECONDS = 60.0
 """Seconds that a trial may take in which the MPI library sends GPU memory."""
 ERROR = re.compile(r"\w*(Error|Exception|not found|Abort)\b")
-"""Pattern of the beginning of a line of output that names an error. Launchers print further lines after such a line."""
+"""Pattern of the beginning of a line of output that names an error. Launchers print further lines after a line that
+names an error."""
 REMEDIES = {"MVAPICH": "try MV2_USE_CUDA=1", "Intel": "try I_MPI_OFFLOAD=1"}
 """Advice to set an environment variable that, by the documentation of an MPI library, lets the library read GPU memory.
 The key is a part of the library's name."""
@@ -175,7 +176,7 @@ def nccl_error(backend: GpuBackend) -> str | None:
     try:
         gpu = machine(), backend.transport.library.gpu()
     except Exception as raised:  # CuPy without NCCL raises errors of several types
-        error = f"CuPy finds no NCCL ({raised}): `pip install nvidia-nccl-cu12`, or -cu13"
+        error = f"CuPy finds no NCCL ({raised}): `pip install nvidia-nccl-cu12` or `nvidia-nccl-cu13`"
     if error is None and backend.fault_tolerant:
         error = "with --with-ft ulfm, NCCL would go on waiting for a rank that has died"
     error = first_error(backend.mpi, error)
@@ -276,9 +277,9 @@ def cuda_aware_mpi_error(kind: str, timeout: float = TRIAL_SECONDS) -> str | Non
     """Return the reason why the MPI library cannot send arrays of the Python module ``kind`` ("cupy"), or None if the
     library can send such arrays.
 
-    A separate job of two ranks on this host tries to send such arrays, because an MPI library without this ability may
-    end the job. If the host has no ``mpiexec``, one process sends to itself. Cray MPICH is not tried, because an
-    environment variable says whether Cray MPICH can send GPU memory.
+    A separate job of two ranks on this host tries to send arrays in GPU memory, because an MPI library that cannot send
+    these arrays may end the job. If the host has no ``mpiexec``, one process sends to itself. Cray MPICH is not tried,
+    because an environment variable says whether Cray MPICH can send GPU memory.
     """
     from mpi4py import MPI
 
@@ -291,7 +292,7 @@ def cuda_aware_mpi_error(kind: str, timeout: float = TRIAL_SECONDS) -> str | Non
     try:
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
     except subprocess.TimeoutExpired:
-        return f"the MPI library has not sent GPU memory within {timeout:.3g} s, in which {kind} was imported"
+        return f"the MPI library has not sent GPU memory within {timeout:.3g} s, including the import of {kind}"
     if ended.returncode:
         return f"the MPI library cannot send GPU memory ({cause(ended)}){remedy(library)}"
     return None

@@ -12,8 +12,8 @@ from grsgd.comm.gpu.transport import Chunk, GpuTransport, Transfer
 CHUNK_BYTES = 4 * 2**20
 """Number of bytes of a chunk, the part of an array that is copied and sent at a time.
 
-A chunk of `CHUNK_BYTES` is long enough to be sent at the full speed of the network. It is short enough for the copies
-of the first and the last chunk, during which no chunk is sent, to take little time.
+A chunk of `CHUNK_BYTES` is long enough to be sent at the full speed of the network. A chunk of `CHUNK_BYTES` is also
+short enough to be copied quickly. During the copies of the first and the last chunk, no chunk is sent.
 """
 
 HEADER_BYTES = 128

@@ -30,7 +30,7 @@ class Chunk:
         None.
 
     request
-        The MPI request of the chunk, if the chunk was given to MPI already. In this case ``post`` is None.
+        The MPI request of the chunk, if the chunk was given to MPI already. If ``request`` is given, ``post`` is None.
     """
 
     __slots__ = ("ready", "post", "on_received", "request")

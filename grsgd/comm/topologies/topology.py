@@ -42,8 +42,8 @@ class Topology:
     Raises
     ------
     TopologyError
-        If some rank cannot be reached from another rank along the edges of all steps. On such a graph the models of the
-        ranks would never become equal.
+        If some rank cannot be reached from another rank along the edges of all steps. If a rank cannot be reached, the
+        models of all ranks would never become equal.
     """
 
     matrices: np.ndarray
@@ -52,7 +52,7 @@ class Topology:
     def __post_init__(self):
         matrices = np.asarray(self.matrices, np.float64)
         if matrices.ndim not in (2, 3) or matrices.shape[-1] != matrices.shape[-2] or not matrices.size:
-            raise TopologyError(f"mixing matrix of shape {matrices.shape}; it must be square")
+            raise TopologyError(f"mixing matrix of shape {matrices.shape}; a mixing matrix must be square")
         if not np.isfinite(matrices).all() or (matrices < 0).any():
             raise TopologyError("mixing matrix with negative or non-finite weights")
         object.__setattr__(self, "matrices", matrices.reshape(-1, *matrices.shape[-2:]))
@@ -84,7 +84,7 @@ class Topology:
         """Return the other ranks to which ``rank`` sends in ``step``, or in any step if ``step`` is None, ascending.
 
         ``without``: ranks that have no process. If ``rank`` sends to a rank in ``without``, the result has the
-        receivers of that rank instead. For example, a ring from which one rank is left out is a ring again.
+        receivers of that rank in its place. For example, a ring from which one rank is left out is a ring again.
         """
         if without:
             return bypassing(self.edges(step).T, rank, without)
@@ -94,7 +94,7 @@ class Topology:
         """Return the other ranks that send to ``rank`` in ``step``, or in any step if ``step`` is None, ascending.
 
         ``without``: ranks that have no process. If a rank in ``without`` sends to ``rank``, the result has the senders
-        to that rank instead.
+        to that rank in its place.
         """
         if without:
             return bypassing(self.edges(step), rank, without)
@@ -117,13 +117,13 @@ class Topology:
                 sums = W.sum({"row": 1, "column": 0}[kind])
                 worst = int(np.abs(sums - 1).argmax())
                 if abs(sums[worst] - 1) > 1e-9:
-                    raise self.refusal(f"mixing matrix whose {kind} {worst} sums to {sums[worst]:g}; it must sum to 1")
+                    raise self.refusal(f"mixing matrix whose {kind} {worst} sums to {sums[worst]:g}; the sum must be 1")
 
     def require_own_weights(self):
         """Raise TopologyError unless every rank gives its own model a weight above 0 in every step."""
         for W in self.matrices:
             for rank in np.flatnonzero(np.diag(W) == 0):
-                raise self.refusal(f"mixing matrix in which rank {rank} keeps nothing of its own model")
+                raise self.refusal(f"mixing matrix in which rank {rank} gives its own model no weight")
 
     def require_symmetric(self):
         """Raise TopologyError unless, in every step, the graph has an edge from j to i for each edge from rank i to
@@ -139,7 +139,7 @@ class Topology:
         self.require_stochastic("row")
         W = self.matrices[0]
         for i, j in np.argwhere(np.abs(W - W.T) > 1e-9):
-            raise self.refusal(f"weights {W[i, j]:g} of rank {j} at rank {i} and {W[j, i]:g} back; they must be equal")
+            raise self.refusal(f"weights {W[i, j]:g} of rank {j} at rank {i} and {W[j, i]:g} back are not equal")
 
     def refusal(self, why: str) -> TopologyError:
         """Return the error that an algorithm raises if it cannot use this topology. ``why`` is the reason, the end of
@@ -256,7 +256,7 @@ def one_peer_exponential(n: int) -> np.ndarray:
     """Return the mixing matrices of directed graphs in which rank i sends to one rank per step: i + 1, i + 2, i + 4,
     ... (Assran 2019).
 
-    After the graph of the largest power of two below ``n``, the graph of rank i + 1 follows again.
+    After the graph with the largest power of two below ``n``, the graphs begin again with i + 1.
     """
     return np.stack([equal_weights(n, lambda i, hop=hop: (i - hop,)) for hop in powers_of_two(n) or [0]])
 
@@ -377,7 +377,7 @@ def build(name: str, n: int) -> Topology:
     found = os.stat(name)
     topology = of_file(name, found.st_mtime_ns, found.st_size)
     if topology.size != n:
-        raise TopologyError(f"{name} is a mixing matrix for {topology.size} ranks; this job has {n}")
+        raise TopologyError(f"{name} is a mixing matrix for {topology.size} ranks; this job has {n} ranks")
     return topology
 
 
