@@ -20,7 +20,7 @@ names end the whole job."""
 
 
 class Request(Protocol):
-    """A message under way."""
+    """A request of a message under way."""
 
     def Test(self) -> bool:
         """Return whether the message of this request is complete."""

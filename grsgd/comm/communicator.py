@@ -31,7 +31,8 @@ class Message:
         self.subject = None
 
     def Test(self) -> bool:
-        """Return whether the message is complete. Raises LostRank if the process of the other rank has died."""
+        """Return whether this message is complete. Raises LostRank if the process of the message's sender or receiver
+        has died."""
         try:
             return self.request.Test()
         except RuntimeError as error:

@@ -1,10 +1,9 @@
 """The engine of a process, which resumes the background schedules of all drivers of the process.
 
 A background schedule must go on while the program does something else: a long forward pass, an evaluation on one rank,
-a user's own blocking call, or a wait in another driver. So one engine per process resumes all background schedules. In
-this module, to *move* a schedule means to resume the schedule whenever its messages are complete. If the trainer (the
-thread that computes gradients) polls often, the trainer moves the schedules. If the trainer does not poll, a thread of
-the engine moves the schedules.
+a user's own blocking call, or a wait in another driver. So one engine per process resumes all background schedules. If
+the trainer (the thread that computes gradients) polls often, the trainer resumes the schedules. If the trainer does not
+poll, a thread of the engine resumes the schedules.
 """
 
 import atexit

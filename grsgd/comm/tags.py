@@ -23,7 +23,7 @@ rank 0 sends back the total."""
 LASGD_ROUND = 4
 """All-reduces in which the ranks of LASGD agree on the end of a round, while the ranks also send progress reports."""
 
-# ---- the communicator of a roll call
+# ---- the communicator on which ranks tell each other their collective calls (roll call)
 
 ROLL_CALL = 1
 """Message by which a rank in a user's own training loop names the collective call that the rank has begun."""

@@ -33,7 +33,7 @@ class Hosts(NamedTuple):
     """One rank's view of the hosts of a communicator's ranks.
 
     ``local``: communicator of the ranks on this rank's host.
-    ``across``: communicator of one owner per host, including this rank; None if this rank is no owner.
+    ``across``: communicator of this rank and of one owner on each other host, or None if this rank is no owner.
     ``count``: number of hosts.
     ``owners``: number of ranks per host that each sum one part of the array.
     """

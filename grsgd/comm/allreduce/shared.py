@@ -10,7 +10,7 @@ stay in the cache. If an array is short, every rank sums the whole array, so tha
 ranks.
 
 Each rank writes its progress as a number to shared memory, and the other ranks poll this number
-(`grsgd.comm.allreduce.shared_sums.Reached`). No call blocks.
+(`grsgd.comm.allreduce.shared_sums.Reached`). No call in this module blocks.
 """
 
 from contextlib import ExitStack

@@ -36,8 +36,8 @@ TRIAL_DATAGRAMS, TRIAL_SECONDS = 256, 0.1
 """`TRIAL_DATAGRAMS`: largest number of datagrams that a rank sends in a trial (a measurement of the network's rate).
 `TRIAL_SECONDS`: number of seconds after which the rank sends no more datagrams of the trial."""
 READING_SHARE = 0.5
-"""Largest share of a rank's time that the rank should spend on reading and checking datagrams. The remaining time is
-for sending."""
+"""Largest share of a rank's time that the rank should spend on reading and checking datagrams. The remaining share of
+the time is for sending datagrams."""
 WINDOW = 16
 """Number of successive datagrams over which a trial averages the time between two datagrams."""
 QUIET_SECONDS = 0.05
@@ -73,8 +73,9 @@ BY_ITSELF = Settings()
 class Link(NamedTuple):
     """One rank's connection to the other ranks by IP multicast.
 
-    ``addresses``: address of each rank. ``part``: number of bytes of a packet that one datagram carries. ``room``:
-    number of bytes of unread datagrams that the kernel keeps at each socket of every rank.
+    ``addresses``: address of each rank.
+    ``part``: number of bytes of a packet that one datagram carries.
+    ``room``: number of bytes of unread datagrams that the kernel keeps at each socket of every rank.
     """
 
     sockets: Sockets

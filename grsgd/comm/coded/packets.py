@@ -83,8 +83,8 @@ class Outgoing:
 class Incoming:
     """A packet for this rank that ``transport``, an `IpMulticast`, receives.
 
-    This object is a pollable. ``Test()`` returns True when the packet is complete and this rank has told the packet's
-    sender which parts it lacked.
+    ``Test()`` of this pollable returns True when the packet is complete and this rank has told the packet's sender
+    which parts it lacked.
     """
 
     def __init__(self, transport, packet: Packet, content: np.ndarray):

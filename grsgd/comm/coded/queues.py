@@ -37,7 +37,8 @@ class Content:
 
 
 class Letter(NamedTuple):
-    """A message to one rank: a header (int64), and a content or None."""
+    """A message to one rank. ``header``: array of int64. ``content``: content that is sent after the header, or
+    None."""
 
     header: np.ndarray
     content: Content | None = None

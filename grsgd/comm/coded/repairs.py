@@ -1,9 +1,9 @@
 """Repairs of packets that are sent by IP multicast. A receiver requests the missing parts of a packet from another
 rank, and receives these parts in one message by MPI.
 
-The receiver asks the packet's sender. If the sender is slow, the receiver asks other ranks that hold the packet's
-block, one after the other, and uses the first answer. Every rank that is asked answers once. A rank that has finished
-the exchange sends an empty answer, because the rank's block may already belong to another step.
+The receiver first asks the packet's sender for the missing parts. If the sender is slow, the receiver asks other ranks
+that hold the packet's block, one after the other, and uses the first answer. Every rank that is asked answers once. A
+rank that has finished the exchange sends an empty answer, because the rank's block may already belong to another step.
 """
 
 import struct

@@ -201,6 +201,6 @@ def mtu_of(name: str) -> int:
 
 def asked(name: str, request: int) -> bytes:
     """Return the kernel's answer to ``request``, the number of an ioctl call, for the network interface ``name``.
-    Raises OSError."""
+    Raises OSError if the kernel refuses the request."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         return fcntl.ioctl(one.fileno(), request, struct.pack("256s", name.encode()[:15]))

@@ -44,7 +44,7 @@ class HeaderKind(IntEnum):
 
 
 FIXED = 4
-"""Number of elements of a header before its values.
+"""Number of elements at the beginning of each header, before the header's values.
 
 The first two elements are the kind of the header and the step. The third element is 1 if the sender made the content
 from other ranks' messages. The fourth element is the last step for which the sender has sent a message.

@@ -71,7 +71,7 @@ class Membership:
         self.finished: set[int] = set()
         """The processes that have ended their training, as far as this process knows."""
         self.is_there = True
-        """Whether this process may take a rank, if it is a spare."""
+        """Whether this process may take a rank, if the process is a spare."""
         self.dead: set[int] = set()
         self.deaths: list[Death] = []
         self.on_change: list[Callable[[int], None]] = []

@@ -263,7 +263,7 @@ class CupyNccl:
         device.use()  # each thread has its own current device
         try:
             communicator = nccl.NcclCommunicator(size, identifier.tobytes(), rank)
-        except TypeError:  # older versions of CuPy
+        except TypeError:  # older versions of CuPy take a tuple of signed numbers
             communicator = nccl.NcclCommunicator(size, tuple(identifier.view(np.int8).tolist()), rank)
         link = NcclLink(nccl, communicator, rank)
         self.links.append(link)

@@ -203,7 +203,7 @@ def ipc_error(backend: GpuBackend, device: torch.device) -> str | None:
     memory = backend.transport.memory
     try:
         handle, _ = memory.handle(Flat.zeros(1, torch.float32, device).array)
-    except Exception as error:  # the driver may raise any error
+    except Exception as error:  # CUDA's driver may raise errors of any type
         handle = str(error)
     handles = backend.mpi.allgather(handle)
     for rank in backend.transport.same_host_ranks:
@@ -314,7 +314,8 @@ def remedy(library: str) -> str:
 
 def send_in_a_ring(kind: str):
     """Send arrays of the Python module ``kind`` to the next rank, and raise RuntimeError if the array of the previous
-    rank does not arrive correctly. The MPI library may end this process. The only rank of a job sends to itself."""
+    rank does not arrive correctly. The MPI library may end this process. If the job has one rank, this rank sends to
+    itself."""
     from mpi4py import MPI
 
     signal.alarm(int(TRIAL_SECONDS))  # so that a rank ends even if its launcher was killed

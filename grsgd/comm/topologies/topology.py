@@ -372,7 +372,7 @@ def build(name: str, n: int) -> Topology:
         return of_function(TOPOLOGIES[name], n, name)
     if outside.is_outside(name) and not os.path.isfile(name):
         return of_function(outside.load(name, "topologies"), n, name)
-    if not os.path.isfile(name):  # isfile() is False, too, if no file can have this name
+    if not os.path.isfile(name):  # isfile() also returns False for a name that no file can have
         raise TopologyError(f"{name!r} is neither a matrix file nor one of {', '.join(TOPOLOGIES)}")
     found = os.stat(name)
     topology = of_file(name, found.st_mtime_ns, found.st_size)
