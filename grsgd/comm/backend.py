@@ -1,4 +1,5 @@
-"""Carriers of a `Communicator`'s messages: MPI, MPI with arrays in GPU memory, or the simulator."""
+"""Backends, which carry the messages of a `Communicator`: the interface of all backends, and the backend that sends
+NumPy arrays by MPI."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,90 +10,99 @@ from grsgd.comm.watchdog import within
 from grsgd.mpi_environment import fault_tolerant
 
 ANY_RANK = -1
-"""The source of a receive that takes a message from any rank."""
+"""Value of ``source`` in a receive that takes a message from any rank."""
 MAX_ELEMENTS = 2**31 - 1
-"""The largest value of a C int: MPI libraries before version 4 of the standard count elements with a C int."""
+"""The largest number of elements in one MPI message: the largest C int, because MPI libraries before version 4 of the
+standard count elements with a C int."""
 PROCESS_FAILURES = ("MPI_ERR_PROC_FAILED", "MPIX_ERR_PROC_FAILED", "MPI_ERR_REVOKED", "MPIX_ERR_REVOKED")
-"""Names of the errors that fault-tolerant MPI libraries (ULFM) raise after a rank's process has died. Other errors end
-the whole job."""
+"""Names of the errors that fault-tolerant MPI libraries (ULFM) raise after a rank's process has died. Errors with other
+names end the whole job."""
 
 
 class Request(Protocol):
-    """A message under way."""
+    """A request of a message under way."""
 
     def Test(self) -> bool:
-        """Return whether the message is complete."""
+        """Return whether the message of this request is complete."""
 
 
 class Receive(Request, Protocol):
-    """A message under way to this rank."""
+    """A request of a receive: a message under way to this rank."""
 
     def Cancel(self):
-        """Become complete without a message, if no message has begun to arrive."""
+        """Cancel the receive, if no message has begun to arrive. A cancelled receive counts as complete."""
 
 
 class Backend(Protocol):
     """Non-blocking messages between the ranks of one group: the functions of MPI, without counting of bytes.
 
     Implementations are `MpiBackend`, `grsgd.comm.gpu.backend.GpuBackend` and
-    `grsgd.simulator.backend.SimulatedBackend`.
-    Arrays are contiguous; a buffer belongs to its message until the request's ``Test()`` is true. Messages from one
-    rank to another with one tag arrive in the order in which they were sent.
+    `grsgd.simulator.backend.SimulatedBackend`. Arrays must be contiguous. The caller must not change the array of a
+    message until ``Test()`` of the message's request returns True. Messages from one rank to another with one tag
+    arrive in the order in which they were sent.
     """
 
     rank: int
     size: int
     lost: tuple[int, ...]
-    """Ranks whose processes have died, as far as calls of `Iprobe` have noticed."""
+    """Ranks whose processes have died, as far as calls of `Iprobe` have noticed the deaths."""
     survives_deaths: bool
-    """Whether the other ranks go on after the process of a rank has died. If not, its death ends the run."""
+    """Whether the other ranks go on after the process of a rank has died. If False, the death of a process ends the
+    run."""
     shares_memory: bool
-    """Whether ranks of one host can share memory by a file that all of them map."""
+    """Whether the ranks of one host can share memory by mapping one file."""
     has_multicast: bool | None
-    """Whether a broadcast leaves its sender once for all receivers; None if only a trial of IP multicast can tell."""
+    """Whether the sender of a broadcast sends the array once for all receivers. None if only a trial of IP multicast
+    can show whether a broadcast is sent once."""
     hosts: list | None
-    """Per rank, a value that identifies its host; None if this backend does not know the hosts, so that ranks must
-    exchange them."""
+    """One value per rank that identifies the rank's host. None if this backend does not know the hosts, so that the
+    ranks must exchange the names of their hosts."""
 
     def Isend(self, array, dest: int, tag: int) -> Request:
-        """Send ``array``; the request is complete when ``array`` may be reused."""
+        """Start to send ``array`` to rank ``dest``. The request is complete when the caller may change ``array``."""
 
     def Issend(self, array, dest: int, tag: int) -> Request:
-        """Send like `Isend`, but the request is complete only when the receiver has begun to receive."""
+        """Start to send ``array`` to rank ``dest``. The request is complete when rank ``dest`` has begun to receive the
+        message."""
 
     def Irecv(self, array, source: int, tag: int) -> Receive:
-        """Receive into ``array``, which may be longer than the message, from rank ``source`` or from `ANY_RANK`."""
+        """Start to receive a message from rank ``source`` (or `ANY_RANK`) into ``array``, which may be longer than the
+        message."""
 
     def Ibcast(self, array, root: int) -> Request:
-        """Copy the array of rank ``root`` to all ranks of the group; all ranks must call this, in the same order."""
+        """Start to copy ``array`` of rank ``root`` to ``array`` of all other ranks. All ranks must call the collectives
+        of a backend in the same order."""
 
     def Iallreduce(self, array) -> Request:
-        """Sum ``array`` over all ranks, in place; all ranks must call this, in the same order."""
+        """Start to sum ``array`` over all ranks, in place. All ranks must call the collectives of a backend in the same
+        order."""
 
     def Iprobe(self, source: int, tag: int) -> bool:
         """Return whether a message from rank ``source`` (or `ANY_RANK`) with ``tag`` has arrived and waits to be
         received."""
 
     def dup(self) -> "Backend":
-        """Return a backend of the same ranks whose messages do not meet the messages of this backend. Collective."""
+        """Return a new backend of all ranks of this backend. No receive of one backend gets a message of the other
+        backend. All ranks must call this method."""
 
     def subset(self, ranks: Sequence[int]) -> "Backend":
-        """Return a backend of the given ranks whose messages do not meet the messages of this backend. Only the given
-        ranks call this method."""
+        """Return a new backend of the ranks ``ranks`` of this backend. No receive of one backend gets a message of the
+        other backend. Only the ranks ``ranks`` call this method."""
 
     def free(self):
-        """Free a backend that `dup` or `subset` has made. Collective; no message may be under way."""
+        """Free this backend, which `dup` or `subset` has made. All ranks of the backend must call this method, while no
+        message is under way."""
 
 
 class MpiBackend:
-    """Messages of NumPy arrays by MPI.
+    """The `Backend` that sends NumPy arrays by MPI.
 
     Parameters
     ----------
     mpi
-        An mpi4py intracommunicator, which is used and not copied (`dup` copies it).
+        An mpi4py intracommunicator. The backend uses this communicator itself, and not a copy.
     timeout
-        Seconds that making another communicator from this one may take; after that the job ends.
+        Seconds after which the job ends if MPI has not finished making another communicator from this communicator.
     """
 
     survives_deaths = False
@@ -148,8 +158,8 @@ class MpiBackend:
             return False
 
     def next_sender(self, tag: int) -> int | None:
-        """Return a living rank from which a message with ``tag`` has arrived; None if no message has arrived. Senders
-        take turns."""
+        """Return a living rank from which a message with ``tag`` has arrived, or None if no message has arrived. The
+        search begins after the rank that was returned last, so that no sender is neglected."""
         for step in range(1, self.size + 1):
             rank = (self._last_sender + step) % self.size
             if rank in self.lost:
@@ -167,8 +177,8 @@ class MpiBackend:
         return None
 
     def note_failures(self):
-        """Acknowledge the deaths of processes, so that receives from any rank work again. A receive from a dead rank
-        still fails."""
+        """Tell the MPI library that this rank knows of the deaths of processes, so that receives from any rank work
+        again. A receive from a dead rank still fails."""
         self.mpi.Ack_failed(self.size)
         self.lost = died_in(self.mpi)
 
@@ -181,7 +191,7 @@ class MpiBackend:
             return self.of(subset(self.mpi, ranks))
 
     def of(self, mpi) -> "MpiBackend":
-        """Return a backend of this kind for another mpi4py communicator."""
+        """Return a backend of this backend's class for ``mpi``, another mpi4py communicator."""
         return MpiBackend(mpi, self.timeout)
 
     def free(self):
@@ -189,7 +199,7 @@ class MpiBackend:
 
 
 class Failed:
-    """A message that failed when it was posted; ``Test()`` raises its error."""
+    """A request of a message whose send or receive failed at once. ``Test()`` raises the error of the message."""
 
     def __init__(self, error: RuntimeError):
         self.error = error
@@ -202,20 +212,21 @@ class Failed:
 
 
 def failed(error: RuntimeError) -> Failed:
-    """Return a request whose ``Test()`` raises ``error`` if a process has died; raise any other error at once."""
+    """Return a request whose ``Test()`` raises ``error``, if ``error`` says that a process has died. Raise any other
+    error at once."""
     if not has_died(error):
         raise error
     return Failed(error)
 
 
 class FromAnyRank:
-    """A receive from any rank while ranks may die. Ranks take turns: it receives from the next rank from which a
-    message has arrived.
+    """A request of a receive from any rank, in a job in which processes may die.
 
-    The receive is posted only when a message has arrived. A posted receive may match the announcement of a long message
-    whose sender then dies: Open MPI 5 keeps this receive for ever and never reports the death.
+    The receive is given to the MPI library only when a message has arrived, because the sender of a message may die
+    before the whole message has arrived. If the sender dies early, Open MPI 5 never completes a receive from any rank,
+    and never reports the death.
 
-    ``source``: the sender of the message, once the receive is complete.
+    When the receive is complete, the attribute ``source`` is the rank that sent the message.
     """
 
     def __init__(self, backend: MpiBackend, array, tag: int):
@@ -244,9 +255,10 @@ class FromAnyRank:
 
 
 def countable(array):
-    """Return ``array``, viewed as elements of 8, 4 or 2 bytes if it has more elements than MPI can count.
+    """Return ``array`` itself if MPI can count its elements. If ``array`` has too many elements, return a view of
+    ``array`` as elements of 8, 4 or 2 bytes.
 
-    Raises ValueError if even the view has too many elements.
+    Raises ValueError if every view of ``array`` has more than `MAX_ELEMENTS` elements.
     """
     if array.size <= MAX_ELEMENTS:
         return array
@@ -254,11 +266,11 @@ def countable(array):
         elements, rest = divmod(array.nbytes, np.dtype(dtype).itemsize)
         if rest == 0 and elements <= MAX_ELEMENTS:
             return array.reshape(-1).view(dtype)
-    raise ValueError(f"a message of {array.nbytes} bytes has more elements of at most 8 bytes than MPI can count")
+    raise ValueError(f"a message of {array.nbytes} bytes has more elements of 8 bytes than MPI can count")
 
 
 def has_died(error: RuntimeError) -> bool:
-    """Return whether an mpi4py exception says that a process has died."""
+    """Return whether ``error``, an exception of mpi4py, says that a process has died."""
     return any(name in str(error) for name in PROCESS_FAILURES)
 
 
@@ -272,8 +284,8 @@ def died_in(mpi) -> tuple[int, ...]:
 
 
 def subset(mpi, ranks: Sequence[int]):
-    """Return an mpi4py communicator of ``ranks``. Only these ranks call this function, because the other ranks may have
-    stopped for good."""
+    """Return an mpi4py communicator of the ranks ``ranks`` of ``mpi``. Only the ranks ``ranks`` call this function,
+    because the other ranks may have stopped for good."""
     everyone = mpi.Get_group()
     group = everyone.Incl(ranks)
     try:
@@ -281,7 +293,7 @@ def subset(mpi, ranks: Sequence[int]):
     except RuntimeError as error:
         if not has_died(error):
             raise
-        return mpi.Shrink()  # MPI leaves out the dead ranks
+        return mpi.Shrink()  # `Shrink` leaves out the dead ranks
     finally:
         group.Free()
         everyone.Free()

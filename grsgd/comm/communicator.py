@@ -1,4 +1,5 @@
-"""Messages between the ranks of a group. The bytes of the messages are counted, and error messages name the messages.
+"""Communicators, which send messages between the ranks of a group by any backend. A communicator counts the bytes of
+messages, and describes messages in errors.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -14,14 +15,13 @@ from grsgd.comm.traffic import Traffic
 
 
 class LostRank(RuntimeError):
-    """Error raised by a message to or from a rank whose process has died."""
+    """Error raised by `Message.Test` if the process of the message's sender or receiver has died."""
 
 
 class Message:
-    """A message under way: a pollable whose ``str()`` describes the message, so that the error of a time-out can name
-    it.
+    """A message under way: a pollable whose ``str()`` describes the message for the error message of a time-out.
 
-    ``subject`` names the purpose of the message; the sender or the receiver may set it.
+    ``subject`` describes the purpose of the message. The code that sends or receives the message may set ``subject``.
     """
 
     __slots__ = ("request", "verb", "nbytes", "peer", "tag", "subject")
@@ -31,7 +31,8 @@ class Message:
         self.subject = None
 
     def Test(self) -> bool:
-        """Return whether the message is complete. Raises LostRank if the process of the other rank has died."""
+        """Return whether this message is complete. Raises LostRank if the process of the message's sender or receiver
+        has died."""
         try:
             return self.request.Test()
         except RuntimeError as error:
@@ -46,10 +47,10 @@ class Message:
 
 
 def receive_if_come(comm, tag: int, size: int, dtype=np.uint8) -> np.ndarray | None:
-    """Return a message of at most ``size`` elements that has arrived from any rank; None if no message has arrived.
+    """Receive a message with ``tag`` that has arrived from any rank, and return the message as an array of ``size``
+    elements. Return None if no message has arrived.
 
-    Messages of ranks whose processes have died are skipped: a probe finds such a message, but its receive may never
-    complete.
+    Messages of ranks whose processes have died are ignored, because the receive of such a message may never complete.
     """
     if not comm.Iprobe(ANY_RANK, tag):
         return None
@@ -59,7 +60,7 @@ def receive_if_come(comm, tag: int, size: int, dtype=np.uint8) -> np.ndarray | N
                 continue
             array = np.zeros(size, dtype)
             receiving = comm.Irecv(array, sender, tag)
-            while not receiving.Test():  # this loop ends soon, because the probe has found the message
+            while not receiving.Test():  # this loop ends soon, because the message has arrived
                 pass
             return array
         except LostRank:
@@ -71,8 +72,8 @@ def receive_if_come(comm, tag: int, size: int, dtype=np.uint8) -> np.ndarray | N
 
 
 def until_over(messages: Iterable[Message]):
-    """Schedule that waits for ``messages``. It waits for a message until the message is complete, or until the process
-    of the message's sender or receiver has died."""
+    """Schedule that waits until each of ``messages`` is complete, or has failed because the process of its sender or
+    receiver has died."""
     for message in messages:
         try:
             yield message
@@ -81,18 +82,18 @@ def until_over(messages: Iterable[Message]):
 
 
 class Communicator:
-    """Messages between this rank and the other ranks of a group, carried by any `Backend`. A communicator counts bytes
-    and names messages.
+    """Sender and receiver of messages between this rank and the other ranks of a group, by any `Backend`. A
+    communicator counts sent bytes, and describes messages in errors.
 
     Parameters
     ----------
     backend
-        The object that carries the messages.
+        The backend that sends and receives the messages.
     members
-        Number of each rank in the counters of ``traffic``. In a `subset` these are the ranks' numbers in the whole
-        group.
+        Number of each rank in the counters of ``traffic``. A communicator that `subset` has made passes the ranks'
+        numbers in the whole group.
     traffic
-        The counters; a `subset` shares the counters of the whole group.
+        Counters of sent bytes. A communicator that `subset` has made uses the counters of the whole group.
     """
 
     def __init__(self, backend: Backend, members: Sequence[int] | None = None, traffic: Traffic | None = None):
@@ -100,29 +101,29 @@ class Communicator:
         self.members: Sequence[int] = range(self.size) if members is None else tuple(members)
         self.traffic = Traffic(self.size) if traffic is None else traffic
         self.shared: dict = {}
-        """Memory that ranks of one host share (`grsgd.comm.allreduce.shared`); the key is a tag or a name."""
+        """Memory that the ranks of one host share (`grsgd.comm.allreduce.shared`), by tag or name."""
         self._spare: dict[tuple, list] = {}
 
     @property
     def rank(self) -> int:
-        """Return this rank's number. A spare process that has taken over a rank (`grsgd.comm.elastic.membership`)
-        returns the number of this rank."""
+        """Return the number of this rank in the group. On a spare process that has taken a rank
+        (`grsgd.comm.elastic.membership`), return the number of the taken rank."""
         return self.backend.rank
 
     @property
     def lost(self) -> tuple[int, ...]:
-        """Return the ranks whose processes have died, as far as `Iprobe` has noticed, and which no other process has
-        taken over."""
+        """Return the ranks whose processes have died, as far as `Iprobe` has noticed the deaths, and that no other
+        process has taken."""
         return self.backend.lost
 
     @property
     def survives_deaths(self) -> bool:
-        """Return whether the other ranks go on when a rank's process dies. If so, messages to and from the dead rank
-        raise LostRank."""
+        """Return whether the other ranks go on after the process of a rank has died. If True, messages to and from the
+        dead rank raise LostRank."""
         return self.backend.survives_deaths
 
     def Isend(self, array, dest: int, tag: int = tags.ARRAYS, header: int = 0) -> Message:
-        """Send ``array``; the message is complete when ``array`` may be reused.
+        """Start to send ``array`` to rank ``dest``. The message is complete when the caller may change ``array``.
 
         ``header``: number of bytes in ``array`` that are bookkeeping and not payload.
         """
@@ -131,21 +132,23 @@ class Communicator:
         return Message(self.backend.Isend(array, dest, tag), "send to", nbytes, peer, tag)
 
     def Issend(self, array, dest: int, tag: int = tags.ARRAYS, header: int = 0) -> Message:
-        """Send like `Isend`, but the message is complete only when the receiver has begun to receive."""
+        """Start to send ``array`` to rank ``dest``. The message is complete when rank ``dest`` has begun to receive the
+        message."""
         nbytes = array.nbytes
         peer = self._count(nbytes, dest, header)
         return Message(self.backend.Issend(array, dest, tag), "send to", nbytes, peer, tag)
 
     def Irecv(self, array, source: int, tag: int = tags.ARRAYS) -> Message:
-        """Receive into ``array``, which may be longer than the message, from rank ``source`` or from `ANY_RANK`."""
+        """Start to receive a message from rank ``source`` (or `ANY_RANK`) into ``array``, which may be longer than the
+        message."""
         peer = ANY_RANK if source == ANY_RANK else self.members[source]
         return Message(self.backend.Irecv(array, source, tag), "receive from", array.nbytes, peer, tag)
 
     def Iallreduce(self, array) -> Message:
-        """Sum ``array`` over all ranks, in place, with the backend's own all-reduce.
+        """Start to sum ``array`` over all ranks, in place, by the backend's own all-reduce.
 
-        The messages inside an MPI library are unknown here. So the traffic counts the bytes of a bandwidth-optimal
-        all-reduce, 2(n-1)/n of the array on n ranks. They count as sent to the next rank.
+        A communicator cannot know the messages inside an MPI library. So ``traffic`` counts the bytes of a
+        bandwidth-optimal all-reduce, 2(n-1)/n of the array on n ranks, as sent to the next rank.
         """
         begin, end = part(self.rank, self.size, array.size)
         if self.size > 1:
@@ -154,9 +157,10 @@ class Communicator:
         return Message(self.backend.Iallreduce(array), "all-reduce with", array.nbytes, ANY_RANK, 0)
 
     def Ibcast(self, array, root: int = 0) -> Message:
-        """Copy the array of rank ``root`` to all ranks of the group; all ranks must call this, in the same order.
+        """Start to copy ``array`` of rank ``root`` to ``array`` of all other ranks. All ranks must call the collectives
+        of a communicator in the same order.
 
-        The broadcast counts as a multicast: its bytes count once in ``traffic.sent_once``.
+        A broadcast is counted as a multicast: the bytes of the broadcast are counted once in ``traffic.sent_once``.
         """
         request = self.backend.Ibcast(array, root)
         if self.rank == root:
@@ -170,39 +174,40 @@ class Communicator:
         return self.backend.Iprobe(source, tag)
 
     def subset(self, ranks: Sequence[int]) -> "Communicator":
-        """Return a communicator of ``ranks``. Messages of the two communicators never match each other. Both
-        communicators have the same traffic counters.
+        """Return a new communicator of the ranks ``ranks`` of this communicator. No receive of one communicator gets a
+        message of the other communicator. Both communicators use the same traffic counters.
 
-        Only the given ranks call this method. A rank that makes several subsets makes them in the same order as all
-        other ranks. Call `free` on the result when it is no longer used.
+        Only the ranks ``ranks`` call this method. If a rank makes several subsets, the rank must make them in the same
+        order as all other ranks. Call `free` of the new communicator when the communicator is no longer used.
         """
         return type(self)(self.backend.subset(ranks), [self.members[rank] for rank in ranks], self.traffic)
 
     def free(self):
-        """Free a communicator that `subset` has made. Collective; no message may be under way."""
+        """Free this communicator, which `subset` has made. All ranks of the communicator must call this method, while
+        no message is under way."""
         self.shared.clear()
         self.backend.free()
 
     def borrow(self, like, size: int) -> "Borrowed":
-        """Return a scratch array of ``size`` elements, of the type and dtype of ``like``, for a ``with`` statement.
+        """Return a context manager that lends a scratch array of ``size`` elements, of the type and dtype of ``like``.
 
-        After the ``with`` statement the array is kept for the next borrower. Without this reuse, new memory would cost
-        a page fault per 4 KiB, which takes many times as long as using the memory.
+        After the ``with`` statement, the communicator keeps the array for the next call of `borrow`. Without this
+        reuse, new memory would cost a page fault per 4 KiB, which takes many times as long as using the memory.
         """
         return Borrowed(self._spare.setdefault((type(like), like.dtype, size), []), like, size)
 
     def _count(self, nbytes: int, dest: int, header: int) -> int:
-        """Count ``nbytes`` bytes that are about to be sent; return the number under which the traffic counts the
-        receiver."""
+        """Count ``nbytes`` bytes that are sent to rank ``dest``. Return the number of rank ``dest`` in the counters of
+        ``traffic``."""
         peer = self.members[dest]
         self.traffic.count_one(peer, nbytes, header)
         return peer
 
 
 class Borrowed:
-    """A scratch array that is lent for the duration of a ``with`` statement.
+    """Context manager that lends a scratch array for the duration of a ``with`` statement.
 
-    ``spare``: the arrays of the same type, dtype and size that are not lent at the moment.
+    ``spare``: list of the arrays of the wanted type, dtype and size that are not lent at the moment.
     """
 
     __slots__ = ("spare", "like", "size", "array")
@@ -213,7 +218,7 @@ class Borrowed:
     def __enter__(self):
         try:
             self.array = self.spare.pop()
-        except IndexError:  # no test before `pop`: a background thread may borrow at the same time
+        except IndexError:  # caught, not tested before, because another thread may borrow at the same time
             self.array = type(self.like)(self.size, dtype=self.like.dtype)
         return self.array
 

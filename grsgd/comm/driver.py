@@ -1,10 +1,13 @@
-"""Drivers, which run a rank's schedules in the foreground, and end a wait that is longer than ``comm.timeout``.
+"""Drivers, which run a rank's schedules in the foreground, and raise an error if a wait is longer than the option
+``comm.timeout``.
 
-The error names the message for which the rank waited. The engine of the process runs schedules in the background.
+The error's message names the network message for which the rank waited. The engine of the process (`grsgd.comm.engine`)
+runs schedules in the background.
 
-A *schedule* is a generator that yields a pollable (`grsgd.comm.pollables`) or a tuple of pollables. A schedule goes on
-when all pollables that it has yielded are true. The driver decides how to wait. So the same schedule runs in the
-foreground, behind a backward pass, and in simulated time (`grsgd.simulator.driver.SimulatedDriver`).
+A *schedule* is a generator that yields a pollable (`grsgd.comm.pollables`) or a tuple of pollables. A driver resumes a
+schedule when ``Test()`` of all yielded pollables returns True. The driver decides how to wait for pollables. So one
+schedule can run in the foreground, during a backward pass, and in simulated time
+(`grsgd.simulator.driver.SimulatedDriver`).
 """
 
 import math
@@ -32,100 +35,108 @@ from grsgd.control_groups import GroupQuota, cpu_quota
 from grsgd.machine.cores import allowed_cores
 
 BUSY = np.ones((64, 64), np.float32)
-"""A matrix whose square takes some microseconds to compute, during which other threads of the process run."""
+"""A matrix that `MpiDriver` squares to keep a core busy. A square takes some microseconds, in which other threads of
+the process can run."""
 
 STOOD_STILL_SECONDS = 1.0
-"""Longest time in seconds between two polls of a waiting rank that counts as waiting. After a longer time, the rank's
-process is assumed to have been stopped meanwhile."""
+"""Longest time in seconds between two polls of a waiting rank that counts towards the rank's time-out. If the time is
+longer, the rank's process is assumed to have been stopped in between."""
 
 QUOTA_SECONDS = 1.0
 """Number of seconds after which a waiting rank reads its processor quota again, because the quota may change at any
 time."""
 QUOTA_SLEEP_SHARE = 1 / 8
-"""The length of a sleep is a share of the time waited so far. This share is `QUOTA_SLEEP_SHARE` divided by the number
-of the rank's cores, but at most 1.
+"""Number from which a rank with a quota of less than a core computes the length of a sleep between two polls. The sleep
+lasts the time waited so far, times `QUOTA_SLEEP_SHARE` divided by the number of the rank's cores, but at most times 1.
 
-This rule applies to a rank with a quota of less than a core. A poll takes 50 us of a core's time; a quota of an eighth
-of a core supplies 50 us in 0.4 ms.
+A poll takes 50 us of a core's time, and a quota of an eighth of a core supplies 50 us in 0.4 ms.
 """
 THREAD_SLEEP_SECONDS = 5e-4
-"""Divided by the number of the rank's cores: the longest sleep in seconds of the background thread, on a rank with a
-quota of less than a core.
+"""Number of seconds from which a rank with a quota of less than a core computes the longest sleep of the engine's
+thread. The longest sleep is `THREAD_SLEEP_SECONDS` divided by the number of the rank's cores, within limits.
 
-The thread's polls take processor time from the gradient.
+The longest sleep is longer on a small quota, because the thread's polls use processor time that the computation of the
+gradient needs.
 """
 
 
 class Driver(Protocol):
-    """The methods of a driver that algorithms and the training loop use, in real and in simulated time.
+    """Interface of drivers: the methods that algorithms and the training loop use, in real and in simulated time.
 
     Implementations are `MpiDriver` and `grsgd.simulator.driver.SimulatedDriver`.
     """
 
     progress_mode: str
-    """Mode of moving background schedules: ``thread``, ``inline`` or, in simulated time, ``virtual``."""
+    """Name of the way in which background schedules are resumed: ``thread``, ``inline`` or, in simulated time,
+    ``virtual``."""
     timeout: float
-    """Seconds after which a foreground wait is an error."""
+    """Seconds after which a foreground wait raises `WaitTimeout`."""
     wait_seconds: float
-    """Seconds that the foreground has spent waiting."""
+    """Seconds that the schedules in the foreground have spent waiting."""
     watch: Callable[[], None] | None
-    """Function that is called now and then while the foreground waits. It raises an error to end the wait, for example
-    if another rank has stopped."""
+    """Function that the driver calls now and then while a schedule in the foreground waits. The function raises an
+    error to end the wait, for example if another rank has stopped."""
     abandoned: list
-    """Abandoned schedules. They are kept because MPI may still write into the schedules' arrays."""
+    """Schedules that `abandon` has stopped. The driver keeps these schedules because MPI may still write into the
+    schedules' arrays."""
     calls_stages: bool
-    """Whether the driver itself calls the stages of a `Compute`. A driver does so if the duration of a computation
-    differs from the duration of its ``work()``."""
+    """Whether the driver itself calls the stages of a `Compute`. A driver calls the stages if a computation takes
+    longer or shorter than the call of the computation's ``work()``."""
 
     def clock(self) -> float:
-        """Return the seconds since some fixed moment."""
+        """Return the time in seconds since a moment that stays the same during the run."""
 
     def poll(self):
-        """Let background schedules go on as far as they can, if nothing else moves them."""
+        """Resume background schedules until all of them wait, if no thread resumes these schedules."""
 
     def start(self, schedule: Schedule) -> Pollable:
-        """Drive ``schedule`` in the background; return a pollable that is true when the schedule has ended.
+        """Run ``schedule`` in the background. Return a pollable whose ``Test()`` returns True when the schedule has
+        ended.
 
-        The pollable then has the schedule's result as its ``value``.
+        After the end of the schedule, the pollable's attribute ``value`` is the schedule's result.
         """
 
     def abandon(self):
-        """Stop driving all schedules that were started so far. After this call none of these schedules changes
-        anything."""
+        """Stop resuming all background schedules that were started so far. After this call, an abandoned schedule
+        changes no data."""
 
 
 class WaitTimeout(RuntimeError):
-    """Error raised if a wait takes longer than the driver's time-out. The error's message names the rank and the
-    pollable that the rank waited for."""
+    """Error raised if a wait takes longer than the driver's time-out. The error's message names the waiting rank and
+    the pollable for which the rank waited."""
 
 
 class MpiDriver:
-    """The `Driver` of one rank of a real job, which also runs schedules in the foreground.
+    """The `Driver` of one rank of a real job (not of a simulated job). `MpiDriver` also runs schedules in the
+    foreground.
 
     Parameters
     ----------
     rank
-        Number of the rank, for the messages of time-outs.
+        Number of the rank, for error messages of time-outs.
     timeout
-        Seconds after which a foreground wait is an error.
+        Seconds after which a foreground wait raises `WaitTimeout`.
     progress_mode
-        The thread that resumes background schedules:
+        Name of a way to resume background schedules:
 
-        - ``"thread"``: a separate thread, so messages are sent and received even while the trainer computes.
-        - ``"inline"``: the trainer, whenever it calls `run`, waits, or calls `poll` (after each gradient of a backward
-          pass). If the trainer has done none of these for some milliseconds, a thread moves the schedules. This mode
-          costs no thread switch, so it is faster for small models, and if each core has a rank of its own.
-        - ``"auto"``: ``"thread"`` if this process has two or more cores to itself, else ``"inline"``.
+        - ``"thread"``: A separate thread resumes schedules, so messages are sent and received even while the trainer
+          (the thread that computes gradients) computes.
+        - ``"inline"``: The trainer resumes schedules whenever it calls `run`, waits, or calls `poll` (after each
+          gradient of a backward pass). If the trainer has not resumed schedules for some milliseconds, a separate
+          thread resumes them. The mode ``"inline"`` needs no thread switch, so it is faster for small models and for
+          jobs with one rank per core.
+        - ``"auto"``: The driver uses ``"thread"`` if this process has two or more cores to itself, else ``"inline"``.
 
     ranks_on_cores
         Number of ranks that share this process's cores.
     prepare_thread
-        Function that the progress thread calls before the thread resumes schedules of this driver.
+        Function that the engine's thread calls before the thread resumes schedules of this driver.
 
     thread_allowed
-        Whether the MPI library may be called from a second thread. If not, only the trainer moves schedules.
+        Whether the MPI library may be called from a second thread. If False, only the trainer resumes schedules.
     compute_seconds
-        Least processor time in seconds of a `Compute` of amount 1. So a small model can take as long as a large model.
+        Least processor time in seconds of a `Compute` of amount 1. With ``compute_seconds``, gradients of a small model
+        can take as long as gradients of a large model.
     """
 
     def __init__(
@@ -141,26 +152,27 @@ class MpiDriver:
         self.rank = rank
         self.timeout = timeout
         self.limit = ""
-        """The end of a time-out's message, which names the option to raise if ranks may be slow."""
+        """Last words of the error message of a time-out, which name the option that a user should raise if ranks may be
+        slow."""
         self.watch: Callable[[], None] | None = None
         self.wait_seconds = 0.0
-        """Seconds spent in waits of `run`, without the time in which background schedules moved in the waiting
-        thread."""
+        """Seconds that `run` has spent waiting, without the time in which the waiting thread resumed background
+        schedules."""
         if progress_mode == "auto":
             progress_mode = "thread" if available_cores() >= 2 * ranks_on_cores else "inline"
         self.progress_mode = progress_mode
         self.ranks_on_cores = ranks_on_cores
         self.spin_seconds, self.sleep_share = SPIN_SECONDS, SLEEP_SHARE
-        """Arguments of `back_off` for waits in the foreground. `look_at_quota` changes them on a rank with less than a
-        core."""
+        """Arguments of `back_off` for waits in the foreground. `look_at_quota` changes these arguments on a rank with a
+        quota of less than a core."""
         self.thread_pauses = THREAD_SPIN_SECONDS, SLEEP_SHARE, SLEEP_SECONDS
-        """Arguments of `back_off` for the thread that moves background schedules."""
+        """Arguments of `back_off` for the engine's thread, which resumes background schedules."""
         self._quota_asked = -math.inf
         self.thread_allowed = thread_allowed
         self.prepare_thread = prepare_thread
         self.compute_seconds = compute_seconds
         self.raises_in_waits_only = False
-        """Whether `poll` leaves the errors of background schedules to the next wait of `run`."""
+        """Whether the next wait of `run`, and not `poll`, raises the errors of background schedules."""
         self.abandoned: list[Handle] = []
 
     @property
@@ -169,19 +181,20 @@ class MpiDriver:
 
     @property
     def background(self) -> list[Handle]:
-        """Return the schedules in the background that have not ended."""
+        """Return the handles of this driver's background schedules that have not ended."""
         return [handle for handle in ENGINE.handles if handle.driver is self and not handle.ended]
 
     def clock(self) -> float:
         return time.perf_counter()
 
     def run(self, schedule: Schedule | None):
-        """Drive ``schedule`` to its end and return its value. If ``schedule`` is None, this method runs nothing and
-        returns None.
+        """Run ``schedule`` to its end and return the schedule's value. If ``schedule`` is None, this method runs
+        nothing and returns None.
 
-        Time spent waiting is added to ``wait_seconds``.
+        The time spent waiting is added to ``wait_seconds``.
 
-        Raises WaitTimeout, and any error of the schedule, of a background schedule, or of ``watch``.
+        Raises WaitTimeout if a wait takes too long, and any error of the schedule, of a background schedule, or of
+        ``watch``.
         """
         if ENGINE.handles or ENGINE.failed:
             self.poll()
@@ -208,9 +221,9 @@ class MpiDriver:
         return ENGINE.start(schedule, self)
 
     def poll(self):
-        """Let background schedules go on as far as they can, if no thread moves them.
+        """Resume background schedules until all of them wait, if the engine's thread does not resume these schedules.
 
-        Raises the error of a background schedule, unless a wait for that schedule has raised the error already.
+        Raise the error of a failed background schedule, unless a wait for that schedule has raised the error already.
         """
         ENGINE.poll()
         if not self.raises_in_waits_only:
@@ -220,7 +233,8 @@ class MpiDriver:
         self.abandoned += ENGINE.abandon(self)
 
     def beside(self, process: int) -> "MpiDriver":
-        """Return a further driver, for endless schedules in the background, which also go on after a process has died.
+        """Return another driver of this process for background schedules without end, which go on even after a process
+        has died.
 
         ``process`` is the number of this process.
         """
@@ -228,7 +242,7 @@ class MpiDriver:
         return MpiDriver(process, math.inf, self.progress_mode, **more)
 
     def close(self):
-        """End this driver; schedules that have not ended are abandoned."""
+        """End this driver, and abandon its background schedules that have not ended."""
         self.abandon()
         ENGINE.remove(self)
 
@@ -256,7 +270,7 @@ class MpiDriver:
                 ENGINE.poll()
                 ENGINE.check()
                 now = time.perf_counter()
-                # a long time without a poll means that this process was stopped, while messages may have arrived
+                # a long time between two polls means that this process was stopped, which must not cause a time-out
                 if now - seen > STOOD_STILL_SECONDS:
                     stopped += now - seen
                 seen = now
@@ -277,17 +291,19 @@ class MpiDriver:
             self.wait_seconds += max(time.perf_counter() - begin - (ENGINE.worked_seconds - before), 0.0)
 
     def quota(self) -> GroupQuota | None:
-        """Return the processor quota of this rank if the quota is less than a core per rank; otherwise None."""
+        """Return the processor quota of this rank if the quota is less than one core. Return None for a larger quota or
+        no quota."""
         found = cpu_quota()
         if found is None or found.cores >= self.ranks_on_cores:
             return None
         return found._replace(cores=found.cores / self.ranks_on_cores)
 
     def look_at_quota(self, now: float):
-        """Adapt the pauses between polls to this rank's processor quota, every `QUOTA_SECONDS`.
+        """Set the lengths of pauses between polls according to this rank's processor quota. The quota is read at most
+        once per `QUOTA_SECONDS`.
 
-        If a rank has less than a core, its polls use processor time that its gradients need, or delay the message that
-        the rank waits for.
+        If a rank has a quota of less than a core, each poll uses processor time that the computation of gradients or
+        the receipt of a message needs.
         """
         if now - self._quota_asked <= QUOTA_SECONDS:
             return

@@ -1,9 +1,9 @@
-"""The engine that moves the background schedules of a process, for all its drivers.
+"""The engine of a process, which resumes the background schedules of all drivers of the process.
 
 A background schedule must go on while the program does something else: a long forward pass, an evaluation on one rank,
-a user's own blocking call, or a wait in another driver. So one engine per process resumes all background schedules. To
-*move* a schedule is to resume it as often as possible. If the trainer (the thread that computes gradients) polls often,
-the trainer moves the schedules. Otherwise a thread of the engine moves the schedules.
+a user's own blocking call, or a wait in another driver. So one engine per process resumes all background schedules. If
+the trainer (the thread that computes gradients) polls often, the trainer resumes the schedules. If the trainer does not
+poll, a thread of the engine resumes the schedules.
 """
 
 import atexit
@@ -18,35 +18,36 @@ Schedule = Generator[object, None, object]
 ``Test()`` of each yielded pollable returns True."""
 
 TAKEOVER_SECONDS = 5e-3
-"""Number of seconds without a poll of the trainer after which the engine's thread moves schedules, until the trainer's
-next poll."""
+"""Number of seconds without a poll of the trainer after which the engine's thread resumes schedules, until the
+trainer's next poll."""
 SPIN_SECONDS, THREAD_SPIN_SECONDS = 1e-3, 2e-4
-"""`SPIN_SECONDS`: number of seconds for which a waiting rank polls without sleeping. `THREAD_SPIN_SECONDS`: the same
-number for the engine's thread, while the trainer computes.
+"""`SPIN_SECONDS`: number of seconds for which a waiting rank polls without sleeping. `THREAD_SPIN_SECONDS`: number of
+seconds for which the engine's thread polls without sleeping while the trainer computes.
 
-`THREAD_SPIN_SECONDS` is short: if the process is limited to a part of a core, the polling thread slows down the
-computation of the gradient.
+`THREAD_SPIN_SECONDS` is short, because a polling thread slows down the computation of the gradient if the process may
+use only a part of a core.
 """
 SLEEP_SECONDS = 1e-3
-"""The longest sleep in seconds between two polls of a waiting rank. Also the shortest sleep in seconds of the engine's
-thread, while the thread instead of the trainer moves schedules."""
+"""The longest sleep in seconds between two polls of a waiting rank. `SLEEP_SECONDS` is also the shortest sleep of the
+engine's thread while the thread resumes schedules in place of the trainer."""
 SLEEP_SHARE = 1 / 16
-"""Length of a sleep as a share of the time waited so far."""
+"""Length of a sleep between two polls, as a share of the time for which the rank has waited."""
 
 
 BACKGROUND_SECONDS = 20e-3
-"""Longest pause in seconds of a rank that waits for a background schedule, if the engine's thread resumes this
-schedule."""
+"""Longest sleep in seconds of a rank that waits for the end of a background schedule, if the engine's thread resumes
+the schedule."""
 
 LOOKS = 2
-"""Number of polls between two sleeps. Open MPI reports a message as complete only at the second poll after the
-message's arrival."""
+"""Number of polls between two sleeps of a waiting thread. Open MPI reports a message as complete only at the second
+poll after the message's arrival."""
 
 
 class Handle:
-    """Handle of a schedule in the background: a pollable that is true when the schedule has ended.
+    """Handle of a background schedule: a pollable whose ``Test()`` returns True when the schedule has ended.
 
-    ``Test()`` raises the schedule's error, so that a wait for the schedule raises this error.
+    If the schedule has failed, ``Test()`` raises the schedule's error, so that a wait for the schedule raises the
+    error, too.
     """
 
     in_background = True
@@ -71,7 +72,8 @@ class Handle:
         return ended
 
     def advance(self) -> bool:
-        """Resume the schedule until it has to wait; return whether it was resumed at all. Never raises."""
+        """Resume the schedule until it waits for a message or ends. Return whether the schedule was resumed at all.
+        This method raises no error."""
         moved = False
         try:
             while not self.ended:
@@ -81,7 +83,7 @@ class Handle:
                             return moved
                         self._pending.pop()
                 except Exception as error:
-                    self._pending = as_list(self._schedule.throw(error))  # the error is raised at the schedule's yield
+                    self._pending = as_list(self._schedule.throw(error))  # the schedule's yield raises the error
                 else:
                     moved = True
                     self._pending = as_list(next(self._schedule))
@@ -99,8 +101,8 @@ class Handle:
 
 
 def as_list(pending) -> list:
-    """Return as a list the pollables that a schedule has yielded; a schedule may yield None, one pollable, or an
-    iterable of pollables."""
+    """Return a list of the pollables in ``pending``, which a schedule has yielded: None, one pollable, or an iterable
+    of pollables."""
     if pending is None:
         return []
     if hasattr(pending, "Test"):
@@ -109,29 +111,31 @@ def as_list(pending) -> list:
 
 
 class Engine:
-    """The background schedules of a process, in the order in which they were started.
+    """The object that resumes the background schedules of a process, in the order in which the schedules were started.
 
-    If at least one schedule belongs to a driver with ``progress_mode = "thread"``, the engine's thread moves all
-    schedules. Otherwise the trainer moves the schedules whenever it polls or waits, and the thread moves the schedules
-    only if the trainer's last poll was more than `TAKEOVER_SECONDS` ago. If a driver's MPI library allows calls from
-    one thread only, the thread moves nothing.
+    If at least one schedule belongs to a driver with ``progress_mode = "thread"``, the engine's thread resumes all
+    schedules. If all drivers have other modes, the trainer resumes the schedules whenever the trainer polls or waits.
+    If all drivers have other modes, the engine's thread resumes schedules only if the trainer's last poll was more than
+    `TAKEOVER_SECONDS` ago. If a driver's MPI library allows calls from one thread only, the engine's thread resumes no
+    schedules.
     """
 
     def __init__(self):
         self.handles: list[Handle] = []
         self.worked_seconds = 0.0
-        """Seconds that the trainer has spent in polls in which a background schedule was resumed. Polls of the engine's
-        thread do not count."""
+        """Seconds that the trainer has spent in polls that resumed a background schedule. Polls of the engine's thread
+        are not counted."""
         self.thread_cpu_seconds = 0.0
         """Processor time in seconds that the engine's thread has used."""
         self.failed: list[Handle] = []
-        """Schedules that have ended with an error."""
+        """Handles of background schedules that have ended with an error which `check` has not raised yet."""
         self.moves = 0
-        """Number of times that a background schedule was resumed."""
+        """Number of polls that resumed at least one background schedule."""
         self._advancing = threading.Lock()
         """Lock that is held while schedules are resumed."""
         self._changed = threading.Condition()
-        """Condition whose lock guards `handles`, `_drivers` and the attributes of the engine's thread."""
+        """Condition that tells waiting threads that schedules were started, resumed or ended. The condition's lock
+        protects `handles`, `_drivers` and the attributes of the engine's thread."""
         self._drivers: weakref.WeakSet = weakref.WeakSet()
         self._by_thread = self._thread_allowed = False
         self._polled = 0.0
@@ -139,9 +143,9 @@ class Engine:
         self._thread_stops = threading.Event()
 
     def start(self, schedule: Schedule, driver) -> Handle:
-        """Run ``schedule`` in the background of ``driver``; return its handle."""
+        """Start ``schedule`` as a background schedule of ``driver``, and return the handle of the schedule."""
         handle = Handle(schedule, driver, self)
-        handle.advance()  # the first messages are posted at once
+        handle.advance()  # starts the first messages at once
         if handle.ended:
             self._note_failure(handle)
             return handle
@@ -164,8 +168,8 @@ class Engine:
     def poll(self):
         """Resume each background schedule whose messages are complete, until all schedules wait.
 
-        Does nothing if the engine's thread resumes the schedules. Also does nothing if a schedule makes this call,
-        because a schedule must not resume itself.
+        This method does nothing if the engine's thread resumes the schedules, or if a background schedule calls this
+        method. A schedule must not resume itself.
         """
         if not self.handles or self._by_thread or not self._advancing.acquire(blocking=False):
             return
@@ -179,9 +183,10 @@ class Engine:
             self._advancing.release()
 
     def pause(self, moves: int) -> bool:
-        """Sleep until the count `moves` differs from ``moves``, for at most `BACKGROUND_SECONDS`; return True.
+        """Sleep until the attribute `moves` differs from the argument ``moves``, but at most `BACKGROUND_SECONDS`.
+        Return True.
 
-        Returns False at once if no thread moves the schedules.
+        If the engine's thread does not resume the schedules, return False at once, without sleeping.
         """
         if not (self._by_thread and self._thread_allowed):
             return False
@@ -190,8 +195,8 @@ class Engine:
         return True
 
     def check(self):
-        """Raise the error of a failed schedule, unless ``Test()`` of the schedule's handle has raised the error. Each
-        error is raised once."""
+        """Raise the error of a failed schedule, unless ``Test()`` of the schedule's handle has raised the error
+        already. This method raises each error once."""
         while self.failed:
             handle = self.failed.pop(0)
             if not handle.error_seen:
@@ -199,18 +204,19 @@ class Engine:
                 raise handle.error
 
     def abandon(self, driver) -> list[Handle]:
-        """Stop resuming the schedules of ``driver``. So these schedules change nothing any more. Return their
-        handles."""
+        """Stop resuming the schedules of ``driver``, so that the schedules change nothing any more. Return the handles
+        of the stopped schedules."""
         with self._changed:
             abandoned = [handle for handle in self.handles if handle.driver is driver]
             self.handles = [handle for handle in self.handles if handle.driver is not driver]
             self._update_mode()
-        with self._advancing:  # the lock is free when the thread has finished its present move
+        with self._advancing:  # wait until the thread has finished its poll
             self.failed = [handle for handle in self.failed if handle.driver is not driver]
         return abandoned
 
     def remove(self, driver):
-        """Forget ``driver``, which has ended. If ``driver`` was the last driver, end the engine's thread, too."""
+        """Remove ``driver``, which has ended, from the engine's drivers. If ``driver`` was the last driver, end the
+        engine's thread, too."""
         with self._changed:
             self._drivers.discard(driver)
             last = not self._drivers
@@ -218,13 +224,13 @@ class Engine:
             self._end_thread()
 
     def reset(self):
-        """Forget all schedules. This method is for a forked process: the schedules belong to the process from which it
-        was forked."""
+        """Forget all schedules and drivers. A forked process calls this method, because the schedules belong to the
+        process from which the process was forked."""
         atexit.unregister(self._end_thread)
         self.__init__()
 
     def _update_mode(self):
-        """Determine whether the engine's thread moves the schedules."""
+        """Compute `_by_thread` and `_thread_allowed`, which say whether the engine's thread resumes the schedules."""
         self._by_thread = any(handle.driver.progress_mode == "thread" for handle in self.handles)
         self._thread_allowed = all(handle.driver.thread_allowed for handle in self.handles)
 
@@ -238,10 +244,10 @@ class Engine:
             thread.join(timeout=10)
 
     def _advance_all(self, prepare=lambda driver: None) -> bool:
-        """Resume all background schedules that can go on; return whether one was resumed. ``prepare(driver)`` is called
-        before a schedule of ``driver`` is resumed."""
+        """Resume all background schedules whose messages are complete. Return whether at least one schedule was
+        resumed. ``prepare(driver)`` is called before a schedule of ``driver`` is resumed."""
         moved = False
-        for handle in self.handles:  # other calls may lengthen or replace this list during the loop
+        for handle in self.handles:  # other threads and calls may extend or replace `handles` during the loop
             prepare(handle.driver)
             moved |= handle.advance()
         if moved:
@@ -260,11 +266,12 @@ class Engine:
             self.failed.append(handle)
 
     def _run(self, ends: threading.Event):
-        """Resume schedules, in the engine's thread, until ``ends`` is set."""
+        """Body of the engine's thread: resume schedules until the event ``ends`` is set."""
         moved_at, handles, prepared = 0.0, [], None
 
         def prepare(driver):
-            """Make the driver's device the current device of this thread."""
+            """Call the function `prepare_thread` of ``driver`` (which, for example, selects the driver's GPU), unless
+            it was called for this driver last."""
             nonlocal prepared
             if driver is not prepared:
                 driver.prepare_thread()
@@ -273,7 +280,7 @@ class Engine:
         while True:
             with self._changed:
                 while not (ends.is_set() or (self.handles and self._thread_allowed)):
-                    handles, prepared = [], None  # a thread without work keeps no driver, and no model behind it
+                    handles, prepared = [], None  # so that the memory of drivers and models can be freed
                     self._changed.wait()
             rest = 0.0 if self._by_thread else self._polled + TAKEOVER_SECONDS - time.perf_counter()
             if ends.wait(rest) if rest > 0 else ends.is_set():
@@ -297,18 +304,18 @@ class Engine:
 ENGINE = Engine()
 """The engine of this process."""
 if hasattr(os, "register_at_fork"):
-    # A forked process lacks the engine's thread, and its copies of the locks may stay locked for ever.
+    # A forked process has no engine's thread, and the process's copies of the engine's locks may stay locked for ever.
     os.register_at_fork(after_in_child=ENGINE.reset)
 
 
 def back_off(
     waited: float, spin: float = SPIN_SECONDS, share: float = SLEEP_SHARE, longest: float = SLEEP_SECONDS
 ):
-    """Pause between two polls of a wait that has lasted ``waited`` seconds.
+    """Yield the core or sleep between two polls of a wait that has lasted ``waited`` seconds.
 
-    Yield the core during the first ``spin`` seconds; after that, sleep for ``share`` times ``waited``, and for at most
-    ``longest`` seconds. So a waiting rank leaves the core to computing ranks, and a sleep prolongs the wait by a few
-    per cent at most.
+    During the first ``spin`` seconds of a wait, this function yields the core. After ``spin`` seconds, this function
+    sleeps for ``share`` times ``waited`` seconds, but at most ``longest`` seconds. So a waiting rank leaves the core to
+    computing ranks, and a sleep prolongs the wait by a few per cent at most.
     """
     if waited < spin:
         os.sched_yield()

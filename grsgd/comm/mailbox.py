@@ -1,4 +1,5 @@
-"""Messages that carry a model to a neighbour. They are sent without waiting, and received in the background.
+"""Messages that carry models between neighbours. A rank sends model messages without waiting, and receives model
+messages in the background.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -20,10 +21,11 @@ from grsgd.models.flat import LINE_BYTES, Flat
 torch = LazyModule("torch")
 
 HEADER = 8
-"""Number of bytes of bookkeeping in a model message. They hold the sender's rank and the sender's step; from the step
-the receiver computes the model's age."""
+"""Number of bytes in a model message that hold the sender's rank and step. The receiver computes the model's staleness
+from the sender's step."""
 UNWEIGHTED_HEADER = 16
-"""Number of bytes of bookkeeping in a model message whose weight is not used: the whole message except the model."""
+"""Number of bytes in a model message that precede the model: the sender's step and rank, and a weight. An algorithm
+that ignores the weight counts all these bytes as bookkeeping."""
 
 
 class ModelMessage:
@@ -34,14 +36,15 @@ class ModelMessage:
     like
         Array that has the length, dtype and device of ``x``.
     compressor
-        If given, the buffer holds a compressed payload instead of ``x``: call `seal` before the message is sent, and
-        `open` when it has arrived.
+        Compressor of the model, or None. With a compressor, the buffer holds a compressed payload instead of ``x``. The
+        sender must call `seal` before the message is sent, and the receiver must call `open` when the message has
+        arrived.
     """
 
     def __init__(self, like: Flat, compressor: Compressor | None = None):
         nbytes = like.array.nbytes if compressor is None else compressor.nbytes
-        # The content begins at a cache line, and header and weight end there. Arrays without content have no lines,
-        # and keep the bytes of a header at their beginning only.
+        # The model begins at a cache line, and step, sender and weight are the bytes before that line. Arrays on the
+        # meta device have no memory, so their models begin right after the bytes of step, sender and weight.
         begin = UNWEIGHTED_HEADER if like.tensor.is_meta else LINE_BYTES
         whole = Flat.zeros(begin + nbytes, torch.uint8, like.tensor.device)
         content = whole.tensor[begin:]
@@ -56,13 +59,14 @@ class ModelMessage:
             self.x = like.like()
 
     def seal(self, key: tuple[int, ...]):
-        """Compress ``x``, and set ``x`` to the model that the receiver will decode; ``key``: (seed, rank, step)."""
+        """Compress the model ``x``, and set ``x`` to the model that the receiver will decode. ``key``: (seed, rank,
+        step), on which random numbers depend."""
         if self._compressor is not None:
             self._compressor.encode(self.x.tensor, self._payload, key)
             self.open()
 
     def open(self):
-        """Set ``x`` to the model in the received payload."""
+        """Set ``x`` to the model that is decoded from the received payload."""
         if self._compressor is not None:
             self._compressor.decode(self._payload, self.x.tensor)
 
@@ -72,8 +76,8 @@ class ModelMessage:
 
 
 def message_arrays(options) -> float:
-    """Return the arrays of a model's size in a `ModelMessage`: a compressed message has the model besides the
-    payload."""
+    """Return the memory of a `ModelMessage` as a multiple of the model's size. A compressed message holds the payload
+    and the decoded model."""
     return 1 + payload_share(options) if options.compresses else 1
 
 
@@ -81,12 +85,13 @@ OVER = Until(lambda: True, "nothing")
 
 
 class SendBuffers:
-    """Model messages under way to other ranks, at most one per receiver. The models have the length, dtype and device
-    of ``x``.
+    """Buffers of the model messages that this rank is sending, at most one per receiver. The models have the length,
+    dtype and device of ``x``.
 
     The buffer of a delivered message is used again for the next message to any rank. So the number of buffers is at
-    most the largest number of messages that were under way at the same time. A message to a rank whose process has died
-    is given to ``returned(message)``. The models are compressed if ``compressor`` is given.
+    most the largest number of messages that were under way at the same time. If the process of a receiver dies, this
+    object calls ``returned(message)`` with the message to this receiver. Models are compressed if ``compressor`` is
+    given.
     """
 
     def __init__(
@@ -97,30 +102,32 @@ class SendBuffers:
     ):
         self._x, self.returned, self.compressor = x, returned, compressor
         self._sending: dict[int, tuple[object, ModelMessage]] = {}
-        """Per receiver, the last message, and a pollable that is true when this message is delivered."""
+        """Last message to each receiver, and a pollable whose ``Test()`` returns True when this message is
+        delivered."""
         self._spare: list[ModelMessage] = []
         self._lock = threading.Lock()
-        """Lock that guards `_spare`: the trainer and the schedules that receive in the background take messages from
-        this list."""
+        """Lock for the list `_spare`, from which both the trainer and the schedules that receive messages in the
+        background take messages."""
 
     def ready(self, receiver: int) -> bool:
-        """Return whether the last message to ``receiver`` is delivered, so that the next one may be sent."""
+        """Return whether the last message to ``receiver`` is delivered, so that the next message may be sent."""
         return receiver not in self._sending or self._is_over(receiver)
 
     def take_buffer(self) -> ModelMessage:
-        """Return a message to write and to pass to `keep_until`; only the trainer calls this."""
+        """Return a message that is not in use. The caller fills and sends the message, and passes it to `keep_until`.
+        Only the trainer (the thread that computes gradients) calls this method."""
         for receiver in list(self._sending):
             if self._is_over(receiver):
                 self._put_back(self._sending.pop(receiver)[1])
         return self._take_spare()
 
     def keep_until(self, delivered, receiver: int, message: ModelMessage):
-        """Keep ``message`` to ``receiver`` unchanged until the pollable ``delivered`` is true; call this only if
-        `ready`."""
+        """Keep the buffer of ``message``, which is sent to ``receiver``, unchanged until ``delivered.Test()`` returns
+        True. Call this method only if `ready` returns True."""
         self._sending[receiver] = delivered, message
 
     def until_delivered(self):
-        """Schedule that waits until all messages are delivered."""
+        """Schedule that waits until all messages that this rank has sent are delivered."""
         for receiver, (delivered, _) in list(self._sending.items()):
             try:
                 yield delivered
@@ -128,7 +135,8 @@ class SendBuffers:
                 self._is_over(receiver)
 
     def _is_over(self, receiver: int) -> bool:
-        """Return whether the last message to ``receiver`` is delivered or returned."""
+        """Return whether the last message to ``receiver`` is delivered, or was given to `returned` because the
+        receiver's process has died."""
         delivered, message = self._sending[receiver]
         try:
             return delivered.Test()
@@ -147,24 +155,26 @@ class SendBuffers:
 
 
 class Mailbox(SendBuffers):
-    """Model messages from this rank to ``receivers``, and from ``sources`` to this rank. All models have the length,
-    dtype and device of ``x``.
+    """Exchange of model messages: this rank sends models to ``receivers``, and receives models from ``sources``. All
+    models have the length, dtype and device of ``x``.
 
-    At most ``capacity`` messages per source are queued. With ``backpressure``, a source whose queue is full cannot send
-    its next message before this rank pops a message. Without ``backpressure`` the source can send even if its queue is
-    full: in this case ``merge_oldest(older, newer)`` merges the oldest queued message into the second-oldest message.
-    No model is lost in either mode. After `close` there is no backpressure. `receive_loop` must run in the background,
-    once per source or once for all sources, until every stream has ended.
+    At most ``capacity`` received messages per source wait in a queue. With ``backpressure``, a source whose queue is
+    full cannot send its next message before this rank pops a message. Without ``backpressure``, a source whose queue is
+    full can send. If a message arrives for a full queue, ``merge_oldest(older, newer)`` merges the oldest queued
+    message into the second-oldest message. No model is lost with or without backpressure. After `close` there is no
+    backpressure. `receive_loop` must run in the background, once per source or once for all sources, until every source
+    has ended its stream of messages.
 
-    If a ``compressor`` is given, models are compressed, with random numbers that depend on ``seed``.
+    If a ``compressor`` is given, models are compressed. The compressor's random numbers depend on ``seed``.
 
-    A message to a rank whose process has died is given to ``returned(message)``. The stream of messages from a dead
-    rank begins anew with the process that takes the rank. If no process takes the rank, its stream ends when this rank
-    closes.
+    If the process of a receiver dies, this object calls ``returned(message)`` with the message to this receiver. If
+    another process takes the rank of a dead process, messages from this rank are received from the new process. If no
+    process takes the rank, the stream of messages from this rank ends when `close` is called.
     """
 
     END_OF_STREAM = -1
-    """Value of ``step`` in the message without a model that ends the stream of messages to a receiver."""
+    """Value of ``step`` in the message without a model by which a rank ends its stream of model messages to a
+    receiver."""
 
     def __init__(
         self,
@@ -187,27 +197,29 @@ class Mailbox(SendBuffers):
         self.receivers = list(receivers)
         self.sources = list(sources)
         self._open = set(self.sources)
-        """The sources whose streams have not ended."""
+        """The sources that have not ended their streams of messages."""
         self._neighbours = set(self.sources)
-        """The ranks that are sources now. While a rank has no process, other ranks are sources instead of this rank."""
+        """The ranks that are sources at present. While a source has no process, other ranks are sources in place of the
+        source."""
         self.capacity = capacity
         self.merge_oldest = merge_oldest
         self.backpressure = self._has_backpressure = backpressure
         self._ended: set[int] = set()
         self._closed = False
         self._last: dict[int, ModelMessage] = {}
-        """Messages that end streams, by the rank whose stream ends.
+        """Messages that end streams of model messages, by the rank whose stream the message ends.
 
-        This rank sends the end of its own stream to other ranks, and the end of a dead rank's stream to itself.
+        This rank sends the message that ends its own stream to other ranks, and the message that ends a dead rank's
+        stream to itself.
         """
         self._waiting: dict[int, list[ModelMessage]] = defaultdict(list)
-        """Messages that have arrived and are not popped yet, the oldest first, per source that `receive_loop` was
-        given."""
+        """Lists of the messages that have arrived and are not popped yet, the oldest first. A list's key is the source
+        that `receive_loop` was given."""
 
     def ready(self, receiver: int) -> bool:
-        """Return whether the last message to ``receiver`` is delivered, so that the next one may be sent.
+        """Return whether the last message to ``receiver`` is delivered, so that the next message may be sent.
 
-        After the receiver has ended its own stream or has died, the result is always False.
+        This method returns False for a receiver that has ended its own stream of messages or has died.
         """
         return receiver not in self._ended and receiver not in self.comm.lost and super().ready(receiver)
 
@@ -218,21 +230,21 @@ class Mailbox(SendBuffers):
         self._ended.clear()
 
     def send(self, receiver: int, x: Flat, weight: float, step: int) -> ModelMessage:
-        """Start to send ``x`` to ``receiver``. This is allowed only if `ready`. Return the message, which has the model
-        that the receiver decodes."""
+        """Start to send the model ``x`` to ``receiver``, and return the message, which holds the model that the
+        receiver decodes. Call this method only if `ready` returns True."""
         message = self.take_buffer()
         message.x.tensor.copy_(x.tensor)
         message.seal((self.seed, self.comm.rank, step))
         message.weight, message.step, message.sender = weight, step, self.comm.rank
-        # A synchronous send: without it the library would store any number of small messages for a rank that does not
-        # receive.
+        # The send is synchronous, because an MPI library would store any number of small messages for a rank that does
+        # not receive messages.
         delivered = self.comm.Issend(message.buffer, receiver, self.tag, header=HEADER)
         self.keep_until(delivered, receiver, message)
         return message
 
     def receive_loop(self, source: int):
-        """Schedule, run in the background, that receives messages from ``source`` (or `ANY_RANK`) until the streams
-        have ended."""
+        """Background schedule that receives messages from ``source`` until the source has ended its stream. If
+        ``source`` is `ANY_RANK`, the schedule runs until all sources have ended their streams."""
         sender = "any rank" if source == ANY_RANK else f"rank {source}"
         room = Until(
             lambda: not self.backpressure or len(self._waiting[source]) < self.capacity,
@@ -267,7 +279,8 @@ class Mailbox(SendBuffers):
             return [message for messages in self._waiting.values() for message in messages]
 
     def pop_received(self):
-        """Remove and yield the messages that have arrived. A message is valid until the next message is yielded."""
+        """Remove from the queues and yield the messages that have arrived. A message's buffer is valid until the next
+        message is yielded."""
         for source in (*self.sources, ANY_RANK):
             while self._waiting[source]:
                 with self._lock:
@@ -276,8 +289,9 @@ class Mailbox(SendBuffers):
                 self._put_back(message)
 
     def close(self):
-        """Schedule that waits until all messages are delivered, then ends the stream to every receiver."""
-        self.backpressure = False  # without this, two ranks that close might wait for room in each other's inbox
+        """Schedule that waits until all sent messages are delivered, and then sends the end of this rank's stream to
+        every receiver."""
+        self.backpressure = False  # with backpressure, two ranks that close might wait for each other
         yield from self.until_delivered()
         self._closed = True
         self._last[self.comm.rank] = self.take_buffer()
@@ -287,19 +301,20 @@ class Mailbox(SendBuffers):
         yield from until_over(last)
 
     def has_ended(self) -> bool:
-        """Return whether the streams of all neighbours have ended.
+        """Return whether all ranks that are sources at present have ended their streams of messages.
 
-        A rank that is no longer a neighbour may never have learnt that it was a neighbour, so this rank does not wait
-        for it.
+        A former source may never have learnt that it was a source. So this rank does not wait for the end of a former
+        source's stream.
         """
         return not self._open & self._neighbours
 
     def changed(self, rank: int, receivers: list[int], sources: list[int], meanwhile: list[int] = ()) -> list[int]:
-        """Update the neighbours after another process has taken ``rank``, or after ``rank`` has lost its process.
+        """Change this rank's receivers and sources after another process has taken ``rank``, or after the process of
+        ``rank`` has died.
 
-        ``receivers`` and ``sources`` are the neighbours from now on. ``meanwhile``: ranks that may have sent messages
-        to this rank while ``rank`` had no process. Return the new sources, for each of which the caller must start a
-        `receive_loop`.
+        ``receivers`` and ``sources`` are this rank's receivers and sources from now on. ``meanwhile``: ranks that may
+        have sent messages to this rank while ``rank`` had no process. Return the new sources. The caller must start a
+        `receive_loop` for each new source.
         """
         new_receivers, new_sources = set(receivers) - set(self.receivers), {*sources, *meanwhile} - set(self.sources)
         self.receivers += sorted(new_receivers)
@@ -314,14 +329,15 @@ class Mailbox(SendBuffers):
         return sorted(new_sources)
 
     def _end_lost_stream(self, source: int):
-        """End the stream of a rank that has no process; a `receive_loop` may still wait for a message from any rank."""
+        """End the stream of messages from ``source`` if this rank has no process. The message that ends the stream also
+        wakes a `receive_loop` that waits for a message from any rank."""
         if source in self.comm.lost and source in self._open:
             self._open.discard(source)
             self._end_stream(self.comm.rank, sender=source)
 
     def _end_stream(self, receiver: int, sender: int | None = None):
-        """Send the message to ``receiver`` that ends the stream of ``sender``, by default this rank; return the
-        message."""
+        """Send to ``receiver`` the message that ends the stream of ``sender``, which is this rank by default. Return
+        the request of the sent message."""
         sender = self.comm.rank if sender is None else sender
         if sender not in self._last:
             self._last[sender] = self._take_spare()

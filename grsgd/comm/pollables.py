@@ -1,10 +1,10 @@
-"""Pollables: the objects that a schedule may yield. A pollable has a method ``Test() -> bool``, whose result changes
-once from False to True.
+"""Pollables: the objects that a schedule may yield to wait for an event. A pollable has a method ``Test() -> bool``,
+whose result changes once from False to True.
 
-All communication of the project rests on pollables. Messages (`grsgd.comm.communicator.Message`) and background
-schedules (`grsgd.comm.engine.Handle`) are pollables, too. A schedule never sleeps and never blocks: it yields the
-pollable that it waits for, and the driver decides how to wait. So the same schedule runs in the foreground, behind a
-backward pass, and in simulated time.
+All communication of the project uses pollables. Messages (`grsgd.comm.communicator.Message`) and background schedules
+(`grsgd.comm.engine.Handle`) are pollables, too. A schedule (a generator) never sleeps and never blocks. A schedule
+yields the pollable for which it waits, and the driver decides how to wait. So one schedule can run in the foreground,
+during a backward pass, and in simulated time.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,16 +13,17 @@ from typing import Protocol
 
 
 class Pollable(Protocol):
-    """An event that a schedule waits for; ``str()`` of the event names it in time-outs."""
+    """An event for which a schedule can wait. ``str()`` of a pollable describes the event in the error messages of
+    time-outs."""
 
     def Test(self) -> bool:
-        """Return whether the event has happened; after the first True the result is always True. An implementation must
-        not block, and raises the error of a failed event."""
+        """Return whether the event has happened. After the first True, every call must return True. An implementation
+        must not block, and raises an error if the event has failed."""
 
 
 class Delay:
-    """A pollable that is true ``seconds`` seconds after it was made. Its uses are the delay of an injected straggler,
-    and a pause between two attempts."""
+    """A pollable whose ``Test()`` returns True from ``seconds`` seconds after its creation on. `Delay` is used for the
+    delay of an injected straggler, and for pauses between two attempts."""
 
     def __init__(self, seconds: float):
         self.seconds = seconds
@@ -36,17 +37,18 @@ class Delay:
 
 
 class Compute:
-    """A computation, which the driver runs.
+    """A pollable for a computation, which the driver runs.
 
     The driver calls ``work()``, sets ``value`` to the result, and sets ``seconds`` to the duration in real or simulated
     seconds.
 
-    ``amount``: size of the computation, where 1 is a gradient of ``data.batch_size`` samples; simulated time is
-    proportional to ``amount``.
+    ``amount``: size of the computation, where 1 is the size of a gradient of ``data.batch_size`` samples. The simulated
+    duration is proportional to ``amount``.
 
-    ``stages``: pairs of a share of the duration and a function, in order of the shares. If the computation's duration
-    is not the duration of ``work()`` (``Driver.calls_stages``), the driver calls each function when its share of the
-    duration is over. Otherwise ``work()`` calls the functions itself.
+    ``stages``: pairs (share of the duration, function), in ascending order of the shares. If the computation takes
+    longer or shorter than ``work()`` (``Driver.calls_stages``), the driver calls each function when the function's
+    share of the duration is over. If the computation takes as long as ``work()``, ``work()`` calls the functions
+    itself.
     """
 
     def __init__(
@@ -73,11 +75,12 @@ class Compute:
 
 
 class Until:
-    """A pollable that is true when ``condition()`` is true. The condition is a state of this rank that another schedule
-    of the rank changes.
+    """A pollable whose ``Test()`` is ``condition``, a function. The condition depends on data of this rank that another
+    schedule of the rank changes.
 
-    ``in_background``: only background schedules change the condition. If a thread moves those schedules, a waiting
-    foreground need not poll.
+    ``meaning``: text that describes the condition in error messages. ``in_background``: whether only background
+    schedules change the condition. If a thread resumes the background schedules, a driver that waits in the foreground
+    need not poll.
     """
 
     def __init__(self, condition: Callable[[], bool], meaning: str, in_background: bool = False):
@@ -90,7 +93,7 @@ class Until:
 
 
 class Signal:
-    """A flag that one schedule of a rank sets and another schedule of the same rank waits for."""
+    """A flag that one schedule of a rank sets, and for which another schedule of the rank waits."""
 
     def __init__(self, meaning: str):
         self.meaning = meaning

@@ -1,9 +1,11 @@
-"""Memory that the ranks of one host share. Each rank has a row, and all ranks can read and write all rows.
+"""Memory that the ranks of one host share. Each rank has one row of the memory, and all ranks can read and write all
+rows.
 
-The memory is a mapped file. The file's name is removed when all ranks have mapped the file, so no file is left however
-the ranks end. The memory is freed when no array uses it any more. ``MPI_Win_allocate_shared`` also gives shared memory,
-but is not used here for two reasons. The function blocks until all ranks have called it, and a schedule must not block.
-MPI also frees the memory of its window while arrays still lie in the window.
+The memory is a file that all ranks map. The file's name is removed when all ranks have mapped the file, so no file is
+left even if ranks are killed. The memory is freed when no array uses the memory any more. The function
+``MPI_Win_allocate_shared`` also makes shared memory, but is not used for two reasons. The first reason is that
+``MPI_Win_allocate_shared`` blocks until all ranks have called the function, and a schedule must not block. The second
+reason is that MPI frees its shared memory even if arrays still use the memory.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -24,19 +26,19 @@ from grsgd.runs.numbers import human_bytes
 
 PAGE = 4096
 LINE_BYTES = 64
-"""Number of bytes of a line of the processor's cache. Numbers that different ranks write are in different lines, so
-that writes do not slow each other down."""
+"""Number of bytes of a line of the processor's cache. Numbers that different ranks write are in different cache lines,
+so that the writes of one rank do not slow down another rank."""
 FIELDS = LINE_BYTES // 8
 BETWEEN_ROWS_BYTES = PAGE + 9 * LINE_BYTES
-"""Number of bytes between two rows. Without this gap, rows would begin at multiples of a power of two and push each
-other out of the cache."""
+"""Number of bytes between the rows of two ranks. Without a gap, rows would begin at multiples of a power of two, and
+push each other out of the cache."""
 TELLING_BYTES = 1024
 ALLOWED = "ring, halving-doubling, tree, swing, bine, mpi"
 
 
 class NoSharedMemory(ConfigError):
-    """Error raised if the ranks cannot share memory. Its message says why, and lists the allowed variants. All ranks
-    raise the same error."""
+    """Error raised if the ranks cannot share memory. The error's message gives the reason and lists the allowed
+    variants of the all-reduce. All ranks raise this error with the same message."""
 
     def __init__(self, why: str):
         self.why = why
@@ -44,7 +46,7 @@ class NoSharedMemory(ConfigError):
 
 
 class SharedMemory:
-    """A file that all ranks have mapped.
+    """Memory that all ranks of one host have mapped from one file.
 
     Parameters
     ----------
@@ -53,48 +55,51 @@ class SharedMemory:
     rank
         Number of this rank.
     ranks
-        Number of ranks; each has a row.
+        Number of ranks that share the memory.
     nbytes
-        Length of a row in bytes.
+        Length in bytes of the row of each rank.
     """
 
     def __init__(self, mapped: mmap.mmap, rank: int, ranks: int, nbytes: int):
         self.rank, self.ranks, self.nbytes = rank, ranks, nbytes
         content = np.frombuffer(mapped, np.uint8)
         self.flags = content[: LINE_BYTES * ranks].view(np.int64).reshape(ranks, FIELDS)
-        """Numbers that each rank writes and the other ranks read: int64 of shape [ranks, 8], initially 0."""
+        """Numbers by which ranks tell each other their progress: int64 of shape [ranks, 8], one row per writing rank,
+        initially 0."""
         self._content = content[header_bytes(ranks) :]
         self._rows: dict = {}
         begin, _ = row_of(rank, ranks, nbytes)
         self._address = content.ctypes.data + begin
 
     def rows(self, dtype) -> np.ndarray:
-        """Return all rows as numbers of ``dtype``: shape [rank, element]. Only the first ``nbytes`` bytes of a row are
-        used."""
+        """Return a view of the rows of all ranks as numbers of ``dtype``: shape [ranks, elements]. Only the first
+        ``nbytes`` bytes of each row may be used."""
         if dtype not in self._rows:
             self._rows[dtype] = self._content.reshape(self.ranks, -1).view(dtype)
         return self._rows[dtype]
 
     def place_of(self, x: np.ndarray) -> int | None:
-        """Return the byte of this rank's row at which array ``x`` begins; None if ``x`` does not lie in the row."""
+        """Return the position in bytes of the begin of array ``x`` in this rank's row, or None if ``x`` is not in the
+        row."""
         place = x.__array_interface__["data"][0] - self._address
         return place if 0 <= place <= self.nbytes - x.nbytes else None
 
 
 def header_bytes(ranks: int) -> int:
-    """Return the length in bytes of the flags before the rows, rounded up to whole pages."""
+    """Return the length in bytes of the attribute ``flags`` of a `SharedMemory`, rounded up to whole pages."""
     return round_up(LINE_BYTES * ranks, PAGE)
 
 
 def row_of(rank: int, ranks: int, nbytes: int) -> tuple[int, int]:
-    """Return the bytes of the file at which the row of ``rank`` and the next row begin."""
+    """Return (begin, end) of the row of ``rank`` in the mapped file, in bytes. The row of the next rank begins at
+    end."""
     length = round_up(nbytes, PAGE) + BETWEEN_ROWS_BYTES
     begin = header_bytes(ranks) + rank * length
     return begin, begin + length
 
 
 def total_bytes(ranks: int, nbytes: int) -> int:
-    """Return the length in bytes of a file of ``ranks`` rows of ``nbytes`` bytes."""
+    """Return the length in bytes of the mapped file for ``ranks`` rows of ``nbytes`` bytes."""
     return row_of(ranks - 1, ranks, nbytes)[1]
 
 
@@ -103,10 +108,10 @@ def round_up(nbytes: int, multiple: int) -> int:
 
 
 def allocate(comm: Communicator, nbytes: int, tag: int):
-    """Schedule, called on all ranks, that returns `SharedMemory` with ``nbytes`` bytes per rank, all zeros.
+    """Schedule, run on all ranks at once, that returns a new `SharedMemory` with ``nbytes`` bytes per rank, all zeros.
 
-    The messages of this schedule do not count as traffic. Raises NoSharedMemory on all ranks if any rank has no shared
-    memory.
+    The messages of this schedule are not counted as traffic. Raises NoSharedMemory on all ranks if any rank cannot map
+    the file.
     """
     comm = uncounted(comm)
     if comm.rank == 0:
@@ -122,8 +127,8 @@ def allocate(comm: Communicator, nbytes: int, tag: int):
 
 
 def create(comm: Communicator, nbytes: int, tag: int):
-    """Schedule, called on rank 0, that makes the file, waits until all ranks have mapped it, and returns the
-    `SharedMemory`."""
+    """Schedule, run on rank 0, that makes a file, waits until all ranks have mapped the file, and returns a
+    `SharedMemory` of the file."""
     others = range(1, comm.size)
     path, told = None, {"path": None, "host": host(), "problem": ""}
     memory, problem = None, ""
@@ -150,15 +155,15 @@ def create(comm: Communicator, nbytes: int, tag: int):
 
 
 def map_row(comm: Communicator, nbytes: int, told: dict) -> tuple[SharedMemory | None, str]:
-    """Return the memory of the file that rank 0 has named in ``told``, and an empty text. If mapping the file fails,
-    return None and the reason."""
+    """Map the file that rank 0 has named in ``told``. Return a `SharedMemory` of the file and an empty text. If the
+    file cannot be mapped, return None and the reason."""
     me = comm.members[comm.rank]
     if told["host"] != host():
         return None, f"ranks {comm.members[0]} and {me} are on different hosts, which share no memory"
     begin, end = row_of(comm.rank, comm.size, nbytes)
     try:
         with open(told["path"], "r+b") as file:
-            if hasattr(os, "posix_fallocate"):  # otherwise a write might end in a bus error later
+            if hasattr(os, "posix_fallocate"):  # without this call, a later write might fail with a bus error
                 os.posix_fallocate(file.fileno(), begin if comm.rank else 0, end - (begin if comm.rank else 0))
             mapped = mmap.mmap(file.fileno(), total_bytes(comm.size, nbytes))
     except OSError as error:
@@ -168,14 +173,16 @@ def map_row(comm: Communicator, nbytes: int, told: dict) -> tuple[SharedMemory |
 
 
 def checked(memory: SharedMemory | None, problems: np.ndarray) -> SharedMemory:
-    """Return ``memory`` if all ranks have mapped the file; raises NoSharedMemory otherwise."""
+    """Return ``memory`` if ``problems`` is empty, because all ranks have mapped the file. Raise NoSharedMemory with the
+    text in ``problems`` if a rank has failed."""
     if why := text_of(problems):
         raise NoSharedMemory(why)
     return memory
 
 
 def folder() -> str:
-    """Return a folder whose files lie in memory; if the system has none, the folder of temporary files."""
+    """Return a folder whose files are in memory. If the system has no such folder, return the folder for temporary
+    files."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
 
 
@@ -189,7 +196,7 @@ def host() -> str:
 
 
 def text_array(text: str) -> np.ndarray:
-    """Return ``text`` as bytes: uint8 of shape [`TELLING_BYTES`], cut off or padded with zeros."""
+    """Return ``text`` as an array of bytes, cut off or padded with zeros: uint8 of shape [`TELLING_BYTES`]."""
     array = np.zeros(TELLING_BYTES, np.uint8)
     encoded = np.frombuffer(text.encode()[:TELLING_BYTES], np.uint8)
     array[: encoded.size] = encoded
@@ -201,11 +208,12 @@ def text_of(array: np.ndarray) -> str:
 
 
 def uncounted(comm: Communicator) -> Communicator:
-    """Return a communicator of the same ranks. Messages sent through it do not count as traffic of the algorithm."""
+    """Return a communicator of the ranks of ``comm`` whose messages are not counted as traffic of the algorithm."""
     return Communicator(comm.backend, comm.members)
 
 
 def about_memory(message: Message) -> Message:
-    """Return the message with the subject "shared memory", which a time-out then names."""
+    """Set the subject of ``message`` to "shared memory", so that the error of a time-out names the subject. Return
+    ``message``."""
     message.subject = "shared memory"
     return message

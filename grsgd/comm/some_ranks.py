@@ -1,4 +1,4 @@
-"""Messages between some of the ranks of a group, without an MPI communicator of their own."""
+"""Messages between some of the ranks of a group, by the group's MPI communicator."""
 
 from collections.abc import Sequence
 
@@ -8,11 +8,12 @@ from grsgd.comm.backend import Backend
 class SomeRanks:
     """Messages between some ranks of a group: a `grsgd.comm.backend.Backend`.
 
-    The messages travel in the whole group, with its tags. Two objects of this class that use one tag at the same time
-    must not have two ranks in common. Making an object of this class sends no message, so a schedule (a generator that
-    yields each object it waits for) may make one.
+    The messages are sent by the backend of the whole group, with the group's tags. Two objects of this class that use
+    one tag at the same time must not have two ranks in common. The constructor sends no message and does not block, so
+    a schedule (a generator that yields each object it waits for) may call the constructor.
 
-    ``ranks``: numbers of the ranks in the group ``whole``, in the order of their numbers here; this rank is among them.
+    ``whole``: backend of the whole group. ``ranks``: numbers of the chosen ranks in the whole group. The rank
+    ``ranks[i]`` has the number i in this object. ``ranks`` includes this rank.
     """
 
     survives_deaths = False
@@ -22,7 +23,7 @@ class SomeRanks:
         self.whole, self.ranks = whole, tuple(ranks)
         self.size, self.rank = len(self.ranks), self.ranks.index(whole.rank)
         self.shares_memory = whole.shares_memory
-        self.has_multicast = False  # `Ibcast` is not available
+        self.has_multicast = False  # because `Ibcast` raises an error
         self.hosts = whole.hosts and [whole.hosts[rank] for rank in self.ranks]
 
     def Isend(self, array, dest, tag):
@@ -50,4 +51,4 @@ class SomeRanks:
         raise NotImplementedError("an object of SomeRanks has no subsets")
 
     def free(self):
-        """Do nothing: the communicator of the whole group is still used."""
+        """Do nothing, because the communicator of the whole group is still in use."""

@@ -1,5 +1,5 @@
-"""A message by which any rank tells all other ranks that the run is over. Its bytes do not count as traffic of the
-algorithm."""
+"""Messages by which any rank tells all other ranks that the run is over. These messages are not counted as traffic of
+the algorithm."""
 
 import threading
 from collections.abc import Sequence
@@ -10,10 +10,10 @@ from grsgd.comm import tags
 from grsgd.comm.communicator import Communicator, LostRank, receive_if_come
 
 MESSAGE_BYTES = 512
-"""Number of bytes of a message. A message has its kind, then the reason as text, which is cut off or padded with spaces
-to this length."""
+"""Number of bytes of a stop message. A stop message has one byte for its kind (`STOP` or `FAILURE`), and the reason as
+text, which is cut off or padded with spaces."""
 STOP, FAILURE = b"-", b"!"
-"""Kinds of messages."""
+"""Kinds of stop messages: the first byte of a message."""
 
 
 class Stopped(Exception):
@@ -21,54 +21,60 @@ class Stopped(Exception):
 
 
 class EndAsked(Stopped):
-    """Error raised on every rank after a checkpoint for which a signal asked, and after which the run ends."""
+    """Error raised on every rank if the run ends after a checkpoint because a signal of the system has asked for the
+    end."""
 
 
 class UnevenSteps(RuntimeError):
-    """Error of a rank that waits for a step that another rank will not take; the error's message names both ranks."""
+    """Error raised if this rank waits for a step that another rank will not take. The error's message names both
+    ranks."""
 
 
 class UnevenCalls(RuntimeError):
-    """Error of ranks whose collective calls do not match; the error's message names the calls of two ranks."""
+    """Error raised if the collective calls of ranks do not match. The error's message names the calls of two ranks."""
 
 
 class StopSignal:
-    """A signal that tells all ranks that the run is over, and that receives the signal of other ranks.
+    """Sender and receiver of one rank's stop messages, which tell all ranks that the run is over.
 
     Parameters
     ----------
     comm
-        A communicator that carries no other messages with tag `grsgd.comm.tags.STOP`.
+        A communicator that carries only stop messages with the tag `grsgd.comm.tags.STOP`.
     tolerant
-        Whether the run goes on without ranks whose processes have died.
+        Whether the run goes on without the ranks whose processes have died.
     """
 
     def __init__(self, comm: Communicator, tolerant: bool = False):
         self.comm, self.tolerant = comm, tolerant
         self.reason: str | None = None
         self.failed = False
-        """Whether the run ends because a rank has failed. If so, no rank may wait for the failed rank any more."""
+        """Whether the run ends because a rank has failed. If True, no rank may wait for the failed rank any more."""
         self.request: str | None = None
-        """A reason to stop at the next `watch`, which another thread of this rank sets."""
+        """Reason to stop the run at the next call of `watch`, or None. Another thread of this rank sets this
+        attribute."""
         self._sending = []
         self._receiving = threading.Lock()
-        """Held while messages are received: two threads may watch."""
+        """Lock that a thread holds while it receives messages, because two threads may call `watch` at the same
+        time."""
 
     def stop(self, reason: str):
-        """Tell all ranks to stop. This call raises Stopped, and so does the next `watch` on each of the other ranks."""
+        """Tell all other ranks that the run is over for ``reason``, and raise Stopped. On the other ranks, the next
+        call of `watch` raises Stopped."""
         if self.reason is None:
             self.reason = reason
             self._send(STOP)
         raise Stopped(self.reason)
 
     def fail(self, reason: str):
-        """Tell all living ranks that this rank has failed, or that another rank has died."""
+        """Tell all living ranks that the run ends for ``reason``, because this rank has failed or another rank has
+        died."""
         self.reason, self.failed = reason, True
         self._send(FAILURE)
 
     def watch(self):
-        """Raise Stopped if any rank has called `stop` or `fail`, or has a `request`; raise LostRank if a rank
-        has died."""
+        """Raise Stopped if any rank has called `stop` or `fail`, or this rank has a `request`. Raise LostRank if a rank
+        has died and the run is not tolerant."""
         if self.request is not None and not self.failed:
             self.stop(self.request)
         self.watch_failures()
@@ -76,7 +82,7 @@ class StopSignal:
             raise Stopped(self.reason)
 
     def watch_failures(self):
-        """Raise Stopped if any rank has called `fail`; raise LostRank if a rank has died and the run is not
+        """Raise Stopped if any rank has called `fail`. Raise LostRank if a rank has died and the run is not
         tolerant."""
         with self._receiving:
             while self.comm.size > 1 and not self.failed and self._receive():
@@ -87,7 +93,7 @@ class StopSignal:
             raise LostRank(died(self.comm.lost))
 
     def _receive(self) -> bool:
-        """Receive a message of another rank; return whether one has arrived."""
+        """Receive a stop message of another rank. Return whether a message has arrived."""
         come = receive_if_come(self.comm, tags.STOP, MESSAGE_BYTES)
         if come is None:
             return False
@@ -98,7 +104,8 @@ class StopSignal:
         return True
 
     def repeat(self, rank: int):
-        """Tell ``rank`` again of an earlier stop or failure, after another process has taken ``rank``."""
+        """Send the stop message of this rank to ``rank`` again, if there was one, because another process has taken
+        ``rank``."""
         if self.reason is not None:
             self._send(FAILURE if self.failed else STOP, [rank])
 
@@ -111,7 +118,7 @@ class StopSignal:
 
 
 def died(ranks: Sequence[int]) -> str:
-    """Return a sentence that says that the processes of ``ranks`` have died."""
+    """Return the text of an error message that says that the processes of ``ranks`` have died."""
     if len(ranks) == 1:
         return f"rank {ranks[0]} lost: its process has died"
     return f"ranks {', '.join(map(str, ranks))} lost: their processes have died"

@@ -1,6 +1,7 @@
-"""Records of a rank's timeline: computations and waits of its main schedule, and its messages.
+"""Wrappers that record a rank's timeline: a wrapper of the rank's main schedule records computations and waits, and a
+wrapper of the rank's backend records messages.
 
-Only a run that asks for a timeline wraps its schedule and its backend in the objects of this module.
+A rank uses the wrappers of this module only if the user has asked for a timeline.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -16,17 +17,17 @@ from grsgd.comm.pollables import Compute, Delay
 from grsgd.runs.timeline import COMPUTE, MERGE, RECEIVE, SEND, WAIT, Timeline
 
 TRAINERS_OWN = "compute"
-"""Name of the trainer's schedule that yields the computation of a gradient. The time before this yield is named after
-the schedule that ran before."""
+"""Name of the trainer's schedule that yields the computation of a gradient. On a timeline, the time before this yield
+has the name of the schedule that ran before."""
 MAX_NAMED = 3
 """The largest number of pollables that the name of a wait lists."""
 
 
 def observed(schedule: Schedule, timeline: Timeline):
-    """Schedule that runs ``schedule``, and records its computations and waits on ``timeline``.
+    """Schedule that runs ``schedule``, and records the computations and waits of ``schedule`` on ``timeline``.
 
-    The time between computations and waits, in which the schedule merges models, is recorded, too. In simulated time
-    this time is zero.
+    This function also records the time between computations and waits, in which ``schedule`` merges models. In a
+    simulation, merging models takes no time.
     """
     clock, error = timeline.clock, None
     resumed, inside = clock(), schedule.__name__
@@ -41,15 +42,15 @@ def observed(schedule: Schedule, timeline: Timeline):
         timeline.add(MERGE, inside if inside != TRAINERS_OWN else before, resumed, begin)
         try:
             yield waiting
-        except Exception as caught:  # the error is raised at the schedule's yield, so that the schedule can clean up
+        except Exception as caught:  # the schedule's yield raises the error, so that the schedule can clean up
             error = caught
         resumed = clock()
         note(timeline, waiting, begin, resumed)
 
 
 def note(timeline: Timeline, waiting: list, begin: float, end: float):
-    """Record the time from ``begin`` to ``end`` in which a schedule waited for the pollables ``waiting``: first
-    computations, then the wait for all other pollables."""
+    """Record on ``timeline`` the time from ``begin`` to ``end``, in which a schedule waited for the pollables
+    ``waiting``. Computations are recorded first, then the wait for all other pollables."""
     others = []
     for pollable in waiting:
         if isinstance(pollable, Compute | Delay):
@@ -64,17 +65,18 @@ def note(timeline: Timeline, waiting: list, begin: float, end: float):
 
 
 def innermost(schedule: Schedule) -> str:
-    """Return the name of the innermost schedule that runs inside ``schedule`` by ``yield from``."""
+    """Return the name of the innermost generator that ``schedule`` runs by ``yield from``."""
     while hasattr(inner := schedule.gi_yieldfrom, "gi_yieldfrom"):
         schedule = inner
     return schedule.__name__
 
 
 class TimelineRequest:
-    """A message under way. On the timeline the message ends when this rank notices that it is complete.
+    """A request that records its message on a timeline. On the timeline, the message ends when this rank notices that
+    the message is complete.
 
-    ``post()`` begins the message. ``peer``, ``nbytes``, ``tag`` and ``message`` are fields of
-    `grsgd.runs.timeline.Span`.
+    ``post()`` starts the message and returns the backend's request. ``peer``, ``nbytes``, ``tag`` and ``message`` are
+    fields of `grsgd.runs.timeline.Span`.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class TimelineRequest:
     ):
         self.backend, self.track, self.name = backend, track, name
         self.peer, self.nbytes, self.tag, self.message = peer, nbytes, tag, message
-        # the time is taken before `post`, as the message may arrive before `post` returns
+        # the time is read before `post` is called, as the message may arrive before `post` returns
         self.begin = backend.timeline.clock()
         self.request = post()
         self._is_over = False
@@ -104,8 +106,8 @@ class TimelineRequest:
 
 
 class FromAny(TimelineRequest):
-    """A receive from any rank. When the message has arrived, its sender is recorded, if the request tells the
-    sender."""
+    """A request of a receive from any rank that records its message on a timeline. The sender is recorded when the
+    message has arrived, if the backend's request knows the sender."""
 
     def __init__(self, backend, post, nbytes: int, tag: int):
         super().__init__(backend, post, RECEIVE, "receive", None, nbytes, tag, None)
@@ -129,17 +131,18 @@ class FromAny(TimelineRequest):
 
 
 def status_for(request: Request):
-    """Return a status into which an MPI library can write the sender; None for other kinds of requests."""
+    """Return an MPI status into which the MPI library writes the sender of a message, or None if ``request`` is no
+    request of MPI."""
     from mpi4py import MPI
 
     return MPI.Status() if isinstance(request, MPI.Request) else None
 
 
 class TimelineBackend:
-    """A `grsgd.comm.backend.Backend` that sends messages by ``backend``, and records them on a timeline.
+    """A `grsgd.comm.backend.Backend` that sends messages by ``backend``, and records these messages on ``timeline``.
 
-    ``members``: for each rank of ``backend``, its number on the timeline. ``group``: name of this group of ranks, the
-    same on all ranks of the group.
+    ``members``: for each rank of ``backend``, the rank's number on the timeline. ``group``: name of the group of ranks,
+    equal on all ranks of the group.
     """
 
     def __init__(self, backend: Backend, timeline: Timeline, members: Sequence[int] | None = None, group: str = ""):
@@ -151,9 +154,11 @@ class TimelineBackend:
         return getattr(self.backend, name)
 
     def message(self, source: int, dest: int, tag: int) -> tuple:
-        """Return the name of the next message from ``source`` to ``dest`` with ``tag``.
+        """Return the identity on the timeline of the next message from ``source`` to ``dest`` with ``tag``: (group,
+        sender, receiver, tag, number).
 
-        Sender and receiver count these messages, which arrive in order, so both give the same name.
+        Messages arrive in the order of sending, so sender and receiver of a message compute equal numbers by counting
+        messages.
         """
         key = self.group, self.members[source], self.members[dest], tag
         return *key, next(self._numbers[key])

@@ -1,5 +1,5 @@
-"""Counters of the bytes and messages that one rank sends. Messages are counted by their sender and not by their
-receiver."""
+"""Counters of the bytes and messages that one rank sends. The sender of a message counts the message, and the receiver
+does not."""
 
 from collections.abc import Iterable
 
@@ -17,29 +17,31 @@ class Traffic:
     def __init__(self, size: int):
         self.size = size
         self.sent_once = 0
-        """Payload in bytes; a multicast counts once, not once per receiver. Without multicast this number is the sum of
-        `sent`."""
+        """Sent payload in bytes, in which a multicast counts once and not once per receiver. Without multicast,
+        `sent_once` is the sum of `sent`."""
         self.repaired = 0
-        """Number of bytes that were sent again by MPI because datagrams of IP multicast were lost. These bytes are not
-        part of the payload."""
+        """Number of bytes that were sent again by MPI because datagrams of IP multicast were lost. The counters of
+        payload do not include repaired bytes."""
         self.lost = 0
-        """Number of datagrams of IP multicast that did not arrive and were requested again."""
+        """Number of datagrams of IP multicast that did not arrive and that their receiver requested again."""
         self._counters: dict[int, list[int]] = {}
-        """Per receiver: payload in bytes, headers in bytes, number of messages."""
+        """Counters per receiver: sent payload in bytes, sent headers in bytes, and number of messages."""
 
     def count(self, receivers: Iterable[int], nbytes: int, header: int = 0):
-        """Count one packet of ``nbytes`` bytes to each of ``receivers``; ``header`` of the bytes are bookkeeping."""
+        """Count one packet of ``nbytes`` bytes to each of ``receivers``. ``header``: number of bytes of the packet that
+        are bookkeeping and no payload."""
         for receiver in receivers:
             self._count(receiver, nbytes, header)
         self.sent_once += nbytes - header
 
     def count_one(self, receiver: int, nbytes: int, header: int = 0):
-        """Count one packet of ``nbytes`` bytes to ``receiver``, as `count` does."""
+        """Count one packet of ``nbytes`` bytes to ``receiver``, of which ``header`` bytes are bookkeeping and no
+        payload."""
         self._count(receiver, nbytes, header)
         self.sent_once += nbytes - header
 
     def count_messages(self, receiver: int, messages: int, nbytes: int):
-        """Count ``messages`` messages to one receiver, of ``nbytes`` bytes together, all of them payload."""
+        """Count ``messages`` messages to ``receiver`` that together have ``nbytes`` bytes of payload and no header."""
         counters = self._of(receiver)
         counters[PAYLOAD] += nbytes
         counters[MESSAGES] += messages
@@ -47,31 +49,32 @@ class Traffic:
 
     @property
     def sent(self) -> np.ndarray:
-        """Return the payload in bytes per receiver: int64 of shape [size]."""
+        """Return the number of payload bytes sent to each rank: int64 of shape [size]."""
         return self._all(PAYLOAD)
 
     @property
     def headers(self) -> np.ndarray:
-        """Return the bookkeeping sent with the payload, in bytes per receiver: int64 of shape [size]."""
+        """Return the number of bookkeeping bytes sent to each rank with the payload: int64 of shape [size]."""
         return self._all(HEADERS)
 
     @property
     def messages(self) -> np.ndarray:
-        """Return the number of messages with a payload per receiver: int64 of shape [size]."""
+        """Return the number of messages with a payload sent to each rank: int64 of shape [size]."""
         return self._all(MESSAGES)
 
     def rows(self) -> np.ndarray:
-        """Return the counters of all receivers that this rank has sent to: int64 of shape [receivers, 4].
+        """Return the counters of all ranks to which this rank has sent messages: int64 of shape [receivers, 4].
 
-        A row holds the receiver, payload in bytes, headers in bytes, and number of messages.
+        A row of the array holds the receiver's rank, payload in bytes, headers in bytes, and number of messages.
         """
         found = [(receiver, *counters) for receiver, counters in list(self._counters.items())]
         return np.array(found, np.int64).reshape(-1, 4)
 
     def state(self, members: Iterable[int]) -> dict:
-        """Return the counters in the form that `restore` expects: arrays by receiver, and sums over all receivers.
+        """Return the counters of this rank for a checkpoint, in the form that `restore` expects: arrays by receiver,
+        and sums over all receivers.
 
-        The arrays have only the receivers in ``members``, in this order.
+        The arrays have one element per rank in ``members``, in the order of ``members``.
         """
         members = list(members)
         return {
@@ -84,7 +87,7 @@ class Traffic:
         }
 
     def restore(self, state: dict):
-        """Continue counting from ``state``, which `state` has returned."""
+        """Set the counters to ``state``, a dict that the method `state` has returned."""
         columns = zip(*(np.asarray(state[name]).tolist() for name in ("sent", "headers", "messages")), strict=True)
         self._counters = {receiver: list(counters) for receiver, counters in enumerate(columns) if any(counters)}
         self.sent_once = int(state["sent_once"])
@@ -104,6 +107,6 @@ class Traffic:
 
     def _all(self, which: int) -> np.ndarray:
         array = np.zeros(self.size, np.int64)
-        for receiver, counters in list(self._counters.items()):  # another thread may count meanwhile
+        for receiver, counters in list(self._counters.items()):  # a copy, as another thread may add counters meanwhile
             array[receiver] = counters[which]
         return array

@@ -1,4 +1,5 @@
-"""All-reduce in several variants. Each variant sets x to ``scale`` times the sum of x over all n ranks, in place.
+"""All-reduce in several variants. Each variant sets the array x to ``scale`` times the sum of x over all n ranks, in
+place.
 
 | name              | sent by each rank              | dependent messages | best for                     |
 |-------------------|--------------------------------|--------------------|------------------------------|
@@ -11,10 +12,10 @@
 | shared            | 2(n-1)/n of x, in memory       | none               | ranks of one host            |
 | hierarchical      | 2(h-1)/h of its part, h hosts  | 2(h-1)             | several ranks per host       |
 
-Each element is summed at one rank, in one order, and then copied to the other ranks. So the results are bit-identical
-on all ranks and in all runs. Large messages are sent in cache-sized pieces. A piece is added while it is still in the
-cache, and the next piece is under way meanwhile. If there are two ranks, they exchange short arrays as a whole. Each of
-the two ranks then adds both arrays, with the same bits. For a mean of float16 arrays, each array is divided before the
+One rank computes the sum of each element, in a fixed order, and the sum is copied to the other ranks. So the sums are
+bit-identical on all ranks and in all runs. Long arrays are sent in pieces that fit into the cache. A rank adds a piece
+while the piece is still in the cache and the next piece is under way. Two ranks exchange short arrays as a whole, and
+each rank adds the two arrays, with the same bits. To compute a mean of float16 arrays, each array is divided before the
 sum (`in_range`).
 
 A schedule is a generator that yields each object it waits for.
@@ -36,13 +37,13 @@ from grsgd.comm.communicator import Communicator
 from grsgd.models.flat import Flat
 
 SHORT_BYTES = 64 * 1024
-"""Largest size in bytes of an array that counts as short. For a short array, fewer dependent messages save more time
-than fewer bytes or sums."""
+"""Largest size in bytes of a short array. For a short array, fewer dependent messages save more time than fewer bytes
+or fewer additions."""
 
 
 def calculable(schedule):
-    """Decorate ``schedule``, an all-reduce: a simulator that can calculate its end does so, and simulates none of its
-    messages."""
+    """Decorate ``schedule``, an all-reduce, for simulations. If the simulator can calculate when the all-reduce ends,
+    the simulator does not simulate the messages of the all-reduce."""
 
     @wraps(schedule)
     def begin(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0, **options):
@@ -55,8 +56,8 @@ def calculable(schedule):
 
 
 def calculated(calculate, schedule, comm: Communicator, x, tag: int, scale: float, options: dict):
-    """Schedule that waits for the calculated end of ``schedule``, and runs ``schedule`` if its end cannot be
-    calculated."""
+    """Schedule that waits until the end of ``schedule`` that the simulator has calculated. If the simulator cannot
+    calculate the end, ``schedule`` is run."""
     end = calculate(schedule, comm, x, options)
     if end is None:
         yield from schedule(comm, x, tag, scale, **options)
@@ -67,15 +68,15 @@ def calculated(calculate, schedule, comm: Communicator, x, tag: int, scale: floa
 @in_range
 @calculable
 def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0, piece_bytes: int = PIECE_BYTES):
-    """Schedule that does a reduce-scatter, then an all-gather, round a ring of n ranks. x consists of n chunks, and
-    rank c-1 sums up chunk c.
+    """Schedule that sums x over n ranks by a reduce-scatter and an all-gather round a ring. The array x consists of n
+    chunks, and rank c-1 computes the sum of chunk c.
 
-    In step s, rank i sends chunk i-s to the right and receives chunk i-s-1 from the left. In the first n-1 steps it
-    receives a partial sum, to which it adds its own chunk; in the last n-1 steps it receives a finished chunk. A piece
-    is sent on as soon as it has arrived.
+    In step s, rank i sends chunk i-s to the right and receives chunk i-s-1 from the left. In the first n-1 steps, a
+    rank receives partial sums, to which it adds its own chunks. In the last n-1 steps, a rank receives finished sums. A
+    chunk is sent in pieces, and a rank sends each piece on as soon as the piece has arrived.
 
-    With n = 2, recursive halving and doubling sends the same messages and executes less Python. So it replaces the ring
-    for short arrays on two ranks.
+    On two ranks, recursive halving and doubling sends the messages of the ring, and executes less Python code. So
+    `halving_doubling_allreduce` is used for short arrays on two ranks.
     """
     n = comm.size
     if n == 1 or x.size == 0:
@@ -99,8 +100,7 @@ def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float =
         receiving = deque()
 
         def receive():
-            """Post the next receive. A partial sum is received into scratch memory, and a finished chunk is received
-            into its place in x."""
+            """Start the next receive. A partial sum is received into scratch memory, and a finished sum into x."""
             step, chunk, k = arrivals.popleft()
             place = pieces[chunk][k]
             if step < n - 1:
@@ -108,11 +108,12 @@ def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float =
                 incoming = scratch[0][: place.size]
             else:
                 incoming = place
-                yield sending.pop((chunk, k))  # the partial sum must have been sent before its place is overwritten
+                yield sending.pop((chunk, k))  # the partial sum must have been sent before it is overwritten
             receiving.append((step, chunk, k, incoming, comm.Irecv(incoming, left, tag)))
 
         while arrivals or receiving:
-            # Two receives are under way, so that one piece is added while the other arrives; but never one piece twice.
+            # Two receives are under way, so that one piece is added while the next piece arrives. Two receives under
+            # way are never for one place in x.
             while arrivals and len(receiving) < 2 and not (receiving and receiving[0][1:3] == arrivals[0][1:3]):
                 yield from receive()
             step, chunk, k, incoming, message = receiving.popleft()
@@ -127,19 +128,21 @@ def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float =
 
 
 class RingPlan(NamedTuple):
-    """Plan of one rank's part in a ring all-reduce. One plan serves all arrays of one length."""
+    """Plan of the messages of one rank in a ring all-reduce, for all arrays of one length."""
 
     places: tuple[tuple[slice, ...], ...]
-    """Per chunk, the places of its pieces in x."""
+    """Slices of x that are the pieces of each chunk: one tuple of slices per chunk."""
     arrivals: tuple[tuple[int, int, int], ...]
-    """Step, chunk and piece of each received piece, in order."""
+    """(step, chunk, number of the piece in the chunk) of each piece that the rank receives, in the order of
+    receiving."""
     longest: int
-    """Number of elements of the longest piece."""
+    """Number of elements of the longest piece of x."""
 
 
 @lru_cache(maxsize=1024)
 def ring_plan(rank: int, n: int, size: int, longest: int) -> RingPlan:
-    """Return the plan of ``rank`` in all-reduces of ``size`` elements, in pieces of at most ``longest`` elements."""
+    """Return the plan of ``rank`` in ring all-reduces on ``n`` ranks of arrays of ``size`` elements, in pieces of at
+    most ``longest`` elements."""
     places = []
     for begin, end in (part(chunk, n, size) for chunk in range(n)):
         places.append(tuple(slice(first, min(first + longest, end)) for first in range(begin, end, longest)))
@@ -152,10 +155,11 @@ def ring_plan(rank: int, n: int, size: int, longest: int) -> RingPlan:
 
 
 def exchange(comm: Communicator, x, tag: int, scale: float):
-    """Schedule for two ranks: each sends its whole x to the other rank, and adds the other rank's x to its own x.
+    """Schedule that sums x over two ranks. Each of the two ranks sends the whole x to the other rank, and adds the
+    received array to x.
 
-    As a + b equals b + a bit for bit, the sums equal the sums of a ring or of halving and doubling. The exchange needs
-    one message from each rank instead of two.
+    The sums equal the sums of a ring or of halving and doubling, because a + b equals b + a bit for bit. Each rank
+    sends one message, and would send two messages in a ring or in halving and doubling.
     """
     other = 1 - comm.rank
     with comm.borrow(x, x.size) as incoming:
@@ -167,14 +171,14 @@ def exchange(comm: Communicator, x, tag: int, scale: float):
 
 @in_range
 def halving_doubling_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
-    """Schedule that does a reduce-scatter by recursive halving, then an all-gather by recursive doubling (Rabenseifner
-    2004), for any n.
+    """Schedule that sums x over any number n of ranks by a reduce-scatter with recursive halving, and an all-gather
+    with recursive doubling (Rabenseifner 2004).
 
-    If n is 2 and x is short, `exchange` is used instead: it gives the same sums and sends the same bytes.
+    If n is 2 and x is short, `exchange` is used, which computes equal sums and sends equally many bytes.
 
-    If n is no power of two, n - p ranks remain beyond the largest power of two p. Each of these remaining ranks first
-    sends its array to a partner, and finally receives the sum from this partner. So these pairs send one more array
-    each way.
+    If n is no power of two, only p ranks take part in the halving and doubling, where p is the largest power of two
+    below n. Each of the other n - p ranks first sends its array to a partner, and finally receives the sum from the
+    partner. So n - p pairs of ranks send one more array in each direction.
     """
     n = comm.size
     p = 1 << (n.bit_length() - 1)
@@ -194,7 +198,7 @@ def halving_doubling_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, sc
             add(x, scratch)
         me = comm.rank // 2 if comm.rank < 2 * extra else comm.rank - extra
         begin, end = 0, x.size
-        halves = []  # (partner, kept part, given part), largest parts first
+        halves = []  # (partner, kept part of x, given part of x), largest parts first
         distance = p // 2
         while distance:
             partner = me ^ distance
@@ -217,12 +221,12 @@ def halving_doubling_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, sc
 
 @in_range
 def tree_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
-    """Schedule that reduces to rank 0 along a binomial tree, then broadcasts along the same tree."""
+    """Schedule that sums x at rank 0 along a binomial tree of the ranks, and broadcasts the sum along the tree."""
     if comm.size == 1 or x.size == 0:
         return
     parent, children = binomial_tree(comm.rank, comm.size)
     with comm.borrow(x, x.size) as scratch:
-        for child in reversed(children):  # the smallest subtree is ready first
+        for child in reversed(children):  # the child with the smallest subtree is ready first
             yield comm.Irecv(scratch, child, tag)
             add(x, scratch)
     if parent is None and scale != 1:
@@ -233,18 +237,18 @@ def tree_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float =
 
 
 def broadcast(comm: Communicator, x, tag: int = tags.ARRAYS, root: int = 0):
-    """Schedule that copies the x of rank ``root`` to all ranks along a binomial tree."""
+    """Schedule that copies the array x of rank ``root`` to all ranks along a binomial tree."""
     n = comm.size
     parent, children = binomial_tree((comm.rank - root) % n, n)
     if parent is not None:
         yield comm.Irecv(x, (parent + root) % n, tag)
-    for child in children:  # one child at a time: sharing the link would delay the largest subtree
+    for child in children:  # one child at a time, as a shared link would delay the largest subtree
         yield comm.Isend(x, (child + root) % n, tag)
 
 
 @in_range
 def mpi_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
-    """Schedule that sums by the MPI library's own all-reduce. The library chooses the algorithm."""
+    """Schedule that sums x by the MPI library's own all-reduce. The MPI library chooses the algorithm."""
     if comm.size > 1:
         yield comm.Iallreduce(x)
         if scale != 1:
@@ -253,30 +257,31 @@ def mpi_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 
 
 @in_range
 def hierarchical_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
-    """Schedule that sums within each host through shared memory, then among hosts round rings. An owner is a rank that
-    sums one part of x within its host. Each ring consists of one owner per host, the owners of the same part.
+    """Schedule that sums x within each host through shared memory, and between hosts round rings. An owner is a rank
+    that sums one part of x within its host. For each part of x, one ring joins the owners of the part on all hosts.
 
-    Numbers are added in the order of the ranks within a host, then in the order of the ring.
+    The arrays of a host are added in the order of the ranks, and the sums of the hosts in the order of the ring.
     """
     yield from allreduce_by_hosts(comm, x, tag, scale, across_hosts)
 
 
 def across_hosts(comm: Communicator, x, tag: int, scale: float):
-    """Schedule that sets x to ``scale`` times its sum over one rank per host."""
+    """Schedule that sets x, a part of an array, to ``scale`` times the sum of x over the ranks of ``comm``, one rank
+    per host."""
     allreduce = halving_doubling_allreduce if x.nbytes <= SHORT_BYTES else ring_allreduce
     yield from allreduce(comm, x, tag, scale)
 
 
 def get_ready(comm: Communicator, variant: str, x):
-    """Load the compiled code for all-reduces of arrays like x, so that later measurements of time do not include the
-    loading."""
+    """Load the compiled code that ``variant`` needs for arrays of the dtype of ``x``, so that later time measurements
+    do not include the loading."""
     if variant in THROUGH_MEMORY and comm.size > 1 and comm.backend.shares_memory:
         load_loops(x.dtype)
 
 
 def in_place(comm: Communicator, flat: Flat, variant: str):
-    """Schedule, called on all ranks at once, that returns ``flat``. Its array is first moved to the memory in which
-    ``variant`` needs the fewest copies."""
+    """Schedule, run on all ranks at once, that returns a copy of ``flat`` in the memory in which ``variant`` needs the
+    fewest copies. If no copy is needed, the schedule returns ``flat`` itself."""
     if variant in ON_ONE_HOST:
         flat = yield from in_shared_memory(comm, flat)
     elif variant in THROUGH_MEMORY:
@@ -295,32 +300,33 @@ ALLREDUCE = {
     "shared": shared_allreduce,
     "hierarchical": hierarchical_allreduce,
 }
-"""The variants by name: ``schedule(comm, x, tag, scale)``, where x is a contiguous one-dimensional array.
+"""All variants of the all-reduce by name. A variant is a schedule ``variant(comm, x, tag, scale)``, where x is a
+contiguous one-dimensional array.
 
-With one rank a variant does nothing: x is unchanged, and not even multiplied by ``scale``.
+On one rank, a variant does not change x, and does not multiply x by ``scale``.
 """
 Variant = Literal["ring", "halving-doubling", "tree", "swing", "bine", "mpi", "shared", "hierarchical", "auto"]
-"""Allowed values of an option for the variant. ``auto`` is the variant that a trial chooses
-(`grsgd.algorithms.allreduce_trial`)."""
+"""Allowed values of an option that chooses a variant of the all-reduce. The value ``auto`` lets a trial choose the
+fastest variant (`grsgd.algorithms.allreduce_trial`)."""
 VARIANT_MEANING = (
     "which all-reduce; shared: for ranks on one host; hierarchical: within hosts, then among hosts; auto: the fastest "
     "in a trial at the start"
 )
-"""Description of an option whose value is a variant."""
+"""Description of an option that chooses a variant of the all-reduce."""
 OUTLIVES_DEATHS = frozenset({"ring", "halving-doubling", "tree", "swing", "bine"})
-"""Variants that can be interrupted when a process has died, because they use only messages: neither shared memory nor a
-collective call of the MPI library."""
+"""Variants that can be interrupted when a process has died. These variants use only messages, and neither shared memory
+nor a collective call of the MPI library."""
 NAMED_BY_LIBRARY = frozenset({"mpi"})
-"""Variants whose algorithm is unknown here, because the MPI library chooses it."""
+"""Variants whose algorithm is chosen by the MPI library."""
 ON_ONE_HOST = frozenset({"shared"})
-"""Variants for ranks that are all on one host."""
+"""Variants that work only if all ranks are on one host."""
 THROUGH_MEMORY = frozenset({"shared", "hierarchical"})
-"""Variants in which ranks of one host share memory."""
+"""Variants in which the ranks of one host share memory."""
 
 
 def binomial_tree(rank: int, n: int) -> tuple[int | None, list[int]]:
     """Return the parent and the children of ``rank`` in a binomial tree of ``n`` ranks. The parent of rank 0, the root,
-    is None. The child with the largest subtree comes first."""
+    is None. The first child in the list has the largest subtree."""
     lowest_bit = rank & -rank if rank else 1 << (n - 1).bit_length()
     children = []
     bit = lowest_bit >> 1

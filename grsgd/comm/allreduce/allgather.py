@@ -10,10 +10,11 @@ from grsgd.comm.communicator import Communicator
 
 
 def ring_allgather(comm: Communicator, parts: Sequence, tag: int = tags.ARRAYS):
-    """Schedule that copies ``parts[i]`` of each rank i to all ranks; all parts have the same length on all ranks.
+    """Schedule that copies ``parts[i]`` of each rank i to ``parts[i]`` of all other ranks. All parts have the same
+    length on all ranks.
 
-    In step s rank i sends part i - s, which came from the left in the step before, to the right. Each rank sends n - 1
-    parts.
+    The ranks form a ring. In step s, rank i sends part i - s, which arrived in the step before, to its right neighbour.
+    Each of the n ranks sends n - 1 parts.
     """
     n, rank = comm.size, comm.rank
     right, left = (rank + 1) % n, (rank - 1) % n

@@ -1,19 +1,20 @@
-"""All-reduce of numbers of bfloat16, whose sums are computed in float32 and rounded once."""
+"""All-reduce of arrays of bfloat16. Sums are computed in float32, and rounded to bfloat16 once."""
 
 from coding.partition import part
 from grsgd.models.flat import host_tensor
 from grsgd.models.shape_only import ShapeOnlyArray
 
 VARIANTS = ("ring", "halving-doubling", "tree")
-"""Variants in place of which numbers of bfloat16 are summed by this all-reduce; the other variants are refused."""
+"""Variants that sum arrays of bfloat16 by `bfloat16_allreduce`. All other variants are refused for bfloat16."""
 
 
 def bfloat16_allreduce(comm, x, tag: int, scale: float):
-    """Schedule that sets x to ``scale`` times its sum over all n ranks, in place.
+    """Schedule that sets x to ``scale`` times the sum of x over all n ranks, in place.
 
-    ``x`` has the bits of numbers of bfloat16, uint16 [d]. It consists of n chunks. Each rank sends chunk c to rank c.
-    Rank c sums up the chunk in float32, in the order of the ranks. It rounds the sum once and sends it to all ranks. A
-    rank sends 2(n-1)/n of x, as in a ring, but no partial sum of 16 bits travels.
+    The array ``x`` has the bits of bfloat16 numbers: uint16 of shape [d]. The array consists of n chunks, and each rank
+    sends chunk c to rank c. Rank c adds up chunk c of all ranks in float32, in the order of the ranks. Rank c rounds
+    the sum once, and sends the sum to all ranks. Each rank sends 2(n-1)/n of x, as in a ring, but sends no partial sum
+    of 16 bits.
     """
     n, me = comm.size, comm.rank
     if n == 1 or x.size == 0:
@@ -36,7 +37,7 @@ def bfloat16_allreduce(comm, x, tag: int, scale: float):
 
 
 def sum_in_float32(tensors: list):
-    """Return the sum of tensors of bfloat16, in their order, as a new tensor of float32."""
+    """Return the sum of ``tensors`` (bfloat16), added in the order of the list, as a new tensor of float32."""
     total = tensors[0].float()
     for tensor in tensors[1:]:
         total += tensor

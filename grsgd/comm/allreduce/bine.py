@@ -1,16 +1,17 @@
-"""Bine's all-reduce: a butterfly with negabinary distances between p ranks, where p is the largest power of two that is
-at most the number n of ranks.
+"""Bine's all-reduce: a reduce-scatter and an all-gather in which the distances between partners are negabinary numbers
+(numbers in base -2).
 
 Source: De Sensi et al. 2025, Bine trees: Enhancing collective operations by optimizing communication locality (SC).
 Bine's all-reduce for large arrays is a reduce-scatter with growing distances and an all-gather with shrinking
-distances. The distances are 1, 1, 3, 5, 11, ..., in turns to the left and to the right, as in Swing. So if n is a power
-of two, Bine and Swing send the same messages to the same ranks. These rules were taken from the source code of the
-authors' library (``allreduce_bine_bdw_remap`` of HLC-Lab/pico). Like the authors' library, this module renumbers the
-blocks, so that each message is one piece of the array.
+distances. The distances are 1, 1, 3, 5, 11, ..., alternately to the left and to the right, as in Swing. So if the
+number n of ranks is a power of two, Bine and Swing send the same messages to the same ranks. The algorithm of this
+module was taken from the source code of the authors' library (``allreduce_bine_bdw_remap`` of HLC-Lab/pico). Like the
+authors' library, this module renumbers the blocks of the array, so that each message is one contiguous piece of the
+array.
 
-Bine and Swing differ if n is no power of two. As in the library, n - p ranks remain beyond the largest power of two p.
-Each of these remaining ranks first sends its array to a partner, and finally receives the sum from this partner. So
-these pairs send one more array each way.
+Bine and Swing differ if n is no power of two. If n is no power of two, only p ranks take part in Bine's steps, where p
+is the largest power of two below n. Each of the other n - p ranks first sends its array to a partner, and finally
+receives the sum from the partner. So n - p pairs of ranks send one more array in each direction.
 """
 
 from grsgd.comm import tags
@@ -22,7 +23,8 @@ from grsgd.comm.communicator import Communicator
 
 @in_range
 def bine_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
-    """Schedule that does a reduce-scatter and an all-gather with negabinary distances between partners, for any n."""
+    """Schedule that sums x over any number of ranks, by a reduce-scatter and an all-gather with negabinary distances
+    between partners."""
     n = comm.size
     p = 1 << (n.bit_length() - 1)
     pairs = n - p

@@ -1,10 +1,10 @@
-"""All-reduce in two stages: the ranks of a host sum up their arrays in shared memory, then the hosts sum among each
-other.
+"""All-reduce in two stages. In the first stage, the ranks of each host add up their arrays in shared memory. In the
+second stage, the sums of all hosts are added up by messages.
 
-Each host has the same number of owners. An owner is a rank that sums one part of the array. The number of owners is the
-number of ranks on the host with the fewest ranks. Owner j of a host sums up part j of its host's arrays. Owner j then
-sums this part with the owners j of the other hosts, by messages, and writes the result to memory that all ranks of its
-host read. So the links between hosts carry as many bytes as if each host were one rank, and all owners send at once.
+An owner is a rank that sums one part of the array. All hosts have the same number of owners, the number of ranks on the
+host with the fewest ranks. Owner j of a host adds up part j of the arrays of the host's ranks. The owners j of all
+hosts then add up part j by messages. Each owner writes the sum to memory that all ranks of its host read. So the links
+between hosts carry as many bytes as if each host had one rank, and all owners send at the same time.
 """
 
 import hashlib
@@ -23,17 +23,17 @@ from grsgd.comm.shared_memory import NoSharedMemory, allocate, host, text_array,
 from grsgd.comm.some_ranks import SomeRanks
 
 PIECE_BYTES = 4 * 1024 * 1024
-"""Number of bytes of a piece. A piece is first summed within hosts, then among hosts, and then the next piece
-begins."""
+"""Number of bytes of a piece of an array. Each piece is summed within the hosts, and then between the hosts, before the
+next piece is summed."""
 HOSTS = "hosts"
 """Key of the `Hosts` in a communicator's dictionary ``shared``."""
 
 
 class Hosts(NamedTuple):
-    """The hosts of a communicator's ranks, as one rank sees them.
+    """One rank's view of the hosts of a communicator's ranks.
 
     ``local``: communicator of the ranks on this rank's host.
-    ``across``: communicator of one owner per host, including this rank; None if this rank is no owner.
+    ``across``: communicator of this rank and of one owner on each other host, or None if this rank is no owner.
     ``count``: number of hosts.
     ``owners``: number of ranks per host that each sum one part of the array.
     """
@@ -45,8 +45,8 @@ class Hosts(NamedTuple):
 
 
 def hosts_of(comm: Communicator, tag: int):
-    """Schedule, called on all ranks, that returns the `Hosts`. At the first call the ranks find out the hosts, by
-    messages that do not count as traffic."""
+    """Schedule, run on all ranks at once, that returns the `Hosts` of ``comm``. In the first call for ``comm``, the
+    ranks exchange the names of their hosts, by messages that are not counted as traffic."""
     if HOSTS in comm.shared:
         return comm.shared[HOSTS]
     hosts = comm.backend.hosts
@@ -65,15 +65,17 @@ def hosts_of(comm: Communicator, tag: int):
 
 
 def some(comm: Communicator, ranks: list[int]) -> Communicator:
-    """Return a communicator of ``ranks``. Its messages are sent by ``comm`` and counted in the traffic of ``comm``."""
+    """Return a communicator of the ranks ``ranks`` of ``comm``. The messages of the new communicator are sent by the
+    backend of ``comm``, and counted in the traffic of ``comm``."""
     return Communicator(SomeRanks(comm.backend, ranks), [comm.members[rank] for rank in ranks], comm.traffic)
 
 
 def allreduce_by_hosts(comm: Communicator, x, tag: int, scale: float, across: Callable[..., Generator]):
-    """Schedule that sets x to ``scale`` times its sum over all ranks.
+    """Schedule that sets x to ``scale`` times the sum of x over all ranks.
 
-    ``across(comm, part, tag, scale)``: a generator that yields each object it waits for, and that sets a part to
-    ``scale`` times its sum over the part's owners, with the same bits on all owners.
+    ``across(comm, part, tag, scale)``: a schedule (a generator that yields each object it waits for) that sets ``part``
+    to ``scale`` times the sum of ``part`` over the part's owners, one owner per host. All owners must compute the same
+    bits.
 
     Raises NoSharedMemory on all ranks if the ranks of any host cannot share memory.
     """
@@ -96,13 +98,14 @@ def allreduce_by_hosts(comm: Communicator, x, tag: int, scale: float, across: Ca
         count(local, x, hosts.owners)
         yield from buffers.sum_long(x, scale, local.shared.get(VECTORS, ()), beyond)
         return
-    size = PIECE_BYTES // x.itemsize  # the pieces must be as long as the pieces on hosts with several ranks
+    size = PIECE_BYTES // x.itemsize  # the size of pieces on hosts with several ranks
     for begin in range(0, x.size, size):
         yield from beyond(x[begin : begin + size])
 
 
 def buffers_of(comm: Communicator, hosts: Hosts, tag: int):
-    """Schedule, called on all ranks, that returns the `Buffers` of this host; None if the host has one rank."""
+    """Schedule, run on all ranks at once, that returns the `Buffers` of this rank's host, or None if the host has one
+    rank."""
     if (HOSTS, tag) in comm.shared:
         return comm.shared[HOSTS, tag]
     buffers, problems = None, [text_array("") for _ in range(comm.size)]

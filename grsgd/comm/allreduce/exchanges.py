@@ -1,12 +1,15 @@
-"""All-gather and reduce-scatter in steps, for any pattern of partners: in each step a rank exchanges with one partner.
+"""All-gather and reduce-scatter in steps, for any pattern of partners. In each step, a rank sends to one partner and
+receives from one partner.
 
-An array consists of one block per rank, and each rank owns a block. In a step of the all-gather, every rank has one
-other rank as its source. It receives from the source all blocks that the source has and that it lacks itself. The
-reduce-scatter is the reverse: in each step a rank sends its partial sums of certain blocks to the rank from which it
-will later receive these blocks. In the end each rank has the sum of the block that it owns. So in the reduce-scatter
-every rank sends each block except its own block once: (n-1)/n of the array, for any pattern and any n.
+An array consists of one block per rank, and each rank owns one block. In a step of the all-gather, every rank has one
+other rank as its source. The rank receives all blocks that the source has and the rank lacks. The reduce-scatter has
+the steps of the all-gather in reverse order. In each step of the reduce-scatter, a rank sends partial sums of blocks to
+the rank from which the rank later receives these blocks in the all-gather. After the reduce-scatter, each rank has the
+sum of the block that it owns. In the reduce-scatter every rank sends each block except its own block once: (n-1)/n of
+the array, for any pattern of partners and any n.
 
-Sums are bit-identical on all ranks: each block is summed at its owner only, from partial sums in a fixed order.
+Sums are bit-identical on all ranks, because only the owner of a block computes the sum of the block, from partial sums
+in a fixed order.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -22,19 +25,20 @@ from grsgd.comm.communicator import Communicator
 Sources = Sequence[Sequence[int]]
 """``sources[step][rank]``: the rank from which ``rank`` receives blocks in the all-gather.
 
-Steps are numbered in the order of the reduce-scatter. The all-gather has the steps in the opposite order. In each step
-every rank is the source of exactly one rank.
+Steps are numbered in the order of the reduce-scatter, and the all-gather has the steps in the opposite order. In each
+step every rank is the source of exactly one rank.
 """
 Runs = tuple[tuple[int, int], ...]
-"""Runs of consecutive blocks. Each run is a pair: the place of its first block, and the place after its last block."""
+"""Ranges of consecutive blocks: pairs (number of the first block in a range, number of the first block after the
+range)."""
 
 
 class Step(NamedTuple):
-    """A rank's part in a step.
+    """The messages of one rank in one step of a reduce-scatter and of an all-gather.
 
-    In the all-gather the rank receives the blocks at the places ``got`` from ``source``, and sends the blocks at the
-    places ``given`` to ``dest``. In the reduce-scatter the rank sends the blocks at the places ``got`` to ``source``,
-    and receives the blocks at the places ``given`` from ``dest``.
+    In the all-gather the rank receives the blocks ``got`` from the rank ``source``, and sends the blocks ``given`` to
+    the rank ``dest``. In the reduce-scatter the rank sends the blocks ``got`` to ``source``, and receives the blocks
+    ``given`` from ``dest``.
     """
 
     source: int
@@ -44,13 +48,13 @@ class Step(NamedTuple):
 
 
 class Plan:
-    """Steps of an all-reduce on all ranks.
+    """The steps of all ranks in an all-reduce.
 
-    ``place[rank]`` is the place, in the order of blocks, of the block that ``rank`` sums up. Blocks that are sent in
-    one message lie side by side as far as possible. If n is a power of two and partners form pairs, a rank sends one
-    contiguous piece of the array per step.
+    ``place[rank]`` is the number of the block that ``rank`` owns. Blocks are numbered such that blocks which are sent
+    in one step have consecutive numbers as far as possible. If n is a power of two and partners form pairs, a rank
+    sends one contiguous piece of the array per step.
 
-    Raises ValueError if some rank would not receive all blocks.
+    The constructor raises ValueError if some rank would not receive all blocks in these steps.
     """
 
     def __init__(self, sources: Sources):
@@ -64,7 +68,7 @@ class Plan:
             raise ValueError(f"these {len(sources)} steps do not bring all {self.size} blocks to all ranks")
 
     def steps(self, rank: int) -> tuple[Step, ...]:
-        """Return the steps of a rank, in the order of the reduce-scatter."""
+        """Return the steps of ``rank``, in the order of the reduce-scatter."""
         if rank not in self._steps:
             self._steps[rank] = tuple(self._step(number, rank) for number in range(len(self._sources)))
         return self._steps[rank]
@@ -75,17 +79,18 @@ class Plan:
 
 
 class Share:
-    """The calling rank's part in an all-reduce of x over the ranks of a plan.
+    """The calling rank's data of an all-reduce of x over the ranks of a plan.
 
     Parameters
     ----------
     number
         Number of the calling rank among the ranks of the plan.
     ranks
-        Number in the communicator of each rank of the plan; by default both numbers are equal.
+        Number in the communicator of each rank of the plan. By default, a rank's numbers in the plan and in the
+        communicator are equal.
     blocks
-        Number of blocks of x. The plan uses the first blocks, one per rank of the plan. By default the plan uses all
-        blocks.
+        Number of blocks of x. The plan sums the first blocks of x, one block per rank of the plan. By default, x has
+        one block per rank of the plan.
     """
 
     def __init__(self, x, plan: Plan, number: int, ranks: Sequence[int] | None = None, blocks: int | None = None):
@@ -96,7 +101,8 @@ class Share:
         self.own = (place, place + 1)
 
     def slices(self, *places: tuple[int, int]) -> list[slice]:
-        """Return the places of runs of blocks in x as slices; runs without elements are left out."""
+        """Return slices of x for ``places``, ranges (begin, end) of block numbers. Ranges without elements are left
+        out."""
         found = []
         for begin, end in places:
             begin, end = part(begin, self.blocks, self.x.size)[0], part(end, self.blocks, self.x.size)[0]
@@ -105,15 +111,17 @@ class Share:
         return found
 
     def scale(self, factor: float):
-        """Multiply the block that the rank owns by ``factor``."""
+        """Multiply the block of x that the calling rank owns by ``factor``."""
         for place in self.slices(self.own) if factor != 1 else ():
             self.x[place] *= factor
 
 
 def reduce_scatter(comm: Communicator, shares: Sequence[Share], tag: int):
-    """Schedule that sums the block that this rank owns over all ranks, in the array ``x`` of each of ``shares``.
+    """Schedule that computes, in the array ``x`` of each of ``shares``, the sum over all ranks of the block that this
+    rank owns.
 
-    All ``shares`` make the same step at the same time. Partial sums overwrite all other blocks of each ``x``.
+    All ``shares`` make each step at the same time. The blocks of ``x`` that other ranks own are overwritten by partial
+    sums.
     """
     with ExitStack() as borrowed:
         scratches = [borrowed.enter_context(comm.borrow(share.x, share.x.size)) for share in shares]
@@ -131,8 +139,8 @@ def reduce_scatter(comm: Communicator, shares: Sequence[Share], tag: int):
 
 
 def all_gather(comm: Communicator, shares: Sequence[Share], tag: int):
-    """Schedule, called after `reduce_scatter`, that copies each rank's block to all other ranks, in the array ``x`` of
-    each of ``shares``."""
+    """Schedule, run after `reduce_scatter`, that copies the block that each rank owns to all other ranks, in the array
+    ``x`` of each of ``shares``."""
     for steps in zip(*(share.steps[::-1] for share in shares), strict=True):
         pending = []
         for share, step in zip(shares, steps, strict=True):
@@ -143,7 +151,7 @@ def all_gather(comm: Communicator, shares: Sequence[Share], tag: int):
 
 
 def allreduce(comm: Communicator, shares: Sequence[Share], tag: int, scale: float):
-    """Schedule that sets the x of each share to ``scale`` times its sum over all ranks."""
+    """Schedule that sets the array ``x`` of each of ``shares`` to ``scale`` times the sum of ``x`` over all ranks."""
     yield from reduce_scatter(comm, shares, tag)
     for share in shares:
         share.scale(scale)
@@ -151,10 +159,11 @@ def allreduce(comm: Communicator, shares: Sequence[Share], tag: int, scale: floa
 
 
 def holdings(sources: Sources, own: Sequence[int]) -> list[list[int]]:
-    """Return, per step of the all-gather, the blocks that each rank holds after this step. A set of blocks is a whole
-    number: bit b is 1 if block b is in the set.
+    """Return the set of blocks that each rank holds after each step of the all-gather: one list of sets per step. A set
+    of blocks is a whole number, whose bit b is 1 if block b is in the set.
 
-    The last list is ``own``, the blocks that each rank has at the beginning.
+    The lists are in the order of the reduce-scatter. The last list is ``own``, the blocks that each rank holds before
+    the all-gather.
     """
     held = [list(own)]
     for step in reversed(sources):
@@ -163,11 +172,12 @@ def holdings(sources: Sources, own: Sequence[int]) -> list[list[int]]:
 
 
 def places_of_blocks(sources: Sources) -> list[int]:
-    """Return the place of each rank's block, so that blocks that travel together lie side by side.
+    """Return the number of the block that each rank owns, chosen such that blocks which are sent in one step have
+    consecutive numbers.
 
-    Most blocks travel together in the last steps of the all-gather. So the first sort key of a rank is the
-    lowest-numbered block that the rank holds before the last step. Ties are broken by the lowest-numbered block that
-    the rank holds before the second-to-last step, and so on.
+    The most blocks are sent together in the last steps of the all-gather. So ranks are sorted by the lowest block that
+    a rank holds before the last step. Ties are broken by the lowest block that a rank holds before the second-to-last
+    step, and so on.
     """
     size = len(sources[0])
     held = holdings(sources, [1 << rank for rank in range(size)])[1:]
@@ -176,7 +186,7 @@ def places_of_blocks(sources: Sources) -> list[int]:
 
 
 def runs(bits: int) -> Runs:
-    """Return the runs of consecutive bits that are 1 in a number, the lowest run first."""
+    """Return the ranges of consecutive bits that are 1 in the number ``bits``, the lowest range first."""
     found, passed = [], 0
     while bits:
         begin = lowest(bits)
@@ -189,12 +199,13 @@ def runs(bits: int) -> Runs:
 
 
 def lowest(bits: int) -> int:
-    """Return the position of the lowest bit that is 1 in a number; positions begin at 0."""
+    """Return the position, counted from 0, of the lowest bit that is 1 in the number ``bits``."""
     return (bits & -bits).bit_length() - 1
 
 
 def inverse(permutation: Sequence[int]) -> list[int]:
-    """Return the place of each number in ``permutation``. Raises ValueError if a number is missing."""
+    """Return the inverse of ``permutation``: the index of each number in ``permutation``. Raises ValueError if a number
+    is missing."""
     found = [-1] * len(permutation)
     for place, number in enumerate(permutation):
         found[number] = place

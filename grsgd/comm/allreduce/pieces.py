@@ -1,4 +1,5 @@
-"""Division of arrays: into the parts that ranks own, and into cache-sized pieces that are added one by one.
+"""Division of arrays into parts that ranks own, and into pieces that fit into the cache, for all-reduces. The decorator
+`in_range` adapts an all-reduce to arrays of float16 and bfloat16.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -13,26 +14,26 @@ from grsgd.comm import tags
 from grsgd.comm.allreduce.bfloat16 import bfloat16_allreduce
 
 PIECE_BYTES = 1024 * 1024
-"""Size of a piece in bytes.
+"""Size in bytes of a piece of an array.
 
-1 MiB was the fastest size, or near it, for arrays of 1 to 100 MiB. Smaller pieces need more messages, and larger pieces
-do not fit into the cache.
+Pieces of 1 MiB were fastest, or nearly fastest, in measurements with arrays of 1 to 100 MiB. Smaller pieces need more
+messages, and larger pieces do not fit into the cache.
 """
 
 
 def power_of_two(scale: float) -> float:
-    """Return the largest power of two that is not above ``scale``; multiplying by this power rounds no normal
-    number."""
+    """Return the largest power of two that is not above ``scale``. Multiplication by a power of two does not round
+    normal floating-point numbers."""
     return 2.0 ** math.floor(math.log2(scale))
 
 
 def in_range(allreduce):
-    """Return ``allreduce``, changed for arrays of float16: arrays of float16 are multiplied by a power of two near
-    ``scale`` before the sum.
+    """Decorate ``allreduce``, so that arrays of float16 are multiplied by a power of two near ``scale`` before the sum,
+    and arrays of bfloat16 are summed by `bfloat16_allreduce`.
 
-    The mean may be in the range of float16 although the sum is not. Arrays of other dtypes are multiplied after the
-    sum, so their results and speed are unchanged. A sum of float32 overflows if the mean of n ranks is above 3.4e38 /
-    n.
+    Without a multiplication before the sum, a sum could be outside the range of float16 although the mean is inside.
+    Arrays of other dtypes are multiplied by ``scale`` after the sum. A sum of n arrays of float32 overflows if the mean
+    is above 3.4e38 / n.
     """
 
     @wraps(allreduce)
@@ -47,25 +48,26 @@ def in_range(allreduce):
 
 
 def divided_before(allreduce, comm, x, tag: int, scale: float, options: dict):
-    """Schedule that sets x to ``scale`` times its sum, by ``allreduce``. Before the sum, x is multiplied by p, the
-    largest power of two that is not above ``scale``. The sum is multiplied by ``scale`` / p."""
+    """Schedule that sets x to ``scale`` times the sum of x over all ranks, by ``allreduce``. Before the sum, x is
+    multiplied by p, the largest power of two that is not above ``scale``. After the sum, x is multiplied by ``scale`` /
+    p."""
     share = power_of_two(scale)
     x *= share
     yield from allreduce(comm, x, tag, scale / share, **options)
 
 
 def chunks(x, n: int) -> list:
-    """Return x in ``n`` parts whose sizes differ by at most one element."""
+    """Return ``n`` consecutive views of x whose lengths differ by at most one element."""
     return [x[begin:end] for begin, end in (part(c, n, x.size) for c in range(n))]
 
 
 def cut(x, size: int) -> list:
-    """Return x in parts of ``size`` elements; the last part may be shorter."""
+    """Return consecutive views of x with ``size`` elements each. The last view may be shorter."""
     return [x[begin : begin + size] for begin in range(0, x.size, size)]
 
 
 def add(x, y):
-    """Add y to x in cache-sized pieces."""
+    """Add the array y to the array x, in place, in pieces that fit into the cache."""
     if x.nbytes <= PIECE_BYTES:
         x += y
         return

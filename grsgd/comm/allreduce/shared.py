@@ -1,15 +1,16 @@
-"""All-reduce of ranks on one host, through memory that they share (`grsgd.comm.shared_memory`).
+"""All-reduce of ranks on one host, through memory that these ranks share (`grsgd.comm.shared_memory`).
 
-Rank j sums up part j of all arrays, row after row in the order of the ranks, and writes the sum to memory that all
-ranks read. So each element is summed once, in the order 0 to n-1, and the sums are bit-identical on all ranks and in
+Rank j adds up part j of all ranks' arrays, in the order of the ranks, and writes the sum to shared memory. So each
+element is summed by one rank, in the order of the ranks 0 to n-1, and the sums are bit-identical on all ranks and in
 all runs.
 
-An array that lies in shared memory itself (`in_shared_memory`) is summed in place. All ranks together then read and
-write as many bytes as if each rank copied its array once. Other arrays are copied through a buffer, in pieces that stay
-in the cache. If an array is short, every rank sums the whole array. So no rank waits for the sums of other ranks.
+An array that lies in shared memory (`in_shared_memory`) is summed in place, with as many reads and writes as if each
+rank copied its array once. An array outside shared memory is copied through a buffer in shared memory, in pieces that
+stay in the cache. If an array is short, every rank sums the whole array, so that no rank waits for the sums of other
+ranks.
 
-Ranks publish their progress as numbers in the shared memory. The other ranks poll these numbers
-(`grsgd.comm.allreduce.shared_sums.Reached`). No call blocks.
+Each rank writes its progress as a number to shared memory, and the other ranks poll this number
+(`grsgd.comm.allreduce.shared_sums.Reached`). No call in this module blocks.
 """
 
 from contextlib import ExitStack
@@ -26,18 +27,18 @@ from grsgd.comm.shared_memory import NoSharedMemory, allocate
 from grsgd.models.flat import Flat
 
 SHORT_BYTES = 1024 * 1024
-"""Largest total size in bytes of all ranks' arrays at which an array counts as short, so that every rank sums up whole
-arrays."""
+"""Largest total size in bytes of the arrays of all ranks for which every rank sums the whole arrays."""
 
 
 @in_range
 def shared_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
-    """Set x to ``scale`` times its sum over all ranks, in place, through memory that the ranks share.
+    """Schedule that sets x to ``scale`` times the sum of x over all ranks, in place, through memory that the ranks
+    share.
 
-    Ranks that cannot share memory, such as simulated ranks, send the parts in messages instead.
+    Ranks that cannot share memory, such as simulated ranks, use messages (`parts_allreduce`).
 
-    Raises NoSharedMemory on all ranks if x is in GPU memory, if the ranks are on several hosts, or if the shared memory
-    cannot be made.
+    Raises NoSharedMemory on all ranks if x is in GPU memory, if the ranks are on several hosts, or if the system grants
+    no shared memory.
     """
     if comm.size == 1 or x.size == 0:
         return
@@ -57,22 +58,22 @@ def shared_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float
 
 
 def is_short(comm: Communicator, x) -> bool:
-    """Return whether every rank sums up the whole of x."""
+    """Return whether x is so short that every rank sums the whole x."""
     return comm.size * x.nbytes <= SHORT_BYTES
 
 
 def check_host_memory(x):
-    """Raise NoSharedMemory for an array that is not a NumPy array."""
+    """Raise NoSharedMemory if x is not a NumPy array."""
     if type(x) is not np.ndarray:
         raise NoSharedMemory("the arrays lie in the memory of GPUs")
 
 
 def in_shared_memory(comm: Communicator, flat: Flat):
-    """Schedule, called on all ranks at once, that returns ``flat``. Its array is first moved to shared memory, in which
-    `shared_allreduce` copies nothing.
+    """Schedule, run on all ranks at once, that returns a copy of ``flat`` in shared memory. `shared_allreduce` sums an
+    array in shared memory in place, without copies.
 
-    Returns ``flat`` unchanged if the ranks cannot share enough memory, or if `shared_allreduce` would not use the
-    shared memory. The memory is freed when neither ``comm`` nor any array in the memory is used any more.
+    The schedule returns ``flat`` itself if the ranks cannot share enough memory, or if `shared_allreduce` would not use
+    the shared memory. The shared memory is freed when neither ``comm`` nor any array in the memory is used any more.
     """
     array = flat.array
     if comm.size == 1 or not comm.backend.shares_memory or type(array) is not np.ndarray:
@@ -90,16 +91,15 @@ def in_shared_memory(comm: Communicator, flat: Flat):
 
 
 VECTORS = "vectors"
-"""Key in a communicator's ``shared`` of the list of shared memory for whole arrays. The keys of buffers are their
-tags."""
+"""Key in a communicator's dict ``shared`` of the list of shared memory for whole arrays. Buffers have tags as keys."""
 
 
 def parts_allreduce(comm: Communicator, x, tag: int, scale: float, owners: int, beyond=None):
-    """Schedule that computes the same sums as `shared_allreduce`, bit for bit, by messages. The messages have as many
-    bytes as ranks read from each other in `shared_allreduce`.
+    """Schedule that computes the sums of `shared_allreduce`, bit for bit, by messages. Ranks send each other as many
+    bytes as they read from each other in `shared_allreduce`.
 
-    ``owners``: number of ranks that sum a part each. ``beyond(part)``: a generator that yields each object it waits
-    for, and that changes the sum of a part before other ranks receive this sum.
+    ``owners``: number of ranks that each sum one part of x. ``beyond(part)``: a schedule that changes the sum of a part
+    of x before other ranks receive the sum.
     """
     n, me = comm.size, comm.rank
     others = [rank for rank in range(n) if rank != me]
@@ -113,12 +113,12 @@ def parts_allreduce(comm: Communicator, x, tag: int, scale: float, owners: int, 
         yield arriving
         total = rows[0]
         for row in rows[1:]:
-            if row is mine:  # from here on the sum is in this rank's part of x; a + b equals b + a
+            if row is mine:  # from now on, add into this rank's part of x
                 total, row = row, total
             total += row
         if scale != 1:
             total *= scale
-        yield leaving  # x must be sent before other ranks' sums overwrite it
+        yield leaving  # x must be sent before other ranks' sums overwrite x
     if beyond is not None:
         yield from beyond(mine)
     arriving = [comm.Irecv(parts[rank], rank, tag) for rank in others if parts[rank].size]
@@ -127,20 +127,21 @@ def parts_allreduce(comm: Communicator, x, tag: int, scale: float, owners: int, 
 
 
 def bounds_of(size: int, ranks: int, owners: int) -> list[tuple[int, int]]:
-    """Return begin and end of the part that each rank sums; the part of a rank that is no owner is empty."""
+    """Return (begin, end) of the part of an array of ``size`` elements that each rank sums. Ranks from number
+    ``owners`` on have empty parts."""
     return [part(rank, owners, size) if rank < owners else (0, 0) for rank in range(ranks)]
 
 
 def count(comm: Communicator, x, owners: int):
-    """Count, as traffic, the bytes that other ranks read from this rank's array in an all-reduce, and the bytes that
-    this rank writes for them."""
+    """Count as sent the bytes that other ranks read from this rank's array x in an all-reduce, and the bytes of sums
+    that this rank writes for other ranks."""
     for rank, messages, nbytes in exchanged(comm.rank, comm.size, owners, x.size, x.itemsize):
         comm.traffic.count_messages(comm.members[rank], messages, nbytes)
 
 
 @lru_cache(maxsize=1024)
 def exchanged(rank: int, ranks: int, owners: int, size: int, itemsize: int) -> list[tuple[int, int, int]]:
-    """Return (rank, messages, bytes) per other rank with which ``rank`` exchanges parts of an array of ``size``
+    """Return (other rank, messages, bytes) for each rank with which ``rank`` exchanges parts of an array of ``size``
     elements."""
     sizes = [(end - begin) * itemsize for begin, end in bounds_of(size, ranks, owners)]
     written = sizes[rank]

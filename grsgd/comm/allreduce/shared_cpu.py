@@ -1,7 +1,8 @@
-"""Compiled loops of `grsgd.comm.allreduce.shared`: sums of arrays, and numbers by which ranks publish their progress.
+"""Loops of `grsgd.comm.allreduce.shared`, compiled by numba: sums of arrays, and functions by which ranks publish and
+read numbers in shared memory.
 
-Sums release Python's global lock. Functions that take less than a microsecond keep this lock, because getting the lock
-back may take longer than the function.
+Functions that sum arrays release Python's global lock. Functions that take less than a microsecond keep the lock,
+because it may take longer to get the lock back.
 """
 
 from numba import njit, types
@@ -13,7 +14,7 @@ brief = njit(cache=True)
 
 @intrinsic
 def fence_of_processor(typing_context):
-    """Compile a call of this function to a memory fence of the processor."""
+    """Compile a call of this function to the processor's instruction for a memory fence."""
 
     def generate(context, builder, signature, arguments):
         builder.fence("seq_cst")
@@ -23,8 +24,8 @@ def fence_of_processor(typing_context):
 
 
 def fence():
-    """Make the processor finish all earlier reads and writes before it begins later reads and writes. Loops that run as
-    Python keep this order without a fence."""
+    """Make the processor finish all earlier reads and writes of memory before it begins later reads and writes. Without
+    compilation, this function does nothing, because Python keeps the order of reads and writes."""
 
 
 @overload(fence)
@@ -34,11 +35,11 @@ def compile_fence():
 
 @brief
 def publish(flags, rank, column, number):
-    """Tell the other ranks the int64 ``number`` that ``rank`` has reached. A rank that reads ``number`` also sees all
-    writes that ``rank`` made before this call.
+    """Write ``number`` (int64), the progress of ``rank``, to the shared memory ``flags``. A rank that reads ``number``
+    also sees all writes that ``rank`` made before this call.
 
-    The fence comes before the write of the number. So neither compiler nor processor can move earlier writes behind
-    this write. No rank ever sees half of an aligned number of 8 bytes.
+    The memory fence before the write of ``number`` prevents that the compiler or the processor moves earlier writes
+    behind this write. No rank ever reads only half of ``number``, because ``number`` is aligned and has 8 bytes.
     """
     fence()
     flags[rank, column] = number
@@ -48,8 +49,8 @@ def publish(flags, rank, column, number):
 def reached(flags, column, number):
     """Return whether all ranks have published ``number`` or a higher number.
 
-    If so, later reads see everything that the ranks wrote before they published. The fence comes after the reads of the
-    numbers, so no later read is moved before them.
+    If the result is True, later reads see everything that the ranks wrote before they published ``number``. The memory
+    fence after the reads of ``flags`` prevents that later reads are moved before these reads.
     """
     for rank in range(flags.shape[0]):
         if flags[rank, column] < number:
@@ -60,17 +61,19 @@ def reached(flags, column, number):
 
 @brief
 def reached_soon(flags, column, number, tries):
-    """Return whether all ranks have `reached` ``number`` within ``tries`` looks."""
+    """Check up to ``tries`` times whether all ranks have published ``number`` or a higher number. Return whether a
+    check succeeded."""
     for _ in range(tries):
         if reached(flags, column, number):
             return True
-        fence()  # the next look must read memory: the compiler must not assume that nothing has changed
+        fence()  # the fence makes the next check read memory again
     return False
 
 
 @compiled
 def sum_rows(rows, begin, end, scale, total):
-    """Set ``total`` to ``scale`` times the sum of all rows from ``begin`` to ``end``, row after row, in one dtype."""
+    """Set ``total`` to ``scale`` times the sum of the elements ``begin`` to ``end`` of all ``rows``. The rows are added
+    in ascending order, in the dtype of ``rows``."""
     first, second = rows[0][begin:end], rows[1][begin:end]
     for k in range(total.size):
         total[k] = first[k] + second[k]
@@ -85,9 +88,11 @@ def sum_rows(rows, begin, end, scale, total):
 
 @compiled
 def sum_soon(flags, rank, column, number, rows, begin, scale, x, tries):
-    """Do a whole short all-reduce in one call: put x into the row of ``rank``, publish, wait, and sum all rows into x.
+    """Do the all-reduce of a short array x in one call: copy x into the row of ``rank``, publish ``number``, wait for
+    the other ranks, and set x to the sum of all rows.
 
-    Return False, without a sum, if not all ranks have published ``number`` within ``tries`` looks; else True.
+    Return False and compute no sum if not all ranks have published ``number`` within ``tries`` checks. Return True
+    after the sum.
     """
     rows[rank][begin : begin + x.size] = x
     publish(flags, rank, column, number)
@@ -99,10 +104,11 @@ def sum_soon(flags, rank, column, number, rows, begin, scale, x, tries):
 
 @compiled
 def replace_rows(rows, begin, end, scale, scratch):
-    """Write ``scale`` times the sum of all rows from ``begin`` to ``end`` into each row.
+    """Replace the elements ``begin`` to ``end`` of each row by ``scale`` times the sum of these elements over all
+    ``rows``.
 
-    ``scratch``: array for the sums. Its length is the number of elements that are summed at a time. It should be short
-    enough for the processor's cache.
+    ``scratch``: array for sums, whose length is the number of elements that are summed at a time. ``scratch`` should
+    fit into the processor's cache.
     """
     for start in range(begin, end, scratch.size):
         stop = min(start + scratch.size, end)

@@ -1,4 +1,5 @@
-"""Sums of arrays in memory that ranks share; ranks wait for each other by polling numbers in that memory."""
+"""Sums of arrays in memory that the ranks of a host share. Ranks wait for each other by polling numbers in the shared
+memory."""
 
 from collections.abc import Sequence
 
@@ -10,47 +11,50 @@ from grsgd.comm.driver import available_cores
 from grsgd.comm.shared_memory import FIELDS, SharedMemory
 
 PIECE_BYTES = 1024 * 1024
-"""Number of bytes of a buffer. Each rank has two buffers, through which its array is copied piece by piece."""
+"""Number of bytes of a buffer in shared memory. Each rank has two buffers, through which the rank's array is copied
+piece by piece."""
 SCRATCH_BYTES = 4 * 1024
-"""Number of bytes of scratch memory for sums. Sums are computed for this number of bytes at a time, because it fits
+"""Number of bytes of sums that are computed at a time in scratch memory. Scratch memory of `SCRATCH_BYTES` bytes fits
 into the innermost cache."""
 TRIES = 2000
-"""Number of times in a row that a rank checks the progress of all other ranks before it yields, if it has a core to
-itself. `TRIES` checks take about 4 us.
+"""Number of times that a rank with a core of its own checks the progress of the other ranks before the rank's schedule
+yields. `TRIES` checks take about 4 us.
 
-More checks would be faster on an idle machine, and slower if other programs use the cores.
+More checks would make waits shorter on an idle machine, and longer if other programs use the cores.
 """
 COMPILED = (np.dtype("float32"), np.dtype("float64"))
 ENTERED, DONE, PLACE = range(3)
-"""Columns of the numbers that each rank publishes.
+"""Columns of the array of numbers in shared memory in which each rank publishes its progress.
 
-ENTERED: the last phase for which the rank's array is in the buffer. DONE: the last phase in which the rank has summed
-its part. PLACE: the place of the rank's array in shared memory.
+ENTERED: number of the last phase for which the rank has written its array to a buffer. DONE: number of the last phase
+in which the rank has summed its part of the arrays. PLACE: position of the rank's array in shared memory.
 """
 OUTSIDE = -1
 VECTOR = 1 << 44
-"""Factor in the number that gives the place of an array. This number is `VECTOR` times the number of the shared memory,
+"""Factor in the position of an array in shared memory. The position is `VECTOR` times the number of the shared memory,
 plus the byte in the rank's row at which the array begins."""
 
 
 class Buffers:
-    """Two buffers per rank, through which arrays are copied. One buffer is filled while the other is read, and then the
-    two change roles.
+    """Two buffers per rank in shared memory, through which arrays are copied. A rank fills one buffer while other ranks
+    read the other buffer.
 
     Parameters
     ----------
     comm
-        The ranks.
+        Communicator of the ranks that share the memory.
     memory
-        Memory that the ranks share, with twice ``piece_bytes`` per rank.
+        Memory that the ranks share, with 2 ``piece_bytes`` bytes per rank.
     piece_bytes
         Length of a buffer in bytes.
     owners
-        Number of ranks that sum a part each. These ranks have the lowest numbers. By default all ranks sum a part.
+        Number of ranks that each sum one part of the arrays. The ranks with the lowest numbers sum a part. By default
+        all ranks sum a part.
 
-    An all-reduce consists of numbered phases, one per piece. A buffer that is used in phase p is written again in phase
-    p + 2. In phase p + 1 this rank has waited until all ranks had entered phase p + 1. A rank enters phase p + 1 only
-    after it has read the buffer of phase p. So in phase p + 2 no rank reads the old content any more.
+    An all-reduce consists of numbered phases, one per piece of the array. A buffer that is written in phase p is
+    written again in phase p + 2. A rank enters phase p + 1 only after it has read the buffers of phase p. Before phase
+    p + 2, each rank waits until all ranks have entered phase p + 1. So in phase p + 2 no rank reads the content of
+    phase p any more.
     """
 
     def __init__(
@@ -66,8 +70,8 @@ class Buffers:
         self._scratch: dict = {}
 
     def sum_short(self, x, scale: float):
-        """Schedule that sets ``x`` to ``scale`` times the sum over all ranks; every rank adds up all elements of ``x``
-        itself."""
+        """Schedule that sets the short array ``x`` to ``scale`` times the sum of ``x`` over all ranks. Every rank
+        computes the sums of all elements of ``x``."""
         scale = x.dtype.type(scale)
         if x.dtype not in COMPILED:
             rows, begin = self._fill(x)
@@ -82,21 +86,21 @@ class Buffers:
             add(rows, begin, begin + x.size, scale, x)
 
     def sum_long(self, x, scale: float, vectors: Sequence[SharedMemory], beyond=None):
-        """Schedule that sets x to ``scale`` times its sum; every owner sums up its part.
+        """Schedule that sets x to ``scale`` times the sum of x over all ranks. Each of the first `owners` ranks sums
+        one part of x.
 
-        If x lies in one of the shared ``vectors`` on all ranks, it is summed in place. Otherwise x is copied through
-        the buffers, piece by piece.
+        If x lies in one of ``vectors``, which are shared memory for whole arrays, x is summed in place. If x lies
+        outside ``vectors``, x is copied through the buffers, piece by piece.
 
-        ``beyond(part)``: a generator that yields each object it waits for, and that changes the sum of an owner's part
-        before all ranks have this sum. ``beyond`` is called for each piece of ``piece_bytes`` bytes, also if x is
-        summed in place.
+        ``beyond(part)``: a schedule that changes the sum of an owner's part before the sum is copied to the other
+        ranks. ``beyond`` is called for each piece of ``piece_bytes`` bytes, even if x is summed in place.
         """
         place, memory = OUTSIDE, None
         for number, vector in enumerate(vectors):
             if (found := vector.place_of(x)) is not None:
                 place, memory = number * VECTOR + found, vector
                 begin = found // x.itemsize
-        self.memory.flags[self.rank, PLACE] = place  # ranks read the place after the phase is published
+        self.memory.flags[self.rank, PLACE] = place  # other ranks read PLACE after this rank has published the phase
         if memory is not None:
             self.phase += 1
             self._publish(ENTERED)
@@ -127,14 +131,15 @@ class Buffers:
             piece[:] = source
 
     def _fill(self, piece) -> tuple[np.ndarray, int]:
-        """Begin a phase with ``piece`` in this rank's buffer; return all rows, and the element at which the buffer
-        begins."""
+        """Begin the next phase, and copy ``piece`` into this rank's buffer. Return the rows of all ranks, and the index
+        of the buffer's first element in a row."""
         rows, begin = self._next_buffer(piece)
         rows[self.rank, begin : begin + piece.size] = piece
         return rows, begin
 
     def _next_buffer(self, piece) -> tuple[np.ndarray, int]:
-        """Begin a phase; return all rows, and the element at which the buffer of this phase begins."""
+        """Begin the next phase. Return the rows of all ranks, and the index in a row of the first element of this
+        phase's buffer."""
         self.phase += 1
         return self.memory.rows(piece.dtype), self.phase % 2 * (self.piece_bytes // piece.itemsize)
 
@@ -142,17 +147,19 @@ class Buffers:
         self.loops.publish(self.memory.flags, self.rank, column, self.phase)
 
     def _check_places(self, place: int):
-        """Raise RuntimeError if the arrays of the ranks lie at different places.
+        """Raise RuntimeError if ``place``, the position of this rank's array, differs from the position of another
+        rank's array.
 
-        Call this method when all ranks have entered the phase. Then all ranks see the same places, so all raise the
+        Call this method when all ranks have entered the phase, so that all ranks read the same positions and raise the
         same error.
         """
         places = self.memory.flags[:, PLACE].tolist()
         if any(other != place for other in places):
-            raise RuntimeError(f"an all-reduce of arrays that lie in different places of shared memory: {places}")
+            raise RuntimeError(f"an all-reduce of arrays at different positions in shared memory: {places}")
 
     def _replace_part(self, rows: np.ndarray, begin: int, size: int, scale: float, beyond):
-        """Schedule that replaces this rank's part of a piece by its sum, in the rows of all ranks."""
+        """Schedule that replaces this rank's part of a piece by the sum of the part over all ranks, in the rows of all
+        ranks."""
         if self.rank >= self.owners:
             return
         first, last = (begin + end for end in part(self.rank, self.owners, size))
@@ -170,7 +177,8 @@ class Buffers:
 
 
 class Reached:
-    """A pollable that is true when all ranks have reached the phase that was under way when this object was made."""
+    """A pollable whose ``Test()`` returns True when all ranks have published in ``column`` the phase that was the
+    present phase when this object was made."""
 
     __slots__ = ("buffers", "column", "phase")
 
@@ -181,8 +189,8 @@ class Reached:
         return self.buffers.loops.reached(self.buffers.memory.flags, self.column, self.phase)
 
     def wait(self):
-        """Schedule that waits for all ranks. If no other rank needs this core, the schedule polls `TRIES` times before
-        it yields."""
+        """Schedule that waits until ``Test()`` returns True. If no other rank needs this core, the schedule polls
+        `TRIES` times before it yields."""
         buffers = self.buffers
         if not buffers.loops.reached_soon(buffers.memory.flags, self.column, self.phase, buffers.tries):
             yield self
@@ -195,7 +203,7 @@ class Reached:
 
 
 def load_loops(dtype):
-    """Load the compiled loops for numbers of ``dtype``. The first call on a machine compiles the loops, which takes
+    """Load the compiled loops for arrays of ``dtype``. The first call on a machine compiles the loops, which takes
     seconds."""
     from grsgd.comm.allreduce import shared_cpu
 
@@ -210,7 +218,8 @@ def load_loops(dtype):
 
 
 def sum_rows(rows, begin: int, end: int, scale, total):
-    """Sum rows as `grsgd.comm.allreduce.shared_cpu.sum_rows` does, for dtypes without compiled loops."""
+    """Set ``total`` to ``scale`` times the sum of the elements ``begin`` to ``end`` of all ``rows``, for dtypes without
+    compiled loops."""
     np.add(rows[0, begin:end], rows[1, begin:end], out=total)
     for row in rows[2:]:
         total += row[begin:end]
@@ -219,8 +228,8 @@ def sum_rows(rows, begin: int, end: int, scale, total):
 
 
 def replace_rows(rows, begin: int, end: int, scale, scratch):
-    """Replace rows by their sum as `grsgd.comm.allreduce.shared_cpu.replace_rows` does, for dtypes without compiled
-    loops."""
+    """Replace the elements ``begin`` to ``end`` of each row by ``scale`` times their sum over all ``rows``, for dtypes
+    without compiled loops."""
     for start in range(begin, end, scratch.size):
         stop = min(start + scratch.size, end)
         total = scratch[: stop - start]

@@ -1,12 +1,12 @@
-"""Functions for the arrays of coded schemes. These arrays are on the device of the replica's arrays, or have no
-content."""
+"""Functions for the arrays of coded schemes, which are in the memory of the CPU or GPU that trains, or have no content
+in a simulation."""
 
 from coding.kernels import register
 from grsgd.models.shape_only import ShapeOnlyArray
 
 
 def empty_like(array, size: int, dtype: str):
-    """Return a new array of ``size`` elements. Like ``array``, the new array is a NumPy array, a CuPy array or an array
+    """Return a new array of ``size`` elements of the type of ``array``: a NumPy array, a CuPy array, or an array
     without content."""
     if type(array) is ShapeOnlyArray:
         return ShapeOnlyArray(size, dtype, real_prefix=False)
@@ -14,14 +14,15 @@ def empty_like(array, size: int, dtype: str):
 
 
 class NoOpKernels:
-    """Kernels of `coding` for arrays without content: they do nothing, and report that every value is in range."""
+    """Kernels of the package `coding` for arrays without content. The kernels compute nothing, and report that every
+    value is in range."""
 
     def __getattr__(self, name):
         return lambda *arguments: RETURNED.get(name, (0, 0))
 
 
 RETURNED = {"quantise": (0, 0, 0.0), "fingerprint": 0}
-"""Results that say that all values are in range, by the name of the kernel."""
+"""Results of the kernels of `NoOpKernels`, by the name of the kernel. The results say that all values are in range."""
 
 
 register(ShapeOnlyArray, NoOpKernels())

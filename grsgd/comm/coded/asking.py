@@ -1,27 +1,28 @@
-"""The choice of the rank that is asked for missing parts of a packet: the packet's sender or, if the sender is slow,
-another rank that holds the block.
+"""The choice of the rank from which a receiver requests missing parts of a packet: the packet's sender or, if the
+sender is slow, another rank that holds the packet's block.
 
-A packet brings each receiver a piece of one block. r ranks hold this block: the packet's sender, and other ranks that
-can send the piece, too.
+Each receiver of a packet gets some elements of one block. Each block is held by r ranks, so the receiver can get these
+elements from r-1 ranks besides the packet's sender.
 """
 
 from collections.abc import Callable
 
 ANSWER_SECONDS = 0.25
-"""Number of seconds without an answer after which the next rank is asked. The time that sending the answer takes is
-added to this number."""
+"""Number of seconds without an answer after which a receiver asks the next rank for missing parts. The time that it
+takes to send the answer is added to `ANSWER_SECONDS`."""
 SILENT_SECONDS = 1.0
-"""Seconds without a datagram of a sender after which other ranks are asked. The time for which the sender sends
-datagrams in an exchange is added to this number.
+"""Number of seconds without a datagram of a packet's sender after which a receiver asks other ranks for missing parts.
+The time for which a rank sends datagrams in an exchange is added to `SILENT_SECONDS`.
 
-This limit applies to a sender that has not sent all datagrams of its packet.
+`SILENT_SECONDS` applies only to a sender that has not sent all datagrams of its packet.
 """
 SLOW_ROUNDS = 16
-"""Number of exchanges for which a packet's sender that was slow is asked after all other holders of the block."""
+"""Number of exchanges for which a slow sender is asked for missing parts only after all other ranks that hold the
+block."""
 
 
 class SlowRanks:
-    """The ranks that did not answer in time in one of the last `SLOW_ROUNDS` exchanges."""
+    """The ranks that did not answer a request for missing parts in time, in one of the last `SLOW_ROUNDS` exchanges."""
 
     def __init__(self):
         self._noted: dict[int, int] = {}
@@ -30,10 +31,11 @@ class SlowRanks:
         self._noted[rank] = number_of_round
 
     def order(self, sender: int, others: list[int], first: int, number_of_round: int) -> list[int]:
-        """Return the order in which ``sender`` and the other holders, ``others``, are asked.
+        """Return the order in which ``sender`` and ``others``, the other ranks that hold the block, are asked for
+        missing parts.
 
-        ``first``: a number that chooses which of ``others`` is asked first. Give another number on each rank, so that
-        not all ranks ask the same rank.
+        ``first``: a number that determines which of ``others`` is asked first. Each asking rank should pass a different
+        number, so that not all ranks ask one rank.
         """
         turn = first % len(others) if others else 0
         others = others[turn:] + others[:turn]
@@ -42,11 +44,12 @@ class SlowRanks:
 
 
 class Asking:
-    """The ranks that are asked for the missing parts of one packet, one after the other, until the packet is complete.
+    """The list of ranks that a receiver asks for the missing parts of one packet, one after the other, until the packet
+    is complete.
 
-    ``order``: the ranks in the order of asking, each once. ``patience``: seconds to wait for the answer of each rank.
-    ``clock``: function that returns the time in seconds. ``has_left(rank)`` returns whether ``rank`` has finished the
-    exchange and no longer answers.
+    ``order``: the ranks in the order of asking, each rank once. ``patience``: seconds for which the receiver waits for
+    the answer of each rank. ``clock``: function that returns the time in seconds. ``has_left(rank)`` returns whether
+    ``rank`` has finished the exchange and no longer answers.
     """
 
     def __init__(
@@ -55,11 +58,11 @@ class Asking:
         self.to_ask, self.patience, self.clock, self.has_left = order, patience, clock, has_left
         self.asked: list[int] = []
         self.until = clock()
-        """Time at which the next rank is asked."""
+        """Time in seconds (by ``clock``) at which the next rank is asked."""
 
     def next(self) -> int | None:
-        """Return the rank to ask now. Return None if the rank that was asked last may still answer, or if all ranks
-        were asked."""
+        """Return the rank that must be asked now. Return None if the rank that was asked last may still answer, or if
+        all ranks were asked."""
         self.to_ask = [rank for rank in self.to_ask if not self.has_left(rank)]
         is_waiting = self.clock() < self.until and not (self.asked and self.has_left(self.asked[-1]))
         if not self.to_ask or is_waiting:
@@ -69,7 +72,7 @@ class Asking:
         return self.asked[-1]
 
     def has_answered(self, rank: int):
-        """Record that ``rank`` has answered with all parts that it can send. If no rank was asked after ``rank``, the
-        next rank is asked at once."""
+        """Record that ``rank`` has answered. If ``rank`` was the last rank that was asked, the next call of `next`
+        returns the next rank at once."""
         if self.asked and rank == self.asked[-1]:
             self.until = self.clock()

@@ -1,5 +1,5 @@
-"""Control messages between ranks that exchange packets by IP multicast. Control messages are sent by MPI, which loses
-no message."""
+"""Control messages between ranks that exchange packets by IP multicast. Control messages are sent by MPI, because MPI
+loses no message."""
 
 import struct
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ from grsgd.comm import tags
 from grsgd.comm.communicator import Communicator, receive_if_come
 
 HEAD = struct.Struct("!BHII")
-"""Format of the beginning of a message: kind of the message, sender's rank, number of the exchange, number of the
-packet."""
+"""Format of the head of a control message: kind of the control message, sender's rank, number of the exchange, and
+number of a packet."""
 
 
 class ControlKind(IntEnum):
@@ -24,19 +24,20 @@ class ControlKind(IntEnum):
     SENT = 1
     """The sender of the control message has sent all datagrams of its packet."""
     LACKING = 2
-    """The sender of the control message lacks parts of the receiver's packet. The control message has one bit per part;
-    a control message without bits says that no part is lacking."""
+    """The sender of the control message lacks parts of a packet of the control message's receiver. The control message
+    has one bit per part of the packet. A control message without bits says that no part is lacking."""
     OTHERS_LACKING = 3
-    """The sender of the control message lacks parts of a third rank's packet. This packet carries a piece of a block
+    """The sender of the control message lacks parts of a third rank's packet. The packet carries elements of a block
     that the receiver of the control message holds."""
     LEFT = 4
-    """The sender of the control message has sent and received all packets of this exchange."""
+    """The sender of the control message has sent and received all packets of the exchange."""
     END = 5
     """The sender of the control message has closed its sockets."""
 
 
 class Told(NamedTuple):
-    """A control message that has arrived. ``rest``: the bytes after the message's head (`HEAD`), padded with zeros."""
+    """A control message that has arrived. ``rest``: the bytes after the head (`HEAD`) of the message, padded with
+    zeros."""
 
     word: ControlKind
     sender: int
@@ -46,28 +47,28 @@ class Told(NamedTuple):
 
 
 class Control:
-    """The control messages that one rank sends to other ranks and receives from them."""
+    """Sender and receiver of one rank's control messages to and from other ranks."""
 
     def __init__(self, comm: Communicator):
         self.comm = comm
         self.longest_rest = 0
-        """The largest number of bytes after the head of a control message."""
+        """Largest number of bytes after the head of a control message."""
         self.under_way: list[tuple] = []
-        """Messages that are not sent completely yet, each with its array."""
+        """Messages that are under way from this rank: pairs (request of the message, array of the message)."""
 
     def tell(self, rank: int, word: ControlKind, number_of_round: int, number: int = 0, rest: bytes = b""):
         array = np.frombuffer(HEAD.pack(word, self.comm.rank, number_of_round, number) + rest, np.uint8)
         self.under_way.append((self.comm.Isend(array, rank, tags.CODED_CONTROL, header=array.nbytes), array))
 
     def tell_others(self, word: ControlKind, number_of_round: int):
-        """Send a control message to all other ranks."""
+        """Send a control message of the kind ``word`` about the exchange ``number_of_round`` to all other ranks."""
         for rank in range(self.comm.size):
             if rank != self.comm.rank:
                 self.tell(rank, word, number_of_round)
 
     def hear(self) -> Iterator[Told]:
-        """Yield the control messages that have arrived. Release the arrays of this rank's messages that have been
-        sent."""
+        """Yield the control messages of other ranks that have arrived. Release the arrays of this rank's messages that
+        have been sent."""
         self.under_way = [(message, array) for message, array in self.under_way if not message.Test()]
         longest = HEAD.size + self.longest_rest
         while (message := receive_if_come(self.comm, tags.CODED_CONTROL, longest)) is not None:

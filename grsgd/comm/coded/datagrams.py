@@ -1,9 +1,10 @@
-"""The datagrams of a packet that travels by IP multicast, and the checks by which ranks reject wrong datagrams.
+"""The datagrams in which packets are sent by IP multicast, and the checks by which ranks reject damaged and forged
+datagrams.
 
 A datagram has a header, a digest and a part of a packet. The header names the run, the exchange (``round``), the
-sender, the packet (``number``), and the place of the part in the packet. The plan, which is the same on all ranks,
-gives the receivers of the packet with this ``number``. The digest is keyed with a secret that only the ranks of the run
-know. So ranks recognise datagrams that were cut short, damaged or made by strangers.
+sender, the packet (``number``), and the part of the packet (``part``). The header does not name the receivers of the
+packet, because all ranks know the receivers of each packet. The digest is keyed with a secret that only the ranks of
+the run know. So ranks recognise datagrams that were cut short, damaged, or made by programs outside the run.
 """
 
 import hashlib
@@ -17,13 +18,14 @@ HEADER = struct.Struct("!4s8sIHII")
 MAGIC = b"GRM1"
 RUN_BYTES, KEY_BYTES, DIGEST_BYTES = 8, 32, 16
 HEAD_BYTES = HEADER.size + DIGEST_BYTES
-"""Number of bytes of header and digest of a datagram."""
+"""Total number of bytes of the header and the digest of a datagram."""
 IP_BYTES = 28
-"""Number of bytes of the headers of IPv4 and UDP."""
+"""Total number of bytes of the IPv4 header and the UDP header of a datagram."""
 
 
 class Name(NamedTuple):
-    """The name of a datagram: number of the exchange, sending rank, number of the packet, number of the part."""
+    """The name of a datagram: number of the exchange, sending rank, number of the packet, and number of the part of the
+    packet."""
 
     round: int
     sender: int
@@ -40,20 +42,21 @@ class Seal:
         self._keyed = hashlib.blake2b(key=key, digest_size=DIGEST_BYTES)
 
     def head(self, name: Name, content) -> bytes:
-        """Return the head of the datagram that carries ``content``."""
+        """Return the head (header and digest) of the datagram ``name`` that carries ``content``."""
         header = HEADER.pack(MAGIC, self.run, *name)
         return header + self._digest(header, content)
 
     def name_of(self, datagram) -> Name | None:
-        """Return the name in a datagram; None for a datagram of another run or program. The name is not checked, so a
-        stranger may have forged it."""
+        """Return the name in the header of ``datagram``, or None for a datagram of another run or program. This method
+        does not check the digest, so the datagram may be forged."""
         if len(datagram) < HEAD_BYTES:
             return None
         magic, run, *name = HEADER.unpack_from(datagram)
         return Name(*name) if (magic, run) == (MAGIC, self.run) else None
 
     def content_of(self, datagram):
-        """Return a view of the part of a packet that a datagram carries; None if its digest is wrong."""
+        """Return a view of the part of a packet that ``datagram`` carries, or None if the digest of ``datagram`` is
+        wrong."""
         header, digest = datagram[: HEADER.size], datagram[HEADER.size : HEAD_BYTES]
         content = datagram[HEAD_BYTES:]
         return content if hmac.compare_digest(self._digest(header, content), bytes(digest)) else None
@@ -66,10 +69,10 @@ class Seal:
 
 
 class Parts:
-    """Parts of one packet at a receiver: which parts have arrived, and which parts are lacking.
+    """The parts of one packet at a receiver, with a record of the parts that have arrived.
 
-    ``content``: bytes into which the parts are written. ``size``: number of bytes of each part except the last part,
-    which may be shorter.
+    ``content``: memory of the packet, into which received parts are written. ``size``: number of bytes of each part
+    except the last part, which may be shorter.
     """
 
     def __init__(self, content: memoryview, size: int):
@@ -78,13 +81,13 @@ class Parts:
         self.lacking = len(self.is_here)
 
     def lacks(self, part: int) -> bool:
-        """Return whether part number ``part`` of the packet is lacking; False if the packet has no part with this
-        number."""
+        """Return whether part number ``part`` of the packet has not arrived yet. Return False if the packet has no part
+        with this number."""
         return part < len(self.is_here) and not self.is_here[part]
 
     def put(self, part: int, received) -> bool:
-        """Write ``received``, the bytes of part number ``part``; return whether this part was lacking. If ``received``
-        has a wrong length, it is ignored."""
+        """Write ``received``, the bytes of part number ``part``, into the packet's memory. Return False and write
+        nothing if the part has arrived before or ``received`` has a wrong length."""
         begin, end = self.span(part)
         if not self.lacks(part) or len(received) != end - begin:
             return False
@@ -94,35 +97,35 @@ class Parts:
         return True
 
     def span(self, part: int) -> tuple[int, int]:
-        """Return begin and end of a part in bytes."""
+        """Return the positions in the packet, in bytes, of the begin and end of part number ``part``."""
         return part * self.size, min((part + 1) * self.size, len(self.content))
 
     @property
     def mask_bytes(self) -> int:
-        """Return the number of bytes of a mask with one bit per part."""
+        """Return the number of bytes of a mask with one bit per part of the packet."""
         return -(-len(self.is_here) // 8)
 
     @property
     def lacking_mask(self) -> bytes:
-        """Return a mask with one bit per part: 1 if the part is lacking."""
+        """Return a mask with one bit per part of the packet: 1 if the part has not arrived."""
         return np.packbits(~self.is_here).tobytes()
 
     def missing(self) -> list[int]:
-        """Return the numbers of the lacking parts."""
+        """Return the numbers of the parts of the packet that have not arrived."""
         return np.flatnonzero(~self.is_here).tolist()
 
     def cut(self, parts: list[int]) -> np.ndarray:
-        """Return the content of some parts, one after the other: uint8 of shape [bytes]."""
+        """Return the contents of the parts with the numbers ``parts``, one after the other: uint8 of shape [bytes]."""
         pieces = [np.frombuffer(self.content[slice(*self.span(part))], np.uint8) for part in parts]
         return np.concatenate([np.zeros(0, np.uint8), *pieces])
 
     def bytes_of(self, parts: list[int]) -> int:
-        """Return the total length of some parts in bytes."""
+        """Return the total length in bytes of the parts with the numbers ``parts``."""
         return sum(end - begin for begin, end in map(self.span, parts))
 
 
 def mask(parts: list[int], count: int) -> bytes:
-    """Return a mask with ``count`` bits: 1 for each part in ``parts``."""
+    """Return a mask (bytes) with ``count`` bits: 1 for each part number in ``parts``, and 0 for all other parts."""
     is_one = np.zeros(count, bool)
     is_one[parts] = True
     return np.packbits(is_one).tobytes()
@@ -134,5 +137,6 @@ def unmasked(bits, count: int) -> list[int]:
 
 
 def number_of_parts(nbytes: int, size: int) -> int:
-    """Return the number of parts of a packet of ``nbytes`` bytes; ``size``: bytes of a part."""
+    """Return the number of parts of a packet of ``nbytes`` bytes. ``size``: number of bytes of each part but the
+    last."""
     return -(-nbytes // size)

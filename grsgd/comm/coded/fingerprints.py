@@ -1,12 +1,12 @@
-"""Fingerprints (hashes) of gradients. They show whether ranks that compute the same block get the same gradient. If the
-gradients differ, no code can sum the blocks."""
+"""Fingerprints (hashes) of gradients, which show whether all ranks that compute one block get equal gradients. If the
+gradients differ, the sum of the blocks cannot be decoded."""
 
 import threading
 
 from grsgd.comm.coded.errors import UnequalBlocks
 
 KEPT = 16
-"""Number of steps whose fingerprints are kept, so that late messages are compared, too."""
+"""Number of steps for which fingerprints are kept, so that the fingerprints in late messages can be compared."""
 
 
 class Fingerprints:
@@ -14,12 +14,13 @@ class Fingerprints:
 
     def __init__(self):
         self._seen: dict[int, dict[int, tuple[int, int]]] = {}
-        """Per step and block, the first fingerprint that this rank got, and the rank that computed it."""
+        """First fingerprint of each block in each step, and the rank that computed the fingerprint: (rank, fingerprint)
+        by step and block."""
         self._lock = threading.Lock()
 
     def compare(self, step: int, rank: int, found: dict[int, int]):
-        """Compare the fingerprints ``found`` of the blocks of ``rank`` with the fingerprints of other ranks; raise
-        UnequalBlocks if a block has two fingerprints."""
+        """Compare ``found``, the fingerprints of the blocks of ``rank``, with the fingerprints from other ranks. Raise
+        UnequalBlocks if one block has two different fingerprints."""
         with self._lock:
             if step not in self._seen:
                 self._seen = {other: seen for other, seen in self._seen.items() if other > step - KEPT}
@@ -29,5 +30,5 @@ class Fingerprints:
                 if value != expected:
                     raise UnequalBlocks(
                         f"step {step}: ranks {other} and {rank} have computed different gradients of block {block}: "
-                        "they must compute alike (one kind of processor, version of torch and number of threads)"
+                        "all ranks must have one kind of processor, version of torch and number of threads"
                     )

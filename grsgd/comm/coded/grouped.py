@@ -1,5 +1,5 @@
-"""Schemes in which the ranks form groups, and all members of a group hold the same block. These schemes are from this
-project, not from a paper."""
+"""Two schemes in which the ranks form groups, and all members of a group compute one block (the gradient of a set of
+samples). Both schemes were designed in this project."""
 
 from coding.fixed_point import accumulate
 from coding.placement import GroupedPlacement, number_of_groups
@@ -8,8 +8,8 @@ from grsgd.comm.coded.scheme import Scheme
 
 
 class GroupedDirect(Scheme):
-    """All members of a group compute the same block. A group has m members, and its block has m parts. Member k
-    multicasts part k of the block to all other groups."""
+    """A scheme in which all members of a group compute one block. The block of a group with m members has m parts.
+    Member k of the group multicasts part k of the block to the ranks of all other groups."""
 
     def assign_blocks(self):
         self.placement = GroupedPlacement(self.n, number_of_groups(self.n, self.r))
@@ -28,7 +28,7 @@ class GroupedDirect(Scheme):
         return Packet(sender, self.others(group), group, (group,), (sender - self.placement.members(group).start,))
 
     def others(self, group: int) -> tuple[int, ...]:
-        """Return the ranks of all other groups."""
+        """Return the ranks that are not members of group number ``group``."""
         members = self.placement.members(group)
         return tuple(rank for rank in range(self.n) if rank not in members)
 
@@ -40,8 +40,9 @@ class GroupedDirect(Scheme):
 
 
 class GroupedReduceScatter(Scheme):
-    """Groups as in `GroupedDirect`, but a block has n chunks, one per rank. Every group sends chunk j of its block to
-    rank j. Rank j sums the chunks j of all groups and multicasts the sum."""
+    """A scheme with the groups of `GroupedDirect`, in which a block has n chunks, one chunk per rank. Every group sends
+    chunk j of its block to rank j. Rank j adds up chunk j of all groups' blocks, and multicasts the sum to all
+    ranks."""
 
     sends_sums = True
 
@@ -57,10 +58,10 @@ class GroupedReduceScatter(Scheme):
         return (packet for packet in self.all_packets() if self.rank in packet.receivers)
 
     def all_packets(self):
-        """Yield the packets of chunk j, which have number j.
+        """Yield the packets of all ranks in the order in which they are sent. The packets of chunk j have the number j.
 
-        One member of each other group sends its group's chunk j to rank j, the owner. Then the owner sends the sum to
-        all other ranks.
+        One member of each other group sends chunk j of the group's block to rank j, the owner of the chunk. The last
+        packet of chunk j carries the sum of the chunk from the owner to all other ranks.
         """
         if self.placement.q == 1:
             return

@@ -1,21 +1,22 @@
-"""Packets by IP multicast: each packet leaves its sender once, as datagrams, and reaches all receivers.
+"""A transport that sends packets by IP multicast: the sender sends each packet once, in datagrams that reach all
+receivers of the packet.
 
-An exchange between ranks, each of which runs at its own pace:
+The ranks exchange packets as follows, without waiting for each other between exchanges:
 
-1. A rank tells the other ranks by MPI when it is ready. A rank sends no datagram before all ranks are ready: the
-   kernel of a rank that still computes would have to keep the datagrams.
+1. A rank tells the other ranks by MPI when it is ready to receive datagrams. A rank sends no datagram before all ranks
+   are ready, because the kernel would have to keep the datagrams for a rank that still computes.
 2. A rank sends its datagrams as fast as the rank's share of the network's rate allows. After the last datagram of a
    packet, the rank tells the packet's receivers by MPI that all datagrams of the packet have been sent.
-3. Each receiver answers by MPI which parts of the packet it lacks, as soon as the packet is complete or no more
-   datagrams arrive.
-4. The sender answers with all missing parts, in one message by MPI, which loses nothing. The sender keeps a packet
-   until each receiver has said that it has all parts, or has been sent all parts that it lacks.
+3. Each receiver tells the packet's sender by MPI which parts of the packet are missing, as soon as the packet is
+   complete or no more datagrams arrive.
+4. The sender sends all missing parts to the receiver in one message by MPI, which loses no message. The sender keeps a
+   packet until each receiver has reported that no part is missing, or has been sent all missing parts.
 5. If the sender does not answer in time, or falls silent before all datagrams have been sent, the receiver asks other
    ranks for the missing parts (`grsgd.comm.coded.repairs`). A rank that has finished the exchange tells the other
-   ranks, so that they do not ask this rank.
+   ranks, so that they do not ask this rank for missing parts.
 
-No method blocks. The ``Test()`` of any packet that a schedule waits for moves the whole exchange
-(`IpMulticast.move`).
+No method of `IpMulticast` blocks. When a schedule waits for any packet, the packet's ``Test()`` sends and receives
+datagrams of all packets (`IpMulticast.move`).
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -43,16 +44,16 @@ from grsgd.text import ranks_in_words
 from grsgd.units import as_rate
 
 SHARE = 0.95
-"""Share of the network's rate at which all ranks together send datagrams. The remaining rate is for messages by MPI."""
+"""Share of the network's rate that all ranks together use for datagrams. The remaining share is for messages by MPI."""
 UNREAD_SECONDS = 0.05
-"""Longest time in seconds for which a rank is expected to read no datagrams. Sockets need room for the datagrams that
-arrive in this time."""
+"""Longest time in seconds for which a rank is expected to read no datagrams. The kernel must keep the datagrams that
+arrive at the rank's sockets in `UNREAD_SECONDS`."""
 ROOM_SHARE, MIN_ROOM = 2, 4 * 2**20
-"""Room for unread datagrams at a socket: `ROOM_SHARE` times the bytes that arrive in `UNREAD_SECONDS`, but at least
-`MIN_ROOM` bytes.
+"""Numbers from which a rank computes how many bytes of unread datagrams the kernel should keep at a socket:
+`ROOM_SHARE` times the bytes that arrive in `UNREAD_SECONDS`, but at least `MIN_ROOM` bytes.
 
-The kernel counts more bytes for a short datagram than the datagram has. The room also limits the memory that datagrams
-of strangers use on the host.
+`ROOM_SHARE` is larger than 1, because the kernel counts more bytes for a short datagram than the datagram has. The
+limit also bounds the memory that datagrams of other programs use on the host.
 """
 
 
@@ -60,9 +61,9 @@ class IpMulticast(Unicast):
     """A transport that sends a packet with several receivers to a multicast group, and a packet with one receiver to
     the receiver's address.
 
-    ``open`` and ``close`` are schedules. All ranks send at once, each at ``SHARE`` / n of the network's rate. So all
-    ranks together use almost the whole rate of a shared medium, and no receiver gets more datagrams than its link
-    carries.
+    The methods ``open`` and ``close`` are schedules. All n ranks send at the same time, each at ``SHARE`` / n of the
+    network's rate. So all ranks together use almost the whole rate of a shared medium, and no receiver gets datagrams
+    at a higher rate than its network link carries.
     """
 
     def __init__(self, comm: Communicator, settings: Settings = BY_ITSELF, clock: Callable = time.perf_counter):
@@ -73,45 +74,48 @@ class IpMulticast(Unicast):
         self.control = Control(comm)
         self.repairs: Repairs | None = None
         self.slower = ""
-        """The reason why packets are sent more slowly than the network would allow; empty if packets are sent at the
+        """Warning that says why packets are sent more slowly than the network allows. Empty if packets are sent at the
         network's rate."""
         self.rejected = 0
-        """Number of datagrams with a wrong digest or length: damaged, or not from this run's ranks."""
+        """Number of received datagrams with a wrong digest, which were damaged or not sent by this run's ranks."""
         self._packets: dict[tuple[int, int], int] = {}
-        """Number of bytes of each packet that this rank receives, by sender and number."""
+        """Number of bytes of each packet that this rank receives, by the packet's sender and number."""
         self._lost: dict[tuple[int, int], np.ndarray] = {}
-        """Per packet of the exchange, the parts that are lost on purpose."""
+        """Parts that are lost on purpose (True) of each packet of the present exchange, by the packet's sender and
+        number."""
         self._incoming: dict[tuple[int, int], Incoming] = {}
         self._outgoing: dict[int, Outgoing] = {}
         self._to_send: deque[Outgoing] = deque()
         self._early_answers: dict[int, list[tuple]] = {}
-        """Answers of receivers about packets that this rank has not begun to send. Such early answers are possible
-        because other ranks send parts of these packets to the receivers."""
+        """Answers of receivers to packets that this rank has not begun to send: pairs (receiver, mask of missing
+        parts), by the packet's number. A receiver can answer early, because other ranks may have sent the packet's
+        parts to the receiver."""
         self._early: dict[tuple[int, int], dict[int, bytes]] = {}
-        """Parts of packets for which no receive was posted yet, in an exchange that this rank has already begun."""
+        """Received parts of packets of the present exchange for which `receive` was not called yet, by the packet's
+        sender and number."""
         self._sent: dict[tuple[int, int], float] = {}
-        """Per packet, the time when the packet's sender told this rank that all datagrams of the packet have been
-        sent."""
+        """Time when a packet's sender told this rank that all datagrams of the packet have been sent, by the packet's
+        sender and number."""
         self._ready = [0] * comm.size
-        """Per rank, the number of the last exchange for which the rank has reported that it is ready."""
+        """Number of the last exchange for which each rank has reported that it is ready to receive datagrams."""
         self._left = [0] * comm.size
-        """Per rank, the number of the last exchange that the rank has reported as finished. Between two exchanges a
-        rank computes and does not answer."""
+        """Number of the last exchange that each rank has reported as finished. A rank that has finished an exchange
+        computes, and answers no requests."""
         self.sending_seconds = 0.0
-        """Number of seconds for which a rank sends datagrams in an exchange.
+        """Number of seconds that this rank needs to send the datagrams of all its packets in an exchange.
 
-        During this time, another rank may receive nothing from the sending rank: the sending rank may be sending
-        packets or repairs to third ranks.
+        A receiver that gets no datagrams from a sender waits at least `sending_seconds` before it asks other ranks,
+        because the sender may be sending datagrams to other receivers.
         """
         self._ended: set[int] = set()
         self.heard = [0.0] * comm.size
-        """Per sender, the last time when this rank received a datagram, or the news that all datagrams of a packet have
-        been sent."""
+        """Last time when this rank received from each sender a datagram, or a control message that all datagrams of a
+        packet have been sent."""
         self._buffer = memoryview(bytearray(LARGEST))
 
     def open(self, packets: Mapping[Packet, int], blocks: Blocks | None = None):
-        """Schedule, called on all ranks at once, that connects to the other ranks, and prepares for ``packets``. Raises
-        NoMulticast."""
+        """Schedule, run on all ranks at once, that connects this rank to the other ranks by IP multicast, and prepares
+        for ``packets``. Raises NoMulticast if the ranks cannot reach each other."""
         if self.comm.size == 1:
             return
         rank = self.comm.rank
@@ -132,11 +136,11 @@ class IpMulticast(Unicast):
         self.repairs = Repairs(self.comm, self.control, self.link, self.pace, blocks, largest)
 
     def _coming(self, packets: Mapping[Packet, int]):
-        """Schedule, called on all ranks at once, that returns the number of bytes that arrive at a socket in an
-        exchange, for the socket where most bytes arrive.
+        """Schedule, run on all ranks at once, that returns how many bytes of datagrams arrive at a socket in an
+        exchange. The result is the largest number of all sockets of all ranks.
 
-        All datagrams to the group arrive at every rank. They include the rank's own datagrams, and datagrams that are
-        meant for other ranks.
+        Every datagram to the multicast group arrives at every rank, even at the sender, and at ranks that do not
+        receive the packet.
         """
         to_group = to_this = 0
         for packet, size in packets.items():
@@ -149,16 +153,18 @@ class IpMulticast(Unicast):
         return max(sum(each["to group"] for each in told), *(each["to this"] for each in told))
 
     def _readable(self, rate: float, coming: int) -> float:
-        """Return ``rate``, or the highest rate at which no datagram is lost while a rank does not read.
+        """Return ``rate``, or a lower rate at which the kernel can keep all datagrams that arrive while a rank reads no
+        datagrams.
 
-        All ranks must use the same rate, because the datagrams of all ranks together fill the room of one rank.
+        All ranks must use one rate, because the kernel of each rank's host must keep the datagrams of all ranks
+        together.
         """
         room = self.link.room
         if min(coming, rate * UNREAD_SECONDS) <= room:
             return rate
         self.slower = (
-            f"IP multicast: there is room for {human_bytes(room)} of datagrams, so all ranks together send at "
-            f"{as_rate(room / UNREAD_SECONDS)} instead of {as_rate(rate)}: raise net.core.rmem_max to "
+            f"IP multicast: the kernel keeps at most {human_bytes(room)} of unread datagrams, so all ranks together "
+            f"send at {as_rate(room / UNREAD_SECONDS)} instead of {as_rate(rate)}: raise net.core.rmem_max to "
             f"{min(coming, int(rate * UNREAD_SECONDS))}"
         )
         return room / UNREAD_SECONDS
@@ -172,8 +178,8 @@ class IpMulticast(Unicast):
         self._outgoing.clear()
         self._early_answers.clear()
         if self.link is not None:
-            # Unread datagrams of earlier exchanges, which would take the room of new datagrams, are removed from both
-            # sockets.
+            # Read and ignore the datagrams of earlier exchanges at both sockets, so that the kernel can keep more new
+            # datagrams.
             self._read(2 * self.link.sockets.room // self.link.datagram)
             self.repairs.round = self.round
         self._ready[self.comm.rank] = self.round
@@ -204,8 +210,8 @@ class IpMulticast(Unicast):
         return [incoming]
 
     def close(self):
-        """Schedule, called on all ranks at once when no packet is under way, that waits until all control messages have
-        arrived, then leaves the multicast group."""
+        """Schedule, run on all ranks at once when no packet is under way. The schedule waits until all control messages
+        have arrived, and leaves the multicast group."""
         if self.link is None:
             return
         self.control.tell_others(ControlKind.END, self.round)
@@ -226,15 +232,15 @@ class IpMulticast(Unicast):
 
     @property
     def has_ended(self) -> bool:
-        """Return whether all other ranks have closed their sockets, and all messages to other ranks and all answers
-        from other ranks are complete."""
+        """Return whether all other ranks have reported the end of IP multicast, and no control message or answer is
+        under way to or from this rank."""
         self.move()
         has_all = not self.control.under_way and not self.repairs.expected
         return len(self._ended) == self.comm.size - 1 and has_all
 
     def move(self):
-        """Process all messages and datagrams that have arrived, and send the datagrams that may be sent now. Raises
-        OSError if sending fails."""
+        """Process all control messages, answers and datagrams that have arrived, and send the datagrams that may be
+        sent now. Raises OSError if a datagram cannot be sent."""
         for told in self.control.hear():
             self._take_word(told)
         for name, message in self.repairs.come():
@@ -245,11 +251,11 @@ class IpMulticast(Unicast):
         self._send_on()
 
     def _take_word(self, told: Told):
-        """Process a control message of another rank."""
+        """Process ``told``, a control message of another rank."""
         if told.word is ControlKind.READY:
             self._ready[told.sender] = told.round
         elif told.word is ControlKind.SENT:
-            if told.round != self.round:  # late news of an earlier exchange
+            if told.round != self.round:  # a late message of an earlier exchange
                 return
             key, now = (told.sender, told.number), self.clock()
             self.heard[told.sender] = self._sent[key] = now
@@ -268,7 +274,8 @@ class IpMulticast(Unicast):
             self._ended.add(told.sender)
 
     def _read(self, most: int) -> bool:
-        """Process up to ``most`` datagrams that have arrived; return whether no more datagrams wait."""
+        """Process up to ``most`` datagrams that have arrived. Return whether all datagrams that have arrived were
+        processed."""
         for _ in range(most):
             datagram = self.link.sockets.receive(self._buffer)
             if datagram is None:
@@ -277,10 +284,10 @@ class IpMulticast(Unicast):
         return False
 
     def _take(self, datagram: memoryview):
-        """Store the content of a datagram if it is a lacking part of a packet for this rank.
+        """Store the content of ``datagram`` if the content is a missing part of a packet for this rank.
 
-        Any other datagram changes nothing. Not even `heard` changes, because a repeated part does not show that new
-        parts will come.
+        All other datagrams are ignored. A repeated part of a packet does not change `heard`, because a repeated part
+        does not show that new parts will arrive.
         """
         name = self.link.seal.name_of(datagram)
         if name is None or name.round != self.round or (key := (name.sender, name.number)) not in self._packets:
@@ -302,8 +309,8 @@ class IpMulticast(Unicast):
             incoming.heard = now
 
     def _is_lost(self, key: tuple[int, int], part: int) -> bool:
-        """Return whether a part of a packet is lost on purpose. Which parts are lost does not depend on the order of
-        arrival."""
+        """Return whether part number ``part`` of the packet ``key`` (sender, number) is lost on purpose. The choice of
+        lost parts does not depend on the order of arrival."""
         if key not in self._lost:
             share, burst, seed = self.settings.loss, self.settings.burst, self.settings.seed
             random = generator(Purpose.DATAGRAM_LOSS, seed, self.comm.rank, self.round, *key)
@@ -312,10 +319,10 @@ class IpMulticast(Unicast):
         return part < len(self._lost[key]) and self._lost[key][part]
 
     def _send_on(self):
-        """Send datagrams of waiting packets as long as the pace and the socket allow."""
+        """Send datagrams of the packets in `_to_send` as long as the pace and the socket allow."""
         while self._to_send and self.missing_rank is None:
             outgoing = self._to_send[0]
-            if not outgoing.unanswered:  # all receivers got this packet from other ranks
+            if not outgoing.unanswered:  # all receivers got the packet from other ranks
                 self._to_send.popleft()
                 continue
             while outgoing.next < len(outgoing.parts.is_here):
@@ -326,17 +333,17 @@ class IpMulticast(Unicast):
             self._to_send.popleft()
 
     def has_left(self, rank: int) -> bool:
-        """Return whether a rank has reported this exchange as finished."""
+        """Return whether ``rank`` has reported the present exchange as finished."""
         return self._left[rank] == self.round
 
     @property
     def missing_rank(self) -> int | None:
-        """Return the first rank that is not ready for this exchange; None if all are ready."""
+        """Return the lowest rank that is not ready for the present exchange, or None if all ranks are ready."""
         return next((rank for rank, ready in enumerate(self._ready) if ready < self.round), None)
 
 
 class AllEnded:
-    """A pollable that is true when all other ranks have closed the ``transport``, an `IpMulticast`."""
+    """A pollable whose ``Test()`` returns True when all other ranks have closed the ``transport``, an `IpMulticast`."""
 
     def __init__(self, transport: IpMulticast):
         self.transport = transport
@@ -351,4 +358,4 @@ class AllEnded:
             return f"the end of IP multicast on {ranks_in_words(sorted(others))}"
         if transport.control.under_way:
             return f"messages to other ranks: {transport.control.under_way[0][0]}"
-        return f"{len(transport.repairs.expected)} answers of ranks that were asked for missing parts"
+        return f"{len(transport.repairs.expected)} answers of ranks that were asked for missing parts of packets"

@@ -1,14 +1,14 @@
-"""Datagrams that are lost on purpose, to measure the cost of losses."""
+"""The choice of datagrams that a receiver discards on purpose, to measure how losses slow down a run."""
 
 import numpy as np
 
 
 def lost_parts(share: float, burst: float, count: int, random: np.random.Generator) -> np.ndarray:
-    """Return, for each part of a packet, whether it is lost: bool of shape [count].
+    """Draw at random which parts of a packet are lost. Return bool of shape [count], True for each lost part.
 
-    ``share``: share of all parts that is lost. ``burst``: mean length of a run of lost parts. The channel has two
-    states, as in Gilbert (1960), "Capacity of a burst-noise channel": one in which all parts are lost, and one in which
-    no part is lost.
+    ``share``: expected share of parts that are lost. ``burst``: mean number of parts that are lost in a row. The
+    network is modelled as in Gilbert (1960), "Capacity of a burst-noise channel". The model has two states: in one
+    state all parts are lost, and in the other state no part is lost.
     """
     begins, ends = share / (burst * (1 - share)), 1 / burst
     drawn = random.random(count + 1)

@@ -1,11 +1,12 @@
-"""The connection of all ranks by IP multicast: one multicast group of all ranks, a shared secret, and the rate that the
-network carries.
+"""Links, which connect all ranks by IP multicast: one multicast group of all ranks, a shared secret, and a measurement
+of the rate that the network carries.
 
 All ranks of a run join one multicast group, even if packets have different receivers. With one group per set of
 receivers, a rank would have to join up to C(n-1, r) groups (n: number of ranks, r: redundancy, C: binomial
-coefficient). For r = 3 and 8 ranks that is more than Linux allows per socket (net.ipv4.igmp_max_memberships, 20). A
-shared medium brings every datagram to every rank anyway. A rank knows from the plan which packets are for it. A packet
-for one rank alone is sent to the rank's address.
+coefficient). For r = 3 and n = 8, a rank would have to join more groups than Linux allows per socket (20,
+net.ipv4.igmp_max_memberships). On a shared medium, such as Wi-Fi, every datagram reaches every rank even with several
+groups. A rank knows the receivers of each packet in advance, and ignores packets for other ranks. A packet for one rank
+alone is sent to the rank's own address.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -27,34 +28,35 @@ from grsgd.comm.communicator import Communicator
 from grsgd.comm.shared_memory import TELLING_BYTES, host, text_array, text_of, uncounted
 
 ROOM_BYTES = 64 * 2**20
-"""Number of bytes of unread datagrams that the kernel is asked to keep at each socket. The kernel uses memory for this
-only while datagrams are unread."""
+"""Number of bytes of unread datagrams that a rank asks the kernel to keep at each socket. The kernel allocates memory
+only for datagrams that are unread at the moment."""
 TRIAL_ROUND = 2**32 - 1
-"""The number of the exchange in the names of a trial's datagrams."""
+"""Number of the exchange in the names of all datagrams of a trial (a measurement of the network's rate)."""
 TRIAL_DATAGRAMS, TRIAL_SECONDS = 256, 0.1
-"""Number of datagrams that a rank sends in a trial, and the number of seconds after which it sends no more."""
+"""`TRIAL_DATAGRAMS`: largest number of datagrams that a rank sends in a trial (a measurement of the network's rate).
+`TRIAL_SECONDS`: number of seconds after which the rank sends no more datagrams of the trial."""
 READING_SHARE = 0.5
-"""Largest share of a rank's time that should be spent on reading and checking datagrams. The remaining time is for
-sending."""
+"""Largest share of a rank's time that the rank should spend on reading and checking datagrams. The remaining share of
+the time is for sending datagrams."""
 WINDOW = 16
-"""Number of datagrams over which the time between two datagrams is averaged."""
+"""Number of successive datagrams over which a trial averages the time between two datagrams."""
 QUIET_SECONDS = 0.05
-"""After this number of seconds without a datagram, no datagram of a trial is under way any more."""
+"""Number of seconds without a datagram after which a receiver assumes that no more datagrams of a trial are under
+way."""
 FLOOD_SECONDS = 1.0
-"""A trial ends when none of its datagrams has come for this number of seconds, even if other datagrams keep
-arriving."""
+"""Number of seconds without a datagram of a trial after which the trial ends, even if other datagrams keep arriving."""
 READS_AT_ONCE = 128
-"""Largest number of datagrams that a rank reads in a row. The limit is necessary because strangers may send datagrams
-without end."""
+"""Largest number of datagrams that a rank reads in a row. The limit is necessary because other programs may send
+datagrams without end."""
 
 
 class Settings(NamedTuple):
-    """Options of a user for IP multicast.
+    """Options for IP multicast that a user can set.
 
-    ``rate``: bytes per second that the network carries for all ranks together; None: a trial measures the rate.
-    ``interface``: parameter ``wanted`` of `find_interface`. ``mtu``: bytes of the largest packet; None: the largest
-    packet that all interfaces take. ``loss``, ``burst``: parameters ``share`` and ``burst`` of `losses.lost_parts`.
-    ``seed``: seed of the choice of datagrams that are lost on purpose.
+    ``rate``: bytes per second that the network carries for all ranks together, or None if a trial must measure the
+    rate. ``interface``: parameter ``wanted`` of `find_interface`. ``mtu``: bytes of the largest IP packet, or None for
+    the largest packet that the interfaces of all ranks can send. ``loss``, ``burst``: parameters ``share`` and
+    ``burst`` of `losses.lost_parts`. ``seed``: seed for drawing the datagrams that are lost on purpose.
     """
 
     rate: float | None = None
@@ -69,10 +71,10 @@ BY_ITSELF = Settings()
 
 
 class Link(NamedTuple):
-    """One rank's connection to the other ranks.
+    """One rank's connection to the other ranks by IP multicast.
 
     ``addresses``: address of each rank.
-    ``part``: bytes of a packet per datagram.
+    ``part``: number of bytes of a packet that one datagram carries.
     ``room``: number of bytes of unread datagrams that the kernel keeps at each socket of every rank.
     """
 
@@ -84,17 +86,18 @@ class Link(NamedTuple):
 
     @property
     def datagram(self) -> int:
-        """Return the bytes of the largest datagram, headers included."""
+        """Return the number of bytes of the largest datagram, headers included."""
         return self.part + HEAD_BYTES + IP_BYTES
 
     def bytes_on_the_way(self, nbytes: int) -> int:
-        """Return the bytes of all datagrams of a packet of ``nbytes`` bytes, headers included."""
+        """Return the total number of bytes of the datagrams that carry a packet of ``nbytes`` bytes, headers
+        included."""
         return nbytes + number_of_parts(nbytes, self.part) * (HEAD_BYTES + IP_BYTES)
 
 
 def connect(comm: Communicator, settings: Settings):
-    """Schedule, called on all ranks at once, that returns the `Link` of this rank. The messages of this schedule do not
-    count as traffic.
+    """Schedule, run on all ranks at once, that returns the `Link` of this rank. The messages of this schedule are not
+    counted as traffic.
 
     Raises NoMulticast on all ranks if any rank finds no interface, has an interface with a smaller MTU than
     ``settings.mtu``, or cannot open its sockets.
@@ -131,23 +134,24 @@ def connect(comm: Communicator, settings: Settings):
 
 
 def some_group() -> dict:
-    """Return a random multicast group from the range for use within a site (RFC 2365). Another program is unlikely to
-    use the same group."""
+    """Return a random port, and a random multicast group in the range for use within a site (RFC 2365). Another program
+    is unlikely to use this group."""
     first, second, *port = secrets.token_bytes(4)
     return {"group": f"239.255.{first}.{second}", "port": 32768 + int.from_bytes(bytes(port)) % 16384}
 
 
 def check_mtu(mtu: int | None, interface: Interface):
-    """Raise NoMulticast for packets that are longer than the interface allows."""
+    """Raise NoMulticast if ``mtu``, the largest packet that the user has chosen, is longer than ``interface``
+    allows."""
     if mtu is not None and mtu > interface.mtu:
         raise NoMulticast(f"mtu = {mtu}: the interface {interface.address} takes at most {interface.mtu} bytes")
 
 
 def tell(comm: Communicator, what: dict):
-    """Schedule, called on all ranks at once, that exchanges one dictionary per rank, and returns the dictionaries of
-    all ranks.
+    """Schedule, run on all ranks at once, that sends the dictionary ``what`` to all ranks, and returns the list of all
+    ranks' dictionaries.
 
-    Texts in the dictionaries are cut if they are too long for the message.
+    Texts in a dictionary that is too long for a message are cut.
     """
     rows = [text_array("") for _ in range(comm.size)]
     rows[comm.rank][:] = text_array(json_of(what, TELLING_BYTES))
@@ -156,7 +160,8 @@ def tell(comm: Communicator, what: dict):
 
 
 def json_of(what: dict, most: int) -> str:
-    """Return ``what`` as JSON of at most ``most`` bytes; the longest texts are cut as far as necessary."""
+    """Return the dictionary ``what`` as JSON of at most ``most`` bytes. The longest texts in ``what`` are cut as far as
+    necessary."""
     while len(text := json.dumps(what)) > most:
         longest = max(what, key=lambda key: len(json.dumps(what[key])) if isinstance(what[key], str) else 0)
         what = what | {longest: what[longest][: len(what[longest]) * 3 // 4]}
@@ -164,8 +169,8 @@ def json_of(what: dict, most: int) -> str:
 
 
 class DatagramTrain:
-    """A pollable for the datagrams that one rank sends in a trial. On the sender the pollable is true when the
-    datagrams have been sent, on a receiver when they have arrived."""
+    """Base class of pollables for the datagrams that one rank sends in a trial (a measurement of the network's
+    rate)."""
 
     def __init__(self, link: Link, sender: int, clock: Callable[[], float]):
         self.link, self.sender, self.clock, self.began = link, sender, clock, clock()
@@ -192,8 +197,8 @@ class Leaving(DatagramTrain):
 
 
 class Coming(DatagramTrain):
-    """The datagrams that this rank receives in a trial. ``all_sent``: a pollable that is true when the sender has sent
-    its last datagram."""
+    """The datagrams that this rank receives in a trial. ``all_sent``: a pollable whose ``Test()`` returns True when the
+    sender has sent its last datagram."""
 
     verb = "datagrams from"
 
@@ -201,8 +206,8 @@ class Coming(DatagramTrain):
         super().__init__(link, sender, clock)
         self.all_sent = all_sent
         self.stamps: dict[int, float] = {}
-        """Time in seconds when each datagram of the trial first arrived at this host, by the datagram's number. Only
-        the first arrival counts, because strangers may repeat datagrams."""
+        """Time in seconds when each datagram of the trial first arrived at this host, by the datagram's number.
+        Repeated datagrams are ignored, because other programs may repeat datagrams."""
         self.read, self.reading = self.began, 0.0
         self._buffer = memoryview(bytearray(LARGEST))
 
@@ -216,7 +221,8 @@ class Coming(DatagramTrain):
         return self.clock() - self.read > (QUIET_SECONDS if read_all else FLOOD_SECONDS)
 
     def _read(self) -> bool:
-        """Read up to `READS_AT_ONCE` datagrams that have arrived; return whether no more wait."""
+        """Read up to `READS_AT_ONCE` datagrams that have arrived. Return whether all datagrams that have arrived were
+        read."""
         for _ in range(READS_AT_ONCE):
             begin = time.thread_time()
             received = self.link.sockets.receive_stamped(self._buffer)
@@ -230,16 +236,17 @@ class Coming(DatagramTrain):
         return False
 
     def _is_new(self, datagram: memoryview) -> bool:
-        """Return whether a datagram belongs to this trial and is the first with its number."""
+        """Return whether ``datagram`` belongs to this trial, and no datagram with its number has arrived before."""
         name = self.link.seal.name_of(datagram)
         is_ours = name is not None and name[:2] == (TRIAL_ROUND, self.sender)
         return is_ours and name.part not in self.stamps and self.link.seal.content_of(datagram) is not None
 
     @property
     def rate(self) -> float:
-        """Return the rate in bytes per second at which datagrams arrived, headers included; 0 if none arrived.
+        """Return the rate in bytes per second at which the datagrams of the trial arrived, headers included. Return 0
+        if fewer than two datagrams arrived.
 
-        If this rank reads more slowly than datagrams arrive, return the rate at which this rank can read.
+        If this rank reads datagrams more slowly than they arrive, return the rate at which this rank can read.
         """
         if len(self.stamps) < 2:
             return 0.0
@@ -248,28 +255,31 @@ class Coming(DatagramTrain):
 
 
 def seconds_between(stamps: np.ndarray) -> float:
-    """Return the seconds between two datagrams.
+    """Return the typical time in seconds between two successive datagrams, from ``stamps``, the times when datagrams
+    arrived.
 
-    The result is the median over windows of `WINDOW` datagrams. The median ignores two disturbances: a busy host
-    interrupts a sender now and then, and an idle link lets the first datagrams through at once.
+    The result is the median of the mean times in windows of `WINDOW` datagrams. The median ignores the times when a
+    busy host interrupts the sender. The median also ignores the first datagrams, which an idle link lets through at
+    once.
     """
     width = min(WINDOW, len(stamps) - 1)
     return float(np.median(stamps[width:] - stamps[:-width])) / width
 
 
 def try_out(comm: Communicator, link: Link, clock: Callable[[], float]):
-    """Schedule, called on all ranks at once, that returns the rate in bytes per second that the network carries from
-    one rank at a time.
+    """Schedule, run on all ranks at once, that measures the rate in bytes per second that the network carries from one
+    rank at a time, and returns the rate.
 
-    One rank after the other sends to all other ranks as fast as its interface allows. The result is the slowest rate
-    over all pairs of a sender and a receiver. Raises NoMulticast, on all ranks, if no datagram arrives on some link.
+    One rank after the other sends datagrams to all other ranks as fast as the rank's interface allows. The result is
+    the slowest rate of all pairs of a sender and a receiver. Raises NoMulticast on all ranks if the datagrams of some
+    rank do not reach another rank.
     """
     quiet = uncounted(comm)
     rates = [np.full(comm.size, np.inf) for _ in range(comm.size)]
-    """Rate in bytes per second, by receiver and sender."""
+    """Measured rate in bytes per second, by receiver and sender."""
     flags = np.zeros(comm.size, np.uint8)
     for sender in range(comm.size):
-        yield from tell(comm, {})  # this call waits until all ranks have called it
+        yield from tell(comm, {})  # waits until all ranks have begun the trial of this sender
         if comm.rank == sender:
             yield Leaving(link, sender, clock)
             yield [quiet.Isend(flags[:1], rank, tags.CODED_CONTROL) for rank in range(comm.size) if rank != sender]

@@ -1,19 +1,19 @@
-"""The limit of the rate at which a rank sends datagrams. The limit is necessary because a network does not slow down a
+"""A limit for the rate at which a rank sends datagrams. The limit is necessary because a network does not slow down a
 sender of multicasts."""
 
 from collections.abc import Callable
 
 MAX_SECONDS = 0.01
-"""Largest number of bytes that a rank may send at once, given as the seconds that the bytes take at the rank's rate. So
-a rank can catch up after a while in which it could not send."""
+"""Largest number of bytes that a rank may send at once, expressed as the seconds in which the rank's rate allows these
+bytes. So a rank can send faster than its rate for a short time after a pause in sending."""
 MAX_DATAGRAMS = 2
-"""Number of datagrams that a rank may send at once, however slow its rate is. Otherwise a rank with a slow rate could
-never send a datagram."""
+"""Number of datagrams that a rank may always send at once. Without `MAX_DATAGRAMS`, a rank with a slow rate could never
+send a datagram."""
 
 
 class Pace:
-    """A token bucket of bytes, which fills with ``rate`` bytes per second. ``largest``: number of bytes of the largest
-    datagram."""
+    """A token bucket that limits how many bytes are sent, and fills with ``rate`` bytes per second. ``largest``: number
+    of bytes of the largest datagram."""
 
     def __init__(self, rate: float, largest: int, clock: Callable[[], float]):
         self.rate, self.clock = rate, clock
@@ -32,5 +32,5 @@ class Pace:
         self._bytes -= nbytes
 
     def seconds(self, nbytes: int) -> float:
-        """Return the seconds that sending ``nbytes`` bytes takes at the rate of this object."""
+        """Return the seconds that it takes to send ``nbytes`` bytes at this object's rate."""
         return nbytes / self.rate

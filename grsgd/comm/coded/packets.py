@@ -1,5 +1,5 @@
-"""Packets that are under way in an exchange by IP multicast. A packet is sent and received in parts, and each datagram
-carries one part."""
+"""Packets that a rank is sending or receiving in an exchange by IP multicast. A packet is divided into parts, and each
+datagram carries one part of a packet."""
 
 import numpy as np
 
@@ -11,35 +11,37 @@ from grsgd.comm.coded.repairs import LackingParts
 from grsgd.text import ranks_in_words
 
 PATIENCE_SECONDS = 0.005
-"""If a packet has been sent completely, a receiver requests the missing parts after `PATIENCE_SECONDS` without a
-datagram of the packet."""
+"""Number of seconds without a datagram of a packet after which a receiver requests the missing parts of the packet, if
+all datagrams of the packet have been sent."""
 FLOOD_SECONDS = 0.25
-"""If a packet has been sent completely, a receiver requests the missing parts after `FLOOD_SECONDS` without a datagram
-of the packet, even if other datagrams wait to be read.
+"""Number of seconds without a datagram of a packet after which a receiver requests the missing parts of the packet,
+even if other datagrams wait to be read. All datagrams of the packet must have been sent.
 
-Without this limit, datagrams of strangers could delay the request for ever.
+Without the limit `FLOOD_SECONDS`, datagrams of programs outside the run could delay the request for ever.
 """
 
 
 class Outgoing:
-    """A packet that ``transport``, an `IpMulticast`, sends: a pollable that is true when all receivers have the
-    packet."""
+    """A packet that ``transport``, an `IpMulticast`, sends. This object is a pollable whose ``Test()`` returns True
+    when all receivers have the packet."""
 
     def __init__(self, transport, packet: Packet, content: np.ndarray):
         self.transport, self.packet = transport, packet
         self.parts = Parts(memoryview(content.view(np.uint8)), transport.link.part)
         self.next = 0
-        """Number of the part that is sent next."""
+        """Number of the part of the packet that is sent next."""
         self.unanswered = set(packet.receivers)
-        """Receivers that have not yet told this rank which parts they lack."""
+        """Receivers of the packet that have not yet told this rank which parts of the packet they lack."""
         self.repairs: list[tuple] = []
-        """Messages with missing parts that are under way: pairs of a message and its array."""
+        """Messages under way that carry parts of the packet which receivers lacked: pairs (request of the message,
+        array of the message)."""
         link = transport.link
         to_all = len(packet.receivers) > 1
         self.address = link.sockets.group if to_all else link.addresses[packet.receivers[0]]
 
     def send_next(self) -> bool:
-        """Send a datagram; return whether the socket had room for it."""
+        """Send the datagram with the next part of the packet. Return False if the socket had no room for the
+        datagram."""
         transport, packet = self.transport, self.packet
         begin, end = self.parts.span(self.next)
         content = self.parts.content[begin:end]
@@ -51,8 +53,8 @@ class Outgoing:
         return True
 
     def repair(self, rank: int, bits: bytes):
-        """Send rank ``rank`` the parts that it lacks; ``bits`` has one bit per part, which is 1 if the part is
-        lacking."""
+        """Send to rank ``rank`` the parts of the packet that this rank lacks. ``bits`` has one bit per part of the
+        packet: 1 if rank ``rank`` lacks the part."""
         self.unanswered.discard(rank)
         lacking = unmasked(bits[: self.parts.mask_bytes], len(self.parts.is_here))
         if lacking:
@@ -70,44 +72,46 @@ class Outgoing:
         if not self.unanswered:
             state = f"repairs to {len(self.repairs)} ranks are under way"
         elif self.next == all_parts:
-            state = f"all datagrams have left, but there is no answer from {ranks_in_words(sorted(self.unanswered))}"
+            state = f"all datagrams were sent, but there is no answer from {ranks_in_words(sorted(self.unanswered))}"
         elif late is not None:
             state = f"rank {late} has not begun to receive"
         else:
-            state = f"{self.next} of {all_parts} datagrams have left"
+            state = f"{self.next} of {all_parts} datagrams were sent"
         return f"{self.packet}: send by IP multicast ({state})"
 
 
 class Incoming:
     """A packet for this rank that ``transport``, an `IpMulticast`, receives.
 
-    This object is a pollable. It is true when the packet is complete and its sender has an answer: that the packet is
-    complete, or which parts this rank lacked.
+    ``Test()`` of this pollable returns True when the packet is complete and this rank has told the packet's sender
+    which parts it lacked.
     """
 
     def __init__(self, transport, packet: Packet, content: np.ndarray):
         self.transport, self.packet = transport, packet
         self.parts = Parts(memoryview(content.view(np.uint8)), transport.link.part)
         self.all_sent = False
-        """Whether the sender has said that all datagrams of the packet have been sent."""
+        """Whether the packet's sender has told this rank that all datagrams of the packet have been sent."""
         self.has_answered = False
-        """Whether this rank has told the sender which parts it lacks, or that it lacks none."""
+        """Whether this rank has told the packet's sender which parts of the packet this rank lacks, or that no part is
+        lacking."""
         self.rest: LackingParts | None = None
-        """The missing parts that are requested; None until they are requested."""
+        """The missing parts of the packet, as soon as this rank has begun to request these parts. None before the first
+        request."""
         self.heard = transport.clock()
-        """Last time when a datagram of the packet arrived, or the news that all datagrams of the packet have been sent.
-        Initially the time when the receive was posted."""
+        """Last time when a datagram of the packet arrived, or when the sender told that all datagrams of the packet
+        have been sent. Initially the time when this object was made."""
 
     def move(self, read_all: bool):
-        """Request the missing parts of the packet as soon as this rank knows which parts are missing. ``read_all``:
-        whether this rank has read all datagrams that have arrived."""
+        """Request the missing parts of the packet as soon as no more datagrams of the packet are expected.
+        ``read_all``: whether this rank has read all datagrams that have arrived."""
         if not self.parts.lacking:
-            # A packet without content is complete before its sender has begun. So this rank waits for the sender's
-            # news that all datagrams have been sent.
+            # A packet without content is complete before its sender has begun to send. For a packet without content,
+            # this rank answers only when the sender has told that all datagrams of the packet have been sent.
             if not self.has_answered and (self.parts.content or self.all_sent):
                 self.has_answered = True
-                # The answer is short, because it has no bits for parts. A long message might stay under way until this
-                # rank waits again.
+                # The message `LACKING` to the sender is short, because it has no bits for parts of the packet. A long
+                # message might stay under way until this rank waits for messages again.
                 control, number = self.transport.control, self.packet.number
                 control.tell(self.packet.sender, ControlKind.LACKING, self.transport.round, number)
             return
@@ -121,8 +125,8 @@ class Incoming:
         self.has_answered |= self.rest.ask_on() == self.packet.sender
 
     def is_time_to_ask(self, read_all: bool) -> bool:
-        """Return whether no more datagrams will come, or whether the sender has been silent for so long that other
-        holders of the block may be asked."""
+        """Return whether this rank must request the missing parts of the packet: no more datagrams are expected, or the
+        sender has been silent for too long and another rank holds the block."""
         transport = self.transport
         now = transport.clock()
         if self.all_sent:
@@ -137,10 +141,10 @@ class Incoming:
 
     def __str__(self):
         there = len(self.parts.is_here) - self.parts.lacking
-        state = "all have left" if self.all_sent else "more are expected"
+        state = "all were sent" if self.all_sent else "more are expected"
         if self.rest is not None and self.rest.asked:
-            state = f"the rest is requested from {ranks_in_words(self.rest.asked)}"
+            state = f"missing parts are requested from {ranks_in_words(self.rest.asked)}"
         return (
             f"{self.packet}: receive from rank {self.packet.sender} by IP multicast ({there} of "
-            f"{len(self.parts.is_here)} datagrams are here, {state})"
+            f"{len(self.parts.is_here)} datagrams have arrived, {state})"
         )

@@ -1,8 +1,8 @@
-"""Messages to ranks that may be silent. The messages are queued per receiver. A message is sent when the receiver has
+"""Queues of messages to ranks that may be silent, one queue per receiver. A message is sent when the receiver has
 received the previous message.
 
-So no rank waits for a silent rank, and the MPI library holds few messages to a silent rank. The length of a queue has a
-limit.
+Because of the queues, no rank waits for a silent rank, and the MPI library stores few messages to a silent rank. The
+length of each queue is limited.
 """
 
 import threading
@@ -18,48 +18,51 @@ from grsgd.comm.elastic.membership import Tolerant
 
 
 class Content:
-    """A buffer that several messages carry. When no message carries the buffer any more, it is added to the list
-    ``spare`` of free buffers."""
+    """A buffer that is sent in several messages. When all messages that carry the buffer are delivered, the buffer is
+    added to ``spare``, the list of free buffers."""
 
     def __init__(self, buffer, spare: list):
         self.buffer, self._spare, self._users = buffer, spare, 0
 
     def use(self):
-        """Count one more message that carries the buffer."""
+        """Add 1 to the number of messages in which the buffer is sent."""
         self._users += 1
 
     def drop(self):
-        """Count one message less that carries the buffer. If no message carries the buffer any more, add it to the free
-        buffers."""
+        """Subtract 1 from the number of messages in which the buffer is sent. If the number is 0, add the buffer to the
+        free buffers."""
         self._users -= 1
         if not self._users:
             self._spare.append(self.buffer)
 
 
 class Letter(NamedTuple):
-    """A message to one rank: a header (int64), and a content or None."""
+    """A message to one rank. ``header``: array of int64. ``content``: content that is sent after the header, or
+    None."""
 
     header: np.ndarray
     content: Content | None = None
 
 
 class Queues:
-    """Messages from one rank to the other ranks. A message is kept until its receiver has received it.
+    """Queues of the messages from one rank to the other ranks. A message is kept until the message's receiver has
+    received it.
 
     Parameters
     ----------
     comm
-        Communicator that carries the messages; headers have one tag, and contents have another tag.
+        Communicator that carries the messages. Headers and contents of messages have different tags.
 
     most
-        Largest number of contents that may wait for a receiver. If one more content waits, the receiver is left behind:
-        the messages that wait for this receiver are dropped, and it gets no messages any more, except ``farewell``.
+        Largest number of contents that may wait for a receiver. If more contents wait for a receiver, the receiver is
+        left behind. All messages that wait for a receiver that is left behind are dropped, and only ``farewell`` is
+        still sent to the receiver.
 
     make_buffer
-        Function that makes a buffer for a content.
+        Function that returns a new buffer for a content.
 
     farewell
-        Header that is sent as the last message to a rank that is left behind.
+        Header that is sent as the last message to a receiver that is left behind.
     """
 
     def __init__(self, comm: Communicator, most: int, make_buffer: Callable[[], object], farewell: np.ndarray):
@@ -72,17 +75,17 @@ class Queues:
         self._under_way: dict[int, tuple[Letter, list[Tolerant]]] = {}
         self._spare: list = []
         self._lock = threading.RLock()
-        """Lock that guards the queues: the trainer puts messages into them, and a background schedule takes messages
-        out."""
+        """Lock that protects the queues: the trainer (the thread that computes gradients) adds messages, and a
+        background schedule removes messages."""
 
     def take_buffer(self):
-        """Return a buffer for the content of the next `send`."""
+        """Return a free buffer for the content of the next message that is passed to `send`."""
         with self._lock:
             return self._spare.pop() if self._spare else self.make_buffer()
 
     def send(self, header: np.ndarray, buffer, receivers: Iterable[int]):
-        """Send ``header`` and ``buffer`` to all ``receivers`` that are not left behind. ``buffer`` is from
-        `take_buffer`; do not change it after this call."""
+        """Send ``header`` and ``buffer`` to all ``receivers`` that are not left behind. ``buffer`` must be a buffer
+        from `take_buffer`, and must not be changed after this call."""
         with self._lock:
             self.latest = int(header[1])
             content = Content(buffer, self._spare)
@@ -104,14 +107,15 @@ class Queues:
                 self._move(receiver)
 
     def move(self) -> bool:
-        """Begin to send all messages that can be sent now; return True if then no message waits or is under way."""
+        """Start to send all messages that can be sent now. Return True if no message waits or is under way after this
+        call."""
         with self._lock:
             for receiver in self.others:
                 self._move(receiver)
             return not self._under_way
 
     def is_delivered(self, receivers: Iterable[int]) -> bool:
-        """Return whether each of the ``receivers`` has received all messages to itself."""
+        """Return whether each rank in ``receivers`` has received all messages that were sent to the rank."""
         self.move()
         return not self._under_way.keys() & set(receivers)
 
@@ -130,7 +134,7 @@ class Queues:
             header = letter.header.copy()
             header[3] = self.latest
             messages = [Tolerant(self.comm.Isend(header, receiver, tags.SUM_HEADER, header=header.nbytes), header)]
-            if letter.content is not None:  # a plain send might let MPI store any number of short messages
+            if letter.content is not None:  # with `Isend`, MPI might store any number of messages
                 messages.append(Tolerant(self.comm.Issend(letter.content.buffer, receiver, tags.SUM_CONTENT)))
             self._under_way[receiver] = letter, messages
 

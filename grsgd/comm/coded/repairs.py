@@ -1,9 +1,9 @@
-"""Repairs of packets that are sent by IP multicast: a receiver requests missing parts, and receives these parts in one
-message by MPI.
+"""Repairs of packets that are sent by IP multicast. A receiver requests the missing parts of a packet from another
+rank, and receives these parts in one message by MPI.
 
-The receiver asks the packet's sender. If the sender is slow, the receiver asks other ranks that hold the same block,
-one after the other, and takes the first answer. Every rank that is asked answers once. If the asked rank has finished
-the exchange, its block may already belong to another step. In this case its answer is empty.
+The receiver first asks the packet's sender for the missing parts. If the sender is slow, the receiver asks other ranks
+that hold the packet's block, one after the other, and uses the first answer. Every rank that is asked answers once. A
+rank that has finished the exchange sends an empty answer, because the rank's block may already belong to another step.
 """
 
 import struct
@@ -22,33 +22,34 @@ from grsgd.comm.coded.pacing import Pace
 from grsgd.comm.communicator import Communicator
 
 ELEMENT_BYTES = 4
-"""Number of bytes of an int32."""
+"""Number of bytes of an int32, the dtype of the elements of blocks and packets."""
 PIECE = struct.Struct("!HIQQQ")
-"""Format of the fields at the beginning of a request for parts of a third rank's packet. After these fields the request
-has one bit per part.
+"""Format of the fields at the beginning of a request that is sent to another rank than the packet's sender. The fields
+are followed by one bit per part of the packet.
 
-The fields are: sender of the packet, number of the block, begin and end of the piece in the block, number of elements
-of the packet.
+The first fields are the sender of the packet and the number of the block. The next fields are begin and end of a range
+of the block's elements, and the number of elements of the packet.
 """
 
 
 class Repairs:
-    """The requests of one rank for missing parts, and its answers to other ranks.
+    """The requests of one rank for missing parts of packets, and the rank's answers to the requests of other ranks.
 
     Parameters
     ----------
     comm
-        Communicator that carries answers, which contain the missing parts.
+        Communicator that carries answers, which contain missing parts of packets.
     control
-        This rank's control messages, which carry the requests.
+        Sender of this rank's control messages, which carry the requests.
     link
-        Link of this rank. Its seal makes the heads of answers, as for datagrams.
+        Link of this rank. The seal of the link makes the heads of answers and datagrams.
     pace
-        Pace of this rank's datagrams. Answers must keep the same rate.
+        Limit of the rate of this rank's datagrams and answers.
     blocks
-        Blocks of this rank; None if only the sender of a packet can be asked for its parts.
+        Blocks of this rank. If ``blocks`` is None, only the sender of a packet can be asked for missing parts of the
+        packet.
     largest
-        Number of bytes of the largest packet.
+        Number of bytes of the largest packet of the exchange.
     """
 
     def __init__(
@@ -59,22 +60,23 @@ class Repairs:
         control.longest_rest = PIECE.size + bits
         self._answer_bytes = HEAD_BYTES + bits + largest
         self.round: int | None = None
-        """Number of the exchange under way, to which this rank's blocks belong. None between exchanges, because the
-        blocks may then belong to another step."""
+        """Number of the present exchange, to which this rank's blocks belong. Between exchanges the number is None,
+        because the blocks may already belong to the next step."""
         self.slow = SlowRanks()
         self.expected: list[tuple] = []
-        """Answers to this rank that are under way, of this exchange and of earlier exchanges: pairs of a message and
-        its array."""
+        """Answers that this rank expects, of the present and of earlier exchanges: pairs (request of the receive, array
+        of the answer)."""
         self.rejected = 0
-        """Number of received answers with a wrong digest."""
+        """Number of received answers that had a wrong digest or were not from this run."""
 
     def other_holders(self, packet: Packet) -> list[int]:
-        """Return the ranks, except the sender of ``packet``, that can send this rank the piece that ``packet``
-        brings."""
+        """Return the ranks, except the sender of ``packet``, that can send the elements of a block which this rank gets
+        from ``packet``."""
         return self.blocks.other_holders(packet) if self.blocks is not None else []
 
     def ask(self, rank: int, packet: Packet, parts: Parts):
-        """Ask ``rank``, which is the sender of ``packet`` or another holder of the block, for the missing parts."""
+        """Request the missing parts of ``packet`` from ``rank``, which is the sender of ``packet`` or another rank that
+        holds the packet's block."""
         array = np.zeros(self._answer_bytes, np.uint8)
         self.expected.append((self.comm.Irecv(array, rank, tags.CODED_REPAIRS), array))
         if rank == packet.sender:
@@ -85,8 +87,8 @@ class Repairs:
             self.control.tell(rank, ControlKind.OTHERS_LACKING, self.round, packet.number, piece + parts.lacking_mask)
 
     def answer_with_block(self, asked: Told):
-        """Answer the request ``asked`` with a piece of a block of this rank. The answer is empty if the block may
-        belong to another step."""
+        """Answer the request ``asked`` of another rank with elements of a block of this rank. The answer is empty if
+        the block may already belong to another step."""
         sender, block, begin, end, size = PIECE.unpack_from(asked.rest)
         content = np.zeros(size, np.int32)
         parts = Parts(memoryview(content.view(np.uint8)), self.link.part)
@@ -98,8 +100,8 @@ class Repairs:
         self.control.under_way.append(self.send(asked.sender, name, parts, wanted))
 
     def send(self, rank: int, name: Name, parts: Parts, wanted: list[int]) -> tuple:
-        """Send the parts ``wanted`` of a packet to ``rank`` by MPI; return the message and its array. In an answer, the
-        field ``part`` of ``name`` is the number of this rank."""
+        """Send the parts ``wanted`` of a packet to ``rank`` in one message by MPI. Return the request of the message
+        and the array of the message. The field ``part`` of ``name`` must be the number of this rank."""
         content = parts.cut(wanted)
         body = mask(wanted, len(parts.is_here)) + content.tobytes()
         array = np.frombuffer(self.link.seal.head(name, body) + body, np.uint8)
@@ -108,7 +110,7 @@ class Repairs:
         return self.comm.Isend(array, rank, tags.CODED_REPAIRS, header=array.nbytes), array
 
     def come(self) -> list[tuple[Name, memoryview]]:
-        """Return the answers that have arrived, in any order. Answers of earlier exchanges are dropped."""
+        """Return (name, message) of each answer that has arrived. Answers of earlier exchanges are ignored."""
         expected, self.expected, found = self.expected, [], []
         for message, array in expected:
             if not message.Test():
@@ -123,10 +125,10 @@ class Repairs:
 
 
 class LackingParts:
-    """The missing parts of one packet, for which ranks are asked one after the other.
+    """The missing parts of one packet, which this rank requests from one rank after the other.
 
-    ``has_left(rank)``: whether a rank has finished the exchange and no longer answers. ``is_silent``: whether this rank
-    has stopped waiting for the packet's sender, which has not sent all datagrams.
+    ``has_left(rank)`` returns whether ``rank`` has finished the exchange and no longer answers. ``is_silent``: whether
+    the packet's sender fell silent before all datagrams of the packet had been sent.
     """
 
     def __init__(
@@ -146,16 +148,18 @@ class LackingParts:
         patience = ANSWER_SECONDS + repairs.pace.seconds(parts.bytes_of(parts.missing()))
         first = repairs.comm.rank + packet.number + self.round
         order = repairs.slow.order(packet.sender, repairs.other_holders(packet), first, self.round)
-        # The sender does not finish the exchange before it has sent the requested parts.
+        # The packet's sender always answers, because the sender does not finish the exchange before it has sent the
+        # requested parts.
         self.asking = Asking(order, patience, clock, lambda rank: rank != packet.sender and has_left(rank))
 
     @property
     def asked(self) -> list[int]:
-        """Return the ranks that were asked, in order."""
+        """Return the ranks that were asked for missing parts, in the order of asking."""
         return self.asking.asked
 
     def ask_on(self) -> int | None:
-        """Ask the next rank for the missing parts, if it is time; return the rank that was asked, or None."""
+        """Request the missing parts from the next rank, if the last request was made long enough ago. Return the rank
+        that was asked now, or None."""
         before = self.asked[-1:]
         rank = self.asking.next()
         if rank is not None:
@@ -165,8 +169,9 @@ class LackingParts:
         return rank
 
     def take(self, rank: int, message: memoryview):
-        """Copy the missing parts from the answer of ``rank``. If ``rank`` is the sender of the packet, the answer has
-        parts of the packet. Otherwise the answer has parts of the piece that the packet brings."""
+        """Copy the missing parts of the packet from ``message``, the answer of ``rank``. An answer of the packet's
+        sender has parts of the packet. An answer of another rank has elements of the block, from which the parts of the
+        packet are computed."""
         count, width = len(self.parts.is_here), self.parts.mask_bytes
         parts = unmasked(message[HEAD_BYTES : HEAD_BYTES + width], count)
         nbytes = width + self.parts.bytes_of(parts)

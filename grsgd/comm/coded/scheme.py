@@ -1,9 +1,9 @@
-"""The exchange by which n ranks get the sum of all blocks of a gradient, after each rank has computed some of the
-blocks.
+"""Base class of the schemes by which n ranks get the sum of all blocks of a gradient, after each rank has computed some
+of the blocks. A block is the gradient of a set of samples.
 
 A scheme assigns samples of a common batch to blocks, assigns blocks to ranks, and lists the packets that the ranks
-exchange. Inputs are int32 and outputs int64, so the sum is exact and the same on all ranks. `coding.cost` counts the
-bytes that each scheme sends.
+exchange. Blocks are int32 and their sum is int64, so the sum is exact, and equal on all ranks. The module `coding.cost`
+computes how many bytes each scheme sends.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -18,41 +18,41 @@ from coding.plan import Packet
 from grsgd.comm.coded.multicast import Unicast
 
 ELEMENT_BYTES = 4
-"""Number of bytes of an int32."""
+"""Number of bytes of an int32, the dtype of the elements of blocks and packets."""
 MAX_PACKETS_IN_FLIGHT = 64
-"""Largest number of packets of one rank that are under way at once."""
+"""Largest number of packets that one rank sends and receives at the same time."""
 MAX_BYTES_IN_FLIGHT = 256 * 2**20
-"""Approximate largest total number of bytes of all ranks' packets under way.
+"""Approximate largest total size in bytes of the packets that one rank sends and receives at the same time.
 
-If packets are large, the limit is one packet per rank instead. With fewer packets under way, the links of some ranks
-would be idle.
+If packets are large, the limit is one packet per rank of the run, because with fewer packets under way the links of
+some ranks would be idle.
 """
 
 
 class Scheme:
-    """One rank's part of the exchange.
+    """One rank's part of a scheme by which ranks exchange and sum blocks of a gradient.
 
     Parameters
     ----------
     transport
-        Transport that carries packets between ranks.
+        Transport that sends packets between ranks.
     n, r, rank
-        The number of ranks, the redundancy, and this rank.
+        Number of ranks, redundancy, and number of this rank.
     length
         Number of elements of a block.
     fixed_point
-        Fixed-point format of gradients. Its range limits the sums of gradients that ranks send.
+        Fixed-point format of gradients. The range of this format limits the sums of gradients that ranks send.
     empty
-        Function that makes an array, ``empty(size, dtype)``. If this array is in GPU memory, the GPU encodes and
-        decodes; otherwise the CPU does.
+        Function ``empty(size, dtype)`` that returns a new array. If the array is in GPU memory, the GPU encodes and
+        decodes packets. If the array is in the host's memory, the CPU encodes and decodes packets.
     """
 
     blocks: list[int]
-    """The numbers of the blocks that this rank computes, ascending."""
+    """Numbers of the blocks that this rank computes, ascending."""
     num_blocks: int
-    """Number of different blocks of all ranks together."""
+    """Number of different blocks that all ranks together compute."""
     lost: frozenset[int] = frozenset()
-    """After `close`, the silent ranks that the other ranks have left behind."""
+    """The silent ranks that the other ranks have left behind, as found out by `close`."""
 
     def __init__(
         self, transport: Unicast, n: int, r: int, rank: int, length: int, fixed_point: FixedPoint, empty: Callable
@@ -60,12 +60,13 @@ class Scheme:
         self.transport, self.n, self.r, self.rank, self.length = transport, n, r, rank, length
         self.fixed_point, self.empty = fixed_point, empty
         self.overflow = OutOfRange(0, 0, 0.0, fixed_point.limit)
-        """Number and size of sums outside the range of ``fixed_point``. The result is wrong at the elements with such
-        sums."""
+        """Number and size of the sums outside the range of ``fixed_point``. Elements of `total` with sums outside the
+        range are wrong."""
         self.assign_blocks()
         self.block_buffers = empty(len(self.blocks) * length, "int32")
         self.total = empty(length, "int64")
-        """After `add_up`, the sum of all blocks: int64 of shape [length]. It may be int32 if only one block exists."""
+        """Sum of all blocks after `add_up`: int64 of shape [length]. The dtype may be int32 if only one block
+        exists."""
         packets = [*self.sent(), *self.received()]
         self.packets: list[Packet] = sorted(packets, key=lambda packet: packet.order)
         largest = max(map(self.size, self.packets), default=0)
@@ -80,47 +81,49 @@ class Scheme:
         self._spare = [empty(largest, "int32") for _ in range(window)]
 
     def prepare(self):
-        """Compile the kernels, which takes seconds. Call this method before `open`: in `open` the other ranks would
-        wait for a rank that compiles."""
+        """Compile the kernels that encode and decode packets, which takes seconds. Call this method before `open`,
+        because in `open` all ranks would wait for a rank that compiles."""
         kernels(self.total).prepare()
 
     def open(self):
-        """Make the multicast groups. Call this method on all ranks at once, before the first `add_up`. Return None, or
-        a schedule that the caller must run."""
+        """Make the multicast groups of the transport. Call this method on all ranks at once, before the first `add_up`.
+        Return None, or a schedule that the caller must run."""
         return self.transport.open({packet: ELEMENT_BYTES * self.size(packet) for packet in self.packets}, self)
 
     def close(self):
-        """Free the multicast groups. Call this method on all ranks at once, after the last `add_up`. Return None, or a
-        schedule that the caller must run."""
+        """Free the multicast groups of the transport. Call this method on all ranks at once, after the last `add_up`.
+        Return None, or a schedule that the caller must run."""
         return self.transport.close()
 
     needs_no_blocks = False
-    """Whether the other ranks have ended the step under way, so that this rank need not compute its blocks. The value
-    is known after `look`."""
+    """Whether the other ranks have ended the present step, so that this rank need not compute its blocks. The schedule
+    `look` sets this attribute."""
     is_left_behind = False
-    """Whether the other ranks go on without this rank because it was silent for too long."""
+    """Whether the other ranks go on without this rank because this rank was silent for too long."""
 
     def look(self) -> Iterable:
-        """Schedule, called before a step, that determines whether this rank `needs_no_blocks`."""
+        """Schedule, run before each step, that sets the attribute `needs_no_blocks`."""
         return ()
 
     sends_sums = False
-    """Whether sums of blocks are sent, which must be in the range of the fixed-point format."""
+    """Whether this scheme sends sums of blocks. Sums must be in the range of the fixed-point format."""
 
     coding_seconds = 0.0
-    """Seconds spent on encoding and decoding packets, as measured by `clock`."""
+    """Seconds that this rank has spent on encoding and decoding packets, as measured by `clock`."""
 
     @staticmethod
     def clock() -> float:
-        """Return the time in seconds. By default the time stands still, so that no coding time is counted."""
+        """Return the time in seconds. This method of the base class always returns 0, so that `coding_seconds` stays
+        0."""
         return 0.0
 
     def assign_blocks(self):
-        """Assign blocks to ranks: set `blocks`, `num_blocks` and further attributes of the scheme."""
+        """Assign blocks to ranks: set `blocks`, `num_blocks` and the attributes that only one scheme has."""
         raise NotImplementedError
 
     def samples(self, batch: int) -> list[tuple[int, int]]:
-        """Return begin and end of the samples of each block of this rank, in a batch of ``batch`` samples."""
+        """Return (begin, end) for each block of this rank: the range of the block's samples in a batch of ``batch``
+        samples."""
         begins = bounds(batch, self.num_blocks).tolist()
         return [(begins[block], begins[block + 1]) for block in self.blocks]
 
@@ -129,56 +132,57 @@ class Scheme:
         return self.block_buffers[k * self.length : (k + 1) * self.length]
 
     def sent(self) -> Iterable[Packet]:
-        """Return the packets that this rank sends."""
+        """Return all packets that this rank sends in a step."""
         raise NotImplementedError
 
     def received(self) -> Iterable[Packet]:
-        """Return the packets that this rank receives."""
+        """Return all packets that this rank receives in a step."""
         raise NotImplementedError
 
     def span(self, packet: Packet) -> tuple[int, int]:
-        """Return begin and end of the part of the vector that a packet carries."""
+        """Return (begin, end): the range of the elements of a block or sum of blocks that ``packet`` carries."""
         return 0, self.length
 
     def source(self, packet: Packet):
-        """Return the vector of which ``packet``, sent by this rank, is a part: int32 of shape [length]."""
+        """Return the block or sum of blocks of which this rank sends a part in ``packet``: int32 of shape [length]."""
         return self.block_buffer(self.blocks.index(packet.blocks[0]))
 
     def size(self, packet: Packet) -> int:
-        """Return the number of elements of a packet."""
+        """Return the number of elements of the content of ``packet``."""
         begin, end = self.span(packet)
         return end - begin
 
     def encode(self, packet: Packet, content):
-        """Write the content of ``packet``, which this rank sends, into ``content``."""
+        """Write the content of ``packet``, a packet that this rank sends, into ``content``."""
         begin, end = self.span(packet)
         content[:] = self.source(packet)[begin:end]
 
     def decode(self, packet: Packet, content):
-        """Add the content of a received packet to `total`."""
+        """Decode ``content``, the content of the received packet ``packet``, and add the result to `total`."""
         begin, end = self.span(packet)
         accumulate(self.total[begin:end], content)
 
     def other_holders(self, packet: Packet) -> list[int]:
-        """Return the ranks, except the sender of ``packet``, that hold the block of which ``packet`` brings this rank a
-        piece."""
+        """Return the ranks, except the sender of ``packet``, that hold the block of which ``packet`` brings this rank
+        some elements."""
         return []
 
     def brings(self, packet: Packet) -> tuple[int, int, int]:
-        """Return the piece that a packet brings this rank: number of the block, begin and end in the block."""
+        """Return (block, begin, end): number of a block, and the range of the block's elements that this rank gets from
+        ``packet``."""
         return packet.blocks[0], *self.span(packet)
 
     def piece(self, block: int, begin: int, end: int, out):
-        """Write the elements ``begin`` to ``end`` of a block of this rank to the beginning of ``out``."""
+        """Write the elements ``begin`` to ``end`` of ``block``, a block of this rank, to the beginning of ``out``."""
         out[: end - begin] = self.block_buffer(self.blocks.index(block))[begin:end]
 
     def make_packet(self, packet: Packet, piece):
-        """Turn ``piece``, which the packet should bring this rank, into the content of the packet, in place. ``piece``
-        is as long as the packet."""
+        """Turn ``piece``, the elements of a block that this rank gets from ``packet``, into the content of ``packet``,
+        in place. ``piece`` is as long as the packet."""
 
     def add_up(self):
-        """Schedule, called on all ranks at once, that sets `total` to the sum of all ranks' blocks, each counted
-        once."""
+        """Schedule, run on all ranks at once, that sets `total` to the sum of the blocks of all ranks. Each block is
+        counted once."""
         self.add_own()
         yield from self.exchange(self.packets)
 
@@ -189,10 +193,11 @@ class Scheme:
             accumulate(self.total, self.block_buffer(k))
 
     def exchange(self, packets: Iterable[Packet]):
-        """Schedule that sends and receives ``packets``, several at a time. The order is the same on all ranks.
+        """Schedule that sends and receives ``packets``, several at a time. The order of the packets must be equal on
+        all ranks.
 
-        No rank waits for ever: of the packets that have not arrived at all receivers, the first in this order is under
-        way on its sender and all its receivers.
+        No rank waits for ever. Consider the first packet in this order that has not arrived at all receivers: its
+        sender is sending the packet, and all its receivers are receiving the packet.
         """
         self.transport.next_round()
         under_way = deque()
@@ -218,12 +223,13 @@ class Scheme:
         self._spare.append(buffer)
 
     def timed(self, code: Callable, packet: Packet, content):
-        """Encode or decode a packet by ``code(packet, content)``, and add the time to `coding_seconds`."""
+        """Call ``code(packet, content)``, which encodes or decodes a packet, and add the duration of the call to
+        `coding_seconds`."""
         began = self.clock()
         code(packet, content)
         self.coding_seconds += self.clock() - began
 
     def wrap(self, total, out):
-        """Write the sum ``total``, int64, as int32 into ``out``, which is sent. Record values outside the range in
-        `overflow`."""
+        """Write ``total``, a sum of blocks (int64), as int32 into ``out``, which this rank sends. Record in `overflow`
+        how many values are outside the range of int32."""
         self.overflow = self.overflow.merged_with(self.fixed_point.wrap(total, out))

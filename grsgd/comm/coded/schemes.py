@@ -1,4 +1,4 @@
-"""The schemes of the algorithm `cssgd`, by name."""
+"""The schemes of the algorithm `cssgd`, for code that chooses a scheme by its name."""
 
 from grsgd.comm.coded.grouped import GroupedDirect, GroupedReduceScatter
 from grsgd.comm.coded.scheme import Scheme
@@ -10,4 +10,4 @@ SCHEMES: dict[str, type[Scheme]] = {
     "grouped-direct": GroupedDirect,
     "grouped-rs": GroupedReduceScatter,
 }
-"""The classes of the schemes of `cssgd` by name."""
+"""Class of each scheme of the algorithm `cssgd`, by the scheme's name in the configuration."""

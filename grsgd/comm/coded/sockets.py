@@ -1,4 +1,5 @@
-"""The sockets of one rank for IP multicast, and the interface of its host that they use."""
+"""The sockets with which a rank sends and receives datagrams by IP multicast, and the choice of the host's network
+interface for these sockets."""
 
 import errno
 import fcntl
@@ -13,20 +14,21 @@ from grsgd.errors import ConfigError
 
 SIOCGIFADDR, SIOCGIFMTU = 0x8915, 0x8921
 SO_RCVBUFFORCE = 33
-"""Number of the socket option SO_RCVBUFFORCE. It is like SO_RCVBUF, but a privileged process may exceed
-net.core.rmem_max by it."""
+"""Number of the socket option SO_RCVBUFFORCE, which is like SO_RCVBUF, but lets a privileged process exceed the limit
+net.core.rmem_max."""
 SO_TIMESTAMPNS = 35
 LOOPBACK = "127.0.0.1"
 MAX_MTU = 9000
-"""Number of bytes of the longest datagrams, headers of IP included: the size of jumbo frames. The limit matters for the
-loopback interface of a host, which allows longer datagrams."""
+"""Number of bytes of the longest datagrams that ranks send, headers of IP included: the size of jumbo frames. `MAX_MTU`
+limits datagrams on the loopback interface of a host, which allows longer datagrams."""
 LARGEST = 65536
 
 
 class NoMulticast(ConfigError):
     """Error raised if the ranks cannot reach each other by IP multicast.
 
-    The message gives the reason and the allowed transports in one line. All ranks raise the same error.
+    The error's message gives the reason and the allowed transports in one line. All ranks raise this error with the
+    same message.
     """
 
     def __init__(self, why: str):
@@ -35,27 +37,27 @@ class NoMulticast(ConfigError):
 
 
 class Interface(NamedTuple):
-    """An interface of this host: its IPv4 address, and the bytes of its largest packet."""
+    """A network interface of this host. ``address``: IPv4 address. ``mtu``: number of bytes of the largest packet."""
 
     address: str
     mtu: int
 
 
 class Sockets:
-    """Two sockets. The first socket receives datagrams to a multicast group. The second socket sends datagrams, and
-    receives datagrams to this rank alone.
+    """Two sockets of a rank for IP multicast. The socket `common` receives datagrams to a multicast group. The socket
+    `own` sends datagrams, and receives datagrams to this rank alone.
 
-    Raises OSError.
+    Raises OSError if the sockets cannot be opened.
 
     Parameters
     ----------
     interface
-        Interface for all datagrams.
+        Network interface of both sockets.
     group, port
-        Address of the group, and port of all its members.
+        Address of the multicast group, and port of its members.
     room
-        Number of bytes of unread datagrams that the kernel should keep. The attribute `room` is the number of bytes
-        that the kernel grants.
+        Bytes of unread datagrams that the kernel should keep. The attribute `room` is the number of bytes that the
+        kernel grants.
     """
 
     def __init__(self, interface: Interface, group: str, port: int, room: int):
@@ -65,12 +67,12 @@ class Sockets:
         self.common = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
             here = socket.inet_aton(interface.address)
-            self.common.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # several ranks of a host use one port
+            self.common.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the ranks of a host use one port
             self.common.bind(self.group)
             self.common.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton(group) + here)
             self.own.bind((interface.address, 0))
             self.own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, here)
-            self.own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)  # receivers on this host need this
+            self.own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)  # for receivers on this host
             self.own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 1)
             self.make_room(room)
             for each in (self.own, self.common):
@@ -88,11 +90,12 @@ class Sockets:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Return the address of datagrams for this rank alone."""
+        """Return the address and port to which other ranks send datagrams for this rank alone."""
         return self.own.getsockname()
 
     def send(self, head: bytes, content, address: tuple[str, int]) -> bool:
-        """Send a datagram; return whether the socket had room for it. Raises OSError."""
+        """Send the datagram that consists of ``head`` and ``content``. Return False if the socket had no room for the
+        datagram. Raises OSError for other failures."""
         try:
             self.own.sendmsg([head, content], [], 0, address)
         except OSError as error:
@@ -102,18 +105,19 @@ class Sockets:
         return True
 
     def receive(self, buffer: memoryview) -> memoryview | None:
-        """Return the beginning of ``buffer`` with the next datagram in it; None if no datagram has arrived."""
-        for _ in range(2):  # sockets take turns: a flood at one socket must not delay the other socket
+        """Read the next datagram into ``buffer``. Return the view of ``buffer`` that holds the datagram, or None if no
+        datagram has arrived."""
+        for _ in range(2):  # read the sockets in turn, so that a flood at one socket does not delay the other socket
             self._turn = 1 - self._turn
             with suppress(BlockingIOError):
                 return buffer[: (self.own, self.common)[self._turn].recv_into(buffer)]
         return None
 
     def receive_stamped(self, buffer: memoryview) -> tuple[memoryview, float] | None:
-        """Return the next datagram of the group, and the time in seconds when this datagram arrived at this host; None
-        if no datagram has arrived.
+        """Read the next datagram to the group into ``buffer``. Return the datagram and the time in seconds when the
+        datagram arrived at this host, or None if no datagram has arrived.
 
-        The time is the kernel's time of arrival, because a busy rank may read a datagram much later.
+        The kernel measures the time of arrival, because a busy rank may read a datagram much later.
         """
         with suppress(BlockingIOError):
             nbytes, more, *_ = self.common.recvmsg_into([buffer], 256)
@@ -128,11 +132,10 @@ class Sockets:
 
 
 def room_of(one: socket.socket, nbytes: int) -> int:
-    """Ask the kernel to keep up to ``nbytes`` bytes of unread datagrams at a socket; return the number of bytes that
-    the kernel grants.
+    """Ask the kernel to keep up to ``nbytes`` bytes of unread datagrams at the socket ``one``. Return the number of
+    bytes that the kernel grants.
 
-    Linux doubles the requested number, because a datagram takes up to twice as many bytes of memory as the datagram
-    has.
+    Linux doubles the requested number, because a datagram needs up to twice its size in memory.
     """
     one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, nbytes)
     with suppress(OSError):
@@ -141,10 +144,12 @@ def room_of(one: socket.socket, nbytes: int) -> int:
 
 
 def find_interface(wanted: str | None, others: list[str], group: tuple[str, int]) -> Interface:
-    """Return the interface that ``wanted`` names: a name, an address, or a network such as 10.0.0.0/24.
+    """Return the network interface ``wanted`` of this host: the interface's name, its address, or its network such as
+    10.0.0.0/24.
 
-    If ``wanted`` is None, return the interface towards the first host in ``others`` whose name this host can look up.
-    If ``others`` is empty, return the loopback interface. Raises NoMulticast if this host has no such interface.
+    If ``wanted`` is None, return the interface whose route leads to the first host in ``others`` that this host can
+    look up. If ``wanted`` is None and ``others`` is empty, return the loopback interface. Raises NoMulticast if this
+    host has no fitting interface.
     """
     there = interfaces()
     if wanted is not None:
@@ -168,20 +173,20 @@ def lies_in(address: str, network: str) -> bool:
 
 
 def towards(place: tuple[str, int]) -> str | None:
-    """Return the IPv4 address of the interface whose route leads to ``place``, a host or a multicast group; None if no
-    route leads there.
+    """Return the IPv4 address of the network interface whose route leads to ``place``, a host or a multicast group.
+    Return None if no route leads to ``place``.
 
-    The name of a host is looked up.
+    The system looks up the name of a host.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one, suppress(OSError):
-        one.connect(place)  # connect() finds a route, and sends nothing
+        one.connect(place)  # connect() finds a route, and sends no datagram
         address = one.getsockname()[0]
         return None if address.startswith("127.") else address
     return None
 
 
 def interfaces() -> list[tuple[str, str]]:
-    """Return, for each interface of this host with an IPv4 address, its name and this address."""
+    """Return (name, IPv4 address) of each network interface of this host that has an IPv4 address."""
     found = []
     for _, name in socket.if_nameindex():
         with suppress(OSError):
@@ -190,11 +195,12 @@ def interfaces() -> list[tuple[str, str]]:
 
 
 def mtu_of(name: str) -> int:
-    """Return the bytes of the largest packet of an interface."""
+    """Return the number of bytes of the largest packet that the network interface ``name`` can send."""
     return struct.unpack_from("i", asked(name, SIOCGIFMTU), 16)[0]
 
 
 def asked(name: str, request: int) -> bytes:
-    """Return the kernel's answer to a request about an interface. Raises OSError."""
+    """Return the kernel's answer to ``request``, the number of an ioctl call, for the network interface ``name``.
+    Raises OSError if the kernel refuses the request."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         return fcntl.ioctl(one.fileno(), request, struct.pack("256s", name.encode()[:15]))

@@ -1,4 +1,4 @@
-"""Messages from other ranks: one message per step and rank, received in the background. Some of the ranks may be
+"""Streams: this rank receives one message per step from each other rank in the background, although some ranks may be
 silent.
 
 A schedule is a generator that yields each object it waits for.
@@ -16,43 +16,43 @@ from grsgd.comm.communicator import Communicator, LostRank
 from grsgd.comm.pollables import Until
 
 AHEAD = 1
-"""Number of steps after the step under way for which this rank already receives messages. Messages for later steps wait
+"""Number of steps after the present step for which this rank already receives messages. Messages for later steps wait
 on their senders."""
 
 
 class HeaderKind(IntEnum):
-    """Meaning of a header. A header is sent before a content, or alone."""
+    """Meaning of a header. A header is a message that is sent before the content of a step, or without content."""
 
     STEP = 0
-    """After this header, the sender sends the content of its message of a step."""
+    """The sender sends the content of its message for a step after this header."""
     LEFT_BEHIND = 1
-    """The sender sends nothing more to the receiver, because the receiver is too many steps behind."""
+    """The sender sends no more messages to the receiver, because the receiver is too many steps behind."""
     GONE = 2
-    """The sender has given up, because it was left behind."""
+    """The sender has stopped training, because other ranks have left it behind."""
     FINISHED = 3
     """The sender has taken its last step."""
     PROPOSAL = 4
-    """The sender proposes to go on without the ranks that the header names."""
+    """The sender proposes to end the run without the ranks that the header names."""
     AGREED = 5
     """The sender agrees to the receiver's proposal."""
     DECISION = 6
-    """All ranks go on without the ranks that the header names."""
+    """The ranks have decided to end the run without the ranks that the header names."""
     LAST = 7
-    """The sender sends nothing after this header."""
+    """The sender sends no message after this header."""
     WITHDRAWN = 8
     """The sender withdraws its proposal and makes no other proposal, because a lower rank has finished."""
 
 
 FIXED = 4
-"""Number of elements of a header before its values.
+"""Number of elements at the beginning of each header, before the header's values.
 
-These elements are: the kind of the header; the step; whether the sender made the content from other ranks' messages;
-the last step of which the sender has sent a message.
+The first two elements are the kind of the header and the step. The third element is 1 if the sender made the content
+from other ranks' messages. The fourth element is the last step for which the sender has sent a message.
 """
 
 
 def header(size: int, word: HeaderKind, step: int = 0, is_made: bool = False, values=()) -> np.ndarray:
-    """Return a header with room for ``size`` values: int64 of shape [`FIXED` + size]."""
+    """Return a header with ``values``, padded with zeros to ``size`` values: int64 of shape [`FIXED` + size]."""
     numbers = np.zeros(FIXED + size, np.int64)
     numbers[:FIXED] = word, step, is_made, step
     numbers[FIXED : FIXED + len(values)] = values
@@ -60,17 +60,17 @@ def header(size: int, word: HeaderKind, step: int = 0, is_made: bool = False, va
 
 
 class Streams:
-    """The messages of all other ranks to this rank.
+    """Receiver of the messages of all other ranks to this rank.
 
     Parameters
     ----------
     comm
-        Communicator of the messages. Headers have one tag, and contents have another tag.
+        Communicator that carries the messages. Headers and contents of messages have different tags.
     values
-        Number of values at the end of each header.
+        Number of values in each header.
     row
-        ``row(source, step)`` returns the memory for the content of the message of rank ``source`` in ``step``. The
-        memory is in use until ``step`` is over. Step ``step`` + `AHEAD` + 1 uses the same memory again.
+        ``row(source, step)`` returns the memory for the content of the message of rank ``source`` for ``step``. The
+        memory is in use until ``step`` is over, and is used again for ``step`` + `AHEAD` + 1.
     announced_step
         ``announced_step(source, step, numbers)`` is called with the header of each message of a step.
     """
@@ -85,21 +85,21 @@ class Streams:
         self.announced_step = announced_step
         self.comm, self.values, self.row = comm, values, row
         self.step = 0
-        """Number of the step under way."""
+        """Number of the present step."""
         self.newest = {rank: -1 for rank in range(comm.size) if rank != comm.rank}
-        """Per other rank, the last step of which the other rank has a message, as far as this rank knows."""
+        """Last step for which each other rank has a message, as far as this rank knows."""
         self.said: dict[HeaderKind, dict[int, np.ndarray]] = defaultdict(dict)
-        """The values in headers of other kinds than STEP, by kind and rank."""
+        """The values in received headers of all kinds except STEP, by kind of the header and sending rank."""
         self.heard = 0
-        """Number of headers of other kinds than STEP, plus the number of deaths."""
+        """Number of received headers of all kinds except STEP, plus the number of ranks in `dead`."""
         self.dead: set[int] = set()
         """Ranks whose processes have died."""
         self._arrived: dict[int, list[int]] = defaultdict(list)
         self._lock = threading.Lock()
 
     def receive(self, source: int):
-        """Schedule, run in the background, that receives the messages of rank ``source`` until the last header of
-        ``source``, or until the process of ``source`` has died."""
+        """Background schedule that receives the messages of rank ``source``, until the header LAST of ``source``
+        arrives or the process of ``source`` has died."""
         try:
             yield from self._receive(source)
         except LostRank:
@@ -125,27 +125,29 @@ class Streams:
                     return
 
     def take(self, source: int, step: int):
-        """Record that a rank's message of a step has arrived; a message of an earlier step is dropped."""
+        """Record that the message of rank ``source`` for ``step`` has arrived. A message for a step that is over is
+        ignored."""
         with self._lock:
             if step >= self.step:
                 self._arrived[step].append(source)
 
     def arrived(self, step: int) -> list[int]:
-        """Return the ranks whose messages of a step have arrived, in the order of arrival."""
+        """Return the ranks whose messages for ``step`` have arrived, in the order of arrival."""
         with self._lock:
             return list(self._arrived.get(step, ()))
 
     def count(self) -> int:
-        """Return the number of ranks whose messages of the step under way have arrived."""
+        """Return the number of ranks whose messages for the present step have arrived."""
         with self._lock:
             return len(self._arrived.get(self.step, ()))
 
     def announced(self) -> int:
-        """Return the number of ranks that are known to have a message of the step under way or of a later step."""
+        """Return the number of other ranks that are known to have a message for the present step or for a later
+        step."""
         return sum(newest >= self.step for newest in self.newest.values())
 
     def go_on(self):
-        """End the step under way and forget its messages."""
+        """End the present step, forget its messages, and begin the next step."""
         with self._lock:
             self._arrived.pop(self.step)
             self.step += 1

@@ -1,4 +1,5 @@
-"""Two schemes in which every subset of r ranks holds one block: `Coded`, as in CSSGD, and `Uncoded`, without coding.
+"""Two schemes in which every subset of r ranks computes one block (the gradient of a set of samples). `Coded` sends
+coded packets, as in CSSGD, and `Uncoded` sends slices of blocks.
 
 Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD).
 """
@@ -15,10 +16,11 @@ from grsgd.comm.coded.scheme import Scheme
 
 
 class Coded(Scheme):
-    """CSSGD: every packet is the sum of r slices of r different blocks. Each receiver holds all these blocks except
-    one, and decodes the slice of the block that it lacks.
+    """The coded scheme of CSSGD: every packet is the sum of r slices of r different blocks. Each receiver of a packet
+    holds r-1 of these blocks, and decodes the slice of the block that the receiver lacks.
 
-    ``enumeration``: "groups", or "paper" for Algorithm 3 as written, which sends repeated packets (see `coding.plan`).
+    ``enumeration``: "groups" for a list of packets without repetitions, or "paper" for the list of the paper's
+    Algorithm 3, in which packets are repeated (see `coding.plan`).
     """
 
     def __init__(
@@ -78,8 +80,8 @@ class Coded(Scheme):
 
 
 class Uncoded(Scheme):
-    """The placement of `Coded` without coding: each of the r ranks that hold a block sends one slice of the block to
-    all ranks that lack the block."""
+    """The placement of blocks of `Coded`, without coded packets. Each of the r ranks that hold a block sends one slice
+    of the block to all ranks that lack the block."""
 
     def assign_blocks(self):
         placement = subset_placement(self.n, self.r)

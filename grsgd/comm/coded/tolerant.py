@@ -1,5 +1,5 @@
-"""The scheme in which a step ends with the sum of all blocks, without waiting for silent ranks. The module
-`coding.tolerant` describes the gradient code.
+"""`TolerantSum`, the scheme in which ranks get the sum of all blocks of a gradient without waiting for silent ranks.
+The module `coding.tolerant` describes the gradient code.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -25,33 +25,34 @@ from grsgd.comm.pollables import Delay, Until
 from grsgd.text import ranks_in_words
 
 LAG_BYTES = 256 * 2**20
-"""Number of bytes of messages that a rank keeps by default for another rank that is behind. The number of kept steps is
-at least `MIN_LAG` and at most `MAX_LAG`."""
+"""Total size in bytes of the messages that a rank keeps for another rank that is some steps behind. The messages of at
+least `MIN_LAG` and at most `MAX_LAG` steps are kept, unless ``lag`` is given."""
 MIN_LAG, MAX_LAG = 8, 1000
 NEWS = 1 / 16
-"""Longest time for which a rank that catches up waits for news from other ranks. The time is a share of the time that
-the rank's blocks take."""
+"""Longest time for which a rank that is behind waits for headers from other ranks, as a share of the time in which the
+rank computes its blocks."""
 
 
 class TolerantSum(Scheme):
-    """One rank's part of steps that end as soon as the messages of any n - ``silent`` ranks have arrived.
+    """One rank's part of a scheme in which a step ends as soon as the messages of any n - ``silent`` ranks have
+    arrived.
 
-    A late rank learns from the messages of other ranks that a step is over (`is_over`), and takes this step without
-    computing its blocks. The late rank makes its own message from the messages of other ranks, and sends this message
-    to the ranks that may still need it. So each rank that is not silent sends a message in each step, and no step waits
-    for a silent rank. Messages wait in `Queues` until their receiver takes them. A receiver that is more than ``lag``
-    steps behind is left behind for good (`is_left_behind`).
+    If enough messages of other ranks have arrived before a rank has computed its blocks (`is_over`), the late rank
+    takes the step without computing its blocks. The late rank makes its own message from the messages of other ranks,
+    and sends its message to the ranks that may still need it. So each rank that is not silent sends a message in each
+    step, and no step waits for a silent rank. Messages wait in `Queues` until their receiver takes them. If a receiver
+    is more than ``lag`` steps behind, the other ranks send no more messages to the receiver (`is_left_behind`).
 
     Parameters
     ----------
     comm
-        Communicator that carries the messages.
+        Communicator that carries the messages between ranks.
     driver
-        Driver that moves the messages in the background, between `open` and `close`.
+        Driver that sends and receives the messages in the background, between `open` and `close`.
     patience
-        Seconds that `close` waits for silent ranks.
+        Seconds for which `close` waits for silent ranks.
     n, r, rank, length, fixed_point, empty
-        Parameters of every `Scheme`. The sum of n numbers in the format ``fixed_point`` must be at most
+        Parameters of the base class `Scheme`. The sum of n numbers in the format ``fixed_point`` must be at most
         `coding.prime_field.HALF`.
     """
 
@@ -77,7 +78,7 @@ class TolerantSum(Scheme):
         self.message_length = self.code.length(length)
         self.bounds = self.code.bounds(length)
         self.rows = empty((AHEAD + 1) * n * self.message_length, "int32")
-        """Memory for messages: `AHEAD` + 1 messages per rank, one per step."""
+        """Memory for received messages: `AHEAD` + 1 messages per rank, each for another step."""
         self.lag = lag or max(MIN_LAG, min(MAX_LAG, LAG_BYTES // max(4 * self.message_length, 1)))
         values = max(n, r)
         self.streams = Streams(comm, values, self.row, self._compare)
@@ -85,12 +86,14 @@ class TolerantSum(Scheme):
         farewell = header(values, HeaderKind.LEFT_BEHIND)
         self.queues = Queues(comm, self.lag, partial(empty, self.message_length, "int32"), farewell)
         self.own_seconds = self._began = 0.0
-        """`own_seconds`: seconds that this rank last took from the beginning of a step to its own message. `_began`:
-        the time at which the step under way began."""
+        """`own_seconds`: seconds from the beginning of a step to the sending of this rank's message, in the last step
+        in which this rank computed its blocks. `_began`: time at which the present step began."""
         self.used = np.zeros(n, np.int64)
-        """Element i: number of steps whose sum this rank has decoded with a message of rank i."""
+        """Number of steps whose sum this rank has decoded with the message of rank i, for each rank i: int64 of shape
+        [n]."""
         self.made = 0
-        """Number of steps that this rank has taken without computing its blocks."""
+        """Number of steps in which this rank has made its message from other ranks' messages, without computing its
+        blocks."""
 
     def assign_blocks(self):
         self.blocks = self.code.placement.blocks(self.rank)
@@ -104,18 +107,18 @@ class TolerantSum(Scheme):
     # ---- background
 
     def open(self):
-        """Begin to receive and to send in the background."""
+        """Begin to receive and send the messages of this scheme in the background."""
         self._receiving = {source: self.driver.start(self.streams.receive(source)) for source in self.queues.others}
         self._is_closed = False
         if self.queues.others:
             self._sending = self.driver.start(self._send_queued())
 
     def _send_queued(self):
-        """Schedule, run in the background, that sends the messages that wait for other ranks."""
+        """Background schedule that sends the messages in `queues` to other ranks, until `close` has ended."""
         yield Until(lambda: self.queues.move() and self._is_closed, "messages to other ranks")
 
     def row(self, source: int, step: int):
-        """Return the memory of the message of rank ``source`` of a step: int32 of shape [message_length]."""
+        """Return the memory for the message of rank ``source`` for ``step``: int32 of shape [message_length]."""
         begin = self._place(source, step)
         return self.rows[begin : begin + self.message_length]
 
@@ -126,18 +129,18 @@ class TolerantSum(Scheme):
 
     @property
     def is_over(self) -> bool:
-        """Return whether the step under way can end without this rank's message, because messages of enough other ranks
-        have arrived."""
+        """Return whether messages of enough other ranks have arrived, so that this rank can decode the sum of all
+        blocks for the present step."""
         return self.streams.count() >= self.code.needed
 
     def look(self):
-        """Schedule, called at the beginning of a step. If enough other ranks already have a message of the step, the
-        schedule waits for these messages.
+        """Schedule, run at the beginning of each step, that sets `needs_no_blocks`. If enough other ranks already have
+        a message for the present step, the schedule waits for these messages.
 
-        The wait is at most as long as computing this rank's blocks takes, because some of the other ranks may have
-        fallen silent.
+        The schedule waits at most as long as this rank needs to compute its blocks, because some of the other ranks may
+        have fallen silent.
         """
-        if self.needs_no_blocks:  # true since the last step, in which this rank was late
+        if self.needs_no_blocks:  # this rank was late in the last step
             yield from self._wait(lambda: self.is_over or self._is_announced, NEWS * self.own_seconds)
         if self._is_announced:
             yield from self._wait(lambda: self.is_over, self.own_seconds)
@@ -146,11 +149,11 @@ class TolerantSum(Scheme):
 
     @property
     def _is_announced(self) -> bool:
-        """Return whether enough other ranks are known to have messages of the step under way."""
+        """Return whether enough other ranks are known to have messages for the present step."""
         return self.streams.announced() >= self.code.needed
 
     def _wait(self, is_true: Callable[[], bool], seconds: float):
-        """Schedule that waits until ``is_true()`` is true, or ``seconds`` are over."""
+        """Schedule that waits until ``is_true()`` returns True, but at most ``seconds`` seconds."""
         if seconds and not is_true():
             alarm = self.driver.start(watch_the_clock(seconds))
             yield Until(lambda: is_true() or alarm.Test(), "messages to or from ranks that may be silent")
@@ -191,8 +194,8 @@ class TolerantSum(Scheme):
         self.streams.take(self.rank, step)
 
     def _send_made(self, step: int, senders: tuple[int, ...]):
-        """Make this rank's message from other ranks' messages, and send it to ranks that may not have enough
-        messages."""
+        """Make this rank's message from other ranks' messages. Send the message to the ranks that may not have enough
+        messages to end the step."""
         if receivers := self._in_need(step):
             buffer = self.queues.take_buffer()
             factors = self.code.repeating(senders, self.rank)
@@ -200,7 +203,8 @@ class TolerantSum(Scheme):
             self.queues.send(header(self.streams.values, HeaderKind.STEP, step, is_made=True), buffer, receivers)
 
     def _in_need(self, step: int) -> list[int]:
-        """Return the ranks that may not have ended ``step``, because they have announced no message of a later step."""
+        """Return the ranks that may not have ended ``step``, because they have announced no message for a later
+        step."""
         return [rank for rank in self.queues.others if self.streams.newest[rank] <= step]
 
     def _decode(self, step: int, senders: tuple[int, ...]):
@@ -209,41 +213,42 @@ class TolerantSum(Scheme):
             self._combine(step, senders, factors[part], self.total[begin:end])
 
     def _combine(self, step: int, senders: tuple[int, ...], factors: np.ndarray, out):
-        """Write the sum of the messages of ``senders``, each multiplied by its factor, into ``out``. If ``out`` is
-        shorter than a message, only the first elements, as many as ``out`` has, are computed."""
+        """Write into ``out`` the sum of the messages of ``senders``, each multiplied by its element of ``factors``. If
+        ``out`` is shorter than a message, only the first elements of the sum are computed."""
         places = np.array([self._place(sender, step) for sender in senders])
         kernels(self.rows).combine(self.rows, places, np.full(len(senders), out.size), factors, out)
 
     def _compare(self, source: int, step: int, numbers: np.ndarray):
-        """Compare the fingerprints of a rank's blocks with the fingerprints from other ranks; raise UnequalBlocks if a
-        block has two fingerprints."""
-        if not numbers[2]:  # if not 0, the sender made its message from other ranks' messages, not from blocks
+        """Compare the fingerprints of the blocks of rank ``source`` with the fingerprints from other ranks. Raise
+        UnequalBlocks if one block has two different fingerprints."""
+        if not numbers[2]:  # a header of a message that was made from other ranks' messages has no fingerprints
             prints = numbers[FIXED : FIXED + self.r].tolist()
             self.fingerprints.compare(step, source, dict(zip(self.code.placement.blocks(source), prints, strict=True)))
 
     @property
     def is_left_behind(self) -> bool:
-        """Return whether this rank can get too few messages to end a step, because other ranks have left it behind."""
+        """Return whether other ranks have left this rank behind, and this rank can no longer get enough messages to end
+        a step."""
         return self._without(self.streams.said[HeaderKind.LEFT_BEHIND].keys()) < self.code.needed
 
     def _without(self, ranks) -> int:
-        """Return the number of messages of the step under way that have arrived, or can still arrive if ``ranks`` send
-        no more messages."""
+        """Return how many messages for the present step have arrived or can still arrive, if ``ranks`` send no more
+        messages."""
         step = self.streams.step
         return len((set(range(self.n)) - set(ranks)) | set(self.streams.arrived(step)))
 
     def check_lost(self):
-        """Raise SilentRanks if more ranks are gone for good than may be silent."""
+        """Raise SilentRanks if too many ranks have died or given up, and a step can no longer end."""
         gone = self.streams.dead | self.streams.said[HeaderKind.GONE].keys()
         if self._without(gone) < self.code.needed and not self.is_left_behind:
             lost = ranks_in_words(sorted(gone))
-            raise SilentRanks(f"lost: {lost}; a step can end without {self.silent} ranks at most (algorithm.silent)")
+            raise SilentRanks(f"lost: {lost}; at most {self.silent} may be lost or silent (algorithm.silent)")
 
     # ---- the end
 
     def close(self):
-        """Schedule, called after the last step. It agrees with the other ranks on the ranks that are left behind, and
-        receives the messages under way. It then sets `lost`."""
+        """Schedule, run after the last step, in which the ranks agree on the ranks that are left behind. The schedule
+        receives the messages under way, and sets `lost`."""
         parting = Parting(self.queues, self.streams, self.driver, self.silent, self.patience)
         if self.is_left_behind:
             yield from parting.give_up()
@@ -262,12 +267,13 @@ class TolerantSum(Scheme):
 
 
 def watch_the_clock(seconds: float):
-    """Schedule that waits for ``seconds`` seconds, in the background."""
+    """Background schedule that ends after ``seconds`` seconds."""
     yield Delay(seconds)
 
 
 class StepEnd:
-    """A pollable that is true when a step is over; its text names the silent ranks."""
+    """A pollable whose ``Test()`` returns True when the present step of ``scheme`` can end. The text of this object,
+    for error messages, names the silent ranks."""
 
     def __init__(self, scheme: TolerantSum):
         self.scheme = scheme

@@ -1,7 +1,7 @@
-"""Two schemes in which each block is held by one rank. In `PerBlock` each rank sends its blocks one by one, and in
-`LocalSum` it sends their sum.
+"""Two schemes in which one rank computes each block (the gradient of a set of samples). In `PerBlock`, each rank sends
+its blocks one by one. In `LocalSum`, each rank sends the sum of its blocks.
 
-Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), for `PerBlock`.
+Source of `PerBlock`: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD).
 """
 
 from coding.partition import bounds
@@ -50,7 +50,7 @@ class LocalSum(PerBlock):
 
     def add_up(self):
         self.local = self.block_buffer(0) if self.blocks else self.empty(self.length, "int32")
-        if len(self.blocks) != 1:  # a single block is its own sum
+        if len(self.blocks) != 1:  # the sum of one block is the block itself
             self.add_own()
             self.wrap(self.total, self.local)
         if self.n == 1:

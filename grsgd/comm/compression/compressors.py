@@ -1,4 +1,5 @@
-"""Compression of sent vectors: a vector of d values is encoded as a payload of fewer bytes, which receivers decode.
+"""Compressors, which encode a vector of d values as a payload of fewer bytes. The sender encodes a vector, and the
+receivers decode the payload.
 
 | name     | payload of d values                          | source                                             |
 |----------|----------------------------------------------|----------------------------------------------------|
@@ -9,8 +10,9 @@
 | int4     | d/2 bytes, a float32 per 1024 values         | QSGD                                               |
 | sign     | d/8 bytes, a float32 per 1024 values         | Karimireddy, Rebjock, Stich, Jaggi 2019            |
 
-k = ratio d, at least 1. Vectors of float32 and float64 on the CPU have compiled loops (`grsgd.comm.compression.loops`).
-Other vectors are compressed by torch on their own device, with the same results.
+The number k of sent values is the option ``ratio`` times d, rounded, but at least 1. Vectors of float32 and float64 on
+the CPU have compiled loops (`grsgd.comm.compression.loops`). Other vectors are compressed by torch on their own device,
+with the same results.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from grsgd.seeding import Purpose, generator
 torch = LazyModule("torch")
 
 BLOCK = 1024
-"""Number of values that share a scale if values are rounded."""
+"""Number of consecutive values in a block. The compressors int8, int4 and sign send one scale (a factor) per block."""
 
 
 Kind = Literal["none", "top-k", "random-k", "int8", "int4", "sign"]
@@ -53,12 +55,13 @@ class CompressionOptions(BaseModel):
 
     @property
     def compresses(self) -> bool:
-        """Return whether the options ask for a compression that changes values."""
+        """Return whether the option ``compression`` chooses a compressor that changes values."""
         return self.compression not in (None, "none")
 
 
 class RoundingOptions(BaseModel):
-    """Options of algorithms that send whole models. Their values can be rounded, but no value can be left out."""
+    """Options of algorithms that send whole models. An algorithm that sends whole models can round values, but can
+    leave out no value."""
 
     compression: Literal["none", "int8", "int4"] | None = Field(
         None, description="compression of sent models: rounded values"
@@ -66,12 +69,12 @@ class RoundingOptions(BaseModel):
 
     @property
     def compresses(self) -> bool:
-        """Return whether values are rounded."""
+        """Return whether the option ``compression`` chooses a compressor that rounds values."""
         return self.compression not in (None, "none")
 
 
 class Compressor:
-    """A conversion of vectors of one length into payloads, and back.
+    """Base class of compressors: a conversion of vectors of one length into payloads, and back.
 
     Parameters
     ----------
@@ -84,25 +87,28 @@ class Compressor:
     """
 
     nbytes: int
-    """Number of bytes of a payload. Nothing but the payload is sent."""
+    """Number of bytes of a payload. The receiver needs only the payload to decode the vector."""
 
     def __init__(self, size: int, dtype: torch.dtype, device: torch.device):
         self.size, self.dtype, self.device = size, dtype, device
 
     def payload(self) -> Flat:
-        """Return memory for a payload: uint8 of shape [``nbytes``]."""
+        """Return new memory for a payload: uint8 of shape [``nbytes``]."""
         return Flat.zeros(self.nbytes, torch.uint8, self.device)
 
     def encode(self, x: torch.Tensor, payload: torch.Tensor, key: tuple[int, ...]):
-        """Write the compressed ``x`` into ``payload``; ``key``: (seed, rank, step), which random numbers depend on."""
+        """Write the compressed vector ``x`` into ``payload``. ``key``: (seed, rank, step), on which random numbers
+        depend."""
         raise NotImplementedError
 
     def encode_difference(
         self, x: torch.Tensor, y: torch.Tensor, payload: torch.Tensor, key: tuple[int, ...], scratch: torch.Tensor
     ):
-        """Write the compressed ``x - y`` into ``payload``, as `encode` does.
+        """Write the compressed vector ``x - y`` into ``payload``. ``key``: (seed, rank, step), on which random numbers
+        depend.
 
-        ``scratch`` has the length of the vectors, and may be ``x``; its content is then undefined.
+        ``scratch`` has the length of ``x``, and may be ``x`` itself. After the call, the content of ``scratch`` is
+        undefined.
         """
         self.encode(torch.sub(x, y, out=scratch), payload, key)
 
@@ -111,9 +117,10 @@ class Compressor:
         raise NotImplementedError
 
     def add(self, payload: torch.Tensor, sums: list[tuple[float, torch.Tensor]], scratch: torch.Tensor):
-        """Add ``weight`` times the vector in ``payload`` to each tensor in ``sums``, pairs of a weight and a tensor.
+        """Decode ``payload``, and add the vector to each tensor in ``sums``, multiplied by the tensor's weight.
+        ``sums``: pairs (weight, tensor).
 
-        ``scratch`` has the length of the vector; its content is then undefined.
+        ``scratch`` has the length of the vector. After the call, the content of ``scratch`` is undefined.
         """
         self.decode(payload, scratch)
         for weight, tensor in sums:
@@ -121,10 +128,11 @@ class Compressor:
 
 
 class SomeValues(Compressor):
-    """Compressor that sends some values, unchanged. The vector that the receiver decodes is 0 at all other places."""
+    """Base class of compressors that send some values of a vector, unchanged. The receiver decodes a vector in which
+    all other values are 0."""
 
     def parts(self, payload: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the values in a payload, and their places in the vector."""
+        """Return the values in ``payload``, and the indices of these values in the vector."""
         raise NotImplementedError
 
     def decode(self, payload, out):
@@ -143,7 +151,7 @@ class SomeValues(Compressor):
 
 
 class Whole(Compressor):
-    """Compressor that sends all values, unchanged."""
+    """Compressor that sends all values of a vector, unchanged."""
 
     def __init__(self, size, dtype, device):
         super().__init__(size, dtype, device)
@@ -157,7 +165,8 @@ class Whole(Compressor):
 
 
 class TopK(SomeValues):
-    """Compressor that sends the k values of the largest magnitude. If k = d it loses no value."""
+    """Compressor that sends the k values of the largest magnitude and their indices. If k = d, the receiver decodes the
+    whole vector."""
 
     def __init__(self, size, dtype, device, ratio: float):
         super().__init__(size, dtype, device)
@@ -167,8 +176,8 @@ class TopK(SomeValues):
         self.nbytes = (dtype.itemsize + 4) * self.k
 
     def parts(self, payload: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return views of the values and of their indices. In the payload the wider numbers come first, so that both
-        kinds of numbers are aligned."""
+        """Return views of the values in ``payload`` and of the indices of these values. The payload begins with the
+        wider of the two dtypes, so that values and indices are aligned."""
         if self.dtype.itemsize < 4:
             return payload[4 * self.k :].view(self.dtype), payload[: 4 * self.k].view(torch.int32)
         end = self.dtype.itemsize * self.k
@@ -191,10 +200,11 @@ class TopK(SomeValues):
 
 
 class RandomK(SomeValues):
-    """Compressor that sends the values at k random places. Sender and receiver draw the same places.
+    """Compressor that sends the values at k random indices. Sender and receiver draw the same indices from one seed,
+    which is sent with the values.
 
-    One place lies in each of k equal parts of the vector. The edges of the parts are shifted at random, so all places
-    are equally likely.
+    The vector is divided into k equal parts, and one index is drawn from each part. The boundaries of the parts are
+    shifted at random, so all indices are equally likely.
     """
 
     def __init__(self, size, dtype, device, ratio: float):
@@ -211,7 +221,7 @@ class RandomK(SomeValues):
         return payload[8:].view(self.dtype), self.places(payload)
 
     def places(self, payload) -> torch.Tensor:
-        """Return the places of a payload's values in the vector: int64 of shape [k]."""
+        """Return the indices in the vector of the values in ``payload``: int64 of shape [k]."""
         if payload.is_meta or not self.size:
             return torch.zeros(self.k, dtype=torch.int64, device=payload.device)
         random = generator(Purpose.COMPRESSION, int(payload[:8].view(torch.int64)))
@@ -221,8 +231,8 @@ class RandomK(SomeValues):
 
 
 class InBlocks(Compressor):
-    """Compressor that sends a code of a few bits per value. The decoded value is a whole number, given by the code,
-    times the scale of the value's block."""
+    """Base class of compressors that send a code of a few bits per value, and a scale (a factor) per block of values.
+    The decoded value is a whole number, given by the code, times the scale of the value's block."""
 
     bits: int
 
@@ -234,27 +244,27 @@ class InBlocks(Compressor):
         self.nbytes = 4 * self.blocks + self.code_bytes
 
     def rows(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the values in the shape [blocks, BLOCK], padded with zeros."""
+        """Return the values of ``x`` in the shape [blocks, BLOCK], padded with zeros at the end."""
         return torch.nn.functional.pad(x, (0, self.padded - self.size)).view(self.blocks, BLOCK)
 
     def scales(self, payload: torch.Tensor) -> torch.Tensor:
-        """Return a view of the payload's scales: float32 of shape [blocks]."""
+        """Return a view of the scales in ``payload``: float32 of shape [blocks]."""
         return payload[: 4 * self.blocks].view(torch.float32)
 
     def codes(self, payload: torch.Tensor) -> torch.Tensor:
-        """Return a view of the payload's codes: uint8 of shape [code_bytes]."""
+        """Return a view of the packed codes in ``payload``: uint8 of shape [code_bytes]."""
         return payload[4 * self.blocks :]
 
     def write(self, codes: torch.Tensor, payload: torch.Tensor):
-        """Pack codes, uint8 below 2**bits of shape [blocks, BLOCK], into the payload; the first code of a byte is in
-        its lowest bits."""
+        """Pack ``codes``, uint8 below 2**bits of shape [blocks, BLOCK], into ``payload``. The first code in a byte is
+        in the lowest bits of the byte."""
         each = 8 // self.bits
         shifts = torch.arange(each, device=codes.device, dtype=torch.uint8) * self.bits
         packed = (codes.view(-1, each) << shifts).sum(1, dtype=torch.uint8)
         self.codes(payload).copy_(packed[: self.code_bytes])
 
     def read(self, payload: torch.Tensor) -> torch.Tensor:
-        """Return the codes of a payload: uint8 of shape [blocks, BLOCK]."""
+        """Return the unpacked codes in ``payload``: uint8 of shape [blocks, BLOCK]."""
         each = 8 // self.bits
         shifts = torch.arange(each, device=payload.device, dtype=torch.uint8) * self.bits
         codes = (self.codes(payload)[:, None] >> shifts) & (2**self.bits - 1)
@@ -262,8 +272,8 @@ class InBlocks(Compressor):
 
 
 class Rounded(InBlocks):
-    """Compressor that rounds values to multiples, from -L to L, of the scale of their block. Values are rounded up or
-    down at random, such that the expected value is x."""
+    """Base class of compressors that round each value to a multiple, from -L to L, of the scale of the value's block.
+    Values are rounded up or down at random, such that the expectation of the rounded value is the value."""
 
     def encode(self, x, payload, key):
         seed = int(generator(Purpose.COMPRESSION, *key).integers(2**32))
@@ -273,9 +283,10 @@ class Rounded(InBlocks):
             return
         rows, L = self.rows(x), 2 ** (self.bits - 1) - 1
         largest = rows.abs().amax(1).to(torch.float32)
-        scales = largest / torch.full_like(largest, L)  # with a number L, torch on a GPU would multiply by 1 / L
+        scales = largest / torch.full_like(largest, L)  # torch on a GPU computes `largest / L` as `largest * (1 / L)`
         self.scales(payload).copy_(scales)
-        # If a scale is NaN, infinite or 0, the codes do not matter: all decoded values are then not finite, or 0.
+        # If the scale of a block is NaN, infinite or 0, the codes of the block do not matter, because every decoded
+        # value is not finite, or 0.
         inverses = torch.where(scales > 0, scales, 1).to(torch.float64).reciprocal().to(x.dtype)
         multiples = torch.nan_to_num(rows * inverses[:, None])
         up = uniform(self.padded, x.device, seed).view_as(rows)
@@ -301,8 +312,8 @@ class Int4(Rounded):
 
 
 class Sign(InBlocks):
-    """Compressor that sends the sign of every value. The decoded value is the sign times the mean magnitude of the
-    value's block."""
+    """Compressor that sends the sign of every value, and the mean magnitude of every block of values. The decoded value
+    is the sign times the mean magnitude of the value's block."""
 
     bits = 1
 
@@ -335,23 +346,23 @@ COMPRESSORS: dict[str, type[Compressor]] = {
 
 
 def make_compressor(options: CompressionOptions, x: torch.Tensor) -> Compressor:
-    """Return the compressor that ``options`` choose, for vectors like ``x``."""
+    """Return the compressor that ``options`` choose, for vectors with the length, dtype and device of ``x``."""
     cls = COMPRESSORS[options.compression or "none"]
     ratio = {"ratio": options.ratio or RATIO} if cls in (TopK, RandomK) else {}
-    if loops(x):  # the loops are compiled now, and not in the first step
+    if loops(x):  # compile the loops now, and not in the first training step
         warm_up(cls(2, x.dtype, x.device, **ratio))
     return cls(x.numel(), x.dtype, x.device, **ratio)
 
 
 def payload_share(options: CompressionOptions) -> float:
-    """Return the bytes of a long vector's payload as a share of the vector's bytes in float32."""
+    """Return the size in bytes of a long vector's payload, as a share of the vector's size in float32."""
     cls, size = COMPRESSORS[options.compression or "none"], 1000 * BLOCK
     ratio = {"ratio": options.ratio or RATIO} if cls in (TopK, RandomK) else {}
     return cls(size, torch.float32, torch.device("cpu"), **ratio).nbytes / (4 * size)
 
 
 def warm_up(compressor: Compressor):
-    """Encode and decode two values, which compiles the loops."""
+    """Encode and decode a vector of ones with ``compressor``, so that numba compiles the compressor's loops."""
     payload = compressor.payload().tensor
     x = torch.ones(compressor.size, dtype=compressor.dtype)
     compressor.encode(x, payload, (0,))
@@ -360,7 +371,8 @@ def warm_up(compressor: Compressor):
 
 
 def loops(x: torch.Tensor):
-    """Return the compiled loops for vectors like ``x``; None if there are none."""
+    """Return the module of compiled loops if the loops can process ``x``, a contiguous tensor of float32 or float64 on
+    the CPU. Return None for other tensors."""
     if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64) or not x.is_contiguous():
         return None
     from grsgd.comm.compression import loops as compression_cpu
@@ -369,8 +381,7 @@ def loops(x: torch.Tensor):
 
 
 def uniform(size: int, device: torch.device, seed: int) -> torch.Tensor:
-    """Return random numbers from 0 to 1: float32 of shape [size]. These numbers equal the numbers of
-    `loops.uniform`."""
+    """Return random numbers from 0 to 1 (float32 of shape [size]) that equal the results of `loops.uniform`."""
     h = torch.arange(size, dtype=torch.int32, device=device).bitwise_xor_(signed(seed))
     h.bitwise_xor_(shifted(h, 16)).mul_(0x7FEB352D)
     h.bitwise_xor_(shifted(h, 15)).mul_(signed(0x846CA68B))
@@ -379,10 +390,10 @@ def uniform(size: int, device: torch.device, seed: int) -> torch.Tensor:
 
 
 def signed(bits: int) -> int:
-    """Return the int32 number that has the same 32 bits."""
+    """Return the int32 number that has the same 32 bits as the unsigned number ``bits``."""
     return bits - 2**32 if bits >= 2**31 else bits
 
 
 def shifted(h: torch.Tensor, by: int) -> torch.Tensor:
-    """Return the int32 numbers with their bits shifted to the right by ``by``, and zeros shifted in."""
+    """Return ``h`` (int32) with the bits of each number shifted to the right by ``by`` bits, and zeros shifted in."""
     return h.bitwise_right_shift(by).bitwise_and_(2 ** (32 - by) - 1)

@@ -1,4 +1,5 @@
-"""Compiled loops of the compressors, such as the choice of the k largest values, for float32 and float64 on the CPU.
+"""Loops of the compressors, compiled by numba, for vectors of float32 and float64 on the CPU. For example, a loop finds
+the k largest values.
 
 Each loop passes over memory once or twice, and releases Python's global lock.
 """
@@ -10,23 +11,25 @@ from numba.extending import intrinsic
 compiled = njit(nogil=True, cache=True)
 
 BINS = 1 << 11
-"""Number of bins of magnitudes."""
+"""Number of bins into which `largest` sorts magnitudes of values."""
 RUN, RUN_EVERY = 16, 2048
-"""Number of consecutive values in a run of the sample, and number of values from the begin of one run to the next."""
+"""Sample of values from which `largest` estimates the k-th largest magnitude: the first `RUN` of every `RUN_EVERY`
+values of a vector."""
 PIECE = 1 << 11
-"""Number of values of a difference that are computed at a time, and are read again from the processor's first cache."""
+"""Number of values of x - y that a loop computes at a time. These values fit into the processor's first cache, from
+which they are read again."""
 
 
-# Integers have 32 bits everywhere, although numba would choose 64 bits: so a vector register holds twice as many
-# integers.
+# The loops use integers of 32 bits, although numba would choose 64 bits, because a vector register holds twice as many
+# integers of 32 bits.
 u32, i32 = np.uint32, np.int32
 SCALE_OF_NOISE = np.float32(2.0**-24)
 
 
 @compiled
 def uniform(seed, i):
-    """Return the random number from 0 to 1 of place ``i``. The number depends on ``seed`` and ``i`` only (lowbias32, a
-    hash of 32 bits)."""
+    """Return a random number from 0 to 1 (float32) for the vector's element ``i``. The number depends on ``seed`` and
+    ``i`` only, and is computed by the hash function lowbias32."""
     h = u32(i) ^ seed
     h = u32((h ^ (h >> u32(16))) * u32(0x7FEB352D))
     h = u32((h ^ (h >> u32(15))) * u32(0x846CA68B))
@@ -35,10 +38,10 @@ def uniform(seed, i):
 
 
 def round_blocks(x, block: int, bits: int, seed: int, scales, codes):
-    """Write the scale of each block (float32), and each value's code of ``bits`` bits: a multiple of the scale, to
-    which the value is rounded at random.
+    """Write the scale (float32) of each block of ``x`` to ``scales``, and a code of ``bits`` bits for each value to
+    ``codes``. The code is a multiple of the block's scale to which the value is randomly rounded.
 
-    ``bits`` is 8 or 4; ``block``, the number of values per block, is even.
+    ``bits`` is 8 or 4. ``block``, the number of values per block, must be even.
     """
     words = x.view(np.int32 if x.itemsize == 4 else np.int64)
     levels = 2 ** (bits - 1) - 1
@@ -49,9 +52,10 @@ def round_blocks(x, block: int, bits: int, seed: int, scales, codes):
 
 @compiled
 def _scales(words, magnitude, block, levels, like, scales):
-    """Write the scale of each block: its largest magnitude divided by ``levels``.
+    """Write the scale of each block to ``scales``: the largest magnitude of the block's values, divided by ``levels``.
 
-    Magnitudes are compared by their bits, whose order is the order of magnitudes; NaN is above infinity.
+    The loop compares the bits of magnitudes as integers, which gives the order of the magnitudes. NaN counts as larger
+    than infinity.
     """
     bits = np.empty(1, words.dtype)
     value = bits.view(like.dtype)
@@ -65,7 +69,8 @@ def _scales(words, magnitude, block, levels, like, scales):
 
 @compiled
 def _round_row(part, begin, scale, levels, seed, out):
-    """Round the values of one block to codes from 0 to twice ``levels``, uint8."""
+    """Round the values ``part`` of one block at random, and write their codes (uint8, from 0 to twice ``levels``) to
+    ``out``."""
     T = part.dtype.type
     inverse = T(1 / scale if 0 < scale < np.inf else 0)
     for i in range(part.size):
@@ -102,7 +107,8 @@ def _expand_row(codes, scale, levels, out):
 
 @compiled
 def expand_bytes(codes, block, scales, out):
-    """Set ``out`` to the values that `round_blocks` has encoded in 8 bits each."""
+    """Decode ``codes`` and ``scales``, which `round_blocks` has made with 8 bits per value, and write the values to
+    ``out``."""
     T = out.dtype.type
     for number in range(scales.size):
         part = slice(number * block, (number + 1) * block)
@@ -111,7 +117,8 @@ def expand_bytes(codes, block, scales, out):
 
 @compiled
 def expand_halves(codes, block, scales, out):
-    """Set ``out`` to the values that `round_blocks` has encoded in 4 bits each."""
+    """Decode ``codes`` and ``scales``, which `round_blocks` has made with 4 bits per value, and write the values to
+    ``out``."""
     T = out.dtype.type
     row = np.empty(block, np.uint8)
     for number in range(scales.size):
@@ -125,9 +132,10 @@ def expand_halves(codes, block, scales, out):
 
 @compiled
 def signs(x, block, scales, codes):
-    """Write the mean magnitude of each block, float32, and one bit per value: 1 if the value is not below 0.
+    """Write the mean magnitude (float32) of each block of ``x`` to ``scales``, and one bit per value to ``codes``: 1 if
+    the value is not below 0.
 
-    ``block``, the number of values per block, is a multiple of 8.
+    ``block``, the number of values per block, must be a multiple of 8.
     """
     row = np.zeros(block, np.uint8)
     for number in range(scales.size):
@@ -151,7 +159,7 @@ def signs(x, block, scales, codes):
 
 @compiled
 def expand_signs(codes, block, scales, out):
-    """Set ``out`` to the values that `signs` has encoded."""
+    """Decode ``codes`` and ``scales``, which `signs` has made, and write the values to ``out``."""
     T = out.dtype.type
     for number in range(scales.size):
         scale = T(scales[number])
@@ -162,12 +170,13 @@ def expand_signs(codes, block, scales, out):
 
 
 def largest(x, y, k: int, values, indices):
-    """Write the ``k`` values of the largest magnitude in x - y, and their indices, int32. If ``y`` is None, the values
-    come from ``x`` alone.
+    """Write the ``k`` values of x - y with the largest magnitudes to ``values``, and their indices (int32) to
+    ``indices``. If ``y`` is None, the values are values of ``x``.
 
-    A sample estimates the k-th largest magnitude. Only values of about this magnitude or more are kept, and sorted into
-    bins by the upper bits of their magnitudes. All values of the higher bins are among the k values. Only the lowest
-    bin with such values has to be searched. So ``x`` and ``y`` are read once, and x - y is never written to memory.
+    This function estimates the k-th largest magnitude from a sample of the values. Values of about the estimated
+    magnitude or more are kept, and sorted into bins by the upper bits of their magnitudes. Only the lowest bin from
+    which values are needed has to be searched, because all values in higher bins are among the k values. So ``x`` and
+    ``y`` are read once, and x - y is never written to memory.
     """
     if k == 0:
         return
@@ -178,13 +187,13 @@ def largest(x, y, k: int, values, indices):
     _count_sample(x, y, piece, magnitude, shift, counts)
     lowest = max(last_bin(counts, counts.sum() * k / x.size) - 1, 0)
     found = _find(x, y, piece, magnitude, word.type(lowest << shift), kept, places)
-    if found < k:  # the sample was misleading
+    if found < k:  # the estimate was too large
         found = _find(x, y, piece, magnitude, word.type(0), kept, places)
     kept, places = kept[:found], places[:found]
     counts[:] = 0
     _count(kept, magnitude, shift, counts)
     last = last_bin(counts, k)
-    certain = k - counts[last + 1 :].sum()  # number of values of the last bin that are among the k
+    certain = k - counts[last + 1 :].sum()  # number of values of the last bin among the k values
     words, waiting = values.view(word), counts[last] + 1
     candidates, their_places = np.empty(waiting, word), np.empty(waiting, np.int32)
     _select(kept, places, magnitude, shift, last, words, indices, candidates, their_places)
@@ -196,13 +205,15 @@ def largest(x, y, k: int, values, indices):
 
 
 def last_bin(counts, k: float) -> int:
-    """Return the highest bin such that this bin and all higher bins together have at least ``k`` values."""
+    """Return the number of the highest bin such that this bin and all higher bins together have at least ``k`` values.
+    ``counts``: number of values per bin."""
     return int(np.flatnonzero(np.cumsum(counts[::-1])[::-1] >= k)[-1])
 
 
 @compiled
 def _difference(x, y, begin, piece):
-    """Return a piece of x - y that begins at the index ``begin`` and is at most as long as ``piece``."""
+    """Return the values of x - y from the index ``begin``, at most as many as ``piece`` holds. If ``y`` is None, return
+    values of ``x``."""
     part = x[begin : begin + piece.size]
     if y is None:
         return part
@@ -214,7 +225,8 @@ def _difference(x, y, begin, piece):
 
 @compiled
 def _count_sample(x, y, piece, magnitude, shift, counts):
-    """Count the magnitudes of `RUN` values in every `RUN_EVERY` values, by bin."""
+    """Add to ``counts`` the number of sampled magnitudes in each bin. The sample has the first `RUN` of every
+    `RUN_EVERY` values."""
     for begin in range(0, x.size, RUN_EVERY):
         words = _difference(x, y, begin, piece[:RUN]).view(type(magnitude))
         for i in range(words.size):
@@ -223,8 +235,8 @@ def _count_sample(x, y, piece, magnitude, shift, counts):
 
 @compiled
 def _find(x, y, piece, magnitude, lowest, kept, places):
-    """Write the values of at least the magnitude ``lowest``, as words, and their places in ascending order; return
-    their number."""
+    """Write the values with at least the magnitude ``lowest`` to ``kept`` (as integers with the values' bits), and
+    their ascending indices to ``places``. Return the number of written values."""
     found = 0
     for begin in range(0, x.size, piece.size):
         words = _difference(x, y, begin, piece).view(kept.dtype)
@@ -234,13 +246,15 @@ def _find(x, y, piece, magnitude, lowest, kept, places):
     return found
 
 
-# This loop and `_select` write every value, and move on only past a value to keep: so no branch is mispredicted. The
-# arrays have room for the value that is written last and not kept.
+# The loops `_find_in_piece` and `_select` write every value, but increase the index of the output only after a value
+# that must be kept. So the loops have no branch that the processor could mispredict. The output arrays have one more
+# element than needed, for a last value that is not kept.
 
 
 @compiled
 def _find_in_piece(words, magnitude, lowest, places):
-    """Write the places of the words of at least the magnitude ``lowest`` in a piece; return their number."""
+    """Write to ``places`` the indices of the ``words`` with at least the magnitude ``lowest``. Return the number of
+    written indices."""
     found = 0
     for i in range(words.size):
         places[found] = i
@@ -250,8 +264,8 @@ def _find_in_piece(words, magnitude, lowest, places):
 
 @compiled
 def _keep(words, begin, kept, places):
-    """Write the words at ``places`` of a piece that begins at ``begin``, and make these places indices of the whole
-    vector."""
+    """Write the ``words`` at the indices ``places`` to ``kept``. Add ``begin``, the index of the first word in the
+    whole vector, to ``places``."""
     for i in range(places.size):
         kept[i] = words[places[i]]
         places[i] += begin
@@ -265,8 +279,8 @@ def _count(kept, magnitude, shift, counts):
 
 @compiled
 def _select(kept, places, magnitude, shift, last, words, indices, candidates, their_places):
-    """Write the values of the bins above ``last``, with their places, to ``words`` and ``indices``, and the values of
-    the bin ``last`` to ``candidates`` and ``their_places``."""
+    """Write the values in bins above ``last`` to ``words``, and their indices to ``indices``. Write the values in bin
+    ``last`` to ``candidates``, and their indices to ``their_places``."""
     found = waiting = 0
     for i in range(kept.size):
         number = (kept[i] & magnitude) >> shift
@@ -278,12 +292,12 @@ def _select(kept, places, magnitude, shift, last, words, indices, candidates, th
 
 @intrinsic
 def multiply_add(context, a, b, c):
-    """Return a b + c, rounded once: so does torch in ``c.add_(a, alpha=b)``."""
+    """Return a * b + c, rounded once, as torch rounds in ``c.add_(a, alpha=b)``."""
     return a(a, a, a), lambda context, builder, signature, arguments: builder.fma(*arguments)
 
 
 @compiled
 def add_at(places, values, weight, out):
-    """Set out = out + weight * value at the place of each value; all places differ."""
+    """Add ``weight`` times ``values[i]`` to ``out[places[i]]``, for every i. All elements of ``places`` must differ."""
     for i in range(places.size):
         out[places[i]] = multiply_add(values[i], weight, out[places[i]])

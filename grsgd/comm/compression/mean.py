@@ -1,5 +1,5 @@
-"""The mean of compressed vectors: payloads cannot be summed on the way, so all ranks receive the payloads of all
-ranks.
+"""The mean over all ranks of compressed vectors. The payloads of compressed vectors cannot be added up, so each rank
+receives the payloads of all ranks.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -16,15 +16,16 @@ torch = LazyModule("torch")
 
 
 class CompressedMean:
-    """Repeated averaging with error feedback: each of the n ranks has one vector x, and each call averages x over all
-    ranks::
+    """Repeated averaging of compressed vectors with error feedback. Each of the n ranks has a vector x, and each call
+    of `average` averages x over all ranks::
 
         payload, e = encode(x + e)
         x = sum over ranks of decode(payload) / n
 
-    Each rank sends n-1 payloads, round a ring. The result is the same on all ranks, bit for bit.
+    The payloads are sent round a ring of the ranks: each rank sends n-1 payloads to its successor. All ranks compute
+    the same mean, bit for bit.
 
-    ``seed``: seed of random numbers. ``e``: memory for the error, initially zeros.
+    ``seed``: seed of the compressor's random numbers. ``e``: memory for the compression error, initially zeros.
     """
 
     def __init__(self, comm: Communicator, compressor: Compressor, seed: int, e: torch.Tensor | None = None):
@@ -34,12 +35,12 @@ class CompressedMean:
 
     @property
     def e(self) -> torch.Tensor:
-        """Return the compression error of this rank, which is added to the next vector (error feedback)."""
+        """Return this rank's compression error of the last vector, which is added to the next vector."""
         return self.feedback.e
 
     def average(self, x: torch.Tensor, number: int):
-        """Schedule, called on all ranks at once, that sets ``x`` to the mean; ``number`` is the number of the vector
-        ``x``."""
+        """Schedule, run on all ranks at once, that sets ``x`` to the mean of ``x`` over all ranks. ``number``: number
+        of the vector, counted from 0, on which random numbers depend."""
         self.feedback.encode(x, self.payloads[self.comm.rank].tensor, number)
         yield from ring_allgather(self.comm, [payload.array for payload in self.payloads])
         x.zero_()

@@ -1,9 +1,9 @@
 """The group of ranks that train together until the process of one of them dies, or another process joins them.
 
-If a step needs all ranks, no rank can go on alone after a death. So the remaining ranks meet. Each rank tells all other
-ranks its progress and the processes that it knows to be alive, until all ranks know of the same processes. Then the
-ranks get new numbers, 0 to n-1 in the order of their ranks. The ranks' messages get new tags, so that no late message
-is mistaken for a new message.
+If a training step needs all ranks, no rank can go on alone after a process has died, and the remaining ranks meet. Each
+rank tells all other ranks its progress and the processes that it knows to be alive, until all ranks know of the same
+processes. After the meeting, the n remaining ranks are numbered from 0 to n-1 in the order of their former ranks.
+Messages after the meeting have new tags, so that no rank mistakes a late message for a new message.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -22,19 +22,22 @@ from grsgd.comm.elastic.membership import Membership, Tolerant, WithMember
 from grsgd.comm.pollables import Until
 
 TAGS = 8
-"""Number of tags that belong to one epoch; larger than the number of tags of any algorithm that trains in a group."""
+"""Number of tags that are reserved for the messages of one group of ranks. Every algorithm that trains in a group uses
+fewer tags."""
 
 
 class Changed(Exception):
-    """Error raised if a process has died or joined. The ranks must then meet before they go on."""
+    """Error raised in a step if a process has died or joined. After this error, the ranks must meet before they go
+    on."""
 
 
 class KnownProcesses(NamedTuple):
     """Message that a process sends to all other processes when the ranks meet after a death.
 
-    ``process``, ``epoch``: process and epoch of the sender. ``ranks``: rank of each process, shape [processes]; -1 for
-    a process that has not joined. ``are_dead``: 1 for each process that has died, else 0, shape [processes].
-    ``numbers``: numbers about the sender's progress, shape [numbers].
+    ``process``: number of the sending process. ``epoch``: number of joins and deaths that the sender knows. ``ranks``:
+    rank of each process, or -1 for a process that has not joined, shape [processes]. ``are_dead``: 1 for each process
+    that has died, 0 for all other processes, shape [processes]. ``numbers``: numbers that describe the sender's
+    progress, shape [numbers].
     """
 
     process: int
@@ -49,22 +52,23 @@ class KnownProcesses(NamedTuple):
 
     @classmethod
     def unpack(cls, message: np.ndarray, processes: int) -> KnownProcesses:
-        """Return the content of a message; ``processes`` is the number of processes of the job."""
+        """Return the record in ``message``, an array that `pack` has made. ``processes`` is the number of processes of
+        the job."""
         own, *rest = np.split(message, [2, 2 + processes, 2 + 2 * processes])
         return cls(*map(int, own), *rest)
 
 
 class Group:
-    """Ranks that train together and survive deaths of processes, as one process knows them.
+    """One process's view of the ranks that train together and survive deaths of processes.
 
     Parameters
     ----------
     membership
-        The ranks and the processes that hold them.
+        The process's view of the ranks.
     comm, uncounted_comm
-        Communicators of all ranks (`MembersBackend`), as in a `RankContext`; they also carry the group's messages.
+        Communicators of all ranks. The backends of these communicators also send the group's messages.
     numbers
-        Number of values that each rank sends to the other ranks when all ranks meet after a death.
+        Number of values that each rank sends to all other ranks in a meeting.
     """
 
     def __init__(self, membership: Membership, comm: Communicator, uncounted_comm: Communicator, numbers: int):
@@ -74,40 +78,41 @@ class Group:
         self.processes: list[int] = list(range(self.size))
         """The processes that train together, in the order of their ranks."""
         self.epoch: int | None = self.size if self.membership.process < self.size else None
-        """Number of joins and deaths of processes before this group formed. The epoch tells the groups of a run apart.
+        """Number of joins and deaths of processes before this group formed. Each group of a run has a different epoch.
 
         The epoch is None on a process that has not met the other processes yet.
         """
         self.is_meeting = False
         self._told: dict[int, tuple[int, np.ndarray]] = {}
-        """Epoch and numbers in the last message of each process."""
+        """Epoch and progress numbers in the last message from each process."""
         self._sending: list = []
         self._backends: list[GroupBackend] = []
 
     @property
     def has_changed(self) -> bool:
-        """Return whether the ranks must meet."""
+        """Return whether a process has died or joined since this group formed, so that the ranks must meet."""
         return self.epoch != self._known()
 
     def _known(self) -> int:
-        """Return the epoch after all changes that this process knows, which is the number of joins and deaths.
+        """Return the number of joins and deaths of processes that this process knows: the epoch of the next group.
 
-        No process leaves twice, and no process forgets a change. So if one process knows all changes that another
-        process knows, and both know the same number of changes, they know the same changes.
+        A process dies at most once, and no process forgets a join or death. So if one process knows all joins and
+        deaths that another process knows, and their numbers of joins and deaths are equal, both processes know the same
+        joins and deaths.
         """
         return sum(1 + (process in self.membership.dead) for process in list(self.membership.joined))
 
     def watch(self):
-        """Raise Changed if the ranks must meet; called before each step and while this rank waits."""
+        """Raise Changed if the ranks must meet. This method is called before each step and while this rank waits."""
         self._listen()
         if self.has_changed and not self.is_meeting:
             raise Changed
 
     def meet(self, numbers: Sequence[float]):
-        """Schedule that waits until all training processes know of each other, and returns the ``numbers`` of each
-        process.
+        """Schedule that forms a new group: it waits until all training processes know of each other, and returns a dict
+        with the ``numbers`` of each process.
 
-        Return None if a process has ended its training, because then all processes may end.
+        If a process has ended its training, the schedule returns None, because all processes may end in this case.
         """
         membership, self.is_meeting = self.membership, True
         try:
@@ -126,19 +131,19 @@ class Group:
         return {process: self._told[process][1] for process in self.processes}
 
     def communicators(self) -> tuple[Communicator, Communicator]:
-        """Return communicators of the group alone. They replace the communicators of all ranks, and count traffic in
-        the same counters."""
+        """Return two communicators of the ranks in this group. The returned communicators replace the communicators of
+        all ranks, and use their traffic counters."""
         return self.communicator(self.comm), self.communicator(self.uncounted_comm)
 
     def close(self):
-        """Schedule that ends all messages of the group. After the schedule no message is written into an array any
-        more."""
+        """Schedule that cancels or completes all receives of the group. After the end of the schedule, the MPI library
+        writes no message into an array of the group."""
         for backend in self._backends:
             yield from backend.close()
         self._backends.clear()
 
     def communicator(self, whole: Communicator) -> Communicator:
-        """Return a communicator of the group alone that replaces ``whole``, a communicator of all ranks."""
+        """Return a communicator of the ranks in this group that replaces ``whole``, a communicator of all ranks."""
         ranks = [self.membership.joined[process] for process in self.processes]
         tag = TAGS * (1 + self.epoch - self.size)
         self._backends.append(GroupBackend(whole.backend.processes, self.membership, self.processes, tag))
@@ -161,7 +166,8 @@ class Group:
             self._sending.append(Tolerant(membership.comm.Isend(message, process, tags.GROUP), message))
 
     def _listen(self):
-        """Receive the messages in which other processes tell which processes they know, and record the news."""
+        """Receive the `KnownProcesses` messages of other processes, and record the joins and deaths in these
+        messages."""
         membership = self.membership
         processes = membership.comm.size
         longest = 2 + 2 * processes + self.numbers
@@ -182,25 +188,25 @@ class Group:
 
 
 class GroupBackend:
-    """`grsgd.comm.backend.Backend` that carries messages between the training processes until another process dies or
-    joins.
+    """`grsgd.comm.backend.Backend` that carries the messages between the processes of one group, until a process dies
+    or joins.
 
-    ``Test()`` of a message to or from a dead process raises LostRank, and tells the membership of the death.
+    ``Test()`` of a message to or from a dead process raises LostRank, and records the death in the membership.
 
     Parameters
     ----------
     whole
-        A backend of all processes.
+        A backend of all processes, by which this backend sends messages.
 
     processes
         The processes of the group, in the order of their numbers in the group.
 
     first_tag
-        The tag in ``whole`` of messages with tag 0 in the group.
+        Tag with which ``whole`` sends the messages that have tag 0 in the group.
     """
 
     survives_deaths = False
-    """The value is False, because after a death the other ranks break off their step."""
+    """`survives_deaths` is False, because the remaining ranks stop the present step after a death."""
     shares_memory = False
     has_multicast = False
     hosts = None
@@ -240,13 +246,13 @@ class GroupBackend:
         raise NotImplementedError("the MPI library cannot all-reduce over ranks that may die")
 
     def free(self):
-        """Do nothing: the backend of all processes is still used."""
+        """Do nothing, because the backend of all processes is still in use."""
 
     def close(self):
-        """Schedule that cancels all receives, also of messages that never arrive.
+        """Schedule that cancels all receives that are not complete, and waits until no receive is under way.
 
-        Buffers of sent messages that no rank will receive are kept, because the MPI library may still read these
-        buffers.
+        This backend keeps the buffers of sent messages that no rank will receive, because the MPI library may still
+        read these buffers.
         """
         receiving = [request for request in self._receiving if not is_over(request)]
         for request in receiving:
@@ -255,7 +261,8 @@ class GroupBackend:
         UNRECEIVED.extend(request for request in self._sending if not is_over(request))
 
     def _has_come(self, source: int, tag: int) -> bool:
-        """Return whether a message has arrived from a rank; from a dead process none has arrived."""
+        """Return whether a message from rank ``source`` with ``tag`` has arrived. Return False if the rank's process
+        has died."""
         try:
             return self.Iprobe(source, tag)
         except RuntimeError as error:
@@ -272,14 +279,14 @@ class GroupBackend:
 
 
 MANY = 64
-"""Number of kept messages above which completed messages are removed."""
+"""Length of a `GroupBackend`'s list of messages above which the backend removes completed messages from the list."""
 UNRECEIVED: list[WithMember] = []
-"""Sent messages that had not been received when their group was replaced. The buffers of these messages must stay
-allocated."""
+"""Sent messages that had not been received when `GroupBackend.close` was called. The buffers of these messages must
+stay allocated."""
 
 
 def is_over(request: WithMember) -> bool:
-    """Return whether a message is complete, or has failed because a process has died."""
+    """Return whether the message of ``request`` is complete, or has failed because a process has died."""
     try:
         return request.Test()
     except RuntimeError as error:

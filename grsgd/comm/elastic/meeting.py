@@ -1,4 +1,5 @@
-"""Meetings of all ranks between two steps, at the request of any rank.
+"""Meetings: points between two training steps at which all ranks stop, at the request of any rank, for example to save
+a checkpoint.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -19,15 +20,15 @@ from grsgd.runs.ending import ASKED_TO_END
 
 GO_ON = ""
 ASKED = ASKED_TO_END
-"""Reason that `Meeting.over` returns if another rank has asked to end the run for a reason that this rank does not
-know."""
+"""Reason that `Meeting.over` returns if another rank has asked to end the run, and this rank does not know the other
+rank's reason."""
 
 
 class MeetingCall(NamedTuple):
-    """Message by which a rank asks the other ranks for a meeting.
+    """Message in which a rank asks all other ranks to meet.
 
-    ``number``: number of the meeting. ``reason``: reason to end the run after the meeting, as text that is cut to fit;
-    empty if the run goes on.
+    ``number``: number of the meeting, counted from 0. ``reason``: reason to end the run after the meeting, as text of
+    at most 248 bytes, empty if the run goes on after the meeting.
     """
 
     number: Int64
@@ -35,13 +36,14 @@ class MeetingCall(NamedTuple):
 
 
 class Meeting:
-    """Meetings of all ranks. Any rank may `ask` for a meeting at any moment.
+    """The part of a rank in meetings of all ranks. Any rank may `ask` for a meeting at any moment.
 
-    Ranks that run freely meet before their next step. Ranks in lockstep meet before the first step that no rank has
-    begun. To find this step, a rank that hears of a request tells all ranks its number of steps. Until it knows the
-    numbers of all ranks, the rank takes at most one more step. So no rank has begun the step after the largest of these
-    numbers, and all ranks meet before that step. All ranks can reach that step, because they need no message from a
-    rank that already waits before it.
+    Ranks that do not wait for each other meet before their next steps. Ranks in lockstep (ranks that wait for each
+    other in every step) meet before the first step that no rank has begun. To find the first step that no rank has
+    begun, a rank that receives a request to meet tells all ranks how many steps it has taken. A rank takes at most one
+    more step before it knows the numbers of steps of all ranks. So no rank has begun the step after the largest number
+    of steps, and all ranks meet before that step. All ranks can reach the step of the meeting, because no rank needs a
+    message from a rank that already waits for the meeting.
 
     ``comm``: a communicator on which no other messages have the tags of meetings (`grsgd.comm.tags`).
     """
@@ -49,38 +51,41 @@ class Meeting:
     def __init__(self, comm: Communicator, driver, in_lockstep: bool):
         self.comm, self.driver, self.in_lockstep = comm, driver, in_lockstep
         self.number = 0
-        """Number of the next meeting; the same on all ranks outside a meeting."""
+        """Number of the next meeting, counted from 0. Outside a meeting, all ranks have the same number."""
         self.reason: str | None = None
-        """The reason to end the run after the meeting under way, as far as this rank knows; GO_ON if the run goes on.
+        """Reason to end the run after the present meeting, as far as this rank knows. The reason is GO_ON if the run
+        goes on after the meeting.
 
-        None if no meeting is under way.
+        ``reason`` is None if no meeting was requested or all requested meetings are over.
         """
         self.is_held = False
-        """Whether this rank has stopped taking steps for the meeting under way, and ignores other meetings until this
-        meeting is over."""
+        """Whether this rank has stopped training for the present meeting. The rank ignores requests for other meetings
+        until the present meeting is over."""
         self._asked: deque[str] = deque()
-        """Reasons of the requests of this process that the other ranks do not know yet."""
+        """Reasons in the requests to meet that this process has made and not sent to the other ranks yet."""
         self._taken = 0
         self._said: np.ndarray | None = None
-        """Number of steps that each rank has told; the last element is the number of ranks that want the run to end."""
+        """Number of steps that each rank has taken, as the rank has told. The last element is the number of ranks that
+        want the run to end."""
         self._exchange = None
         self._sending = []
         self._told = self._heard_of = 0
-        """`_told`: number of requests that this rank has sent to all other ranks. `_heard_of`: number of requests that
-        it has received."""
+        """`_told`: number of requests to meet that this rank has sent to all other ranks. `_heard_of`: number of
+        requests to meet that this rank has received."""
 
     def ask(self, reason: str = GO_ON):
-        """Ask all ranks to meet, and to end the run after the meeting if ``reason`` is not empty; any thread may call
-        this."""
+        """Ask all ranks to meet, and to end the run after the meeting if ``reason`` is not empty. Any thread may call
+        this method."""
         self._asked.append(reason)
 
     def unmet(self) -> list[str]:
-        """Return the reasons of all requests for a meeting that has not taken place."""
+        """Return the reasons in all requests to meet of which this rank knows and after which no meeting has taken
+        place."""
         return [*([] if self.reason is None else [self.reason]), *self._requests()]
 
     def watch(self, steps: int):
-        """Look for another rank's request to meet. This method is called before each step and while this rank waits.
-        ``steps``: number of steps of this rank so far."""
+        """Send this rank's new requests to meet, and receive the requests of other ranks. This method is called before
+        each step and while this rank waits. ``steps``: number of steps that this rank has taken."""
         if self.reason is not None or self.is_held:
             return
         reason = None
@@ -93,26 +98,29 @@ class Meeting:
             self._arrange(reason, steps)
 
     def before_step(self, step: int):
-        """Schedule, called before each step, that returns whether the ranks meet now."""
+        """Schedule that this rank runs before each step, and that returns whether the ranks meet now."""
         self.watch(step)
         if self.reason is None or not self.in_lockstep:
             return self.reason is not None
-        if step > self._taken:  # a further step might lead past the step at which all ranks can meet
+        if step > self._taken:  # after another step, this rank might be past the step before which all ranks can meet
             yield self._exchange
         return self._exchange.Test() and step > self._said[:-1].max()
 
     def arranged(self):
-        """Schedule that waits until the exchange of step numbers has ended, if such an exchange is under way."""
+        """Schedule that waits until the ranks have exchanged their numbers of steps, if they have begun this
+        exchange."""
         if self._exchange is not None:
             yield self._exchange
 
     def over(self, reasons: float | None = None) -> str:
-        """Record that the meeting is over; return the reason to end the run, or GO_ON. Call this method on all ranks.
+        """Record that the present meeting is over. Return the reason to end the run, or GO_ON if the run goes on. All
+        ranks must call this method.
 
-        The meeting has answered all requests without a reason that this rank has made before it is over.
+        This method drops all requests without a reason that this rank has made and not sent, because the meeting has
+        answered these requests.
 
-        ``reasons``: number of ranks that know a reason; None in lockstep, where the ranks have exchanged this number
-        with their numbers of steps.
+        ``reasons``: number of ranks that know a reason to end the run. Ranks in lockstep pass None, because they have
+        exchanged this number together with their numbers of steps.
         """
         known, reasons = self.reason, self._said[-1] if reasons is None else reasons
         self.reason, self._exchange, self.is_held = None, None, False
@@ -121,12 +129,12 @@ class Meeting:
         return (known or ASKED) if reasons else GO_ON
 
     def end(self):
-        """Schedule, called after the last step, that waits until all ranks have called `end` and no message of a
-        meeting is under way.
+        """Schedule that this rank runs after the last step. The schedule waits until all ranks run `end` and no message
+        of a meeting is under way.
 
-        Before all ranks have called `end`, other ranks may ask to meet at a step that no rank takes any more. MPI
-        libraries use the numbers of freed communicators again. So a message that is left in a freed communicator could
-        be received in a later communicator.
+        Before all ranks run `end`, another rank may ask to meet at a step that no rank takes any more. MPI libraries
+        use the numbers of freed communicators again. So a message that is never received on a freed communicator could
+        be received on a later communicator.
         """
         yield from halving_doubling_allreduce(self.comm, np.zeros(1), tags.MEETING_END)
         self.is_held = True
@@ -141,8 +149,8 @@ class Meeting:
             yield self._exchange
 
     def _requests(self) -> list[str]:
-        """Remove and return the reasons of all requests that this rank has not told; another thread may add a request
-        meanwhile."""
+        """Remove and return the reasons in all requests to meet that this rank has not sent to the other ranks. Another
+        thread may add a request during this call."""
         return [self._asked.popleft() for _ in range(len(self._asked))]
 
     def _arrange(self, reason: str, steps: int):
@@ -152,8 +160,8 @@ class Meeting:
             self._exchange = self.driver.start(self._exchange_steps())
 
     def _exchange_steps(self):
-        """Schedule, run in the background, that learns each rank's number of steps, and whether any rank has a reason
-        to end."""
+        """Background schedule in which all ranks exchange how many steps each rank has taken, and how many ranks have a
+        reason to end the run."""
         self._said = np.zeros(self.comm.size + 1)
         self._said[self.comm.rank], self._said[-1] = self._taken, bool(self.reason)
         yield from halving_doubling_allreduce(self.comm, self._said, tags.MEETING_STEPS)
@@ -166,9 +174,10 @@ class Meeting:
         self._told += 1
 
     def _heard(self) -> str | None:
-        """Return the reason in another rank's request to meet; None if there is no request.
+        """Receive other ranks' requests to meet. Return the reason in a request for a meeting that is not over, or None
+        if no such request has arrived.
 
-        Requests for a meeting that is over are ignored, because several ranks may have asked for the same meeting.
+        This method ignores requests for a meeting that is over, because several ranks may have asked for one meeting.
         """
         size = records.empty(MeetingCall).size
         while self.comm.size > 1 and (come := receive_if_come(self.comm, tags.MEETING, size)) is not None:

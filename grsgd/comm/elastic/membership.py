@@ -1,9 +1,10 @@
-"""The processes that hold the ranks of a run in which processes may die and be replaced by others.
+"""Membership: knowledge of the processes that hold the ranks of a run in which a process may die and be replaced by
+another process.
 
-The first n processes of a job train; they hold the *ranks*. The other processes are *spares*, which wait. When a
+The first n processes of a job hold the n *ranks*, and train. The other processes are *spares*, which wait. When a
 process has died, the lowest living spare takes the lowest rank without a process, and tells all other processes. No
-process decides for all processes, and no process waits for another process. Each process learns of deaths by itself,
-and of a takeover by a message from the process that takes over.
+process decides for all processes, and no process waits for another process. Each process notices deaths without a
+message. A spare that has taken a rank tells all other processes by a message.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -20,15 +21,15 @@ from grsgd.comm.communicator import Communicator, LostRank, receive_if_come
 from grsgd.comm.pollables import Until
 
 LOOK_SECONDS = 2e-3
-"""Number of seconds after which a process of a real job looks again for deaths and takeovers (a spare process takes a
-rank)."""
+"""Number of seconds after which a process of a real (not simulated) job checks again which processes have died, and
+which ranks spares have taken."""
 
 
 class Death(NamedTuple):
-    """The death of a rank's process, as one process has learnt of it.
+    """Record of the death of a process that held a rank, made by another process.
 
-    ``noticed``: time by ``clock()`` in seconds. ``replaced``: time when another process took the rank; None if no other
-    process has taken it.
+    ``noticed``: time in seconds (by ``clock()``) when the other process noticed the death. ``replaced``: time in
+    seconds when a spare took the rank, or None if no spare has taken the rank.
     """
 
     rank: int
@@ -37,7 +38,7 @@ class Death(NamedTuple):
     replaced: float | None = None
 
     def after(self, began: float) -> tuple:
-        """Return the same death, with times in seconds since ``began``."""
+        """Return (rank, process, noticed, replaced) of this death, with times in seconds since ``began``."""
         replaced = None if self.replaced is None else self.replaced - began
         return self.rank, self.process, self.noticed - began, replaced
 
@@ -48,13 +49,13 @@ class Membership:
     Parameters
     ----------
     comm
-        A communicator of all processes of the job, which carries nothing else.
+        A communicator of all processes of the job, which carries only the messages of memberships.
     ranks
-        Number of ranks; at first the first processes hold them.
+        Number of ranks. Process i holds rank i at first.
     clock
         Function that returns the time in seconds.
     look_seconds
-        Seconds between two looks for deaths and takeovers.
+        Seconds between two checks for deaths and messages.
     """
 
     def __init__(
@@ -62,32 +63,33 @@ class Membership:
     ):
         self.comm, self.size, self.clock, self.look_seconds = comm, ranks, clock, look_seconds
         self.holders: list[int | None] = list(range(ranks))
-        """The process of each rank; None if this process has died and no other process has taken the rank."""
+        """Number of the process that holds each rank, or None if the process has died and no spare has taken the
+        rank."""
         self.spares = set(range(ranks, comm.size))
         self.joined: dict[int, int] = {rank: rank for rank in range(ranks)}
-        """The rank of each process that has ever trained, as far as this process has heard."""
+        """The rank of each process that has ever trained, as far as this process knows."""
         self.finished: set[int] = set()
-        """The processes that have ended their training, as far as this process has heard."""
+        """The processes that have ended their training, as far as this process knows."""
         self.is_there = True
-        """Whether this process may take a rank, if it is a spare."""
+        """Whether this process may take a rank, if the process is a spare."""
         self.dead: set[int] = set()
         self.deaths: list[Death] = []
         self.on_change: list[Callable[[int], None]] = []
         """Functions that are called with each rank whose process has changed or died."""
         self._sending: list = []
         self._noting = threading.RLock()
-        """Lock that is held while a change is recorded: the trainer may learn of a death at the moment when a
-        background schedule looks for deaths."""
+        """Lock that a thread holds while it records a death or a change of a rank's process. The trainer and a
+        background schedule may notice a death at the same moment."""
         self._looked = -look_seconds
 
     @property
     def process(self) -> int:
-        """Return this process's number."""
+        """Return the number of this process, from 0 to the number of all processes minus 1."""
         return self.comm.rank
 
     @property
     def rank(self) -> int | None:
-        """Return the rank that this process holds; None for a spare."""
+        """Return the rank that this process holds, or None if this process is a spare."""
         return self.holders.index(self.process) if self.process in self.holders else None
 
     @property
@@ -97,21 +99,21 @@ class Membership:
 
     @property
     def living(self) -> list[int]:
-        """Return all processes that live, spares included."""
+        """Return the numbers of all living processes, spares included."""
         return [process for process in range(self.comm.size) if process not in self.dead]
 
     @property
     def training(self) -> dict[int, int]:
-        """Return the rank of each process that lives and has a model."""
-        joined = dict(self.joined)  # the copy is read, because another thread may add to `self.joined` meanwhile
+        """Return the rank of each living process that has a model."""
+        joined = dict(self.joined)  # a copy, because another thread may add to `self.joined` meanwhile
         return {process: rank for process, rank in joined.items() if process not in self.dead}
 
     def attend(self):
-        """Schedule, run in the background without end, that receives messages on deaths and takeovers."""
+        """Background schedule without end that notices deaths and receives the messages of other processes."""
         yield Until(self._look_now_and_then, "deaths of other processes")
 
     def look(self):
-        """Receive at once all messages on deaths and takeovers that have arrived."""
+        """Receive all messages of other processes that have arrived, and record new deaths."""
         with self._noting:
             self._look()
 
@@ -141,13 +143,14 @@ class Membership:
         self.spares.discard(process)
 
     def is_wanted(self) -> bool:
-        """Look for deaths; return, on a spare, whether it is the spare to take a rank, and a rank has no process."""
+        """Record new deaths. Return whether this process is the spare that must take a rank, because a rank has no
+        process."""
         self.look()
         return bool(self.is_there and self.vacant and self.is_next)
 
     def take_over(self, rank: int | None = None) -> bool:
-        """Take a rank, on a spare, and return whether that succeeded: ``rank``, or the lowest rank without a process,
-        unless a lower spare lives."""
+        """Let this spare take ``rank``, and tell all processes. Return whether the spare took a rank. If ``rank`` is
+        None, the spare takes the lowest rank without a process, unless a lower spare lives."""
         if rank is None:
             if not self.is_wanted():
                 return False
@@ -157,23 +160,23 @@ class Membership:
         return True
 
     def stand_by(self):
-        """Schedule, called on a spare, that waits until this process has taken a rank or all other processes have
-        ended. Returns whether this process has taken a rank."""
+        """Schedule of a spare that waits until this spare has taken a rank or all training processes have ended. The
+        schedule returns whether this spare has taken a rank."""
         yield Until(self.is_called, "a rank without a process")
         return self.rank is not None
 
     def is_called(self) -> bool:
-        """Return, on a spare, whether this process has taken a rank, now or before, or whether all other processes have
-        ended."""
+        """Let this spare take a rank if a rank has no process. Return whether this spare has taken a rank, or whether
+        all training processes have ended."""
         return self.rank is not None or self.is_over or self.take_over()
 
     @property
     def is_next(self) -> bool:
-        """Return, on a spare, whether this process takes the next rank that loses its process."""
+        """Return whether this process is the spare that takes the next rank without a process."""
         return self.process == min(self.spares, default=None)
 
     def begin(self):
-        """Tell all processes that this process, which has taken a rank, trains from now on."""
+        """Tell all processes that this process, a former spare that has taken a rank, trains from now on."""
         self.joined[self.process] = self.rank
         self._tell(self.living, tags.TRAINING)
 
@@ -183,12 +186,12 @@ class Membership:
 
     @property
     def is_over(self) -> bool:
-        """Return, on a spare, whether no process trains any more."""
+        """Return whether all processes that hold ranks have ended their training. Spares use this property."""
         holders = {holder for holder in self.holders if holder is not None}
         return holders <= self.finished
 
     def _come(self, tag: int):
-        """Yield (rank, process) of each message that has arrived."""
+        """Receive each message with ``tag`` that has arrived, and yield the pair (rank, process) in the message."""
         while (message := receive_if_come(self.comm, tag, 2, np.int64)) is not None:
             yield tuple(int(number) for number in message)
 
@@ -208,7 +211,8 @@ class Membership:
     def _hold(self, rank: int, process: int):
         """Record that ``process`` has taken ``rank``.
 
-        Spares take ranks in ascending order. So if two processes have taken the same rank, the lower process has died.
+        Spares take ranks in ascending order of their process numbers. So if two processes have taken one rank, the
+        process with the lower number has died.
         """
         holder = self.holders[rank]
         self.spares.discard(process)
@@ -230,8 +234,8 @@ class Membership:
 
 
 class Tolerant:
-    """A message that counts as complete also if the receiving process has died. ``content``: the sent array, which is
-    kept as long as the message."""
+    """A request of a sent message that counts as complete if the receiving process has died. ``content``: the sent
+    array, which must stay allocated as long as the request."""
 
     def __init__(self, message, content=None):
         self.message, self.content, self.is_over = message, content, False
@@ -249,7 +253,7 @@ class Tolerant:
 
 
 class Vacant:
-    """A message to or from a rank that no process holds."""
+    """A request of a message to or from a rank that no process holds. ``Test()`` raises LostRank."""
 
     def __init__(self, rank: int):
         self.rank = rank
@@ -259,8 +263,8 @@ class Vacant:
 
 
 class WithMember:
-    """A message to or from the process that holds a rank. If the message fails, the death of this process is recorded
-    in the membership."""
+    """A request of a message to or from the process that holds a rank. If the message fails because the process has
+    died, the request records the death in the membership."""
 
     def __init__(self, membership: Membership, process: int, request: Request):
         self.membership, self.process, self.request = membership, process, request
@@ -274,16 +278,17 @@ class WithMember:
             raise
 
     def Cancel(self):
-        """Cancel a receive; a receive that has begun to arrive goes on."""
+        """Cancel the receive, unless its message has begun to arrive."""
         self.request.Cancel()
 
 
 class FromMembers:
-    """A receive from any rank that ignores messages of processes that have died.
+    """A request of a receive from any rank that ignores messages of processes that have died.
 
-    A message from a process that is not known to hold a rank waits until news of its takeover has arrived.
+    A receive from a process that is not known to hold a rank is complete only when the process has told its rank.
 
-    ``post()`` begins the receive; once it is complete, its ``source`` is the sending process.
+    ``post()`` starts a receive and returns a request. When the receive is complete, the request's attribute ``source``
+    is the sending process.
     """
 
     def __init__(self, membership: Membership, post: Callable[[], Request]):
@@ -302,10 +307,10 @@ class MembersBackend:
     """A `grsgd.comm.backend.Backend` for messages between ranks: each message is sent to the process that holds the
     rank.
 
-    A message to or from a rank whose process has died raises LostRank when it is tested. Later messages to the rank go
-    to the process that holds the rank at the time of sending.
+    ``Test()`` of a message to or from a rank whose process has died raises LostRank. Each message is sent to the
+    process that holds the receiver's rank at the time of sending.
 
-    ``processes``: a backend of all processes that carries no messages but the messages between ranks.
+    ``processes``: a backend of all processes, which carries only the messages between ranks.
     """
 
     survives_deaths = True

@@ -1,4 +1,4 @@
-"""Messages by MPI in which arrays in GPU memory have a transport of their own."""
+"""A backend that sends arrays in host memory by MPI, and arrays in GPU memory by a transport of this package."""
 
 from collections.abc import Callable
 
@@ -16,9 +16,10 @@ class GpuBackend(MpiBackend):
     mpi
         An mpi4py intracommunicator.
     make_transport
-        ``make_transport(backend)`` makes the transport of arrays in GPU memory between the ranks of an `MpiBackend`.
+        Function ``make_transport(backend)`` that returns a `GpuTransport` between the ranks of ``backend``, an
+        `MpiBackend`.
     timeout
-        Seconds, as for `MpiBackend`.
+        Time limit in seconds for making another communicator.
     """
 
     def __init__(self, mpi, make_transport: Callable[[MpiBackend], GpuTransport], timeout: float = 600.0):
@@ -28,7 +29,8 @@ class GpuBackend(MpiBackend):
         self.transport = make_transport(self.host_memory)
 
     def carrier(self, array):
-        """Return the backend that carries ``array``."""
+        """Return the object that sends and receives ``array``: the `MpiBackend` for NumPy arrays, or the transport for
+        arrays in GPU memory."""
         return self.host_memory if type(array) is np.ndarray else self.transport
 
     def Isend(self, array, dest, tag):

@@ -1,4 +1,4 @@
-"""Messages of arrays in GPU memory that the MPI library reads and writes itself."""
+"""A transport for MPI libraries that can read and write arrays in GPU memory."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,9 +9,10 @@ from grsgd.comm.gpu.transport import Chunk, Transfer
 
 
 class Direct(Staged):
-    """The transport for an MPI library that can read and write GPU memory.
+    """The transport that passes arrays in GPU memory to the MPI library.
 
-    All-reduces go through host memory as in `Staged`, because Open MPI has no non-blocking reductions of GPU memory.
+    All-reduces are made through host memory as in `Staged`, because Open MPI has no non-blocking reductions of GPU
+    memory.
     """
 
     def Isend(self, array, dest, tag):
@@ -27,5 +28,5 @@ class Direct(Staged):
         return self._whole(array, partial(self.backend.Ibcast, array, root))
 
     def _whole(self, array, post: Callable) -> Transfer:
-        countable(array)  # an error is raised here, not later when MPI gets the array
+        countable(array)  # raises an error for too many elements now, not later
         return self.begin(array, [Chunk(self.memory.record_event(), post)])

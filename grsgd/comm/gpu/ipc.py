@@ -1,7 +1,7 @@
-"""Messages of arrays in GPU memory between ranks of one host: the receiver copies from the sender's memory.
+"""A transport in which ranks of one host copy arrays from each other's GPU memory, by CUDA IPC.
 
-The sender's message contains the place of the array as a CUDA IPC handle. The receiver opens every handle once, copies,
-and answers. After the answer the sender may write to the array again.
+The sender's message contains a CUDA IPC handle of the memory that contains the array. The receiver opens each handle
+once, copies the array, and sends an answer. After the answer the sender may write to the array again.
 """
 
 from functools import partial
@@ -13,16 +13,16 @@ from grsgd.comm.gpu.staged import HEADER_BYTES, Staged, header_fields
 from grsgd.comm.gpu.transport import Chunk, Transfer
 
 SHORT_BYTES = 32 * 2**10
-"""Largest size in bytes of a message that is sent through host memory, which needs one MPI message instead of an MPI
-message and an answer."""
+"""Largest size in bytes of a message between ranks of one host that is sent through host memory. A message through host
+memory needs no answer."""
 IPC_FIELDS = slice(3, 13)
-"""Fields of a header: whether to copy the content by IPC; the offset of the content in the sender's memory; the handle
-of this memory, 64 bytes."""
+"""Slice of a header's fields for IPC. The fields are whether to copy the content by IPC, the offset of the content in
+the sender's memory, and the handle of this memory (64 bytes)."""
 
 
 class Ipc(Staged):
-    """The transport `Staged`, except that messages of more than `SHORT_BYTES` bytes to one rank of this host are copied
-    from the sender's memory.
+    """The transport `Staged`, except that the receiver copies messages of more than `SHORT_BYTES` bytes between two
+    ranks of one host from the sender's GPU memory.
 
     ``host``: an MPI group of this host's ranks, whose memory this rank can open.
     """
@@ -37,7 +37,7 @@ class Ipc(Staged):
         everyone.Free()
 
     def staged_bytes(self, nbytes, source):
-        one_host = len(self.same_host_ranks) == self.backend.size  # then any source is on this host
+        one_host = len(self.same_host_ranks) == self.backend.size  # any source is on this host
         return min(nbytes, SHORT_BYTES) if one_host or source in self.same_host_ranks else nbytes
 
     def _send(self, send, array, dest, tag):
@@ -48,7 +48,7 @@ class Ipc(Staged):
         header_fields(host)[:3] = array.nbytes, number, self.backend.rank
         header_fields(host)[IPC_FIELDS] = True, offset, *np.frombuffer(handle, np.int64)
         announcement = Chunk(self.memory.record_event(), partial(send, host, dest, tag))
-        # No other message from `dest` has this tag, because messages between ranks of a host have one chunk.
+        # No other message from `dest` has this tag, because messages between ranks of one host have one chunk.
         answer = Chunk(request=self.backend.Irecv(np.empty(1, np.uint8), dest, self.tag_of(number)))
         return self.begin(array, [announcement, answer], partial(self.memory.give_back, host))
 

@@ -1,4 +1,4 @@
-"""Copies between the memory of a GPU and the memory of its host, made while the GPU computes."""
+"""Copies between the memory of a GPU and the memory of its host, which are made while the GPU computes."""
 
 import ctypes
 import mmap
@@ -11,14 +11,16 @@ import numpy as np
 import torch
 
 NOT_READY = 600
-"""The value of CUDA's cudaErrorNotReady."""
+"""Value of CUDA's error code cudaErrorNotReady."""
 
 
 class Memory:
-    """Copies between GPU memory and pinned host memory, on their own CUDA streams, for the transports of this package.
+    """Copies between GPU memory and pinned host memory, on CUDA streams of their own, for the transports of this
+    package.
 
-    Arrays are CuPy, contiguous, of the current device; host memory is NumPy, uint8. Copies return a `GpuEvent`.
-    Computations run on torch's current stream, which CuPy shares unless torch or CuPy is given another stream.
+    Arrays in GPU memory are contiguous CuPy arrays on the current device. Arrays in host memory are NumPy arrays of
+    uint8. Methods that copy return a `GpuEvent` without waiting for the copy. Computations run on torch's current
+    stream, which CuPy also uses unless torch or CuPy is given another stream.
     """
 
     def __init__(self):
@@ -30,18 +32,18 @@ class Memory:
         self._opened: dict[bytes, int] = {}
 
     def borrow(self, nbytes: int) -> np.ndarray:
-        """Return pinned memory of ``nbytes`` bytes. After `give_back` the memory is kept for the next borrower, because
-        pinning takes many times as long as a copy."""
+        """Return pinned host memory of ``nbytes`` bytes. After `give_back`, the memory is kept for the next call of
+        `borrow`, because pinning takes many times as long as a copy."""
         try:
             return self._pinned[nbytes].pop()
         except IndexError:
             return self._pin(nbytes)
 
     def _pin(self, nbytes: int) -> np.ndarray:
-        """Return new pinned memory of ``nbytes`` bytes, allocated by the system and then registered with CUDA.
+        """Return new pinned host memory of ``nbytes`` bytes, which is allocated by the system and registered with CUDA.
 
-        The memory has huge pages if the system offers them. MPI libraries copy from this memory to another process of
-        the host a tenth faster than from memory that CUDA allocates.
+        The memory has huge pages if the system offers huge pages. MPI libraries copy from memory that the system
+        allocates to another process of the host a tenth faster than from memory that CUDA allocates.
         """
         pages = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
@@ -53,25 +55,27 @@ class Memory:
         return host[:nbytes]
 
     def give_back(self, host: np.ndarray):
-        """Return the borrowed memory ``host`` to the pool of pinned memory."""
+        """Put the borrowed memory ``host`` back into the pool of pinned host memory."""
         self._pinned[host.nbytes].append(host)
 
     def record_event(self) -> "GpuEvent":
-        """Return an event that is done when the GPU has finished all work that is in its queue at the time of this
-        call."""
+        """Return an event that is done when the GPU has finished all work that is in torch's current stream at the time
+        of this call."""
         return GpuEvent(torch.cuda.current_stream().cuda_stream)
 
     def copy_out(self, array, begin: int, host: np.ndarray, after):
-        """Copy the bytes of ``array`` from byte ``begin`` on into ``host``, after the event ``after``."""
+        """Start to fill ``host`` with the bytes of ``array`` from byte ``begin`` on, after the event ``after``. Return
+        the event of the end of the copy."""
         return self._copy(host.ctypes.data, array.data.ptr + begin, host.nbytes, self.outward, after)
 
     def copy_in(self, array, begin: int, host: np.ndarray, after):
-        """Copy ``host`` into ``array`` from byte ``begin`` on, after the event ``after``."""
+        """Start to copy ``host`` into ``array`` from byte ``begin`` on, after the event ``after``. Return the event of
+        the end of the copy."""
         return self._copy(array.data.ptr + begin, host.ctypes.data, host.nbytes, self.inward, after)
 
     def handle(self, array) -> tuple[bytes, int]:
-        """Return the handle by which another process opens the memory of ``array``, and the offset of ``array``
-        in it."""
+        """Return the handle by which another process can open the GPU memory that contains ``array``, and the offset in
+        bytes of ``array`` in this memory."""
         base, size = ctypes.c_uint64(), ctypes.c_size_t()
         error = _driver().cuMemGetAddressRange_v2(
             ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(array.data.ptr)
@@ -79,15 +83,17 @@ class Memory:
         if error:
             raise RuntimeError(f"the GPU's driver does not know the memory of an array (CUDA error {error})")
         handle = self.runtime.ipcGetMemHandle(base.value)
-        self._opened[handle] = base.value  # for a rank that sends to itself: CUDA lets no process open its own memory
+        self._opened[handle] = base.value  # because CUDA lets no process open its own memory
         return handle, array.data.ptr - base.value
 
     def copy_from_process(self, array, nbytes: int, handle: bytes, offset: int, after):
-        """Copy from the memory of another process of this host into ``array``, after the event ``after``."""
+        """Start to copy ``nbytes`` bytes of GPU memory of another process on this host into ``array``, after the event
+        ``after``. Return the event of the end of the copy."""
         return self._copy(array.data.ptr, self.open(handle) + offset, nbytes, self.inward, after)
 
     def open(self, handle: bytes) -> int:
-        """Return the address of the memory of another process of this host in this process; the memory stays open."""
+        """Return the address, in this process, of the GPU memory of another process on this host. The memory stays
+        open."""
         if handle not in self._opened:
             self._opened[handle] = self.runtime.ipcOpenMemHandle(handle, self.runtime.cudaIpcMemLazyEnablePeerAccess)
         return self._opened[handle]
@@ -100,8 +106,8 @@ class Memory:
 
 
 class GpuEvent:
-    """An event that is reached when a CUDA stream has finished all work that is in its queue when the event is made.
-    ``stream``: address of the stream."""
+    """An event that is reached when a CUDA stream has finished all work that was in the stream when the event was made.
+    ``stream``: address of the CUDA stream."""
 
     def __init__(self, stream: int):
         import cupy
@@ -112,9 +118,10 @@ class GpuEvent:
 
     @property
     def done(self) -> bool:
-        """Return whether the event is reached. Raises CuPy's CUDARuntimeError if the GPU has failed meanwhile.
+        """Return whether the event is reached. Raises CuPy's CUDARuntimeError if the GPU has failed.
 
-        After such a failure, CuPy's own events would never be done, and would raise no error.
+        This property does not use the property ``done`` of CuPy's events, which stays False after a failure and raises
+        no error.
         """
         status = self.runtime.eventQuery(self.event.ptr)
         if status not in (0, NOT_READY):

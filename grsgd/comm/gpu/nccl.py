@@ -1,7 +1,8 @@
-"""Messages of arrays in GPU memory by NCCL: long messages between two ranks, and all-reduces.
+"""A transport that sends long messages of arrays in GPU memory, and makes all-reduces, by NCCL.
 
-NCCL knows no tags, and both ranks of a message must call NCCL. So MPI announces each message with its tag, and the
-receiver answers with the turn of the message on the connection of the two ranks. Then both ranks call NCCL.
+NCCL has no tags, and both ranks of a message must call NCCL in the same order. So the sender announces each message by
+an MPI message with the tag. The receiver answers with a turn, the position of the message among all messages from this
+sender. After the answer both ranks call NCCL in the order of the turns.
 """
 
 import atexit
@@ -22,9 +23,11 @@ from grsgd.comm.gpu.staged import HEADER_BYTES, Staged, header_fields
 from grsgd.comm.gpu.transport import Chunk, Transfer
 
 IDENTIFIER_BYTES = 128
-"""Size of the identifier of an NCCL communicator in bytes; it follows the header of an announcement."""
+"""Number of bytes of the identifier of an NCCL communicator. In the announcement of a message, the identifier follows
+the header."""
 MAX_PEERS = 16
-"""Largest number of ranks to which a rank sends by NCCL: each connection needs GPU memory, and takes time to make."""
+"""Largest number of ranks to which a rank sends messages by NCCL. The number is limited because each connection needs
+GPU memory, and takes time to make."""
 TYPES = {
     "f2": "NCCL_FLOAT16",
     "f4": "NCCL_FLOAT32",
@@ -36,12 +39,13 @@ TYPES = {
     "u4": "NCCL_UINT32",
     "u8": "NCCL_UINT64",
 }
-"""CuPy's name of the NCCL type, by kind and size of an array's elements. Arrays of other types are staged."""
+"""CuPy's names of NCCL's types, by the kind and size of an array's elements. All-reduces of arrays with other types are
+made through host memory."""
 
 
 class Nccl(Staged):
-    """The transport `Staged`, except that all-reduces, and messages of more than `SHORT_BYTES` bytes to the first
-    `MAX_PEERS` other ranks, are made by NCCL.
+    """The transport `Staged`, except that NCCL makes all-reduces, and sends messages of more than `SHORT_BYTES` bytes
+    to the first `MAX_PEERS` other ranks.
 
     ``library``: a `CupyNccl`, or in tests an object with the same methods.
     """
@@ -63,15 +67,16 @@ class Nccl(Staged):
         return self.tags + 2 * (number % (self.tags // 2))
 
     def answer_tag(self, number: int) -> int:
-        """Return the tag of the answer to the message with this number. No chunk has this tag, because a rank may
-        answer rank r while it sends a staged message with the same number to rank r."""
+        """Return the tag of the answer to message number ``number``. No chunk has this tag, because a rank may answer
+        rank r while it sends the chunks of another message with this number to rank r."""
         return self.tag_of(number) + 1
 
     def _connection(self, size: int, identifier: np.ndarray, rank: int) -> "NcclConnection":
         return NcclConnection(partial(self.library.join, size, identifier, rank), self.backend.timeout)
 
     def _connects(self, dest: int) -> bool:
-        """Return whether long messages to rank ``dest`` are sent by NCCL; make the connection if it is missing."""
+        """Return whether long messages to rank ``dest`` are sent by NCCL. Make the connection to rank ``dest`` if the
+        connection is needed and missing."""
         if dest not in self._to:
             if dest == self.backend.rank or len(self._to) == MAX_PEERS:
                 return False
@@ -129,12 +134,13 @@ class Nccl(Staged):
 
             transfer = Transfer(self, array)
             transfer.on_complete = when_told
-            transfer.add(Chunk(post=self._tell))  # after all earlier collective calls, as on the other ranks
+            transfer.add(Chunk(post=self._tell))  # after all earlier collectives, as on the other ranks
             self.advance()
         return transfer
 
     def _tell(self):
-        """Return the request that brings the identifier of the communicator of all ranks, which rank 0 makes."""
+        """Return the request of the broadcast that brings the identifier of the NCCL communicator of all ranks. Rank 0
+        makes the identifier."""
         if self._told is None:
             if self.backend.rank == 0:
                 self._identifier[:] = self.library.identifier()
@@ -143,15 +149,15 @@ class Nccl(Staged):
 
 
 class NcclConnection:
-    """An NCCL communicator with a thread of its own, in which NCCL is called: a call may block until the other ranks
-    make the same call.
+    """An NCCL communicator with a thread that calls NCCL. A thread is necessary because a call may block until the
+    other ranks make the matching call.
 
     Parameters
     ----------
     join
-        Function that makes the communicator together with the other ranks, and returns a `NcclLink`.
+        Function that makes the NCCL communicator together with the other ranks, and returns a `NcclLink`.
     timeout
-        Seconds that a call may take. After this time the communicator is aborted.
+        Seconds that a call of NCCL may take. If a call takes longer, the NCCL communicator is aborted.
     """
 
     def __init__(self, join: Callable, timeout: float):
@@ -165,12 +171,14 @@ class NcclConnection:
         threading.Thread(target=self._work, args=(join,), name="grsgd-nccl", daemon=True).start()
 
     def next_turn(self) -> int:
-        """Return the turn of the next call, for a rank that decides the order of the calls."""
+        """Return the turn of the next call, a number counted from 0. The receiving rank calls this method to determine
+        the order of the calls on both ranks."""
         self._turns += 1
         return self._turns - 1
 
     def call(self, turn: int, *words) -> "NcclCall":
-        """Make the call ``link.call(*words)`` after all calls with lower turns, and return the call as a request."""
+        """Let the thread call ``link.call(*words)`` after all calls with lower turns. Return the request of the
+        call."""
         call = NcclCall(self)
         self._early[turn] = call, words
         while self._begun in self._early:
@@ -184,13 +192,13 @@ class NcclConnection:
             while self.error is None:
                 call, words = self._queue.get()
                 call.event = self.link.call(*words)
-            self._abort()  # the other ranks have joined too late
+            self._abort()  # the other ranks have joined after a time-out
         except Exception as error:
             self.error = self.error or error
 
     def check(self, begin: float):
-        """Raise RuntimeError if NCCL has failed, and WaitTimeout if a call that was asked for at the time ``begin`` is
-        overdue. In both cases the communicator is aborted."""
+        """Abort the NCCL communicator and raise an error if NCCL has failed (RuntimeError), or if a call that was
+        requested at the time ``begin`` takes too long (WaitTimeout)."""
         try:
             if self.error is None and self.link is not None:
                 self.link.check()
@@ -200,7 +208,7 @@ class NcclConnection:
             self._abort()
             raise RuntimeError(f"NCCL has failed: {self.error}")
         if time.monotonic() - begin > self.timeout:
-            self.error = WaitTimeout(f"NCCL has not ended a call in {self.timeout:g} s: its communicator is aborted")
+            self.error = WaitTimeout(f"NCCL has not ended a call in {self.timeout:g} s: NCCL's communicator is aborted")
             self._abort()
             raise self.error
 
@@ -210,7 +218,7 @@ class NcclConnection:
 
 
 class NcclCall:
-    """Call of NCCL that is under way, with the methods of an MPI request."""
+    """A request of a call of NCCL that is under way, with the methods of an MPI request."""
 
     def __init__(self, connection: NcclConnection):
         self.connection = connection
@@ -218,42 +226,44 @@ class NcclCall:
         self.event = None
 
     def Test(self) -> bool:
-        """Return whether the GPU has made the call. Raises the errors of `NcclConnection.check`."""
+        """Return whether the GPU has finished the call. Raises the errors of `NcclConnection.check`."""
         if self.event is not None and self.event.done:
             return True
         self.connection.check(self.begin)
         return False
 
     def Cancel(self):
-        """Do nothing: the sender has begun the message, so the message must be received."""
+        """Do nothing, because the sender has begun to send the message, so the message must be received."""
 
 
 class CupyNccl:
-    """Calls of NCCL by CuPy, on the GPU that is CuPy's present device at the first call."""
+    """Interface to CuPy's NCCL, on the GPU that is CuPy's current device at the first call."""
 
     def __init__(self):
         self.links: list[NcclLink] = []
         self.is_aborted = False
 
     def gpu(self) -> str:
-        """Return a text that is the same for all ranks on one GPU of a host; raises any error if CuPy has no NCCL."""
+        """Return a text that identifies the GPU of this rank on its host. Raises an error of any type if CuPy has no
+        NCCL."""
         nccl, device = _cupy_nccl()
         nccl.get_version()
         return device.pci_bus_id
 
     def identifier(self) -> np.ndarray:
-        """Return the identifier of a new communicator, for all of its ranks."""
+        """Return the identifier of a new NCCL communicator, which all ranks of the communicator must pass to `join`."""
         nccl, _ = _cupy_nccl()
         made = nccl.get_unique_id()  # bytes, or in older versions of CuPy signed numbers
         return np.frombuffer(made, np.uint8) if isinstance(made, bytes) else np.array(made, np.int8).view(np.uint8)
 
     def join(self, size: int, identifier: np.ndarray, rank: int) -> "NcclLink":
-        """Make a communicator together with the other ranks; this call blocks until all ranks have called."""
+        """Make the NCCL communicator ``identifier`` together with the other ranks. This method blocks until all
+        ``size`` ranks have called it."""
         nccl, device = _cupy_nccl()
-        device.use()  # CUDA knows the present device by thread
+        device.use()  # each thread has its own current device
         try:
             communicator = nccl.NcclCommunicator(size, identifier.tobytes(), rank)
-        except TypeError:  # older versions of CuPy
+        except TypeError:  # older versions of CuPy take a tuple of signed numbers
             communicator = nccl.NcclCommunicator(size, tuple(identifier.view(np.int8).tolist()), rank)
         link = NcclLink(nccl, communicator, rank)
         self.links.append(link)
@@ -262,7 +272,7 @@ class CupyNccl:
         return link
 
     def abort(self):
-        """Abort all communicators, so that the GPU waits for no other rank any more."""
+        """Abort all NCCL communicators of this object, so that the GPU no longer waits for other ranks."""
         self.is_aborted = True
         for link in self.links:
             link.abort()
@@ -277,7 +287,7 @@ def _cupy_nccl():
 
 
 class NcclLink:
-    """A communicator of CuPy's NCCL, and the CUDA stream of its calls."""
+    """An NCCL communicator of CuPy, and the CUDA stream of its calls."""
 
     def __init__(self, nccl, communicator, rank: int):
         import cupy
@@ -285,12 +295,13 @@ class NcclLink:
         self.nccl, self.communicator, self.rank = nccl, communicator, rank
         self.runtime, self.stream = cupy.cuda.runtime, cupy.cuda.Stream(non_blocking=True)
         self.is_aborted = False
-        atexit.register(self.abort)  # the end of a communicator may wait for other ranks, but its abortion does not
+        atexit.register(self.abort)  # unlike destroying the communicator, aborting does not wait for other ranks
 
     def call(self, what: str, array, nbytes: int, after: GpuEvent) -> GpuEvent:
-        """Let the GPU send, receive or sum ``array`` after the event ``after``; return the event of the end.
+        """Let the GPU send, receive or sum ``array`` after the event ``after``. Return the event at which the GPU has
+        finished.
 
-        ``what`` is "send", "receive" or "sum", and ``nbytes`` the length of a message in bytes.
+        ``what`` is "send", "receive" or "sum". ``nbytes`` is the length in bytes of a message that is sent or received.
         """
         self.runtime.streamWaitEvent(self.stream.ptr, after.event.ptr)
         place, stream, nccl = array.data.ptr, self.stream.ptr, self.nccl
@@ -303,12 +314,12 @@ class NcclLink:
         return GpuEvent(stream)
 
     def check(self):
-        """Raise the error of a call that has failed meanwhile."""
+        """Raise the error of a call that has failed on the GPU."""
         if not self.is_aborted:
             self.communicator.check_async_error()
 
     def abort(self):
-        """Abort the communicator, and the calls that are under way."""
+        """Abort the NCCL communicator, and all its calls that are under way."""
         if not self.is_aborted:
             self.is_aborted = True
             with suppress(Exception):

@@ -1,8 +1,10 @@
-"""Choice of the transport of arrays in GPU memory: every transport is tried and timed at the start of a run.
+"""Choice of the transport of arrays in GPU memory. At the start of a run, every transport is tried, and its speed is
+measured.
 
-``direct``: the MPI library reads and writes GPU memory itself (`direct`). ``staged``: chunks travel through pinned host
-memory (`staged`). ``ipc``: ranks of one host copy from each other's memory, and messages to other ranks are staged
-(`ipc`). ``nccl``: NCCL moves long messages, and sums arrays (`nccl`).
+The transport ``direct`` lets the MPI library read and write GPU memory (module `direct`). The transport ``staged``
+sends chunks through pinned host memory (module `staged`). With the transport ``ipc``, ranks of one host copy from each
+other's GPU memory, and other messages are staged (module `ipc`). The transport ``nccl`` uses NCCL for long messages and
+for sums of arrays (module `nccl`).
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -38,25 +40,28 @@ from grsgd.models.flat import Flat
 from grsgd.mpi_environment import DEFAULTS, find_mpiexec, module, without_launcher
 
 SIZES = (1, SHORT_BYTES // 4 + 1, 2 * CHUNK_BYTES // 4 + 3)
-"""Numbers of float32 elements of the three test messages: one element, more than `SHORT_BYTES` bytes, and several
-chunks."""
+"""Numbers of float32 elements of the three test messages. The first message has one element, the second message has
+more than `SHORT_BYTES` bytes, and the third message has several chunks."""
 AUTOMATIC = ("direct", "ipc", "staged")
 """The transports among which ``auto`` chooses. ``nccl`` is left out because it has never run on a GPU."""
 MAX_TIMED_BYTES = 64 * 2**20
 REPEATS = 20
 TRIAL_SECONDS = 60.0
-"""Seconds that a trial of the MPI library with GPU memory may take."""
+"""Seconds that a trial may take in which the MPI library sends GPU memory."""
 ERROR = re.compile(r"\w*(Error|Exception|not found|Abort)\b")
-"""Beginning of a line that names an error; launchers print further lines after it."""
+"""Pattern of the beginning of a line of output that names an error. Launchers print further lines after a line that
+names an error."""
 REMEDIES = {"MVAPICH": "try MV2_USE_CUDA=1", "Intel": "try I_MPI_OFFLOAD=1"}
-"""Part of the name of an MPI library, and the variable that lets the library read GPU memory, by its documentation."""
+"""Advice to set an environment variable that, by the documentation of an MPI library, lets the library read GPU memory.
+The key is a part of the library's name."""
 
 
 class Choice(NamedTuple):
-    """The transport of a run.
+    """The transport that was chosen for a run.
 
-    ``backend``: the backend of the ranks, which is copied by ``dup``. ``results``: per transport, seconds of a message
-    or the reason why it cannot be used. ``nbytes``: bytes of the timed message.
+    ``name``: name of the transport. ``backend``: a backend of the ranks with the transport. ``results``: for each
+    transport, the seconds that a message took, or the reason why the transport cannot be used. ``nbytes``: number of
+    bytes of the timed message.
     """
 
     name: str
@@ -65,7 +70,8 @@ class Choice(NamedTuple):
     nbytes: int = 0
 
     def __str__(self):
-        """Return, in one line for the run file, the measured time of each transport, or why it cannot be used."""
+        """Return a line for the run file with the measured time of each transport, or the reason why the transport
+        cannot be used."""
         times = (f"{name} {x if isinstance(x, str) else f'{1e3 * x:.3g} ms'}" for name, x in self.results.items())
         return "; ".join(times) + (f" ({self.nbytes} bytes)" if self.nbytes else "")
 
@@ -78,15 +84,15 @@ def select_transport(
     timeout: float = 10.0,
     library_seconds: float = TRIAL_SECONDS,
 ) -> Choice:
-    """Choose the transport by which ranks send arrays on ``device``. Collective.
+    """Choose the transport by which ranks send arrays on ``device``. All ranks must call this function at once.
 
     Parameters
     ----------
     backend
-        Backend of these ranks for arrays in host memory.
+        Backend of all ranks for arrays in host memory.
     wanted
-        A name of `transports`, or ``auto`` for the transport that is fastest for a message of ``nbytes`` bytes. A
-        transport can only be chosen if it delivers test messages between all neighbours.
+        Name of a transport, or ``auto`` for the transport that is fastest for a message of ``nbytes`` bytes. A
+        transport is chosen only if test messages arrive correctly.
     timeout
         Seconds that each test message may take.
     library_seconds
@@ -124,7 +130,8 @@ def select_transport(
 
 
 def transports(mpi, memory) -> dict[str, Callable]:
-    """Return, by name, functions that make a transport from a backend. Collective."""
+    """Return functions that make a transport from a backend, by the transport's name. All ranks must call this function
+    at once."""
     from mpi4py import MPI
 
     host = mpi.Split_type(MPI.COMM_TYPE_SHARED)
@@ -141,7 +148,8 @@ def transports(mpi, memory) -> dict[str, Callable]:
 def transport_error(
     name: str, backend: GpuBackend, device: torch.device, timeout: float, library_seconds: float = TRIAL_SECONDS
 ) -> str | None:
-    """Return the reason why the ranks cannot use a transport, the same on all ranks; None if they can. Collective."""
+    """Return the reason why the ranks cannot use the transport ``name``, or None if the ranks can use the transport.
+    All ranks must call this function at once, and get the same result."""
     mpi, error = backend.mpi, None
     if name == "direct":
         error = first_error(mpi, cuda_aware_mpi_error("cupy", library_seconds) if is_first_of_host(mpi) else None)
@@ -153,7 +161,7 @@ def transport_error(
     if error is None:
         try:
             MpiDriver(mpi.rank, timeout, "inline").run(self_test(Communicator(backend.dup()), device))
-        except Exception as raised:  # any error of a library means that this transport is not used
+        except Exception as raised:  # after any error of a library, this transport is not used
             error = f"{type(raised).__name__}: {raised}"
         error = first_error(mpi, error)
         if error is not None:
@@ -162,12 +170,13 @@ def transport_error(
 
 
 def nccl_error(backend: GpuBackend) -> str | None:
-    """Return the reason why NCCL cannot connect the ranks, the same on all ranks; None if it can. Collective."""
+    """Return the reason why NCCL cannot connect the ranks, or None if NCCL can connect the ranks. All ranks must call
+    this function at once, and get the same result."""
     gpu = error = None
     try:
         gpu = machine(), backend.transport.library.gpu()
-    except Exception as raised:  # CuPy may lack NCCL in several ways
-        error = f"CuPy finds no NCCL ({raised}): `pip install nvidia-nccl-cu12`, or -cu13"
+    except Exception as raised:  # CuPy without NCCL raises errors of several types
+        error = f"CuPy finds no NCCL ({raised}): `pip install nvidia-nccl-cu12` or `nvidia-nccl-cu13`"
     if error is None and backend.fault_tolerant:
         error = "with --with-ft ulfm, NCCL would go on waiting for a rank that has died"
     error = first_error(backend.mpi, error)
@@ -179,7 +188,7 @@ def nccl_error(backend: GpuBackend) -> str | None:
 
 
 def is_first_of_host(mpi) -> bool:
-    """Return whether this rank is the lowest of its host. Collective."""
+    """Return whether this rank is the lowest rank on its host. All ranks must call this function at once."""
     from mpi4py import MPI
 
     host = mpi.Split_type(MPI.COMM_TYPE_SHARED)
@@ -189,12 +198,12 @@ def is_first_of_host(mpi) -> bool:
 
 
 def ipc_error(backend: GpuBackend, device: torch.device) -> str | None:
-    """Return the reason why this rank cannot open the memory of another rank of its host; None if it can.
-    Collective."""
+    """Return the reason why this rank cannot open the GPU memory of another rank on its host, or None if this rank can
+    open the memory. All ranks must call this function at once."""
     memory = backend.transport.memory
     try:
         handle, _ = memory.handle(Flat.zeros(1, torch.float32, device).array)
-    except Exception as error:  # the driver may raise any error
+    except Exception as error:  # CUDA's driver may raise errors of any type
         handle = str(error)
     handles = backend.mpi.allgather(handle)
     for rank in backend.transport.same_host_ranks:
@@ -208,16 +217,17 @@ def ipc_error(backend: GpuBackend, device: torch.device) -> str | None:
 
 
 def first_error(mpi, error: str | None) -> str | None:
-    """Return the error of the lowest rank that has one; None if no rank has an error. Collective."""
+    """Return the error of the lowest rank whose ``error`` is not None, or None if no rank has an error. All ranks must
+    call this function at once."""
     errors = [f"rank {rank}: {text}" for rank, text in enumerate(mpi.allgather(error)) if text is not None]
     return errors[0] if errors else None
 
 
 def self_test(comm: Communicator, device: torch.device):
-    """Schedule that sends messages of several sizes in every way, and raises RuntimeError if one does not arrive as it
-    was sent.
+    """Schedule that tests a transport: it sends test messages of several sizes, broadcasts and all-reduces, and raises
+    RuntimeError if received content is wrong.
 
-    The messages are sent while the GPU still computes them.
+    The test messages are sent while the GPU still computes their content.
     """
     rank, n = comm.rank, comm.size
     for size in SIZES:
@@ -236,14 +246,14 @@ def self_test(comm: Communicator, device: torch.device):
 
 
 def check(got: Flat, expected: torch.Tensor, what: str):
-    """Raise RuntimeError if a message has not arrived as it was sent."""
+    """Raise RuntimeError if the received content ``got`` differs from ``expected``. ``what`` describes the message."""
     if not torch.equal(got.tensor, expected):
         raise RuntimeError(f"{what} did not arrive as it was sent")
 
 
 def message_seconds(backend: GpuBackend, device: torch.device, nbytes: int, timeout: float) -> float:
-    """Return the median of the seconds that a message of ``nbytes`` bytes to the next rank takes while every rank sends
-    such a message. Collective."""
+    """Return the median time in seconds of a message of ``nbytes`` bytes to the next rank, while every rank sends such
+    a message. All ranks must call this function at once."""
     comm, driver = Communicator(backend.dup()), MpiDriver(backend.rank, timeout, "inline")
     rank, n = comm.rank, comm.size
     mine, got = (Flat.zeros(max(nbytes // 4, 1), torch.float32, device) for _ in range(2))
@@ -252,7 +262,7 @@ def message_seconds(backend: GpuBackend, device: torch.device, nbytes: int, time
         yield comm.Irecv(got.array, (rank - 1) % n), comm.Isend(mine.array, (rank + 1) % n)
 
     times = []
-    for _ in range(REPEATS + 1):  # the first exchange makes buffers and connections
+    for _ in range(REPEATS + 1):  # the first exchange is not timed, because it makes buffers and connections
         backend.mpi.Barrier()
         begin = time.perf_counter()
         driver.run(exchange())
@@ -260,14 +270,16 @@ def message_seconds(backend: GpuBackend, device: torch.device, nbytes: int, time
     return statistics.median(times[1:])
 
 
-# ---- test of the MPI library with GPU memory: a library that cannot read GPU memory ends the job
+# ---- test whether the MPI library can send GPU memory, in another job, because the library may end the job
 
 
 def cuda_aware_mpi_error(kind: str, timeout: float = TRIAL_SECONDS) -> str | None:
-    """Return the reason why the MPI library cannot send arrays of the module ``kind``; None if it can.
+    """Return the reason why the MPI library cannot send arrays of the Python module ``kind`` ("cupy"), or None if the
+    library can send such arrays.
 
-    A job of two ranks on this host tries to send such arrays, because a library without this ability may end the job.
-    Without an ``mpiexec``, one process sends to itself. Cray MPICH is not tried: its environment variable tells.
+    A separate job of two ranks on this host tries to send arrays in GPU memory, because an MPI library that cannot send
+    these arrays may end the job. If the host has no ``mpiexec``, one process sends to itself. Cray MPICH is not tried,
+    because an environment variable says whether Cray MPICH can send GPU memory.
     """
     from mpi4py import MPI
 
@@ -280,35 +292,38 @@ def cuda_aware_mpi_error(kind: str, timeout: float = TRIAL_SECONDS) -> str | Non
     try:
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
     except subprocess.TimeoutExpired:
-        return f"the MPI library has not sent GPU memory within {timeout:.3g} s, in which {kind} was imported"
+        return f"the MPI library has not sent GPU memory within {timeout:.3g} s, including the import of {kind}"
     if ended.returncode:
         return f"the MPI library cannot send GPU memory ({cause(ended)}){remedy(library)}"
     return None
 
 
 def cause(ended: subprocess.CompletedProcess) -> str:
-    """Return the last line of a trial that names an error of Python, or else its last line, or its exit code."""
+    """Return the last line of the error output of ``ended`` that names an error. If no line names an error, return the
+    last line, or the exit code if there is no line."""
     lines = [line.strip() for line in ended.stderr.splitlines() if line.strip()]
     errors = [line for line in lines if ERROR.match(line)]
     return (errors or lines or [f"exit code {ended.returncode}"])[-1]
 
 
 def remedy(library: str) -> str:
-    """Return the advice for an MPI library that sends GPU memory only if a variable asks for it."""
+    """Return the advice for an MPI library that sends GPU memory only if an environment variable is set, or an empty
+    text."""
     return next((f"; {advice}" for name, advice in REMEDIES.items() if name in library), "")
 
 
 def send_in_a_ring(kind: str):
-    """Raise RuntimeError, or end this process at once, if arrays of the module ``kind`` do not arrive from the previous
-    rank. The only rank of a job sends to itself."""
+    """Send arrays of the Python module ``kind`` to the next rank, and raise RuntimeError if the array of the previous
+    rank does not arrive correctly. The MPI library may end this process. If the job has one rank, this rank sends to
+    itself."""
     from mpi4py import MPI
 
-    signal.alarm(int(TRIAL_SECONDS))  # a rank must end, even if its launcher was killed
+    signal.alarm(int(TRIAL_SECONDS))  # so that a rank ends even if its launcher was killed
     xp, world = importlib.import_module(kind), MPI.COMM_WORLD
     source, dest = (world.rank - 1) % world.size, (world.rank + 1) % world.size
     for size in (100, 2**21):
         mine, got = xp.arange(size, dtype="float32"), xp.zeros(size, "float32")
-        float(mine[-1])  # float() waits until the array has been computed
+        float(mine[-1])  # float() waits until the GPU has computed the array
         requests = [world.Irecv(got, source), world.Isend(mine, dest)]
         MPI.Request.Waitall(requests)
         if not bool((mine == got).all()):

@@ -1,5 +1,5 @@
-"""Messages of arrays in GPU memory, sent through pinned host memory in chunks: while a chunk is sent, the next chunk is
-copied."""
+"""A transport that sends arrays in GPU memory through pinned host memory in chunks. While a chunk is sent, the next
+chunk is copied."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -10,36 +10,37 @@ from grsgd.comm.backend import MpiBackend
 from grsgd.comm.gpu.transport import Chunk, GpuTransport, Transfer
 
 CHUNK_BYTES = 4 * 2**20
-"""Number of bytes that are copied and sent at a time.
+"""Number of bytes of a chunk, the part of an array that is copied and sent at a time.
 
-A chunk of this size is sent at full speed. It is also so small that the copies of the first and the last chunk, during
-which nothing is sent, take little time.
+A chunk of `CHUNK_BYTES` is long enough to be sent at the full speed of the network. A chunk of `CHUNK_BYTES` is also
+short enough to be copied quickly. During the copies of the first and the last chunk, no chunk is sent.
 """
 
 HEADER_BYTES = 128
-"""Number of bytes of the header before the first chunk of a message between two ranks.
+"""Number of bytes of the header that precedes the first chunk of a message between two ranks.
 
-The header's int64 fields are the message's length in bytes, the message's number, its sender, and fields of
-`grsgd.comm.gpu.ipc`. So a receiver need not know the length or the sender in advance.
+The header's int64 fields are the message's length in bytes, the message's number, the sender, and fields of
+`grsgd.comm.gpu.ipc`. Because of the header, a receiver need not know the length or the sender in advance.
 """
 
 
 def chunk_bounds(nbytes: int) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of each chunk in bytes; there is always at least one chunk."""
+    """Yield (begin, end) in bytes of each chunk of a message of ``nbytes`` bytes. A message of 0 bytes has one empty
+    chunk."""
     for begin in range(0, max(nbytes, 1), CHUNK_BYTES):
         yield begin, min(begin + CHUNK_BYTES, nbytes)
 
 
 def header_fields(host: np.ndarray) -> np.ndarray:
-    """Return a view of a message's header: int64."""
+    """Return a view of the header of the message in ``host``: int64 of shape [`HEADER_BYTES` / 8]."""
     return host[:HEADER_BYTES].view(np.int64)
 
 
 class Staged(GpuTransport):
-    """The transport for an MPI library without support for GPUs.
+    """The transport for an MPI library that cannot read and write GPU memory.
 
-    A message of n bytes takes n bytes of pinned memory from a pool. The chunks after the first chunk have a tag that
-    belongs to their message alone, so that no other message can match them.
+    A message of n bytes needs n bytes of pinned memory from a pool, besides the header. All chunks of a message except
+    the first chunk have a tag of their own, so that no receive of another message gets these chunks.
     """
 
     def __init__(self, backend: MpiBackend, memory):
@@ -47,11 +48,11 @@ class Staged(GpuTransport):
 
         super().__init__(backend, memory)
         self.tags = (MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) + 1) // 2
-        """The lowest tag of chunks. The tags of algorithms are below this tag."""
+        """Lowest tag of chunks. All tags of algorithms are lower."""
         self.number = 0
 
     def tag_of(self, number: int) -> int:
-        """Return the tag of all chunks except the first of the message with this number."""
+        """Return the tag of all chunks except the first chunk of message number ``number``."""
         return self.tags + number % self.tags
 
     def Isend(self, array, dest, tag):
@@ -77,7 +78,7 @@ class Staged(GpuTransport):
         return self.begin(array, chunks, partial(self.memory.give_back, host))
 
     def Irecv(self, array, source, tag):
-        read = self.memory.record_event()  # computations in the queue may still read the array
+        read = self.memory.record_event()  # the GPU may still have to read the array
         host = self.memory.borrow(HEADER_BYTES + self.staged_bytes(array.nbytes, source))
         first = host[: HEADER_BYTES + CHUNK_BYTES]
         with self.lock:
@@ -88,7 +89,8 @@ class Staged(GpuTransport):
         return transfer
 
     def _first_received(self, transfer: Transfer, array, host, read):
-        """Receive the other chunks of a message for ``array``, and copy its first chunk, which is in ``host``."""
+        """Start to copy the first chunk of a message from ``host`` into ``array``, and start to receive the other
+        chunks of the message."""
         nbytes, number, sender = header_fields(host)[:3].tolist()
         self.check(nbytes, sender, array)
         (_, first), *others = chunk_bounds(nbytes)
@@ -99,12 +101,12 @@ class Staged(GpuTransport):
         return self.memory.copy_in(array, 0, host[HEADER_BYTES : HEADER_BYTES + first], read)
 
     def staged_bytes(self, nbytes: int, source: int) -> int:
-        """Return the largest number of bytes of a message from ``source`` of ``nbytes`` bytes that pass through host
-        memory."""
+        """Return how many bytes of a message of ``nbytes`` bytes from rank ``source`` pass through host memory at
+        most."""
         return nbytes
 
     def check(self, nbytes: int, sender: int, array):
-        """Raise RuntimeError if a message of ``nbytes`` bytes is too long for ``array``."""
+        """Raise RuntimeError if a message of ``nbytes`` bytes from rank ``sender`` is too long for ``array``."""
         if nbytes > array.nbytes:
             raise RuntimeError(
                 f"a message of {nbytes} bytes from rank {sender} is too long for an array of {array.nbytes} bytes"
@@ -131,7 +133,8 @@ class Staged(GpuTransport):
         return self.begin(array, chunks, partial(self.memory.give_back, host))
 
     def next_number(self) -> int:
-        """Return a number for the next message, which determines the tag of its chunks."""
+        """Return the number of the next message of this rank, from which `tag_of` computes the tag of the message's
+        chunks."""
         with self.lock:
             self.number += 1
             return self.number

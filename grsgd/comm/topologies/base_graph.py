@@ -1,5 +1,5 @@
-"""Base-(k+1) graphs, for every number of ranks. The graphs take turns, and after one turn all ranks have the exact
-mean.
+"""Base-(k+1) graphs, topologies for every number of ranks. Each step uses another graph, and after all graphs were used
+once, all ranks have the exact mean of the models.
 
 Source: Takezawa, Sato, Bao, Niwa, Yamada 2023, Beyond exponential graph: communication-efficient topologies for
 decentralized learning via finite-time convergence, algorithms 1 to 3.
@@ -11,9 +11,10 @@ import numpy as np
 
 
 def base_graph(n: int, base: int) -> np.ndarray:
-    """Return the mixing matrices of algorithm 3: float64 of shape [steps, n, n], symmetric and doubly stochastic.
+    """Return the mixing matrices of a base-(k+1) graph for ``n`` ranks: float64 of shape [steps, n, n], symmetric and
+    doubly stochastic. The matrices are made by algorithm 3 of Takezawa 2023.
 
-    All elements of the product of the matrices are 1/n. A rank has at most ``base`` - 1 neighbours per step.
+    All elements of the product of the returned matrices are 1/n. A rank has at most ``base`` - 1 neighbours per step.
     """
     smooth = largest_smooth_divisor(n, base)
     simple = simple_base_graph(n, base)
@@ -27,7 +28,7 @@ def base_graph(n: int, base: int) -> np.ndarray:
 
 
 def largest_smooth_divisor(n: int, base: int) -> int:
-    """Return the largest divisor of n without a prime factor above ``base``."""
+    """Return the largest divisor of ``n`` that has no prime factor above ``base``."""
     left = n
     for factor in range(2, base + 1):
         while left % factor == 0:
@@ -36,10 +37,10 @@ def largest_smooth_divisor(n: int, base: int) -> int:
 
 
 def hyper_hypercube(n: int, base: int) -> list[np.ndarray]:
-    """Return the matrices of algorithm 1: in each step the ranks of each clique, at most ``base`` ranks, average their
-    models.
+    """Return the mixing matrices of a hyper-hypercube for ``n`` ranks (algorithm 1 of Takezawa 2023). In each step,
+    cliques of at most ``base`` ranks average the models of their ranks.
 
-    n must have no prime factor above ``base``.
+    ``n`` must have no prime factor above ``base``.
     """
     steps, stride, left = [], 1, n
     while left > 1:
@@ -55,12 +56,13 @@ def hyper_hypercube(n: int, base: int) -> list[np.ndarray]:
 
 
 def simple_base_graph(n: int, base: int) -> list[np.ndarray]:
-    """Return the matrices of algorithm 2.
+    """Return the mixing matrices of a simple base-(k+1) graph for ``n`` ranks (algorithm 2 of Takezawa 2023).
 
-    The ranks are divided into parts of digit * base^p ranks, one part per digit of n in this base, the largest part
-    first. First each part averages. Then each part, one after the other, exchanges with all later ranks. After this
-    exchange, each of the part's subsets of base^p ranks has the mean of the part and all later ranks. Finally each
-    subset averages.
+    The ranks are divided into parts, one part per digit of ``n`` written in base ``base``, the largest part first. The
+    part of digit p has digit * base^p ranks. In the first steps, the ranks of each part average their models. In the
+    next steps, each part in turn exchanges models with all ranks after the part. After the exchange of a part, each
+    subset of base^p ranks of the part has the mean of the part and of all later ranks. In the last steps, the ranks of
+    each subset average their models.
     """
     parts, left = [], n
     while left:
@@ -82,8 +84,8 @@ def simple_base_graph(n: int, base: int) -> list[np.ndarray]:
 def trade(count: int, size: int, others: int) -> np.ndarray:
     """Return the matrix of an exchange between ``count`` subsets of ``size`` ranks and the ``others`` ranks after them.
 
-    If all ranks of the subsets have one model, the mean of each subset becomes the mean of all ranks. The mean of the
-    other ranks becomes the mean of all ranks, too.
+    If all ranks of the subsets have equal models before the exchange, the mean of each subset is the mean of all ranks
+    after the exchange. The mean of the ``others`` ranks is the mean of all ranks after the exchange, too.
     """
     n = count * size + others
     weight, W = size / n, np.eye(n)
@@ -96,15 +98,15 @@ def trade(count: int, size: int, others: int) -> np.ndarray:
 
 
 def side_by_side(n: int, groups: list[tuple[list[int], list[np.ndarray]]]) -> list[np.ndarray]:
-    """Return the steps in which all groups of ranks take their own steps at once; a group waits when it has no more
-    steps."""
+    """Return mixing matrices of ``n`` ranks whose step k makes step k of every group of ranks. A group with fewer steps
+    than another group keeps its models in the last steps."""
     count = max(len(steps) for _, steps in groups)
     return [embedded(n, [(ranks, steps[k]) for ranks, steps in groups if k < len(steps)]) for k in range(count)]
 
 
 def embedded(n: int, blocks: list[tuple[list[int], np.ndarray]]) -> np.ndarray:
-    """Return the matrix of n ranks in which groups of ranks mix by their own matrices, and all other ranks keep their
-    models."""
+    """Return the mixing matrix of ``n`` ranks in which each group of ranks in ``blocks`` mixes by the group's matrix.
+    Ranks of no group keep their models."""
     W = np.eye(n)
     for ranks, block in blocks:
         W[np.ix_(ranks, ranks)] = block

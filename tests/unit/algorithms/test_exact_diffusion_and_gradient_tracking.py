@@ -137,7 +137,7 @@ def test_a_gradient_that_a_rank_does_not_have_is_zero():
     "graph, words",
     [
         ("one-peer-exponential", "graph that changes from step to step; the graph must be the same in every step"),
-        ("directed-ring", "weights 0 of rank 1 at rank 0 and 0.5 back; they must be equal"),
+        ("directed-ring", "weights 0 of rank 1 at rank 0 and 0.5 back are not equal"),
     ],
 )
 def test_graphs_that_exact_diffusion_is_not_for(graph, words):

@@ -586,7 +586,7 @@ def test_topology_matrix_of_the_wrong_size(file, tmp_path):
     np.savetxt(path, np.full((3, 3), 1 / 3))
     config = load(file(MINIMAL), ["algorithm.name=dpsgd", f"algorithm.topology={path}"])
     config.check_ranks(3)
-    assert rank_refusal(config, 4) == f"algorithm dpsgd: {path} is a mixing matrix for 3 ranks; this job has 4"
+    assert rank_refusal(config, 4) == f"algorithm dpsgd: {path} is a mixing matrix for 3 ranks; this job has 4 ranks"
 
 
 def test_unknown_topology(file):

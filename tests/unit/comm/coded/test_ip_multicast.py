@@ -273,7 +273,7 @@ def test_a_time_out_says_who_is_late(monkeypatch):
     job.fill(np.random.default_rng(0))
     said = messages_of(job, late=1)
     assert "in group {0, 1, 2}: " in said
-    waits = "(rank 1 has not begun to receive)", "receive from rank 1 by IP multicast (0 of 4 datagrams are here"
+    waits = "(rank 1 has not begun to receive)", "receive from rank 1 by IP multicast (0 of 4 datagrams have arrived"
     assert any(each in said for each in waits)
 
 
@@ -282,11 +282,11 @@ def test_a_time_out_says_how_far_a_packet_is(monkeypatch):
     job.fill(np.random.default_rng(0))
     job.transports[1].move = lambda: None  # it is ready, and does nothing any more
     said = messages_of(job, late=None)
-    assert "receive from rank 1 by IP multicast (0 of 32 datagrams are here, more are expected)" in said
+    assert "receive from rank 1 by IP multicast (0 of 32 datagrams have arrived, more are expected)" in said
     sent = [str(transport._outgoing[0]) for transport in job.transports]
     group = "of rank {} in group {{0, 1, 2}}: send by IP multicast"
     for rank in (0, 2):
-        nothing = "all datagrams have left, but there is no answer from rank 1"
+        nothing = "all datagrams were sent, but there is no answer from rank 1"
         assert sent[rank] == f"packet 0 {group.format(rank)} ({nothing})"
     assert sent[1] == f"packet 0 {group.format(1)} (rank 0 has not begun to receive)"
 
@@ -455,7 +455,7 @@ def test_where_nobody_else_has_a_block_its_sender_is_waited_for(kind, r, monkeyp
     slow(job, 1, monkeypatch)
     job.fill(np.random.default_rng(0))
     said = messages_of(job, late=None)
-    assert "receive from rank 1 by IP multicast (0 of " in said and "the rest is requested from rank 1)" in said
+    assert "receive from rank 1 by IP multicast (0 of " in said and "missing parts are requested from rank 1)" in said
 
 
 def test_a_time_out_says_who_was_asked(monkeypatch):
@@ -464,7 +464,7 @@ def test_a_time_out_says_who_was_asked(monkeypatch):
     slow(job, 1, monkeypatch)
     monkeypatch.setattr(Repairs, "answer_with_block", lambda *arguments: None)
     job.fill(np.random.default_rng(0))
-    with pytest.raises(TimeoutError, match="the rest is requested from ranks 1, 2"):
+    with pytest.raises(TimeoutError, match="missing parts are requested from ranks 1, 2"):
         job.post.finish([scheme.add_up() for scheme in job.schemes], polls=6000)
 
 

@@ -59,7 +59,7 @@ def test_calls_are_made_in_the_order_of_their_turns():
 def test_a_call_that_takes_too_long_aborts():
     link = Told()
     call = NcclConnection(lambda: link, 0.05).call(0, "never")
-    with pytest.raises(WaitTimeout, match="not ended a call in 0.05 s: its communicator is aborted"):
+    with pytest.raises(WaitTimeout, match="not ended a call in 0.05 s: NCCL's communicator is aborted"):
         until(call.Test)
     assert link.aborted == 1
     with pytest.raises(RuntimeError, match="NCCL has failed: NCCL has not ended"):

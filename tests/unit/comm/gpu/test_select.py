@@ -103,7 +103,10 @@ def test_nccl_if_it_is_wanted(nccl):
     "gpus, words",
     [
         (("1", "1"), "nccl: ranks 0 and 1 share a GPU: NCCL needs a GPU per rank"),
-        (("1", ImportError("libnccl")), "CuPy finds no NCCL (libnccl): `pip install nvidia-nccl-cu12`, or -cu13"),
+        (
+            ("1", ImportError("libnccl")),
+            "CuPy finds no NCCL (libnccl): `pip install nvidia-nccl-cu12` or `nvidia-nccl-cu13`",
+        ),
     ],
 )
 def test_nccl_cannot_be_used(gpus, words, nccl):
@@ -205,7 +208,7 @@ def test_a_library_that_hangs_does_not_send_gpu_memory(monkeypatch):
         raise select.subprocess.TimeoutExpired(command, timeout)
 
     monkeypatch.setattr(select.subprocess, "run", run)
-    why = "the MPI library has not sent GPU memory within 3 s, in which cupy was imported"
+    why = "the MPI library has not sent GPU memory within 3 s, including the import of cupy"
     assert select.cuda_aware_mpi_error("cupy", 3.0) == why
 
 

@@ -75,7 +75,7 @@ def test_the_command(capsys, tmp_path):
     assert main(["topology", "--ranks", "12"]) == 0
     rows = {line.split("|")[1].strip(): line for line in capsys.readouterr().out.splitlines()}
     assert rows.keys() >= set(TOPOLOGIES)
-    assert "their number must be a power of two" in rows["hypercube"]
+    assert "the number of ranks must be a power of two" in rows["hypercube"]
     assert [cell.strip() for cell in rows["base-2"].split("|")[2:7]] == ["1", "5", "1", "5", "5"]
     columns = tmp_path / "columns.txt"
     np.savetxt(columns, [[0.5, 0.5], [0.5, 0.25]])

@@ -93,7 +93,7 @@ def test_full():
 
 def test_hypercube():
     assert build("hypercube", 8).out_neighbours(5) == [1, 4, 7]
-    assert refusal(build, "hypercube", 6) == "a hypercube of 6 ranks; their number must be a power of two"
+    assert refusal(build, "hypercube", 6) == "a hypercube of 6 ranks; the number of ranks must be a power of two"
 
 
 def test_torus():
@@ -172,7 +172,7 @@ def test_file_of_several_steps(tmp_path):
 def test_file_for_another_number_of_ranks(tmp_path):
     path = tmp_path / "matrix.txt"
     path.write_text(DIRECTED)
-    assert refusal(build, str(path), 4) == f"{path} is a mixing matrix for 3 ranks; this job has 4"
+    assert refusal(build, str(path), 4) == f"{path} is a mixing matrix for 3 ranks; this job has 4 ranks"
 
 
 def test_all_ranks_of_a_simulation_share_the_matrices(tmp_path):
@@ -206,8 +206,8 @@ def test_file_without_a_square_of_numbers(tmp_path, text):
 @pytest.mark.parametrize(
     "matrix, reason",
     [
-        (np.ones(3), "of shape (3,); it must be square"),
-        (np.full((2, 3), 0.5), "of shape (2, 3); it must be square"),
+        (np.ones(3), "of shape (3,); a mixing matrix must be square"),
+        (np.full((2, 3), 0.5), "of shape (2, 3); a mixing matrix must be square"),
         ([[1.5, -0.5], [-0.5, 1.5]], "negative or non-finite"),
         ([[np.nan, 1], [1, 0]], "negative or non-finite"),
         ([[np.inf, 1], [1, 0]], "negative or non-finite"),
@@ -224,9 +224,9 @@ def test_unusable_matrix(matrix, reason):
 @pytest.mark.parametrize(
     "matrix, kinds, reason",
     [
-        ([[0.5, 0.5], [0.5, 0.25]], ["row", "column"], "row 1 sums to 0.75; it must sum to 1"),
-        ([[0.5, 0.5, 0], [0.3, 0.4, 0.3], [0.5, 0, 0.5]], ["row", "column"], "column 0 sums to 1.3; it must sum to 1"),
-        ([[[0.5, 0.5], [0.5, 0.5]], [[1, 0], [1, 1]]], ["column"], "column 0 sums to 2; it must sum to 1"),
+        ([[0.5, 0.5], [0.5, 0.25]], ["row", "column"], "row 1 sums to 0.75; the sum must be 1"),
+        ([[0.5, 0.5, 0], [0.3, 0.4, 0.3], [0.5, 0, 0.5]], ["row", "column"], "column 0 sums to 1.3; the sum must be 1"),
+        ([[[0.5, 0.5], [0.5, 0.5]], [[1, 0], [1, 1]]], ["column"], "column 0 sums to 2; the sum must be 1"),
     ],
 )
 def test_weights_that_an_algorithm_cannot_use(matrix, kinds, reason):
@@ -237,7 +237,7 @@ def test_weights_that_an_algorithm_cannot_use(matrix, kinds, reason):
 def test_a_rank_that_keeps_nothing():
     topology = Topology(np.array([[0.5, 0.5], [1.0, 0.0]]), "mine")
     topology.require_stochastic("row")
-    assert "rank 1 keeps nothing" in refusal(topology.require_own_weights)
+    assert "rank 1 gives its own model no weight" in refusal(topology.require_own_weights)
 
 
 def test_a_long_directed_cycle_is_connected():
